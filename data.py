@@ -21,6 +21,7 @@ from detalbert.squad.sources import Source, open_source, read_examples
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.training.workload import DataSummary
+from detalbert.waiting import waiting
 
 FORMAT = 3  # raise it when the columns or their meaning change
 log = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ def load_split(
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
     if find_change(folder / "meta.json"):
-        with writing(cache_dir, "the feature cache"), alone(folder):
+        said = waiting(f"encoding the questions of {source.name} ({split})")
+        with said, writing(cache_dir, "the feature cache"), alone(folder):
             if fault := find_change(folder / "meta.json"):
                 if folder.exists():
                     what = "%s: %s is not as it was written; the windows are built anew"

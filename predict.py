@@ -25,9 +25,19 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from detalbert.inference.flags import parse_arguments
+
+MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
+# What only a model that answers questions takes, and only a language model.
+OF_QUESTIONS = "data question interactive context context_file threshold raw top".split()
+SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+UNREAD = {"json": "export serve", "raw": "export", "top": "data export serve"}  # in these modes
+OF_LANGUAGE = ("prompt", "perplexity", *SAMPLING)
+
+if __name__ == "__main__":
+    parse_arguments(None, __doc__)  # --help and mistakes need none of the imports below
 
 import torch
 
@@ -37,94 +47,24 @@ from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
 from detalbert.inference.reply import Reply, ask, format_reply, keep_best
-from detalbert.log import start_logging
+from detalbert.log import fail, start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
 
-MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
-# What only a model that answers questions takes, and only a language model.
-OF_QUESTIONS = "data question interactive context context_file threshold raw top".split()
-SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
-UNREAD = {"json": "export serve", "raw": "export", "top": "data export serve"}  # in these modes
-OF_LANGUAGE = ("prompt", "perplexity", *SAMPLING)
-
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; return the exit status: 0 done, 2 a user error (one line says which)."""
-    args = parse_arguments(argv)
+    """Run the command; return the exit status (docs/layout.md has the table of all commands)."""
+    args = parse_arguments(argv, __doc__)
     start_logging()
     quiet_libraries()
     try:
         run(args)
         return 0
     except UserError as error:
-        said = f"{error.kind}: {error}"
+        return fail("predict.py", error)
     except torch.OutOfMemoryError:
-        said = "error: the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
-    print(f"predict.py: {said}", file=sys.stderr)
-    return 2
-
-
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="predict.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--model", required=True, help="the trained model, in one of the forms above")
-    add("--export", type=Path, metavar="DIR", help="write a new Hugging Face model folder")
-    add("--push-to-hub", metavar="NAME", help="hub repository to upload the exported folder to")
-    add("--license", default="unknown", help="license of the exported weights (default: unknown)")
-    add("--serve", action="store_true", help="serve a page and a JSON API (requirements-serve.txt)")
-    add("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
-    add("--port", type=int, default=8000, help="port to serve on (default: 8000)")
-    names = "another name by which clients call the server, beside --host (repeatable)"
-    add("--host-name", action="append", default=[], metavar="NAME", help=names)
-    token = "token that clients must send: Authorization: Bearer TOKEN; ps shows it to other users"
-    add("--token", help=token)
-    add("--token-file", type=Path, metavar="FILE", help="file with the token; else ALBERT_TOKEN")
-    add("--json", action="store_true", help="print replies as JSON, one per line")
-    threads = "compute threads; auto (default): one per core that is idle now"
-    add("--threads", type=thread_count, default="auto", metavar="auto|N", help=threads)
-    add_question_flags(parser.add_argument_group("a model that answers questions").add_argument)
-    add_language_flags(parser.add_argument_group("a language model").add_argument)
-    return parser.parse_args(argv)
-
-
-def add_question_flags(add: Callable[..., Any]) -> None:
-    add("--data", help="file of questions: SQuAD JSON, or .jsonl or .csv with question and context")
-    add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
-    odds = "null odds above which the model abstains; best: that of the best F1 at validation"
-    add("--threshold", metavar="best|FLOAT", help=odds)
-    add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
-    add("--top", type=positive, metavar="K", help="list the K best answers that do not overlap")
-    add("--question", help="question to answer")
-    add("--context", help="text to search for the answer")
-    add("--context-file", type=Path, help="file with the text to search")
-    add("--interactive", action="store_true", help="read questions from standard input")
-
-
-def add_language_flags(add: Callable[..., Any]) -> None:
-    add("--prompt", metavar="TEXT", help="text to continue; -: read it from standard input")
-    add("--max-new-tokens", type=int, metavar="N", help="maximum new tokens (default: 200)")
-    add("--temperature", type=float, metavar="X", help="temperature; 0: greedy (default: 0.8)")
-    top_p = "total probability of the likeliest tokens to sample from (default: 0.95)"
-    add("--top-p", type=float, metavar="P", help=top_p)
-    add("--seed", type=int, metavar="N", help="seed of the sampling (default: 0)")
-    add("--perplexity", metavar="FILE", help="text to score as in the run's validation")
-
-
-def thread_count(text: str) -> int | str:
-    """Parse `--threads`: a number above 0, or auto."""
-    return text if text == "auto" else positive(text)
-
-
-def positive(text: str) -> int:
-    """Parse a number above 0."""
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0")
-    return int(text)
+        full = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
+        return fail("predict.py", UserError(full))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -261,7 +201,7 @@ def converse(args: argparse.Namespace, model: Trained, context: str, threshold: 
             check_text("question", question, context)
             show(args, ask(model, question.strip(), context, threshold), context)
         except UserError as error:  # the next one may be better
-            print(f"predict.py: {error.kind}: {error}", file=sys.stderr)
+            fail("predict.py", error)
 
 
 def show(args: argparse.Namespace, reply: Reply, context: str) -> None:

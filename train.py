@@ -11,11 +11,11 @@ det experiment create configs/distributed64.yaml .       # the config's entrypoi
 import os
 
 # Read when torch's OpenMP (libgomp) loads. Threads that spin long while they wait ruin a run that
-# shares its cores: beside two busy processes on two cores, 5 examples/s instead of 50. Sleeping at
+# shares its cores: beside two busy processes on two cores, 5 windows/s instead of 50. Sleeping at
 # once costs a third of the speed on idle cores; this many turns costs nothing there.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from detalbert.log import start_logging
+from detalbert.log import fail, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
 
 if __name__ == "__main__":
@@ -33,7 +33,32 @@ from pathlib import Path
 from typing import cast
 
 log = logging.getLogger("detalbert.train")
+HERE = Path(__file__).resolve().parent
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="train.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    config = "experiment config (default: configs/local.yaml)"
+    parser.add_argument("--config", type=Path, default=HERE / "configs" / "local.yaml", help=config)
+    output = "folder of a local run (default: runs/local)"
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/local"), help=output)
+    key = "config key to set, e.g. hyperparameters.epochs=3 (repeatable)"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
+    parser.add_argument(
+        "--resume",
+        default="auto",
+        metavar="auto|never|CHECKPOINT",
+        help="auto (default): resume from the newest checkpoint of the output directory, if any",
+    )
+    return parser.parse_args(argv)
+
+
 if __name__ == "__main__":
+    parse_arguments(None)  # --help and mistakes need none of the imports below
     start_logging()
     if os.environ.get("RANK", "0") == "0":
         log.info("loading data and model")  # the imports alone take seconds
@@ -50,7 +75,7 @@ from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint, read_manifest
 from detalbert.training.controller import loop_of
-from detalbert.training.local import HERE, process_group, trial_context
+from detalbert.training.local import process_group, trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
 from detalbert.training.workload import Training
@@ -73,7 +98,7 @@ def leave(status: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return the exit status: 0 done, 1 diverged, 2 a user error (one line)."""
+    """Run; return the exit status (docs/layout.md has the table of all commands)."""
     args = parse_arguments(argv)
     start_logging()
     display.quiet_libraries()
@@ -83,35 +108,20 @@ def main(argv: list[str] | None = None) -> int:
             info = determined.get_cluster_info()
             if info is not None and info.task_type == "TRIAL":
                 run_on_cluster(info)
-            else:
-                run_locally(args)
+                return 0
+            return run_locally(args)
         except Exception as error:
             if (fault := as_raised(error)) is None:
                 raise
-            if not isinstance(fault, Diverged) or os.environ.get("RANK", "0") == "0":
-                log.error("train.py: %s: %s", fault.kind, fault)
-            return fault.status
-    return 0
+            if isinstance(fault, Diverged) and os.environ.get("RANK", "0") != "0":
+                return fault.status  # rank 0 prints it
+            return fail("train.py", fault)
 
 
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="train.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, default=HERE / "configs" / "local.yaml")
-    parser.add_argument("--output-dir", type=Path, default=Path("runs/local"))
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY.PATH=VALUE", help="config key to set"
-    )
-    parser.add_argument(
-        "--resume",
-        default="auto",
-        metavar="auto|never|CHECKPOINT",
-        help="auto (default): resume from the newest checkpoint of the output directory, if any",
-    )
-    return parser.parse_args(argv)
-
-
-def run_locally(args: argparse.Namespace) -> None:
-    """Train on this machine, as a single process or as one of torchrun's ranks."""
+def run_locally(args: argparse.Namespace) -> int:
+    """Train on this machine, as a single process or as one of torchrun's ranks; return the exit
+    status: of a stopped run 128 + the signal's number on rank 0, whose end torchrun awaits.
+    """
     config = experiment.load(args.config, args.set)
     experiment.check_sections(config)
     workload = choose(config)
@@ -127,18 +137,20 @@ def run_locally(args: argparse.Namespace) -> None:
         training = Training.load(workload, config, hparams, experiment.trial_seed(config))
         if chief:
             if checkpoint:
-                check_same_run(checkpoint, training.identity(), training.defaults())
+                check_same_run(checkpoint, training.identity(), training.defaults(), config)
             if args.resume == "never":
                 folder.set_aside(args.output_dir)
             folder.write_config(args.output_dir, training.config)
         distributed.broadcast(None)  # the other ranks wait for the checks where a signal ends them
-        train_locally(training, distributed, args.output_dir, checkpoint)
+        return train_locally(training, distributed, args.output_dir, checkpoint)
 
 
 def train_locally(
     training: Training, distributed: core.DistributedContext, output: Path, checkpoint: Path | None
-) -> None:
-    """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop."""
+) -> int:
+    """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop; return the
+    exit status.
+    """
     chief, config = distributed.rank == 0, training.config
     metrics = RunMetrics(output, config["searcher"])
     done = read_manifest(checkpoint)["steps"] if checkpoint else 0
@@ -152,12 +164,18 @@ def train_locally(
         trial_context(distributed, metrics, stops, *facts) as context,
     ):
         metrics.loop = loop = loop_of(training)(training, context, stops, resumed, False)
-        stops.take_signals()
+        parameters = sum(p.numel() for p in loop.trial.model.parameters())
+        if chief and done < loop.trial.steps:
+            preflight.check_checkpoints(output, parameters)
+        loop.begin = stops.take_signals  # till then a signal ends the run: nothing is lost
         loop.run()
         assert loop.state is not None
         done = loop.state.batches_trained
-    if chief:
-        conclude(training, metrics, done)
+    if not chief:
+        return 0
+    conclude(training, metrics, done)
+    stopped = stops.reason and done < cast(int, training.hparams.max_steps)
+    return stops.status if stopped else 0
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:

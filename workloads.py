@@ -5,7 +5,6 @@ task there with one line. After train.py's error, torchrun prints thirty lines o
 """
 
 import json
-import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -13,13 +12,11 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detalbert.errors import UserError
-from detalbert.log import start_logging
+from detalbert.log import fail, start_logging
 from detalbert.settings.sections import Parsers
 
 if TYPE_CHECKING:
     from detalbert.training.workload import Workload
-
-log = logging.getLogger("detalbert.workloads")
 
 
 class WorkloadRow(NamedTuple):
@@ -77,8 +74,7 @@ def main() -> int:
         found.data(config.get("data"))
         found.hyperparameters(json.loads(os.environ["DET_HPARAMS"]))
     except UserError as error:
-        log.error("train.py: %s: %s", error.kind, error)
-        return 2
+        return fail("train.py", error)
     return 0
 
 

@@ -6,7 +6,7 @@ python -m cluster.check --master my-master.yaml --json
 python -m cluster.check configs/smoke.yaml --ask       # the master of DET_MASTER, as `det` does
 
 One line per finding: file, key, and what to do. Exit status 0: no findings, or warnings only; 2:
-findings; 3: with --ask, the master did not answer.
+findings; 4: with --ask, the master did not answer.
 """
 
 import argparse
@@ -20,54 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from determined.common import constants, context
-
-from cluster import options
-from cluster.ask import Master
-from cluster.expconf import check_experiment, is_ours
 from cluster.flags import Parser
-from cluster.fleet import SLOTS, Start, check_fleet, image_of, pool_name, slots_of
-from cluster.jobs import check_job
-from cluster.masterconf import Cluster, check_master, cluster_of
-from cluster.merge import merge, merge_storage
-from cluster.plan_text import outcome
-from cluster.prices import load_prices
-from cluster.schema import Finding, placeholders
-from detalbert.errors import Unavailable, UserError
-from detalbert.settings.experiment import apply_overrides
-from detalbert.settings.yaml_files import read_yaml
-
-CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
-NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
-workspaces, webhooks, and trials and checkpoints to start from
-quotas of the cloud account, free machines, today's prices
-the inside of pod specs, startup scripts, agent configs, saml, telemetry and so on""".splitlines()
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Print the findings; return the status: 0 none, 2 some, 3 if the master does not answer."""
-    try:
-        args = _parse(argv)
-        check = Check(args.context, Master.login() if args.ask else None, args.template, args.set)
-        findings = list(check.all(args.configs, args.master))
-    except UserError as error:
-        print(f"cluster.check: {error.kind}: {error}", file=sys.stderr)
-        return 3 if isinstance(error, Unavailable) else 2
-    faults = [finding for finding in findings if not finding.warning]
-    left_out = NOT_CHECKED if check.asked is None else [NOT_CHECKED[0], *NOT_CHECKED[2:]]
-    if args.json:
-        _print_json(findings, check.plans, left_out)
-    else:
-        for line in [*findings, *check.plans]:
-            print(line)
-        if not faults:
-            print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
-        print(f"not checked: {'; '.join(left_out)}")
-    return 2 if faults else 0
+from detalbert.errors import UserError
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="cluster.check", description=__doc__.splitlines()[0])
+    style = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="cluster.check", description=__doc__, formatter_class=style)
     add = parser.add_argument
     add("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
     add("--master", type=Path, metavar="YAML", help="master config to check with")
@@ -84,6 +43,55 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     if args.ask and args.master is not None:
         raise UserError("--ask: takes the pools from the master itself; leave --master out")
     return args
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
+    if {"-h", "--help"} & {*sys.argv}:
+        _parse(None)  # it needs none of the imports below
+
+from determined.common import constants, context
+
+from cluster import options
+from cluster.ask import Master
+from cluster.expconf import check_experiment, is_ours
+from cluster.fleet import SLOTS, Start, check_fleet, image_of, pool_name, slots_of
+from cluster.jobs import check_job
+from cluster.masterconf import Cluster, check_master, cluster_of
+from cluster.merge import merge, merge_storage
+from cluster.plan_text import outcome
+from cluster.prices import load_prices
+from cluster.schema import Finding, placeholders
+from detalbert.log import fail
+from detalbert.settings.experiment import apply_overrides
+from detalbert.settings.yaml_files import read_yaml
+
+CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
+NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
+workspaces, webhooks, and trials and checkpoints to start from
+quotas of the cloud account, free machines, today's prices
+the inside of pod specs, startup scripts, agent configs, saml, telemetry and so on""".splitlines()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the findings; return the status: 0 none, 2 some, 4 if the master does not answer."""
+    try:
+        args = _parse(argv)
+        check = Check(args.context, Master.login() if args.ask else None, args.template, args.set)
+        findings = list(check.all(args.configs, args.master))
+    except UserError as error:
+        return fail("cluster.check", error)
+    faults = [finding for finding in findings if not finding.warning]
+    left_out = NOT_CHECKED if check.asked is None else [NOT_CHECKED[0], *NOT_CHECKED[2:]]
+    if args.json:
+        _print_json(findings, check.plans, left_out)
+    else:
+        for line in [*findings, *check.plans]:
+            print(line)
+        if not faults:
+            print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
+        print(f"not checked: {'; '.join(left_out)}")
+    return 2 if faults else 0
 
 
 def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) -> None:
@@ -211,5 +219,4 @@ def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

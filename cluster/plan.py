@@ -7,8 +7,8 @@ python -m cluster.plan --tokens 4e9 --throughput 8=150000@p4d.24xlarge
 
 Nothing is started or downloaded. Work, batch, layout, periods and notice come from CONFIG, machines
 and image from the master; --any takes every machine that AWS launches. cluster/planning.md has the
-rules. Exit status 0; 2 with one line: what is wrong; 3: with --ask no master answers, or the
-recommended option is over the budget or misses the deadline.
+rules. Exit status 0; 2 with one line: what is wrong; 3: the recommended option is over the budget
+or misses the deadline; 4: with --ask no master answers.
 """
 
 import argparse
@@ -21,46 +21,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cluster import live_prices, options, plan_text, spot
-from cluster.ask import Master
-from cluster.expconf import check_experiment
 from cluster.flags import Parser, number
-from cluster.fleet import SLOTS, pool_name, slots_of
-from cluster.job import parse_jobs
-from cluster.machines import ROOT, gpu_of
-from cluster.masterconf import Cluster, Pool, cluster_of
-from cluster.options import Asked, Plain
-from cluster.plan_text import Plan
-from cluster.prices import CHEAPEST, Price, find_price, load_prices, price_notes
-from detalbert.errors import Unavailable, UserError
-from detalbert.settings.experiment import apply_overrides
-from detalbert.settings.hparams import HParams
-from detalbert.settings.yaml_files import read_yaml
-
-# Where a pool is sought without --master.
-MASTERS = [
-    ROOT / "cluster" / f"master-{name}.yaml"
-    for name in ("aws-modern", "aws-spot", "aws-pretrain", "efa")
-]
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Print the plan; return the exit status."""
-    try:
-        args = _parser().parse_args(argv)
-        plan = make_plan(args)
-        if args.html is not None:
-            from cluster.plan_page import write_page
-
-            write_page(plan, args.html)
-    except UserError as error:
-        print(f"cluster.plan: {error.kind}: {error}", file=sys.stderr)
-        return 3 if isinstance(error, Unavailable) else 2
-    if args.json:
-        print(json.dumps(plan_text.as_json(plan), indent=1, ensure_ascii=False))
-    else:
-        plan_text.print_plan(plan)
-    return 0 if plan.kept else 3
+from detalbert.errors import UserError
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,6 +61,51 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print the plan as JSON")
     add("--today", type=date.fromisoformat, default=date.today(), help=argparse.SUPPRESS)
     return parser
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
+    if {"-h", "--help"} & {*sys.argv}:
+        _parser().parse_args()  # it needs none of the imports below
+
+from cluster import live_prices, options, plan_text, spot
+from cluster.ask import Master
+from cluster.expconf import check_experiment
+from cluster.fleet import SLOTS, pool_name, slots_of
+from cluster.job import parse_jobs
+from cluster.machines import ROOT, gpu_of
+from cluster.masterconf import Cluster, Pool, cluster_of
+from cluster.options import Asked, Plain
+from cluster.plan_text import Plan
+from cluster.prices import CHEAPEST, Price, find_price, load_prices, price_notes
+from detalbert.log import fail
+from detalbert.settings.experiment import apply_overrides
+from detalbert.settings.hparams import HParams
+from detalbert.settings.yaml_files import read_yaml
+
+# Where a pool is sought without --master.
+MASTERS = [
+    ROOT / "cluster" / f"master-{name}.yaml"
+    for name in ("aws-modern", "aws-spot", "aws-pretrain", "efa")
+]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the plan; return the exit status."""
+    try:
+        args = _parser().parse_args(argv)
+        plan = make_plan(args)
+        if args.html is not None:
+            from cluster.plan_page import write_page
+
+            write_page(plan, args.html)
+    except UserError as error:
+        return fail("cluster.plan", error)
+    if args.json:
+        print(json.dumps(plan_text.as_json(plan), indent=1, ensure_ascii=False))
+    else:
+        plan_text.print_plan(plan)
+    return 0 if plan.kept else 3
 
 
 def make_plan(args: argparse.Namespace) -> Plan:
@@ -211,5 +218,4 @@ def _plain(args: argparse.Namespace, prices: Mapping[str, Price]) -> Plain:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

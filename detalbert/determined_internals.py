@@ -71,6 +71,7 @@ class TrialLoop(pytorch._PyTorchTrialController):
 
     trial: Any  # a StepTrial
     copy_code: Any  # (path) -> None: saves the code by which a checkpoint's trial can be loaded
+    begin: Any = staticmethod(lambda: None)  # called before the first step, after a validation
 
     def __init__(self, schedule: Any, **arguments: Any) -> None:
         names = {"reporting": "report", "validation": "validate", "checkpoint": "checkpoint"}
@@ -90,6 +91,10 @@ class TrialLoop(pytorch._PyTorchTrialController):
         """Save a checkpoint; `exiting`: the last one of this start."""
         super()._checkpoint(exiting)
 
+    def validate(self) -> dict[str, Any]:
+        """Validate; return the metrics."""
+        return super()._validate()
+
     def load(self, folder: Path) -> None:
         """Load the checkpoint in `folder`."""
         super()._load(folder)
@@ -104,6 +109,13 @@ class TrialLoop(pytorch._PyTorchTrialController):
     def _stop_requested(self) -> None:
         if self.schedule.stops():
             raise pytorch._ShouldExit()
+
+    def _train(self, *args: Any, **kwargs: Any) -> None:
+        self.begin()
+        super()._train(*args, **kwargs)
+
+    def _validate(self) -> dict[str, Any]:
+        return self.validate()
 
     def _checkpoint(self, already_exiting: bool) -> None:
         self.save(already_exiting)

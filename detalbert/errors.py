@@ -15,7 +15,7 @@ _LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
 class UserError(Exception):
     """A mistake that the user can fix. The text is one line: what is wrong, where, what to do.
 
-    `train.py` prints it to standard error as `train.py: error: ...` and exits with status 2.
+    A command prints it to standard error as `COMMAND: error: ...` and exits with `status`.
     """
 
     kind, status = "error", 2
@@ -31,7 +31,7 @@ class Unavailable(UserError):
     from a mistake: Determined restarts such a trial, up to `max_restarts` times.
     """
 
-    kind = "unavailable"
+    kind, status = "unavailable", 4
 
 
 class Diverged(UserError):
@@ -55,10 +55,14 @@ def hide_logins(text: str) -> str:
 
 
 class UnknownKey(UserError):
-    """A key that a section does not have; a typo, if it is near one that the section has."""
+    """A key that a section does not have; a typo, if it is near one that the section has. `hint`:
+    what to use, if that is known better than by the spelling.
+    """
 
-    def __init__(self, key: str, section: str, known: Iterable[str]) -> None:
-        hint = nearest(key, known)
+    def __init__(
+        self, key: str, section: str, known: Iterable[str], hint: str | None = None
+    ) -> None:
+        hint = hint or nearest(key, known)
         super().__init__(f"{section}.{key}: unknown key; {hint}")
         self.key, self.is_typo = key, hint.startswith("did you mean")
 

@@ -5,14 +5,16 @@ A revision is a branch, a tag or a commit. It is resolved once per run.
 
 import contextlib
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
+from detalbert.waiting import waiting
 
 # In a checkpoint, beside Determined's files:
 PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
@@ -21,21 +23,45 @@ STATE_DICT = "state_dict.pth"
 # The commits of this run's hub names: checkpoints keep them, and a restart loads them again.
 commits: dict[str, str] = {}  # {"models/NAME@main": "0123456789abcdef..."}
 _REVISED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
+_named: set[str] = set()  # hub names that this process has read from
+_NO_ANSWER = ConnectionError, TimeoutError, socket.gaierror, LocalEntryNotFoundError
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def load_named(read: Callable[..., Any], name: str, kind: str = "model", /, **options: Any) -> Any:
     """Call a library's `read` with location and revision of `name`, and `options`.
 
+    If the hub gives no answer, only its cache is read: its client would try for half a minute per
+    file. Raises ConnectionError if that fails, else whatever `read` does.
+
     Args:
         kind: model (of a tokenizer, too) or dataset. A data set without a revision is left to its
             library: its content is part of what identifies a run.
     """
     place = find_local(name) if kind == "model" else name
-    repo, revision = split_revision(place)
-    if Path(place).exists() or (kind == "dataset" and revision is None):
+    if Path(place).exists():
         return read(place, **options)
-    return read(repo, revision=_find_commit(repo, revision or "main", kind), **options)
+    repo, revision = split_revision(place)
+    with contextlib.ExitStack() as stack:
+        if kind == "dataset" or name not in _named:  # later its weights, which have their own line
+            stack.enter_context(waiting(f"loading {name} from the hub or its cache"))
+            _named.add(name)
+        if kind == "dataset" and revision is None:
+            fault = _ask_hub(repo, "main", kind)[1]
+        else:
+            options["revision"], fault = _find_commit(repo, revision or "main", kind)
+        return read(repo, **options) if fault is None else _read_cache(read, repo, options, fault)
+
+
+def _read_cache(read: Callable[..., Any], repo: str, options: dict[str, Any], fault: str) -> Any:
+    try:
+        constants.HF_HUB_OFFLINE = True
+        return read(repo, **options)
+    except Exception:
+        said = f"no answer from the hub ({fault}), and {repo!r} is not in its cache"
+        raise ConnectionError(said) from None
+    finally:
+        constants.HF_HUB_OFFLINE = False
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
@@ -44,28 +70,42 @@ def split_revision(name: str) -> tuple[str, str | None]:
     return (found[1], found[2]) if found else (name, None)
 
 
-def _find_commit(repo: str, revision: str, kind: str) -> str:
-    """Return the commit of `revision`, or `revision` if neither hub nor cache has it."""
+def _find_commit(repo: str, revision: str, kind: str) -> tuple[str, str | None]:
+    """Return the commit of `revision`, or `revision` if neither hub nor cache has it, and why the
+    hub gave no answer, if so.
+    """
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
-        return commits.get(key, revision)
-    asked: Any = {"repo_type": kind, "revision": revision}
-    with contextlib.suppress(Exception):  # whatever HTTP and the hub's client raise
-        info: Any = HfApi().repo_info(repo, timeout=20, **asked)
-        commits[key] = info.sha
-    if key not in commits:
+        return commits.get(key, revision), None
+    commit, fault = _ask_hub(repo, revision, kind)
+    if commit is None:
         with contextlib.suppress(Exception):
-            cached = snapshot_download(repo, local_files_only=True, allow_patterns=[], **asked)
-            commits[key] = Path(cached).name
-    return commits.get(key, revision)
+            asked: Any = {"repo_type": kind, "revision": revision, "local_files_only": True}
+            commit = Path(snapshot_download(repo, allow_patterns=[], **asked)).name
+    if commit is not None:
+        commits[key] = commit
+    return commit or revision, fault
+
+
+def _ask_hub(repo: str, revision: str, kind: str) -> tuple[str | None, str | None]:
+    """Return the hub's commit of `revision`, if it has one, and why it gave no answer, if so."""
+    try:
+        info: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision, timeout=10)
+        return info.sha, None
+    except Exception as error:  # whatever HTTP and the hub's client raise
+        silent = not hasattr(error, "response") and hub_error(error) is Unavailable
+        return None, first_line(error) if silent else None
 
 
 def find_local(name: str) -> str:
     """Return `name` or, if only that exists, its path in this repository. For a checkpoint of this
-    package, return the folder of its model files (without weights).
+    package, return the folder of its model files (without weights). Raises UserError for the folder
+    of a run.
     """
     shipped = Path(__file__).parents[1] / name
     found = str(shipped) if not Path(name).exists() and shipped.is_dir() else name
+    if kept := sorted(Path(found).glob("checkpoints/step-*")):
+        raise UserError(f"{name}: a run's folder; name one of its checkpoints, such as {kept[-1]}")
     return str(Path(found) / PRETRAINED) if is_checkpoint(name) else found
 
 
@@ -100,7 +140,7 @@ def hub_error(error: BaseException) -> type[UserError]:
             return Unavailable if status == 429 or status >= 500 else UserError
         if isinstance(cause, OfflineModeIsEnabled):
             return UserError
-        if isinstance(cause, (ConnectionError, TimeoutError, LocalEntryNotFoundError)):
+        if isinstance(cause, _NO_ANSWER):
             return Unavailable
         cause = cause.__cause__ or cause.__context__
     return UserError

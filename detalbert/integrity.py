@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
+from detalbert.waiting import reading
 
 SUM = "sha256"  # the key of sealed values
 SUMS = "sums.json"  # in a folder: what its files were when it was written
@@ -78,7 +79,8 @@ def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
     stamp = f".checked-{json_sum([_machine(), *map(_state, sums), *sums.values()])[:32]}"
     if any((place / stamp).is_file() for place in places):
         return []
-    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter
+    said = f"comparing {len(sums)} files with their SHA-256"
+    with reading(said, sums), ThreadPoolExecutor() as pool:  # hashing releases the interpreter
         found = pool.map(_sum_now, sums)
         damaged = [path for path, now in zip(sums, found, strict=True) if now != sums[path]]
     for place in [] if damaged else places:

@@ -6,18 +6,37 @@ line, after `[rank=N] `, for the line's level; a filter on levels in the WebUI o
 """
 
 import logging
+import os
 import sys
+import time
 import traceback
 import warnings
 from types import TracebackType
 
+from tqdm import tqdm
+
+from detalbert.errors import UserError
+
 log = logging.getLogger(__name__)
+_COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31"}  # yellow, red
 
 
-class _Stderr(logging.StreamHandler):
+class _Stderr(logging.Handler):
     """Handler for the current standard error, looked up for each line."""
 
-    stream = property(lambda self: sys.stderr, lambda self, stream: None)
+    written = time.monotonic()  # when the last line was
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = colored(self.format(record), record.levelname)
+            if sys.stderr.isatty():
+                tqdm.write(line, sys.stderr)  # above the bars
+            else:
+                sys.stderr.write(line + "\n")
+                sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+        self.written = time.monotonic()
 
 
 class _Levels(logging.Formatter):
@@ -26,6 +45,31 @@ class _Levels(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         lines = super().format(record).splitlines() or [""]
         return "\n".join(f"{record.levelname}: {line}" for line in lines)
+
+
+def colored(text: str, level: str) -> str:
+    """Return `text` in the color of `level` if standard error is a terminal, unless NO_COLOR is set
+    (no-color.org).
+    """
+    plain = level not in _COLORS or os.environ.get("NO_COLOR") or not sys.stderr.isatty()
+    return text if plain else f"\033[{_COLORS[level]}m{text}\033[0m"
+
+
+def silence() -> float:
+    """Return the seconds since the last logged line."""
+    return time.monotonic() - _HANDLER.written
+
+
+def fail(command: str, error: UserError) -> int:
+    """Print `COMMAND: error: TEXT` to standard error and return the exit status. The line begins
+    with its level only on a cluster, for the log shipper.
+    """
+    line = f"{command}: {error.kind}: {error}"
+    if "DET_TASK_TYPE" in os.environ:
+        log.error("%s", line)
+    else:
+        print(colored(line, "ERROR"), file=sys.stderr)
+    return error.status
 
 
 def start_logging() -> None:

@@ -48,13 +48,19 @@ def end_on_signals(when: str) -> None:
 
     def end(number: int, frame: FrameType | None) -> None:
         remove_temporaries()
-        if os.environ.get("RANK", "0") == "0":
-            os.write(2, f"INFO: stopped by {signal.Signals(number).name}{when}\n".encode())
+        say(f"stopped by {signal.Signals(number).name}{when}")
         os._exit(128 + number)  # an exception could be caught or printed on its way
 
     for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, end)
+
+
+def say(line: str) -> None:
+    """Write a line to standard error on rank 0, from a signal's handler, which must not log."""
+    if os.environ.get("RANK", "0") == "0":
+        before = "\n" if os.isatty(2) else ""  # after a bar
+        os.write(2, f"{before}INFO: {line}\n".encode())
 
 
 class _Handle(popen_fork.Popen):  # undocumented; multiprocessing makes one for each fork

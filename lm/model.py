@@ -23,6 +23,7 @@ from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.memory import Sizes
 from detalbert.engine.models import config_from_keys, named_config, not_built
 from detalbert.errors import UserError, as_user_error
+from detalbert.waiting import waiting
 from lm import initial
 from lm.layout import STYLES
 from lm.loss import head_loss
@@ -126,10 +127,11 @@ def build_causal_model(
     _shard(model, mesh, half)
     model.to_empty(device=mesh.device_type)
     model.tie_weights()  # to_empty unties what FSDP does not hold
-    if weights is None:
-        initial.fill(model, rules, seed)
-    else:
-        initial.load_initial(model, rules, weights)
+    with waiting(f"loading the weights of {weights}" if weights else "drawing random weights"):
+        if weights is None:
+            initial.fill(model, rules, seed)
+        else:
+            initial.load_initial(model, rules, weights)
     return model.train()
 
 

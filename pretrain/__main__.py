@@ -1,6 +1,6 @@
 """Write the token shards of an experiment, to upload them where a cluster reads them.
 
-python -m pretrain --config configs/pretrain_base.yaml --output shards
+python -m pretrain --config configs/pretrain_base.yaml --output-dir shards
 aws s3 sync shards s3://bucket/shards      # then data.shards: s3://bucket/shards, and no text
 """
 
@@ -16,10 +16,27 @@ import argparse
 import sys
 from pathlib import Path
 
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("pretrain", description=__doc__, formatter_class=style)
+    add = parser.add_argument
+    add("--config", type=Path, required=True, help="experiment config")
+    add("--output-dir", type=Path, required=True, help="folder of the shards")
+    key = "config key to set, e.g. data.text=wiki.jsonl (repeatable)"
+    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
+    add("--processes", type=int, help="number of processes (default: one per core)")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    parse_arguments(None)  # --help and mistakes need none of the imports below
+
 from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_shards
 from detalbert.errors import UserError
+from detalbert.log import fail, start_logging
 from detalbert.settings import experiment
 from detalbert.settings.text import parse_text_config
 from pretrain.data import load_tokenizer
@@ -27,13 +44,9 @@ from pretrain.hparams import parse_pretrain_hparams
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the shards; return the exit status: 0 done, 2 a user error."""
-    parser = argparse.ArgumentParser(prog="python -m pretrain", description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True, help="experiment config")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="shards")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE")
-    parser.add_argument("--processes", type=int, help="number of processes (default: one per core)")
-    args = parser.parse_args(argv)
+    """Write the shards; return the exit status."""
+    args = parse_arguments(argv)
+    start_logging()
     try:
         config = experiment.load(args.config, args.set)
         hparams = parse_pretrain_hparams(config.get("hyperparameters"))
@@ -42,14 +55,13 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError("data.text: missing; these shards are made of text")
         tokenizer = load_tokenizer(data, hparams)
         kind = ExampleKind(hparams.max_seq_length)
-        folder = write_shards(data, tokenizer, kind, args.output, args.processes)
+        folder = write_shards(data, tokenizer, kind, args.output_dir, args.processes)
         tokenizer.save_pretrained(folder / "tokenizer")
         for split in ("train", "validation"):
             corpus = Corpus(str(folder), split, data)
             print(f"{split:<12}{corpus.describe()}")
     except UserError as error:
-        print(f"pretrain: {error.kind}: {error}", file=sys.stderr)
-        return 2
+        return fail("pretrain", error)
     return 0
 
 

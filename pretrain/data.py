@@ -42,7 +42,7 @@ class PretrainText(NamedTuple):
             corpus.check_tokenizer(tokenizer)
             _check(corpus, hparams)
             splits.append(PretrainExamples(corpus, vocabulary, hparams))
-        held_out = min(len(splits[1].corpus), data.max_validation_examples or 1 << 62)
+        held_out = min(len(splits[1].corpus), data.max_validation_windows or 1 << 62)
         return cls(tokenizer, splits[0], splits[1], held_out)
 
     def summary(self) -> DataSummary:
@@ -59,7 +59,7 @@ class PretrainText(NamedTuple):
             "data.validation": self.validation.corpus.fingerprint(),
             "data.tokenizer": tokenizer_sum(self.tokenizer),
             "data.shuffle_shards": self.train.corpus.data.shuffle_shards,
-            "data.max_validation_examples": self.held_out,
+            "data.max_validation_examples": self.held_out,  # its name in older checkpoints
         }
 
 

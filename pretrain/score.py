@@ -18,6 +18,23 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("pretrain.score", description=__doc__, formatter_class=style)
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the pretraining")
+    add("--config", type=Path, required=True, help="the recipe, but for its model")
+    output = "folder of the runs and scores (default: runs/scores)"
+    add("--output-dir", type=Path, default=Path("runs/scores"), help=output)
+    key = "config key to set, e.g. hyperparameters.epochs=3 (repeatable)"
+    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    parse_arguments(None)  # --help and mistakes need none of the imports below
+
 import pandas
 import torch
 
@@ -27,7 +44,7 @@ from detalbert.atomic import whole_file, write_json, writing
 from detalbert.environment import environment
 from detalbert.errors import UserError, as_user_error
 from detalbert.inference.find import find, find_all, is_reference, read_json
-from detalbert.log import start_logging
+from detalbert.log import fail, start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
@@ -42,20 +59,13 @@ OWN = ["hyperparameters.model_config=null", "data.tokenizer=null"]  # a checkpoi
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Score the checkpoints; return the exit status: 0 done or stopped, 2 a user error."""
-    parser = argparse.ArgumentParser(prog="python -m pretrain.score", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--config", type=Path, required=True, help="the recipe, but for its model")
-    parser.add_argument("--output-dir", type=Path, default=Path("runs/scores"))
-    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE")
-    args = parser.parse_args(argv)
+    """Score the checkpoints; return the exit status, train.py's if it ended or was stopped."""
+    args = parse_arguments(argv)
     start_logging()
     try:
         return score_run(args)
     except UserError as error:
-        log.error("pretrain.score: %s: %s", error.kind, error)
-        return 2
+        return fail("pretrain.score", error)
 
 
 def score_run(args: argparse.Namespace) -> int:

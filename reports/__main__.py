@@ -5,7 +5,8 @@ python -m reports cost --experiment 12 15                       # a cluster; DET
 python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
 python -m reports scaling --published --run fused=bench.json
 
-Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and what to do.
+Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and what to do; 4: a
+master or AWS does not answer.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any
 
 from cluster.flags import Parser, number
 from detalbert.errors import UserError
+from detalbert.log import fail
 
 COMMANDS = {"cost": "what runs cost", "scaling": "efficiency over slots"}
 
@@ -29,23 +31,26 @@ def main(argv: list[str] | None = None) -> int:
 
         return report.write(importlib.import_module(f"reports.{args.command}").run(args), args)
     except UserError as error:
-        fault = str(error)
+        return fail("reports", error)
     except ImportError as error:
         missing = str(error.name).split(".")[0]
         if missing in ("cluster", "detalbert", "reports"):
             raise
-        fault = f"{missing} is not installed; run pip install -r reports/requirements.txt"
-    print(f"reports: error: {fault}", file=sys.stderr)
-    return 2
+        cure = "run pip install -r reports/requirements.txt"
+        return fail("reports", UserError(f"{missing} is not installed; {cure}"))
+
+
+def _time(text: str) -> Any:
+    from cluster.records import parse_time  # --help needs none of its libraries
+
+    return parse_time(text)
 
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the commands and of the flags in flags.yaml."""
     import yaml
 
-    from cluster.records import parse_time
-
-    kinds: Any = {"path": Path, "day": date.fromisoformat, "time": parse_time, "int": int}
+    kinds: Any = {"path": Path, "day": date.fromisoformat, "time": _time, "int": int}
     flags = yaml.safe_load(Path(__file__).with_name("flags.yaml").read_text(encoding="utf-8"))
     layout = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="reports", description=__doc__, formatter_class=layout)

@@ -76,7 +76,7 @@ class Soak:
             raise SystemExit(f"{kind}: five seconds later there is still {left}")
         if kind == "truncated":
             truncate_newest(output / "checkpoints")
-        clean = {"SIGTERM": 0, "spot notice": 0, "full disk": 2}
+        clean = {"SIGTERM": 143, "spot notice": 143, "full disk": 2}
         done = "\nINFO: best validation" in run.said
         if self.processes == 1 and not done and run.main.returncode != clean.get(kind, -9):
             raise SystemExit(f"{kind}: exit {run.main.returncode}:\n{run.said}")

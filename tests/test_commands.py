@@ -7,8 +7,31 @@ import pytest
 from tests.conftest import ROOT
 
 NEEDED = {"benchmarks": "stage", "cluster.check": "", "cluster.plan": "", "reports": ""}
-NEEDED |= {"detalbert.inference.register": "checkpoint, --as", "pretrain": "--config, --output"}
+NEEDED |= {"detalbert.inference.register": "checkpoint, --as", "pretrain": "--config, --output-dir"}
 NEEDED |= {"pretrain.score": "RUN, --config", "train": ""}
+
+
+HELP = """
+import runpy, sys
+sys.argv = [sys.argv[1], "--help"]
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+finally:
+    heavy = {"torch", "transformers", "determined", "datasets", "pandas"} & {*sys.modules}
+    assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize("module", ["predict", *sorted(NEEDED.keys() - {"benchmarks"})])
+def test_help_loads_no_heavy_library_and_has_an_example(module, real_python):
+    done = subprocess.run(
+        [real_python, "-c", HELP, module], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    name = (
+        f"{module}.py" if "." not in module and module in ("train", "predict") else f"-m {module}"
+    )
+    assert f"python {name} " in done.stdout
 
 
 @pytest.mark.parametrize("module", NEEDED)

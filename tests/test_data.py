@@ -54,6 +54,7 @@ def test_the_cache_gives_back_the_same_columns(tmp_path, load):
 
 
 def test_a_damaged_cache_is_built_anew_with_one_line(tmp_path, load, caplog):
+    caplog.set_level("WARNING")
     fresh = load(max_train_examples=10)
     columns = {name: np.array(column) for name, column in fresh.windows.columns().items()}
     (folder,) = tmp_path.glob("cache/windows-train-*/")

@@ -43,6 +43,32 @@ def test_which_failures_are_worth_another_try():
     assert hub_error(ValueError("no such model type")) is UserError
 
 
+@pytest.mark.parametrize("kind", ["model", "dataset"])
+def test_a_hub_without_an_answer_is_one_line_at_once(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub, "commits", {})
+    monkeypatch.setattr(hub, "HfApi", lambda: HfApi(endpoint="http://127.0.0.1:9"))
+    tries = []
+
+    def read(*_, **__):
+        tries.append(constants.HF_HUB_OFFLINE)
+        raise OSError("not in the cache")
+
+    line = (
+        r"data.train: does not load: no answer from the hub \(.*\), and 'org/a' is not in its cache"
+    )
+    with pytest.raises(Unavailable, match=line), hub.hub_errors("data.train: does not load"):
+        hub.load_named(read, "org/a", kind)
+    assert tries == [True] and not constants.HF_HUB_OFFLINE  # and the cache it has is used
+    assert hub.load_named(Mock(return_value=7), "org/a", kind) == 7
+
+
+def test_a_run_is_no_model(tmp_path):
+    (tmp_path / "checkpoints" / "step-00000008").mkdir(parents=True)
+    with pytest.raises(UserError, match="such as .*/checkpoints/step-00000008$"):
+        named_tokenizer(str(tmp_path))
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     """An empty cache of the hub's client, which is all that it has."""

@@ -41,7 +41,7 @@ def test_a_run_writes_its_files(finished):
     out, shown = finished / "out", (finished / "shown").read_text()
     for part in ("60 questions", "steps         12", "warm-up", "learning rate", "parameters"):
         assert part in shown
-    assert "step 3/12" in shown and "examples/s" in shown  # lines: not a terminal
+    assert "step 3/12" in shown and "windows/s" in shown  # lines: not a terminal
     written = metrics(out)
     assert written["last"]["steps"] == 12 and written["throughput"]["training_windows"] == 96
     best = written["best"]
@@ -79,7 +79,7 @@ def test_a_terminal_gets_a_progress_bar(tiny_config, tmp_path, python):
     os.close(ours)
     assert process.returncode == 0
     bar = [line for line in shown.decode().replace("\r", "\n").splitlines() if "|" in line][-1]
-    assert "100%|" in bar and "12/12 [" in bar and "loss=" in bar and "examples/s=" in bar
+    assert "100%|" in bar and "12/12 [" in bar and "loss=" in bar and "windows/s=" in bar
 
 
 def test_real_squad_from_scratch(shared, tmp_path, capsys, fork):
@@ -137,7 +137,7 @@ def test_bad_input_in_processes(tiny_config, tmp_path, train):
     words = ["--config", tiny_config, "--output-dir", tmp_path / "out"]
     done = train(*words, *settings(global_batch_size=9), processes=2)
     assert done.returncode != 0  # torchrun's own status is 1; each worker exits with 2
-    said = done.stderr.count("ERROR: train.py: error: hyperparameters.global_batch_size: 9")
+    said = done.stderr.count("train.py: error: hyperparameters.global_batch_size: 9")
     assert 1 <= said <= 2  # each rank says it, if torchrun leaves it the time
 
 

@@ -32,13 +32,13 @@ from detalbert.corpus.sources import (
     TextReader,
     cut_parts,
     open_text,
-    progress,
     size_of,
     unpack_sizes,
 )
 from detalbert.corpus.storage import writing
 from detalbert.integrity import SUMS, find_change, write_facts
 from detalbert.settings.text import CorpusConfig
+from detalbert.waiting import waiting
 
 SPECIALS = {
     "pad_token": "<pad>",
@@ -128,7 +128,10 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
             parts = unpack_sizes(text, cache)
             total = size_of(parts) if of_bytes else sum(part.end for part in parts)  # hub: rows
             some = _sample(parts, total, held_out)
-            learned = train_byte_bpe(some, size) if of_bytes else train_bpe(some, size, positions)
+            with waiting(f"training a tokenizer of {size:,} tokens"):
+                learned = (
+                    train_byte_bpe(some, size) if of_bytes else train_bpe(some, size, positions)
+                )
             with whole_folder(folder) as aside:
                 learned.save_pretrained(aside)
                 write_facts(aside / SUMS, {})
@@ -138,7 +141,7 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
 def _sample(parts: list[Part], total: int, held_out: float) -> Iterator[str]:
     """Yield the training documents in every n-th MiB of `parts`, which have `total` bytes."""
     step = math.ceil(max(total, 1) / _SAMPLE)
-    with progress("vocabulary", total // step) as bar:
-        reader = TextReader(bar)
+    with waiting("reading text for a tokenizer", total // step, "B") as wait:
+        reader = TextReader(wait.update)
         for part in itertools.islice(cut_parts(parts, _PART), 0, None, step):
             yield from (text for text in reader.read(part) if not is_held_out(text, held_out))

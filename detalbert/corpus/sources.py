@@ -15,7 +15,6 @@
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import botocore
-from tqdm import tqdm
 
 from detalbert import hub
 from detalbert.atomic import write_json
@@ -33,6 +31,7 @@ from detalbert.hub import looks_like_path
 from detalbert.integrity import is_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.squad import world
+from detalbert.waiting import waiting
 
 SUFFIXES = (".txt", ".jsonl", ".json")
 _PACKED = tuple(f".jsonl{suffix}" for suffix in storage.CODECS)
@@ -129,13 +128,8 @@ def _measure(parts: list[Part]) -> list[int]:
 
     with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
         sizes = threads.map(measure, parts)
-        return list(progress("sizes of compressed files", len(parts), sizes, unit=" files"))
-
-
-def progress(what: str, total: int, items: Any = None, unit: str = "B", initial: int = 0) -> tqdm:
-    """Return a progress bar on standard error, hidden unless that is a terminal."""
-    look: Any = {"unit": unit, "unit_scale": True, "dynamic_ncols": True, "disable": None}
-    return tqdm(items, what, total, file=sys.stderr, initial=initial, **look)
+        with waiting("measuring compressed text", len(parts), "files") as wait:
+            return list(wait.each(sizes))
 
 
 def cut_parts(parts: Iterable[Part], part_bytes: int) -> Iterator[Part]:
@@ -174,8 +168,8 @@ class TextReader:
     before it restarts at the file's first byte.
     """
 
-    def __init__(self, bar: tqdm | None = None) -> None:
-        self.bar = bar if bar is not None else tqdm(disable=True)
+    def __init__(self, count: Callable[[int], None] = lambda size: None) -> None:
+        self.count = count
         self.stream, self.end = "", 0  # the compressed file that is read, and up to which byte
         self.at = 0  # the byte at which the next line of `file` begins
         self.file = storage.as_file(iter(()))
@@ -186,12 +180,12 @@ class TextReader:
         """
         done = 0
         for text in self._documents(part):
-            self.bar.update(len(text))
+            self.count(len(text))
             done += len(text)
             text = text if text.isascii() else _SURROGATE.sub("\ufffd", text)
             if text := text if part.exact else text.strip():
                 yield text
-        self.bar.update(part.text_bytes - done)
+        self.count(part.text_bytes - done)
 
     def _documents(self, part: Part) -> Iterable[str]:
         if part.form == "generated":

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import write_json
@@ -30,7 +29,6 @@ from detalbert.corpus.sources import (
     cut_parts,
     group,
     open_text,
-    progress,
     size_of,
     unpack_sizes,
 )
@@ -40,6 +38,7 @@ from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import seal
 from detalbert.processes import CHILDREN, count_cores
 from detalbert.settings.text import CorpusConfig
+from detalbert.waiting import waiting
 
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters per token, which takes two bytes
 _BATCH = 1 << 19  # characters that are tokenized at a time
@@ -141,16 +140,17 @@ def _write_missing(
     total, missing = (sum(size_of(job.parts) for job in some) for some in (jobs, todo))
     processes = min(processes or count_cores(), -(-missing // _BATCH))
     tokenize = partial(_tokenize, kind, WordEncoder(backend), dtype)
-    with progress("token shards", total, initial=total - missing) as bar:
-        made = _map_in_processes(folder, tokenize, _read_batches(todo, bar), processes)
+    with waiting("writing token shards", total, "B", total - missing) as wait:
+        batches = _read_batches(todo, wait.update)
+        made = _map_in_processes(folder, tokenize, batches, processes)
         with contextlib.closing(made):  # which ends the processes
             for number, rows in itertools.groupby(made, key=lambda pair: pair[0]):
                 write_job(folder, number, (by_split for _, by_split in rows))
 
 
-def _read_batches(jobs: list[ShardText], bar: tqdm) -> Iterator[Batch]:
+def _read_batches(jobs: list[ShardText], count: Callable[[int], None]) -> Iterator[Batch]:
     """Yield the documents of each job in batches of about _BATCH characters, at least one."""
-    reader = TextReader(bar)
+    reader = TextReader(count)
     for number, parts, held_out in jobs:
         documents = itertools.chain.from_iterable(map(reader.read, parts))
         for texts in itertools.chain(group(documents, len, _BATCH), [[]]):

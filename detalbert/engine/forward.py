@@ -16,6 +16,7 @@ from detalbert.engine.padded import is_padded, padded_logits
 from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
 from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
+from detalbert.waiting import waiting
 
 ROW_MULTIPLE = 64  # tokens: compiled code takes few kinds of row, with less than 1 % of padding
 
@@ -91,7 +92,8 @@ class Forward:
             return
         mode = self.model.training
         try:
-            self._run_dummy(dummy_row(tokens, longest, self.device), training)
+            with waiting("compiling the layers"):
+                self._run_dummy(dummy_row(tokens, longest, self.device), training)
         except Exception as error:  # whatever the compiler and the tools behind it raise
             reason = " ".join(str(error).split("\n")[:2]) or type(error).__name__
             if self.required and training:

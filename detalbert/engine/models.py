@@ -25,6 +25,7 @@ from detalbert.errors import UnknownKey, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.integrity import check_model_folder
 from detalbert.settings.hparams import HParams
+from detalbert.waiting import reading, waiting
 
 # One of these is in every folder with a tokenizer.
 TOKENIZER_FILES = "tokenizer.json tokenizer_config.json spiece.model vocab.txt vocab.json".split()
@@ -72,6 +73,12 @@ def load_weights(
     `from_pretrained`, which gets `options`, and `from_config`. Raises UserError if the model holds
     or names code, and whatever transformers raises.
     """
+    said, folder = f"loading the weights of {name}", Path(name)
+    with reading(said, folder.glob("*")) if folder.is_dir() else waiting(said):
+        return _load_weights(model_class, name, attention, **options)
+
+
+def _load_weights(model_class: Any, name: str, attention: str | None, **options: Any) -> tuple[Any, set]:
     config = hub.load_named(read_config, name)
     if not is_checkpoint(name):
         check_model_folder(Path(find_local(name)))

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from determined import pytorch
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+
+from detalbert.waiting import Wait, clock, waiting
 
 log = logging.getLogger(__name__)
 SETTLED = 5  # steps of a start, after its first report, before it says how long the rest takes
 
 
 class Progress(pytorch.PyTorchCallback):
-    """Prints loss, learning rate, examples/s and time left; validations, checkpoints.
+    """Prints loss, learning rate, windows/s and time left; validations, checkpoints.
 
     The time left is estimated from this start's own steps, except its first report: those steps
     compile, warm caches, and wait for the loaders.
@@ -30,16 +30,21 @@ class Progress(pytorch.PyTorchCallback):
 
     def __init__(self, steps: int, done: int, chief: bool, shown: Sequence[str]) -> None:
         self.steps, self.done, self.chief, self.shown = steps, done, chief, shown
-        self.bar: tqdm | None = None
+        self.wait = Wait("training", steps, "steps", done)
+        self._waits = contextlib.ExitStack()
         self.reports = 0  # of this start
         self.seconds = 0.0  # spent training since the first report; no validation, no checkpoint
         self.trained = 0  # steps in those seconds
-        self._shown = contextlib.ExitStack()
+
+    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
+        if self.chief and checkpoint_uuid:
+            self._waits.enter_context(waiting("restoring the checkpoint"))
 
     def on_training_start(self) -> None:
-        if self.chief and sys.stderr.isatty():
-            self.bar = tqdm(total=self.steps, initial=self.done, unit="step", dynamic_ncols=True)
-            self._shown.enter_context(logging_redirect_tqdm())  # lines go above the bar
+        self._waits.close()
+        if self.chief:
+            self.wait.start()
+            self._waits.callback(self.wait.end)
         self.resumed_at = time.monotonic()
 
     def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
@@ -54,23 +59,23 @@ class Progress(pytorch.PyTorchCallback):
         facts = {
             "loss": f"{avg_metrics['loss']:.4f}",
             "lr": f"{avg_metrics['learning_rate']:.2e}",
-            "examples/s": f"{avg_metrics['examples_per_second']:.1f}",
+            "windows/s": f"{avg_metrics['examples_per_second']:.1f}",
         }
         for name, metric, digits in (("mfu", "mfu", 2), ("GiB", "memory_gib", 1)):
             if metric in avg_metrics:
                 facts[name] = f"{avg_metrics[metric]:.{digits}f}"
-        if self.bar is not None:
-            self.bar.update(new)
-            self.bar.set_postfix(facts)
+        if self.wait.bar is not None:
+            self.wait.bar.set_postfix(facts)
         else:
             if self.trained >= SETTLED:
-                facts["left"] = _clock(self.seconds / self.trained * (self.steps - self.done))
+                facts["left"] = clock(self.seconds / self.trained * (self.steps - self.done))
             text = "  ".join(f"{name} {value}" for name, value in facts.items())
             self.say(f"step {self.done}/{self.steps}  {text}")
         self.resumed_at = time.monotonic()
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
-        self.say(f"validation at step {self.done}:  {format_scores(metrics, self.shown)}")
+        style = format_table if sys.stderr.isatty() else format_scores
+        self.say(f"validation at step {self.done}:  {style(metrics, self.shown)}")
         self.resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
@@ -78,24 +83,20 @@ class Progress(pytorch.PyTorchCallback):
         self.resumed_at = time.monotonic()
 
     def on_trial_shutdown(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-            self._shown.close()
+        self._waits.close()
 
     def say(self, line: str) -> None:
         if self.chief:
             log.info("%s", line)
 
 
-def _clock(seconds: float) -> str:
-    """Format seconds: 133 as '2m13s', 7380 as '2h03m'."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
-
-
 def format_scores(metrics: Mapping[str, float], shown: Sequence[str]) -> str:
     """Format the validation metrics named in `shown`, in this order: "exact 83.67  f1 84.27"."""
     return "  ".join(f"{name} {metrics[name]:.2f}" for name in shown if name in metrics)
+
+
+def format_table(metrics: Mapping[str, float], shown: Sequence[str]) -> str:
+    """Format the validation metrics named in `shown` as a table of names and numbers."""
+    table = [(name.rjust(6), f"{metrics[name]:.2f}") for name in shown if name in metrics]
+    head = "  ".join(name for name, _ in table)
+    return f"\n{head}\n" + "  ".join(value.rjust(len(name)) for name, value in table)

@@ -166,7 +166,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
             self.gradients.zero()
             self.add_gradients(batch)
-            self.meter.step = step = batch_idx + 1
+            self.meter.step = self.progress.wait.done = step = batch_idx + 1
             if self.utilization is not None:
                 self.utilization.add(map(self.row_flops, batch))
             self.scaler.unscale_(self.optimizer)

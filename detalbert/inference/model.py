@@ -28,6 +28,7 @@ from detalbert.inference.find import find, read_json
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.folder import SCORES
+from detalbert.waiting import reading
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
 
@@ -79,7 +80,8 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
         dtype=torch.float32,
         trust_remote_code=False,
     )
-    model.load_state_dict(read_weights(folder / STATE_DICT))
+    with reading(f"loading the weights of {folder}", [folder / STATE_DICT]):
+        model.load_state_dict(read_weights(folder / STATE_DICT))
     settings = {"hyperparameters": facts["hparams"], "scores": read_json(folder / SCORES)}
     settings["data"] = (facts.get("experiment_config") or {}).get("data")
     settings["steps"] = read_json(folder / "metadata.json").get("steps_completed")

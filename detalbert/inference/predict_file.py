@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.errors import UserError
@@ -21,6 +20,7 @@ from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from detalbert.training.folder import ELSEWHERE, claim_folder
+from detalbert.waiting import waiting
 
 METRICS = "metrics.json"
 
@@ -48,8 +48,7 @@ def write_answers(
             names = ("predictions.json", "null_odds.json", "nbest.json")
             writers = [stack.enter_context(_json_mapping(folder / name)) for name in names]
             table = stack.enter_context(_csv_table(folder / "predictions.csv"))
-            bar = tqdm(total=total, unit="question", disable=None, dynamic_ncols=True, leave=False)
-            stack.enter_context(bar)
+            wait = stack.enter_context(waiting("answering", total, "questions"))
             for chunk in chunks:
                 results: Any = chunk.predictions, chunk.null_odds, chunk.n_best
                 for add, values in zip(writers, results, strict=True):
@@ -58,7 +57,7 @@ def write_answers(
                 if known := [each for each in chunk.examples if each.answers is not None]:
                     tally.add(known, chunk.predictions, chunk.null_odds)
                     losses.append(chunk.losses)
-                bar.update(len(chunk.examples))
+                wait.update(len(chunk.examples))
         if losses:
             loss = float(np.concatenate(losses).mean(dtype=np.float64))
             metrics = {**tally.metrics(threshold), "loss": loss}

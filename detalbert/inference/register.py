@@ -4,24 +4,15 @@ python -m detalbert.inference.register experiment:3 --as squad-albert
 python predict.py --model model:squad-albert            # the newest version; model:squad-albert:1
 
 The model is created if none has that name. A checkpoint that it already has is not added again.
-Exit status 0, or 2 with one line that says what is wrong.
+Exit status 0; 2 or 4 with one line that says what is wrong.
 """
 
 import argparse
 import sys
 from typing import Any
 
-from detalbert.determined_internals import register_version
-from detalbert.errors import UserError
-from detalbert.inference.export import markdown_table, shown_value
-from detalbert.inference.find import fetch, find_remote, is_reference, read_json, told
-from detalbert.training.folder import SCORES
 
-THRESHOLD = "null_score_diff_threshold"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Register the checkpoint; return the exit status, 0 or 2."""
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="detalbert.inference.register",
         description=__doc__,
@@ -29,7 +20,25 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("checkpoint", help="experiment:ID or trial:ID (its best), or a UUID")
     parser.add_argument("--as", dest="name", required=True, help="name of the registered model")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    parse_arguments(None)  # --help and mistakes need none of the imports below
+
+from detalbert.determined_internals import register_version
+from detalbert.errors import UserError
+from detalbert.inference.export import markdown_table, shown_value
+from detalbert.inference.find import fetch, find_remote, is_reference, read_json, told
+from detalbert.log import fail
+from detalbert.training.folder import SCORES
+
+THRESHOLD = "null_score_diff_threshold"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Register the checkpoint; return the exit status."""
+    args = parse_arguments(argv)
     try:
         if not is_reference(args.checkpoint) or args.checkpoint.startswith("model:"):
             raise UserError(f"{args.checkpoint}: give experiment:ID, trial:ID or a UUID")
@@ -38,8 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         with told(args.checkpoint):
             print(register(find_remote(args.checkpoint), args.name))
     except UserError as error:
-        print(f"register: {error.kind}: {error}", file=sys.stderr)
-        return 2
+        return fail("detalbert.inference.register", error)
     return 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, Union
 
 from detalbert.errors import UnknownKey, UserError
+from detalbert.settings.synonyms import hint
 
 # What a limit is called in an error, and when a value keeps it.
 _LIMITS = {
@@ -78,7 +79,7 @@ def _walk(
     fields: dict[str, Any] = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every Section is one
     for key, value in values.items():
         if key not in fields and value is not None:
-            yield UnknownKey(str(key), section, fields)
+            yield UnknownKey(str(key), section, fields, hint(str(key), fields))
     hints = typing.get_type_hints(cls)
     for key, field in fields.items():
         where = f"{section}.{key}"

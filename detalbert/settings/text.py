@@ -59,7 +59,7 @@ class TextConfig(CorpusConfig):
 
     text: str | None = None  # see corpus/sources.py for what it may name
     validation: str | None = None  # held-out text; default: a fraction of the documents
-    max_validation_examples: int | None = limited(10_000, above=0)
+    max_validation_windows: int | None = limited(10_000, above=0)
 
 
 parse_text_config = partial(parse_section, TextConfig, "data")  # raises as `parse_section` does

@@ -10,8 +10,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from detalbert import hub
 from detalbert.atomic import alone, whole_file
 from detalbert.errors import Unavailable, UserError, first_line
@@ -26,6 +24,7 @@ from detalbert.squad.question_stream import (
 )
 from detalbert.squad.rows import renamed, row_question
 from detalbert.squad.windows import Example
+from detalbert.waiting import waiting
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
 OFFICIAL_SHA256 = {
@@ -169,7 +168,7 @@ def _download(name: str, cache_dir: Path) -> Path:
             whole_file(target, binary=True) as file,
         ):
             size = int(response.headers.get("Content-Length") or 0)
-            with tqdm(total=size, unit="B", unit_scale=True, desc=name) as bar:
+            with waiting(f"downloading {name}", size or None, "B") as bar:
                 while chunk := response.read(1 << 20):
                     file.write(chunk)
                     digest.update(chunk)

@@ -21,6 +21,7 @@ from detalbert import hub
 from detalbert.atomic import whole_folder, writing
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import SUM, checksum, is_sealed, seal
+from detalbert.settings.yaml_files import read_yaml
 from detalbert.training.folder import ELSEWHERE, RESUME, step_name
 
 FORMAT = 2  # 1, of commit 596c121: a manifest without a sum of its own
@@ -94,8 +95,10 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         try:
             yield
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
+            full = "inline_container" in str(error) or "PytorchStreamWriter" in str(error)
+            why = "the disk is full" if full else first_line(error)
             raise UserError(
-                f"{self.folder}: cannot write checkpoint {name} ({first_line(error)}); {RESUME}"
+                f"{self.folder}: cannot write checkpoint {name} ({why}); {RESUME}"
             ) from None
 
     @contextlib.contextmanager
@@ -134,16 +137,20 @@ def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
     """
     if resume == "auto":
         return newest_complete(output_dir / "checkpoints")
+    if (runs := Path(resume) / "checkpoints").is_dir() and (newest := newest_complete(runs)):
+        raise UserError(f"--resume {resume}: a run's folder; give --resume {newest}")
     if resume != "never" and (fault := find_fault(Path(resume))):
         raise UserError(f"--resume {resume}: not a complete checkpoint ({fault}); give another")
     return None if resume == "never" else Path(resume)
 
 
-def check_same_run(path: Path, run: dict[str, Any], defaults: dict[str, Any]) -> None:
+def check_same_run(
+    path: Path, run: dict[str, Any], defaults: dict[str, Any], config: dict[str, Any]
+) -> None:
     """Raise UserError if checkpoint `path` is of another format version, or of another run.
 
     `run` is the current `Training.identity`; `defaults` are the values of runs whose version did
-    not know a key.
+    not know a key; `config` has the names of what `run` has sums of.
     """
     manifest = read_manifest(path)
     if manifest["format"] not in (1, FORMAT):
@@ -156,11 +163,31 @@ def check_same_run(path: Path, run: dict[str, Any], defaults: dict[str, Any]) ->
     before = {**{key: defaults.get(key) for key in run}, **manifest["run"]}
     for key in sorted(before):
         was, now = before[key], run.get(key)
-        if was != now:
-            raise UserError(
-                f"{key}: was {was!r} in {path}, is {now!r} now; set it back, or give another "
-                "--output-dir, or start over with --resume never"
-            )
+        if was == now:
+            continue
+        said = f"was {was!r} in {path}, is {now!r} now; set it back"
+        if all(re.fullmatch("[0-9a-f]{64}", str(value)) for value in (was, now)):  # two sums
+            was, now = (_named(each, key) for each in (_run_config(path), config))
+            said = f"was {was!r} in {path}, is {now!r} now; set it back"
+            if was == now:
+                said = f"{now!r} is not what it was in {path}; restore it"
+        raise UserError(
+            f"{key}: {said}, or give another --output-dir, or start over with --resume never"
+        )
+
+
+def _run_config(checkpoint: Path) -> dict[str, Any]:
+    """Return the config of a checkpoint's run, {} if it cannot be read."""
+    with contextlib.suppress(UserError):
+        return read_yaml(checkpoint.parents[1] / "config.yaml")
+    return {}
+
+
+def _named(config: dict[str, Any], key: str) -> str:
+    """Return what `config` has for `key`, of which a run keeps a sum, or for what stands for it."""
+    data, name = config.get("data") or {}, key.removeprefix("data.")
+    model = (config.get("hyperparameters") or {}).get("model")
+    return data.get(name) or (model if name == "tokenizer" else data.get("shards")) or "another"
 
 
 def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:

@@ -18,6 +18,7 @@ from determined import pytorch
 
 from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
+from detalbert.engine.loaders import CountedLoader
 from detalbert.errors import UserError, first_line
 from detalbert.training import display, spot
 from detalbert.training.local import copy_modules
@@ -25,6 +26,7 @@ from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule
 from detalbert.training.uploads import STATE, Peers, UploadedParts
 from detalbert.training.workload import Training
+from detalbert.waiting import waiting
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,15 @@ class Controller(TrialLoop):
         watch = self.trial.hparams.spot_notice and self.context.distributed.local_rank == 0
         with spot.watching(watch, self.schedule.stopping.request, self.schedule.request_checkpoint):
             super().run()
+
+    def validate(self) -> dict[str, Any]:
+        loader: Any = self.validation_loader
+        with waiting("validation", len(loader), "batches") as wait:
+            self.validation_loader = CountedLoader(loader, wait)
+            try:
+                return super().validate()
+            finally:
+                self.validation_loader = loader
 
     def save(self, exiting: bool) -> None:
         began = time.monotonic()

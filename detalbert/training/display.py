@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def quiet_libraries() -> None:
     """Silence logs of libraries that would interrupt the progress lines; keep their warnings."""
     transformers.utils.logging.disable_progress_bar()
-    for name in ("determined", "transformers"):
+    for name in ("determined", "transformers", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*on_checkpoint_end.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # an error comes
@@ -36,7 +36,20 @@ def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str |
         return
     for name, text in describe(trial).items():
         log.info("%-14s%s", name, text)
+    warn_of_a_cpu(trial)
     log.info("hyperparameters: %s", json.dumps(training.config["hyperparameters"]))
+
+
+def warn_of_a_cpu(trial: StepTrial) -> None:
+    """Log a warning if the config is one for a GPU, and there is none."""
+    if trial.context.device.type != "cpu":
+        return
+    parameters = sum(p.numel() for p in trial.model.parameters())
+    asked = {"compile: true": trial.hparams.compile, "fp16": trial.hparams.precision == "fp16"}
+    asked[f"{parameters / 1e6:,.0f} M parameters"] = parameters > 100e6
+    if found := [name for name, holds in asked.items() if holds]:
+        said = "no GPU, and a config for one (%s): a step may take minutes; see configs/local.yaml"
+        log.warning(said, ", ".join(found))
 
 
 def describe(trial: StepTrial) -> dict[str, str]:
@@ -46,7 +59,7 @@ def describe(trial: StepTrial) -> dict[str, str]:
     windows, batch = summary.windows, hparams.global_batch_size
     parameters = sum(p.numel() for p in trial.model.parameters())
     scratch = " from random weights" if starts_from_scratch(hparams, data.tokenizer) else ""
-    named = f"a {trial.model.config.model_type} of hyperparameters.model_config"
+    named = f"{trial.model.config.model_type} of hyperparameters.model_config"
     named = hparams.model or getattr(hparams, "size", None) or named
     rate = (
         f"{hparams.learning_rate():.3g} at the peak = {hparams.base_learning_rate:g} x {batch} / "

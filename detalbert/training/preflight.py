@@ -73,9 +73,12 @@ def check_room(
         memory = replicated(sizes, slots, hparams.precision != "fp32", False, masked)
         check_gpu_memory(gpu_uuids, memory, hparams, parameters)
     check_disk(cache, cache_bytes, "the feature cache")
-    # Weights and the optimizer's two moments in fp32; the last checkpoint stays until the next is.
-    storage = checkpoint_folder(config.get("checkpoint_storage") or {})
-    check_disk(storage, 2 * 12 * parameters, "two checkpoints")
+    check_checkpoints(checkpoint_folder(config.get("checkpoint_storage") or {}), parameters)
+
+
+def check_checkpoints(folder: Path, parameters: int) -> None:
+    """Raise as `check_disk` does unless two checkpoints fit: the last stays until the next is."""
+    check_disk(folder, 2 * 12 * parameters, "two checkpoints")  # weights and two moments in fp32
 
 
 def check_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:

@@ -15,7 +15,7 @@ from determined import core, pytorch
 
 from detalbert.determined_internals import core_context
 from detalbert.errors import first_line
-from detalbert.processes import STOP_SIGNALS
+from detalbert.processes import STOP_SIGNALS, say
 from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
 
@@ -108,6 +108,7 @@ class LocalStops(core.DummyPreemptContext):
     def __init__(self, distributed: core.DistributedContext) -> None:
         super().__init__(distributed)
         self.reason: str | None = None  # why this rank was asked, or that another one was
+        self.status = 128 + signal.SIGTERM  # exit status of the stopped run
         # Its own gloo group: the flag never waits for the device, and meets no gradient.
         self._group = torch.distributed.new_group(backend="gloo") if distributed.size > 1 else None
 
@@ -147,7 +148,11 @@ class LocalStops(core.DummyPreemptContext):
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             interrupted |= number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ
-            self.request(signal.Signals(number).name)
+            name = signal.Signals(number).name
+            if self.reason is None:
+                self.status = 128 + number
+                say(f"{name}: stopping after this step or validation")
+            self.request(name)
 
         for number in STOP_SIGNALS:
             signal.signal(number, handle)

@@ -151,7 +151,7 @@ def test_machines_that_the_master_starts(recorded: Any, master: Any, ask: Ask) -
     ],
 )
 def test_a_master_that_cannot_be_asked(change, words, recorded, master, ask, monkeypatch):
-    """One line, exit status 3, whatever the config."""
+    """One line, exit status 4, whatever the config."""
     if isinstance(change, dict):
         for name, value in change.items():
             monkeypatch.delenv(f"DET_{name}")
@@ -162,7 +162,7 @@ def test_a_master_that_cannot_be_asked(change, words, recorded, master, ask, mon
     else:
         master.answer.fault = change
     status, lines, err = ask(recorded[1]["request"]["config"])
-    assert (status, lines) == (3, [])
+    assert (status, lines) == (4, [])
     assert err.count("\n") == 1 and words in err
     assert err.startswith("cluster.check: unavailable: ")
 

@@ -169,6 +169,7 @@ def test_the_same_text_gives_the_same_pieces(text: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "sums.json"])
 def test_a_damaged_one_is_learned_anew(name: str, text: Path, tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level("WARNING")
     folder = learn(text, tmp_path)
     before = (folder / "tokenizer.json").read_bytes()
     flip(folder / name, random.Random(0))

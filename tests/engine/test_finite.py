@@ -92,7 +92,7 @@ def test_a_rate_that_is_far_too_high_ends_the_run(
     high = {"base_learning_rate": 1e20, "validation_period": period, **steps}
     assert run(config_file(tmp_path, config, cache_dir, **high), tmp_path / "out") == 1
     *others, line = capsys.readouterr().err.splitlines()
-    assert line.startswith("ERROR: train.py: error: ") and said in line
+    assert line.startswith("train.py: error: ") and said in line
     assert "hyperparameters.base_learning_rate" in line
     assert not [other for other in others if not other.startswith(("INFO: ", "WARNING: "))]
     assert steps_of(tmp_path / "out")[-1] < 20

@@ -8,6 +8,7 @@ from unittest.mock import Mock, call
 import pytest
 from tqdm import tqdm
 
+from detalbert import waiting
 from detalbert.engine import progress
 from detalbert.engine.progress import Progress, format_scores
 from detalbert.log import start_logging
@@ -42,7 +43,7 @@ def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
     clock.now += 10
     report(shown, 10)
     shown.on_trial_shutdown()
-    facts = "loss 1.2346  lr 1.23e-03  examples/s 12.3"
+    facts = "loss 1.2346  lr 1.23e-03  windows/s 12.3"
     assert capsys.readouterr().err.splitlines() == [
         f"INFO: step 50/100  {facts}",
         "INFO: validation at step 50:  f1 81.26",
@@ -62,8 +63,8 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> N
     report(shown, 1, mfu=0.4567, memory_gib=31.26)  # a GPU's use, where it is known
     report(shown, 1, memory_gib=31.26)
     one, other = capsys.readouterr().err.splitlines()
-    assert "  examples/s 12.3  mfu 0.46  GiB 31.3  left" in one
-    assert "  examples/s 12.3  GiB 31.3  left" in other
+    assert "  windows/s 12.3  mfu 0.46  GiB 31.3  left" in one
+    assert "  windows/s 12.3  GiB 31.3  left" in other
     times = {0: "0s", 59.4: "59s", 60: "1m00s", 133: "2m13s", 3599.6: "1h00m", 7380: "2h03m"}
     for seconds, text in times.items():
         shown = Progress(13, done=0, chief=True, shown=[])
@@ -84,25 +85,25 @@ def test_other_ranks_say_nothing(clock: Any, capsys: Any, monkeypatch: Any) -> N
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_has_a_bar(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bar = Mock()
-    monkeypatch.setattr(progress, "tqdm", bar)
+    monkeypatch.setattr(waiting, "tqdm", bar)
     above: list[str] = []
-    monkeypatch.setattr(tqdm, "write", lambda line, **_: above.append(line))
+    monkeypatch.setattr(tqdm, "write", lambda line, _: above.append(line))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    shown = Progress(100, done=40, chief=True, shown=["f1"])
+    shown = Progress(100, done=40, chief=True, shown=["exact", "HasAns_f1"])
     shown.on_training_start()
     clock.now += 1
     report(shown, 5)
-    shown.on_validation_end({"f1": 2.0})
+    shown.on_validation_end({"HasAns_f1": 2.0, "exact": 83.671})
     shown.on_trial_shutdown()
-    facts = {"loss": "1.2346", "lr": "1.23e-03", "examples/s": "12.3"}
-    assert bar.mock_calls == [
-        call(total=100, initial=40, unit="step", dynamic_ncols=True),
-        call().update(5),
-        call().set_postfix(facts),
-        call().close(),
+    facts = {"loss": "1.2346", "lr": "1.23e-03", "windows/s": "12.3"}
+    assert call().set_postfix(facts) in bar.mock_calls and bar.mock_calls[-1] == call().close()
+    (table,) = above
+    assert table.splitlines() == [
+        "INFO: validation at step 45:  ",
+        "INFO:  exact  HasAns_f1",
+        "INFO:  83.67       2.00",
     ]
-    assert above == ["INFO: validation at step 45:  f1 2.00"]
     metrics = {"f1": 84.267, "exact": 83.671, "total": 5.0}  # scores come in the order asked for
     assert format_scores(metrics, ["exact", "f1", "HasAns_f1"]) == "exact 83.67  f1 84.27"

@@ -8,12 +8,14 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from detalbert import atomic
-from detalbert.training import metrics
+from detalbert.training import display, metrics, preflight
 from model_def import AnswerReducer
 from tests.conftest import settings
 from tests.fakes.runs import at_report, refusal, run
@@ -49,12 +51,20 @@ def killed_while_reducing(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr(AnswerReducer, "cross_slot_reduce", reduce)
 
 
+def no_room_for_weights(patch: pytest.MonkeyPatch, _: Path) -> None:
+    def save(*_: Any, **__: Any) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+
+    patch.setattr(torch, "save", save)
+
+
 FAULTS: dict[str, tuple[Plant, str]] = {
     name: (no_room_for(name), "No space left")
     for name in ("config.yaml", "predictions.json", "metrics.json", "step-00000008")
 } | {
     "tensorboard": (lambda m, _: m.setattr(metrics.RecordWriter, "write", full), "No space left"),
     "step-00000004": (lambda m, _: m.setattr(shutil, "copyfile", full), "No space left"),
+    "cannot write checkpoint step-00000004": (no_room_for_weights, "the disk is full"),
     "out/": (at_step_6(shutil.rmtree), "No such file or directory"),
     "num_workers": (
         at_step_6(lambda _: multiprocessing.active_children()[0].kill()),
@@ -82,3 +92,32 @@ def test_a_fault_is_one_line_and_the_run_resumes(
     assert not [path for path in output.rglob(".*") if path.name != ".lock"]
     assert run(config, output, *workers) == 0
     assert differences(finished / "out", output) == []
+
+
+def test_room_for_checkpoints_is_looked_at_before_the_first_step(
+    finished: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little = SimpleNamespace(free=1000)
+    monkeypatch.setattr(preflight, "shutil", SimpleNamespace(disk_usage=lambda _: little))
+    line = refusal(capsys, finished / "tiny.yaml", tmp_path / "out")
+    assert f"unavailable: {tmp_path / 'out'}: 0.00 GiB are free of the" in line
+    assert not list(tmp_path.glob("out/checkpoints/*"))
+
+
+@pytest.mark.parametrize(
+    "device, compiled, precision, size, said",
+    [
+        ("cpu", True, "fp16", 10, "(compile: true, fp16)"),
+        ("cpu", None, "auto", 10_001, "(100 M parameters)"),
+        ("cpu", None, "bf16", 10, ""),
+        ("cuda", True, "fp16", 10_001, ""),
+    ],
+)
+def test_a_config_for_a_gpu_on_a_cpu(
+    device: str, compiled: Any, precision: str, size: int, said: str, caplog: Any
+) -> None:
+    hparams = SimpleNamespace(compile=compiled, precision=precision)
+    context, model = SimpleNamespace(device=torch.device(device)), torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.empty(10_000, size, device="meta"))
+    display.warn_of_a_cpu(SimpleNamespace(context=context, hparams=hparams, model=model))  # type: ignore[arg-type]
+    assert [said in line for line in caplog.messages] == [True] * bool(said)

@@ -17,10 +17,12 @@ from huggingface_hub import constants
 import model_def
 from detalbert import hub
 from detalbert.engine.safe_load import read_weights
+from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams
 from detalbert.settings.sections import parse_section
+from detalbert.squad import world
 from detalbert.training import master
-from detalbert.training.checkpoints import list_checkpoints, read_manifest
+from detalbert.training.checkpoints import check_same_run, list_checkpoints, read_manifest
 from detalbert.training.folder import claim_folder
 from tests.conftest import NO_DROPOUT, ROOT, SOAK, TINY, Train, settings
 from tests.fakes.damage import rewrite
@@ -128,7 +130,7 @@ def test_a_branch_that_moves_changes_no_run(
         put(tmp_path / "hub", "org/tiny", "main", folder)
         with monkeypatch.context() as patch:
             stop_after(patch, at)
-            assert run(tiny_config, tmp_path / "out", *words) == 0
+            assert run(tiny_config, tmp_path / "out", *words) == (143 if at < 6 else 0)
     first, last = (path for _, path in list_checkpoints(tmp_path / "out" / "checkpoints"))
     configs = [(path / "pretrained" / "config.json").read_text() for path in (first, last)]
     assert configs[0] == configs[1]
@@ -192,6 +194,15 @@ def test_another_run_is_refused_and_the_difference_named(
     refused("data.max_train_examples: was 60 in", "--set", "data.max_train_examples=59")
     missing = copied / "checkpoints" / "step-00000099"
     refused("not a complete checkpoint", "--resume", missing)
+    last = newest(copied)
+    refused(f"--resume {copied}: a run's folder; give --resume {last}", "--resume", copied)
+    questions = copied.with_name("mine.json")
+    questions.write_text(json.dumps(world.generate("validation")))
+    other = f"data.train: was 'generated' in {last}, is '{questions}' now; set it back"
+    refused(other, "--set", f"data.train={questions}")
+    run_of = {**read_manifest(last)["run"], "data.train": "0" * 64}
+    with pytest.raises(UserError, match="^data.train: 'generated' is not what it was in .*; resto"):
+        check_same_run(last, run_of, {}, TINY)
     with claim_folder(copied):
         refused("another run is writing there")
     free = settings(checkpoint_period=5, max_tokens_per_forward=300)

@@ -47,10 +47,12 @@ class Runs:
         assert len(ends) == 1 and "ERROR: " not in run.said, run.said
         early = " by " in ends[0]
         if self.processes == 1:  # torchrun ends with 1, and a traceback of its own
-            assert run.main.returncode == (128 + number if early else 0), run.said
+            assert run.main.returncode == 128 + number, run.said
         tracebacks = run.said.count("Traceback")
         assert tracebacks == run.said.count("SignalException: ") <= self.processes - 1, run.said
         assert not list(self.output.glob("checkpoints/.*"))
+        asked = f"INFO: {number.name}: stopping after this step or validation\n"
+        assert (asked in run.said) != early
         if not early:
             assert find_fault(newest(self.output)) is None
             assert ends[0] == f"stopped after step {steps_of(self.output)[-1]}"

@@ -226,7 +226,7 @@ def test_a_notice_makes_one_checkpoint_and_a_clean_end(
     service.notice = NOTICE
     periods = dict.fromkeys(["checkpoint_period", "validation_period", "reporting_period"], 5000)
     long = settings(max_steps=5000, spot_notice=True, **periods)
-    assert run(tiny_config, tmp_path / "out", *long) == 0
+    assert run(tiny_config, tmp_path / "out", *long) == 143
     said = capsys.readouterr().err
     assert "asked to stop by spot/instance-action" in said and NOTICE in said
     (steps,) = steps_of(tmp_path / "out")

@@ -1,0 +1,127 @@
+"""Work that may take over five seconds: a line before and after it, and progress in between.
+
+Progress is a bar on a terminal, elsewhere a line after each 30 s without one. Rank 0 alone prints.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from detalbert.log import silence
+
+PERIOD = 30.0  # seconds without a line before one says how far the work is
+SHORT = 5.0  # seconds of work whose end is not logged
+LARGE = 500_000_000  # bytes that may take over five seconds to read
+log = logging.getLogger(__name__)
+_running: list["Wait"] = []  # the innermost last; it alone logs its progress
+
+
+class Wait:
+    """Work in progress: `done` of `total` (None: unknown), which a thread of its own shows."""
+
+    bar: tqdm | None = None
+
+    def __init__(self, what: str, total: int | None = None, unit: str = "", done: int = 0) -> None:
+        self.what, self.total, self.unit, self.done, self.first = what, total, unit, done, done
+        self.began = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="waiting", daemon=True)
+
+    def start(self) -> None:
+        if sys.stderr.isatty():
+            style: Any = {"unit": self.unit, "unit_scale": self.unit == "B", "leave": False}
+            if self.total is None:
+                style["bar_format"] = "{desc}: {elapsed}"
+            style |= {"desc": self.what, "total": self.total, "initial": self.done}
+            self.bar = tqdm(dynamic_ncols=True, **style)
+        _running.append(self)
+        self._thread.start()
+
+    def end(self) -> None:
+        _running.remove(self)
+        self._ended.set()
+        self._thread.join()
+        if self.bar is not None:
+            self._draw(self.bar)
+            self.bar.close()
+
+    def update(self, count: int = 1) -> None:
+        """Count `count` more as done."""
+        self.done += count
+
+    def each(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield `items`; one is done when the next is requested."""
+        for item in items:
+            yield item
+            self.update()
+
+    def __str__(self) -> str:
+        """Format what is done, and the time left at the mean speed so far."""
+        seconds, new = time.monotonic() - self.began, self.done - self.first
+        if self.total is None:
+            return f"{self.what}: {clock(seconds)} so far"
+        left = f", {clock(seconds / new * (self.total - self.done))} left" if new else ""
+        return f"{self.what}: {self.amount(self.done)} of {self.amount()}{left}"
+
+    def amount(self, some: int | None = None) -> str:
+        """Format `some` of the work, or all of it with its unit."""
+        number = (self.total or 0) if some is None else some
+        text = f"{number / 1e6:,.1f}" if self.unit == "B" else f"{number:,}"
+        unit = "MB" if self.unit == "B" else self.unit
+        return f"{text} {unit}" if some is None else text
+
+    def _watch(self) -> None:
+        while not self._ended.wait(1.0 if self.bar else max(0.1, PERIOD - silence())):
+            if self.bar is not None:
+                self._draw(self.bar)
+            elif _running[-1:] == [self] and silence() >= PERIOD:
+                log.info("%s", self)
+
+    def _draw(self, bar: tqdm) -> None:
+        bar.n = self.done
+        bar.refresh()
+
+
+@contextlib.contextmanager
+def waiting(what: str, total: int | None = None, unit: str = "", done: int = 0) -> Iterator[Wait]:
+    """Log `what` before the block, its progress, and at the end, unless that comes soon, the time.
+
+    Args:
+        total: the work in `unit`, None if unknown; the block counts it, by `update` or `each`.
+        done: how much of it was done before.
+    """
+    wait = Wait(what, total, unit, done)
+    if os.environ.get("RANK", "0") != "0":
+        yield wait
+        return
+    log.info("%s%s", what, f": {wait.amount()}" if total else "")
+    wait.start()
+    try:
+        yield wait
+    finally:
+        wait.end()
+    if (seconds := time.monotonic() - wait.began) >= SHORT:
+        log.info("%s: done in %s", what, clock(seconds))
+
+
+def reading(what: str, files: Iterable[Path]) -> contextlib.AbstractContextManager[Wait | None]:
+    """Return `waiting` for large files; small ones are read within five seconds, in silence."""
+    large = sum(file.stat().st_size for file in files if file.is_file()) > LARGE
+    return waiting(what) if large else contextlib.nullcontext()
+
+
+def clock(seconds: float) -> str:
+    """Format seconds: 133 as '2m13s', 7380 as '2h03m'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
