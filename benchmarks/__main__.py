@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str] | None) -> Namespace:
-    parser = ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = ArgumentParser(prog="benchmarks", description=__doc__)
     add, shared = parser.add_argument, ROOT.parent / "shared"
     add("stage", choices=(*STAGES, "render"))
     add("--json", type=Path, help="file for the result")

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from cluster.prices import Price
-from detalbert.errors import UserError, first_line
+from detalbert.errors import Unavailable, UserError, first_line
 
 PRICE_LIST_REGION = "us-east-1"
 ATTEMPTS = 3  # of each request that AWS throttles or that the network drops
@@ -90,6 +90,7 @@ def _asked(args: argparse.Namespace, call: Callable[[], Any], what: str, notes: 
     """Return `call()`; if AWS fails, raise UserError, or note it and return None with =try."""
     import botocore.exceptions as errors
 
+    kind: type[UserError] = UserError
     try:
         return call()
     except errors.ClientError as error:
@@ -99,11 +100,11 @@ def _asked(args: argparse.Namespace, call: Callable[[], Any], what: str, notes: 
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound):
         reason = "no AWS credentials found; run aws configure or set AWS_PROFILE"
     except (errors.HTTPClientError, errors.EndpointConnectionError):
-        reason = "AWS cannot be reached; check the network"
+        kind, reason = Unavailable, "AWS cannot be reached; check the network"
     except (errors.BotoCoreError, KeyError, TypeError, ValueError) as error:
         reason = first_line(error)
     if args.live != "try":
-        raise UserError(f"--live: {what}: {reason}; or take --live=try")
+        raise kind(f"--live: {what}: {reason}; or take --live=try")
     notes.append(f"--live: {what}: {reason}; the file's prices stand")
     return None
 

@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "--any-region", action="store_true", help="each type where its spot price is lowest"
     )
     add("--live", nargs="?", const="must", choices=["try", "must"], metavar="try",
-        help="AWS's prices; without an answer exit 2, or with =try the file's")  # fmt: skip
+        help="AWS's prices; without an answer exit 4, or with =try the file's")  # fmt: skip
     add("--html", type=Path, metavar="FILE", help="also write one page")
     add("--json", action="store_true", help="print the plan as JSON")
     add("--today", type=date.fromisoformat, default=date.today(), help=argparse.SUPPRESS)

@@ -50,18 +50,16 @@ def load_named(read: Callable[..., Any], name: str, kind: str = "model", /, **op
             fault = _ask_hub(repo, "main", kind)[1]
         else:
             options["revision"], fault = _find_commit(repo, revision or "main", kind)
-        return read(repo, **options) if fault is None else _read_cache(read, repo, options, fault)
-
-
-def _read_cache(read: Callable[..., Any], repo: str, options: dict[str, Any], fault: str) -> Any:
-    try:
-        constants.HF_HUB_OFFLINE = True
-        return read(repo, **options)
-    except Exception:
-        said = f"no answer from the hub ({fault}), and {repo!r} is not in its cache"
-        raise ConnectionError(said) from None
-    finally:
-        constants.HF_HUB_OFFLINE = False
+        if fault is None:
+            return read(repo, **options)
+        try:
+            constants.HF_HUB_OFFLINE = True
+            return read(repo, **options)
+        except Exception:
+            said = f"no answer from the hub ({fault}), and {repo!r} is not in its cache"
+            raise ConnectionError(said) from None
+        finally:
+            constants.HF_HUB_OFFLINE = False
 
 
 def split_revision(name: str) -> tuple[str, str | None]:

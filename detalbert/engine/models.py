@@ -75,32 +75,28 @@ def load_weights(
     """
     said, folder = f"loading the weights of {name}", Path(name)
     with reading(said, folder.glob("*")) if folder.is_dir() else waiting(said):
-        return _load_weights(model_class, name, attention, **options)
-
-
-def _load_weights(model_class: Any, name: str, attention: str | None, **options: Any) -> tuple[Any, set]:
-    config = hub.load_named(read_config, name)
-    if not is_checkpoint(name):
-        check_model_folder(Path(find_local(name)))
-        model, info = hub.load_named(
-            model_class.from_pretrained,
-            name,
-            config=config,
-            attn_implementation=attention,
-            dtype=torch.float32,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **options,
-        )
-        return model, set(info["missing_keys"])
-    model = random_model(model_class, config, attention)
-    weights = read_weights(Path(name) / STATE_DICT)
-    wanted = model.state_dict()
-    weights = {key: value for key, value in weights.items() if key in wanted}
-    model.load_state_dict(weights, strict=False)
-    # A tied parameter has two names, and its weights may be there under either.
-    found = {wanted[key].data_ptr() for key in weights}
-    return model, {key for key in wanted if wanted[key].data_ptr() not in found}
+        config = hub.load_named(read_config, name)
+        if not is_checkpoint(name):
+            check_model_folder(Path(find_local(name)))
+            model, info = hub.load_named(
+                model_class.from_pretrained,
+                name,
+                config=config,
+                attn_implementation=attention,
+                dtype=torch.float32,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+            return model, set(info["missing_keys"])
+        model = random_model(model_class, config, attention)
+        weights = read_weights(Path(name) / STATE_DICT)
+        wanted = model.state_dict()
+        weights = {key: value for key, value in weights.items() if key in wanted}
+        model.load_state_dict(weights, strict=False)
+        # A tied parameter has two names, and its weights may be there under either.
+        found = {wanted[key].data_ptr() for key in weights}
+        return model, {key for key in wanted if wanted[key].data_ptr() not in found}
 
 
 def named_config(name: str) -> PretrainedConfig:

@@ -47,8 +47,8 @@ def write_answers(
         with contextlib.ExitStack() as stack:
             names = ("predictions.json", "null_odds.json", "nbest.json")
             writers = [stack.enter_context(_json_mapping(folder / name)) for name in names]
-            table = stack.enter_context(_csv_table(folder / "predictions.csv"))
             wait = stack.enter_context(waiting("answering", total, "questions"))
+            table = stack.enter_context(_csv_table(folder / "predictions.csv"))
             for chunk in chunks:
                 results: Any = chunk.predictions, chunk.null_odds, chunk.n_best
                 for add, values in zip(writers, results, strict=True):

@@ -138,7 +138,7 @@ def test_no_network_and_no_credentials(monkeypatch, capsys):
     assert known == load_prices() and len(notes) == 2
     assert all("AWS cannot be reached" in note for note in notes)
     config = str(ROOT / "configs" / "modern8.yaml")
-    assert plan.main([config, "--runs", "10", "--json", "--live"]) == 2
+    assert plan.main([config, "--runs", "10", "--json", "--live"]) == 4
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "AWS cannot be reached" in err
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")

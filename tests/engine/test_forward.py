@@ -164,6 +164,7 @@ def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
 def test_prediction_goes_on_without_a_compiler(
     message: str, compiled: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
+    caplog.set_level("WARNING")
 
     def fail(self: Forward, row: Any) -> None:
         raise RuntimeError(message)

@@ -17,7 +17,7 @@ def refused(arguments: list[Any], message: str, capsys: Any) -> None:
     """Assert that predict.py ends with one line, which holds `message`."""
     assert predict.main([str(word) for word in arguments]) == 2
     captured = capsys.readouterr()
-    lines = captured.err.splitlines()
+    lines = [line for line in captured.err.splitlines() if not line.startswith("INFO: ")]
     assert len(lines) == 1 and lines[0].startswith("predict.py: error: "), captured.err
     assert message in lines[0], lines[0]
     assert captured.out == ""
