@@ -136,8 +136,9 @@ def hub_error(error: BaseException) -> type[UserError]:
         status = getattr(getattr(cause, "response", None), "status_code", None)
         if status is not None:
             return Unavailable if status == 429 or status >= 500 else UserError
-        if isinstance(cause, OfflineModeIsEnabled):
-            return UserError
+        absent = isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
+        if absent or isinstance(cause, OfflineModeIsEnabled):
+            return UserError  # another try would not ask the hub either
         if isinstance(cause, _NO_ANSWER):
             return Unavailable
         cause = cause.__cause__ or cause.__context__
