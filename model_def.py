@@ -137,4 +137,5 @@ FINE_TUNING = Workload(
     metric="f1",
     shown=SHOWN,
     leaves="predictions, metrics and checkpoints",
+    use="python predict.py --model {} --data FILE (or --question, --serve, --export)",
 )

@@ -98,6 +98,13 @@ class TrialLoop(pytorch._PyTorchTrialController):
         """Restore the loop's position; begin anew if `state` is another trial's."""
         super()._load_state(state)
 
+    def ended(self) -> bool:
+        """Return whether to train no more: the run is complete before its last step."""
+        return False
+
+    def _steps_until_complete(self, train_unit: pytorch.TrainUnit) -> int:
+        return 0 if self.ended() else super()._steps_until_complete(train_unit)
+
     def _step_batch(self) -> None:
         self.after_step()
 

@@ -53,7 +53,7 @@ class Progress(pytorch.PyTorchCallback):
             log.warning("%d step(s) had no finite gradient and changed nothing", skipped)
         facts = {
             "loss": f"{avg_metrics['loss']:.4f}",
-            "lr": f"{avg_metrics['learning_rate']:.2e}",
+            "lr": f"{avg_metrics['learning_rate_1e6'] / 1e6:.2e}",
             "examples/s": f"{avg_metrics['examples_per_second']:.1f}",
         }
         for name, metric, digits in (("mfu", "mfu", 2), ("GiB", "memory_gib", 1)):

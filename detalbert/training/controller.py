@@ -71,6 +71,9 @@ class Controller(TrialLoop):
         with spot.watching(watch, self.schedule.stopping.request, self.schedule.request_checkpoint):
             super().run()
 
+    def ended(self) -> bool:
+        return self.trial.early.reached
+
     def save(self, exiting: bool) -> None:
         began = time.monotonic()
         assert self.state is not None
@@ -186,6 +189,8 @@ class ShardedController(Controller):
             trial.schedule.load_state_dict(kept)
             if state["scaler"]:
                 trial.scaler.load_state_dict(state["scaler"])
+            if early := state["callbacks"].get("early_stopping"):  # older ones have none
+                trial.early.load_state_dict(early)
         self.load_state(state["trial"] if self._same else {})
 
     def _wants_all(self, state: dict[str, Any]) -> bool:

@@ -1,6 +1,5 @@
 """Log lines at the start and the end of a run."""
 
-import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -36,7 +35,6 @@ def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str |
         return
     for name, text in describe(trial).items():
         log.info("%-14s%s", name, text)
-    log.info("hyperparameters: %s", json.dumps(training.config["hyperparameters"]))
 
 
 def describe(trial: StepTrial) -> dict[str, str]:
