@@ -39,13 +39,15 @@ def set_step(context: pytorch.PyTorchTrialContext, step: int) -> None:
     context._current_batch_idx = step
 
 
-def register_version(model: Any, uuid: str, notes: str, metadata: dict[str, Any]) -> int:
+def register_version(
+    model: Any, uuid: str, comment: str, notes: str, metadata: dict[str, Any]
+) -> int:
     """Add a checkpoint to `model`, a client.Model; return the version's number.
 
-    `Model.register_version` takes neither notes nor metadata.
+    `Model.register_version` takes neither the comment, the WebUI's "Description", nor the rest.
     """
     body = bindings.v1PostModelVersionRequest(
-        checkpointUuid=uuid, modelName=model.name, notes=notes, metadata=metadata
+        checkpointUuid=uuid, modelName=model.name, comment=comment, notes=notes, metadata=metadata
     )
     made = bindings.post_PostModelVersion(model._session, body=body, modelName=model.name)
     return made.modelVersion.version

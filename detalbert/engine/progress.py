@@ -12,6 +12,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 log = logging.getLogger(__name__)
+LINE = 100 - len("INFO: ")  # characters of a line that the WebUI shows unbroken at 1280 pixels
 SETTLED = 5  # steps of a start, after its first report, before it says how long the rest takes
 
 
@@ -70,7 +71,7 @@ class Progress(pytorch.PyTorchCallback):
         self.resumed_at = time.monotonic()
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
-        self.say(f"validation at step {self.done}:  {format_scores(metrics, self.shown)}")
+        self.say(format_scores(metrics, self.shown, f"validation at step {self.done}:"))
         self.resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
@@ -96,6 +97,12 @@ def _clock(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
-def format_scores(metrics: Mapping[str, float], shown: Sequence[str]) -> str:
-    """Format the validation metrics named in `shown`, in this order: "exact 83.67  f1 84.27"."""
-    return "  ".join(f"{name} {metrics[name]:.2f}" for name in shown if name in metrics)
+def format_scores(metrics: Mapping[str, float], shown: Sequence[str], head: str) -> str:
+    """Return `head` and the validation metrics named in `shown`, in this order, as many as fit a
+    line of the WebUI: "validation at step 9:  exact 83.67  f1 84.27".
+    """
+    line = head
+    for name in shown:
+        if name in metrics and len(longer := f"{line}  {name} {metrics[name]:.2f}") <= LINE:
+            line = longer
+    return line

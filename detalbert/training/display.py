@@ -94,4 +94,4 @@ def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
 
 def say_end(best: Mapping[str, float], shown: Sequence[str]) -> None:
     """Log the best validation of a finished run."""
-    log.info("best validation (step %d):  %s", best["steps"], format_scores(best, shown))
+    log.info("%s", format_scores(best, shown, f"best validation (step {best['steps']:.0f}):"))
