@@ -165,7 +165,7 @@ def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     """Log how the run ended after `done` steps, and its best scores. Rank 0 only."""
     if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
         metrics.write_metrics()
-    if done < cast(int, training.hparams.max_steps) and not metrics.loop.ended():
+    if done < cast(int, training.hparams.max_steps) and not metrics.loop.trial.early.reached:
         log.info("stopped after step %d; run the same command again to go on", done)
         return
     if best := metrics.best():
@@ -200,11 +200,11 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         if chief:
             master.keep_resolved(display.resolved(training, trial))
         loop.run()
-        done = trial.progress.done == trial.steps or loop.ended()
-        if chief and not done:
-            log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
+        done = trial.progress.done == trial.steps or trial.early.reached
         if chief:
             master.set_status("done" if done else "stopped")
+        if chief and not done:
+            log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
     # Outside the block, whose end waits for the thread that reports validations to the master.
     if chief and (best := master.best_validation()):
         display.say_end(best, workload.shown)

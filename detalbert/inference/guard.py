@@ -47,11 +47,9 @@ def served_names(host: str, names: Iterable[str]) -> frozenset[str]:
 
 def describe_access(host: str, names: frozenset[str], token: str | None) -> str:
     """Return who may ask a server on `host`, by `served_names`."""
-    if f"[{host}]" in LOOPBACK or host in LOOPBACK:
+    who = f"whoever reaches it as {', '.join(sorted(names - LOOPBACK - {'0.0.0.0', '[::]'}))}"
+    if {host, f"[{host}]"} & LOOPBACK:
         who = "programs on this machine"
-    else:
-        others = sorted(names - LOOPBACK - {"0.0.0.0", "[::]"})
-        who = f"whoever reaches it as {', '.join(others)}"
     return f"{who} may ask, {'with the token' if token else 'without a token'}"
 
 

@@ -59,7 +59,8 @@ def register(checkpoint: Any, name: str) -> str:
         if version.checkpoint and version.checkpoint.uuid == checkpoint.uuid:
             there = f"as version {version.model_version}"
             return f"{name} has this checkpoint already, {there}: {shown}"
-    number = register_version(model, checkpoint.uuid, shown, markdown_table(facts), facts)
+    texts = {"comment": shown, "notes": markdown_table(facts)}
+    number = register_version(model, checkpoint.uuid, **texts, metadata=facts)
     return f"{name} version {number}: {shown}\npython predict.py --model model:{name}:{number}"
 
 

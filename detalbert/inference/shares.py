@@ -125,9 +125,8 @@ class _Job:
 
     def run(self, answers: Iterator[tuple[int, Answered]]) -> None:
         """Answer and save until all is answered, or the master preempts the trial."""
-        ranks, total = self.distributed.size, self.asked["total"]
-        self.say(f"answering {total:,} questions in {self.parts} parts on {ranks} slot(s)")
-        self.set_status("answering")
+        asked = f"{self.asked['total']:,} questions in {self.parts} parts"
+        self.say(f"answering {asked} on {self.distributed.size} slot(s)", "answering")
         while True:
             everywhere = self.distributed.allgather(self._answer(answers))
             self._store()
@@ -136,11 +135,10 @@ class _Job:
             if any(stopped for _, stopped in everywhere):
                 if self.chief:
                     self.context.preempt.acknowledge_preemption_signal()
-                self.set_status("stopped")
+                    self.context.train.set_status("stopped")
                 return
         if self.chief:
             self._join()
-            self.set_status("done")
 
     def _answer(self, answers: Iterator[tuple[int, Answered]]) -> tuple[bool, bool]:
         """Answer for PERIOD seconds; return whether none are left, and if the master preempts."""
@@ -190,7 +188,9 @@ class _Job:
         if metrics:
             self.context.train.report_validation_metrics(steps, metrics)
             self.say(score_table(metrics))
-        self.say(f"predictions are in checkpoint {stored}: det checkpoint download {stored}")
+        self.say(
+            f"predictions are in checkpoint {stored}: det checkpoint download {stored}", "done"
+        )
 
     def _read(self, parts: Path) -> Iterator[Answered]:
         questions = iter(open_questions(self.data)[0])
@@ -200,14 +200,12 @@ class _Job:
             examples = list(itertools.islice(questions, CHUNK))
             yield Answered(examples, losses=losses, **values)
 
-    def set_status(self, state: str) -> None:
-        if self.chief:
-            self.context.train.set_status(state)
-
-    def say(self, text: str) -> None:
+    def say(self, text: str, state: str | None = None) -> None:
         self.said = time.monotonic()
         if self.chief:
             log.info("%s", text)
+        if self.chief and state:
+            self.context.train.set_status(state)
 
 
 def _check(path: Path, checkpoint: str) -> None:

