@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.training.workload import DataSummary
 
-FORMAT = 2  # raise it when the columns or their meaning change
+FORMAT = 3  # raise it when the columns or their meaning change
 log = logging.getLogger(__name__)
 
 
@@ -33,6 +34,8 @@ class Split:
     windows: Windows
     counts: dict[str, int]  # questions, unanswerable, windows, tokens
     faults: dict[str, int]  # questions left out under data.skip_invalid, by kind
+    notes: dict[str, int]  # questions by what else is to be known of them
+    asked: np.ndarray  # uint64 [questions], a hash of each question and its context
     config: DataConfig
 
     @cached_property
@@ -61,9 +64,11 @@ def load_split(
     Raises UserError for invalid questions, and if the cache cannot be written.
     """
     cache_dir = Path(config.cache_dir)
-    source = open_source(getattr(config, split), split, cache_dir)
+    source = open_split(config, split)
     limit = getattr(config, f"max_{split}_examples")
-    sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
+    # A question is cut in training only: an answer must be to all of it.
+    longest = hparams.max_query_length if split == "train" else None
+    sizes = hparams.max_seq_length, hparams.doc_stride, longest
     key = [FORMAT, source.fingerprint, tokenizer_sum(tokenizer), *sizes, config.skip_invalid, limit]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
@@ -73,36 +78,49 @@ def load_split(
                 if folder.exists():
                     what = "%s: %s is not as it was written; the windows are built anew"
                     log.warning(what, folder, fault)
-                examples, faults = read_examples(source, config.skip_invalid, limit)
-                _write(folder, examples, build_windows(examples, tokenizer, *sizes), faults)
+                notes: Counter = Counter()
+                examples, faults = read_examples(source, config.skip_invalid, limit, notes)
+                windows = build_windows(examples, tokenizer, *sizes, notes)
+                _write(folder, examples, windows, {"faults": faults, "notes": dict(notes)})
     meta = json.loads((folder / "meta.json").read_text())
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in meta["columns"]}
-    return Split(source, Windows(**columns), meta["counts"], meta["faults"], config)
+    asked = columns.pop("asked")
+    facts = meta["counts"], meta["faults"], meta["notes"]
+    return Split(source, Windows(**columns), *facts, asked, config)
 
 
-def _write(folder: Path, examples: list[Example], windows: Windows, faults: dict[str, int]) -> None:
+def open_split(config: DataConfig, split: str) -> Source:
+    """Find the source of a split; raises as `open_source`."""
+    name = config.train if split == "train" else config.validation or config.train
+    cut = config.columns, config.validation_fraction
+    return open_source(name, split, Path(config.cache_dir), *cut)
+
+
+def _write(folder: Path, examples: list[Example], windows: Windows, facts: dict[str, Any]) -> None:
     counts = {
         "questions": len(examples),
         "unanswerable": sum(not example.answers for example in examples),
         "windows": len(windows),
         "tokens": int(windows.lengths.sum(dtype=np.int64)),
     }
-    columns = windows.columns()
+    asked = (hashlib.blake2b(repr((e.question, e.context)).encode()).digest() for e in examples)
+    hashes = np.array([int.from_bytes(digest[:8], "big") for digest in asked], np.uint64)
+    columns = {**windows.columns(), "asked": hashes}
     with whole_folder(folder) as aside:
         for name, column in columns.items():
             np.save(aside / f"{name}.npy", column)
-        meta = {"columns": list(columns), "counts": counts, "faults": faults}
-        write_facts(aside / "meta.json", meta)
+        write_facts(aside / "meta.json", {"columns": list(columns), "counts": counts, **facts})
 
 
 def split_line(split: Split) -> str:
     """Return the line that is logged about a split: its counts and the questions left out."""
     counts = split.counts
     left_out = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())
+    notes = "".join(f"; {count:,} {text}" for text, count in split.notes.items() if count)
     return (
         f"{split.source.name}: {counts['questions']:,} questions "
         f"({counts['unanswerable']:,} unanswerable), {counts['windows']:,} windows, "
-        f"{counts['tokens']:,} tokens" + (f"; left out: {left_out}" if left_out else "")
+        f"{counts['tokens']:,} tokens" + (f"; left out: {left_out}" if left_out else "") + notes
     )
 
 
@@ -119,7 +137,11 @@ class SquadData(NamedTuple):
         data = parse_data_config(config)
         tokenizer = load_tokenizer(data, hparams)
         splits = [load_split(data, name, tokenizer, hparams) for name in ("train", "validation")]
-        return cls(tokenizer, *splits)
+        train, validation = splits
+        if shared := int(np.isin(validation.asked, train.asked).sum()):
+            said = "data.validation: %s of its %s questions are in data.train, too: scores too high"
+            log.warning(said, f"{shared:,}", f"{len(validation.asked):,}")
+        return cls(tokenizer, train, validation)
 
     def summary(self) -> DataSummary:
         lines = {"train": split_line(self.train), "validation": split_line(self.validation)}

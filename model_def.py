@@ -23,7 +23,8 @@ from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import SquadRow, to_device
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
-from detalbert.squad.answers import Answers, merge_answers
+from detalbert.squad import calibration
+from detalbert.squad.answers import Answers, merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.metrics import METRICS, score
 from detalbert.training import preflight
@@ -55,12 +56,14 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
         order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
-        return LateLoader(lambda: self.train_loader(partial(PackedRows, windows), order))
+        rows = partial(PackedRows, windows, padded=self.forward.padded)
+        return LateLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows
         dealt = windows.example_index, self.slots, self.rank
-        return LateLoader(lambda: validation_loader(PackedRows(windows, self.max_tokens), *dealt))
+        rows = PackedRows(windows, self.max_tokens, self.forward.padded)
+        return LateLoader(lambda: validation_loader(rows, *dealt))
 
     def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
         self.answers.latest = None  # the weights move on from what was validated
@@ -113,6 +116,10 @@ class AnswerReducer(pytorch.MetricReducer):
         # In window order, so that the sum is the same however the rows were dealt to slots.
         order = np.argsort(np.concatenate([row.windows for row in spans]))
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))
+        if np.isfinite(metrics["loss"]):
+            listed = n_best_list(examples, windows, spans, self.hparams.n_best_size)
+            found = calibration.fit_temperatures(examples, listed, self.latest.predictions)
+            metrics |= found
         self.metrics = metrics
         return dict(metrics)  # the trainer adds counts to what it gets
 

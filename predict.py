@@ -36,15 +36,16 @@ from detalbert.errors import UserError
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
-from detalbert.inference.reply import Reply, ask, format_reply
+from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.log import start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
 
 MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
 # What only a model that answers questions takes, and only a language model.
-OF_QUESTIONS = ("data", "question", "interactive", "context", "context_file", "threshold")
+OF_QUESTIONS = "data question interactive context context_file threshold raw top".split()
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
+UNREAD = {"json": "export serve", "raw": "export", "top": "data export serve"}  # in these modes
 OF_LANGUAGE = ("prompt", "perplexity", *SAMPLING)
 
 
@@ -96,6 +97,8 @@ def add_question_flags(add: Callable[..., Any]) -> None:
     add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
     odds = "null odds above which the model abstains; best: that of the best F1 at validation"
     add("--threshold", metavar="best|FLOAT", help=odds)
+    add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
+    add("--top", type=positive, metavar="K", help="list the K best answers that do not overlap")
     add("--question", help="question to answer")
     add("--context", help="text to search for the answer")
     add("--context-file", type=Path, help="file with the text to search")
@@ -114,9 +117,14 @@ def add_language_flags(add: Callable[..., Any]) -> None:
 
 def thread_count(text: str) -> int | str:
     """Parse `--threads`: a number above 0, or auto."""
-    if text != "auto" and not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0, or auto")
-    return text if text == "auto" else int(text)
+    return text if text == "auto" else positive(text)
+
+
+def positive(text: str) -> int:
+    """Parse a number above 0."""
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -125,6 +133,9 @@ def run(args: argparse.Namespace) -> None:
     if len(given) != 1:
         choices = ", ".join(f"--{mode}" for mode in MODES)
         raise UserError(f"{' '.join(given) or 'nothing to do'}: give exactly one of {choices}")
+    for flag, modes in UNREAD.items():
+        if getattr(args, flag) not in (None, False) and given[0][2:] in modes:
+            raise UserError(f"--{flag}: {given[0]} does without; leave it out")
     if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
         from detalbert.inference.shares import answer_on_all_slots
 
@@ -168,8 +179,13 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
         check_text("--question", args.question, context)
     model = load_model(str(folder))
     threshold = choose_threshold(model, args.threshold)
+    if args.raw:
+        model = model._replace(scores={})
     if args.data is not None:
         metrics = predict(model, args.data, args.output_dir, threshold)
+        if args.json:
+            print(json.dumps({**metrics, "output_dir": str(args.output_dir)}))
+            return
         if metrics:
             print(score_table(metrics))
         print(f"predictions are in {args.output_dir}")
@@ -249,11 +265,13 @@ def converse(args: argparse.Namespace, model: Trained, context: str, threshold: 
 
 
 def show(args: argparse.Namespace, reply: Reply, context: str) -> None:
+    if args.top is not None:
+        reply = keep_best(reply, args.top)
     if args.json:
         print(json.dumps(dataclasses.asdict(reply), ensure_ascii=False), flush=True)
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
-    print(format_reply(reply, context, marks), flush=True)
+    print(format_reply(reply, context, marks, listed=args.top is not None), flush=True)
 
 
 def say_exported(args: argparse.Namespace) -> None:

@@ -3,12 +3,10 @@
 import os
 import socket
 import urllib.request
-from pathlib import Path
 from typing import Any
 
-from data import load_split, load_tokenizer
+from data import load_split, load_tokenizer, open_split
 from detalbert.settings.hparams import HParams, parse_data_config
-from detalbert.squad.sources import open_source
 
 HUB = "huggingface.co"
 
@@ -24,5 +22,5 @@ def count_windows(data: dict[str, Any], hparams: HParams) -> int:
         except OSError:
             os.environ["HF_HUB_OFFLINE"] = "1"  # else its library tries for a minute, in 22 lines
     keys = parse_data_config(data)
-    open_source(keys.train, "train", Path(keys.cache_dir))  # first: a missing file is told at once
+    open_split(keys, "train")  # first: a missing file is told at once
     return load_split(keys, "train", load_tokenizer(keys, hparams), hparams).counts["windows"]

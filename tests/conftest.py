@@ -259,6 +259,24 @@ def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
+def lm_run(once: Once, cache_dir: pathlib.Path) -> pathlib.Path:
+    """The output directory of a language model's run, beside the text that it validated on."""
+    from tests.fakes.runs import train_into
+
+    def fill(folder: pathlib.Path) -> None:
+        text, held = folder / "text.jsonl", folder / "held.jsonl"
+        for target, page in ((text, ROOT / "README.md"), (held, ROOT / "lm" / "README.md")):
+            rows = [json.dumps({"text": part}) for part in page.read_text().split("\n## ")]
+            target.write_text("\n".join(rows))
+        values = configured(TINY_LM, cache_dir, max_validation_windows=None, checkpoint_period=6)
+        values["data"] |= {"documents": str(text), "validation_documents": str(held)}
+        values["data"]["shard_mib"] = 0.001
+        train_into(folder, values)
+
+    return once("lm", fill) / "out"
+
+
+@pytest.fixture(scope="session")
 def model(local_run: LocalRun) -> Any:
     """The best of `local_run`, as `Trained`."""
     from detalbert.inference.model import load_model

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.pages import ROOT, pages
 
 
 def text_of(page: Path) -> str:
@@ -34,9 +34,7 @@ def broken(page: Path) -> list[str]:
 
 
 def all_broken() -> list[str]:
-    folders = [path for path in ROOT.glob("[!.]*") if path.name != "runs"]  # copies of the code
-    pages = [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.glob("**/*.md"))]
-    return [fault for page in pages for fault in broken(page)]
+    return [fault for page in pages() for fault in broken(ROOT / page)]
 
 
 def test_every_link_leads_somewhere():

@@ -7,7 +7,7 @@ to itself and the tokens before it in its window.
 
 import contextlib
 import inspect
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -115,6 +115,7 @@ def packed_attention(
     scaling: float | None = None,
     packed_layout: RowBounds | None = None,
     causal: bool = False,
+    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend within each window: the "packed" entry of transformers' AttentionInterface.
@@ -123,21 +124,27 @@ def packed_attention(
     kv_heads neighbouring heads of the query (Ainslie 2023, arXiv:2305.13245). Returns [1, T, heads,
     d] and no attention weights. Raises ValueError without a layout or with a mask, which would
     attend across windows, and UserError if the model's attention is more than softmax(q k) v.
+
+    With `sliding_window` w, as ModernBERT's local layers have it, a token attends to those at a
+    distance of less than w.
     """
     if packed_layout is None or attention_mask is not None:
         raise ValueError(
             "packed attention needs the row's layout and takes no mask: call the model through "
             "attention.answer_logits, or load it with attn_implementation='sdpa' for padded batches"
         )
-    names = ("sliding_window", "position_bias", "softcap")
+    names = ("position_bias", "softcap")
     more = next((name for name in names if kwargs.get(name) is not None), None)
+    if causal and sliding_window is not None:
+        more = "sliding_window"
     if more or (getattr(module, "is_causal", False) and not causal):
         use = "a model such as GPT-2, GPT-NeoX, Llama or Qwen2"
         raise UserError(
             f"hyperparameters.model: {type(module).__name__} uses {more or 'is_causal'}, which "
             f"packed rows do not support; use {use if causal else _ENCODERS}"
         )
-    return _attend((query, key, value), packed_layout, dropout, scaling, causal), None
+    options = dropout, scaling, causal, sliding_window
+    return _attend((query, key, value), packed_layout, *options), None
 
 
 def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
@@ -146,60 +153,88 @@ def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
 
 
 def _attend(
-    qkv: Heads, layout: RowBounds, dropout: float, scaling: float | None, causal: bool
+    qkv: Heads,
+    layout: RowBounds,
+    dropout: float,
+    scaling: float | None,
+    causal: bool,
+    local: int | None,
 ) -> Tensor:
     """Return [1, T, heads, d], by the flash kernel if it supports the inputs."""
     query, key, value = qkv
     fits = query.dtype in KERNEL_DTYPES and query.shape[-1] <= 256 and dropout == 0
-    by_kernel = layout.kernel and fits
+    by_kernel = layout.kernel and fits and (local is None or _BY_WINDOW)
     shared = query.shape[1] != key.shape[1]
     if shared and not (by_kernel and "enable_gqa" in _KERNEL_OPTIONS):
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         shared = False
     if not by_kernel:
-        return _without_kernel((query, key, value), layout, dropout, scaling, causal)
+        return _without_kernel((query, key, value), layout, dropout, scaling, causal, local)
     bounds = layout.cu_seqlens, layout.cu_seqlens
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
-    options = {**(_CAUSAL_KERNEL if causal else {}), **({"enable_gqa": True} if shared else {})}
+    options: dict[str, Any] = {**(_CAUSAL_KERNEL if causal else {})}
+    if shared:
+        options["enable_gqa"] = True
+    if local is not None:
+        options["window_size"] = (local - 1, local - 1)
     longest = layout.bound
     return varlen_attn(*flat, *bounds, longest, longest, scale=scaling, **options)[None]
 
 
 @torch.compiler.disable
 def _without_kernel(
-    qkv: Heads, layout: RowBounds, dropout: float, scaling: float | None, causal: bool
+    qkv: Heads,
+    layout: RowBounds,
+    dropout: float,
+    scaling: float | None,
+    causal: bool,
+    local: int | None,
 ) -> Tensor:
     """Return [1, T, heads, d] by the grid, or window by window."""
     if layout.padded:
         # Places past a window's end still attend to its tokens, so that no softmax is empty. They
         # come after all tokens, so that a causal mask hides them from every one.
         mask = None if causal else layout.is_key
+        if local is not None:
+            near = _near(layout.max_length, local, layout.is_key.device)
+            mask = near & (layout.is_key | ~layout.is_key.mT)  # a place past the end: all near ones
         q, k, v = map(layout.pad, qkv)
         out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scaling)
         return layout.unpad(out)
+    by_hand = dropout and qkv[0].device.type == "cpu"
+    outs = []
     parts = (x.split(layout.lengths, dim=2) for x in qkv)
-    attend = partial(F.scaled_dot_product_attention, is_causal=causal)
-    if dropout and qkv[0].device.type == "cpu":
-        attend = partial(_with_dropout, dropout=dropout, causal=causal)
-    elif dropout:
-        attend = partial(attend, dropout_p=dropout)
-    outs = [
-        attend(q, k, v, scale=scaling).transpose(1, 2)
-        for q, k, v in zip(*parts, strict=True)  # one window: [1, heads, length, d]
-    ]
-    return torch.cat(outs, dim=1)
+    for q, k, v in zip(*parts, strict=True):  # one window: [1, heads, length, d]
+        mask = None if local is None else _near(q.shape[2], local, q.device)
+        if by_hand:
+            mask = torch.ones(2 * q.shape[2:3], dtype=torch.bool).tril() if causal else mask
+            outs.append(_with_dropout(q, k, v, scaling, dropout, mask))
+        else:
+            attend = F.scaled_dot_product_attention
+            outs.append(attend(q, k, v, mask, dropout, causal, scale=scaling))
+    return torch.cat([out.transpose(1, 2) for out in outs], dim=1)
+
+
+def _near(length: int, local: int, device: torch.device) -> Tensor:
+    """Return which of `length` places are less than `local` apart, bool [length, length]."""
+    place = torch.arange(length, device=device)
+    return (place[:, None] - place).abs() < local
 
 
 def _with_dropout(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float, causal: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None,
+    dropout: float,
+    mask: Tensor | None,
 ) -> Tensor:
     """Compute scaled_dot_product_attention with `drop` as dropout; all [1, heads, length, d]."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * scale) @ key.transpose(-1, -2)  # [1, heads, length, length]
-    if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill(later, -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
     return drop(scores.softmax(-1), dropout) @ value
 
 

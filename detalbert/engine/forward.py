@@ -12,6 +12,7 @@ from transformers.activations import GELUTanh, NewGELUActivation
 
 from detalbert.engine.attention import answer_logits
 from detalbert.engine.cpu import CpuDropout, CpuGelu, keep_freed_memory
+from detalbert.engine.padded import is_padded, padded_logits
 from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
 from detalbert.engine.rows import AnyRow, Row
 from detalbert.errors import UserError
@@ -29,9 +30,9 @@ class Forward:
     only on config and machine, which an exact restart needs.
 
     Args:
-        model: on `device`, float32, made with `attn_implementation=PACKED`; changed in place.
+        model: on `device`, float32, packed or padded (see padded.py); changed in place.
         precision: auto, fp32, bf16 or fp16.
-        compiled: compile the layers; default: on CUDA GPUs from Volta on.
+        compiled: compile the layers; default: of packed models on CUDA GPUs from Volta on.
         read: calls the model and its heads; default: start and end logits [T]. Must accept
             `dummy_row`.
     """
@@ -44,7 +45,9 @@ class Forward:
         compiled: bool | None = None,
         read: Read = answer_logits,
     ) -> None:
-        self.model, self.device, self.read = model, device, read
+        self.padded = is_padded(model)  # its rows hold windows of like lengths
+        self.model, self.device = model, device
+        self.read = padded_logits if self.padded else read
         self.dtype = resolve_precision(precision, device)
         layers = encoder_layers(model)
         half = self.dtype is not torch.float32
@@ -52,6 +55,7 @@ class Forward:
         self.required = bool(compiled)
         if compiled is None:
             compiled = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+            compiled = compiled and not self.padded  # not tried
         on_a_cpu = device.type == "cpu" and not compiled
         use_fused_gelu(model, CpuGelu if on_a_cpu else partial(nn.GELU, approximate="tanh"))
         if on_a_cpu:

@@ -133,11 +133,11 @@ def _worker_errors() -> Iterator[None]:
 class PackedRows(Dataset):
     """Data set indexed by arrays of windows (`pack_rows`), with lists of packed rows as items."""
 
-    def __init__(self, windows: Any, max_tokens: int) -> None:
-        self.windows, self.max_tokens = windows, max_tokens
+    def __init__(self, windows: Any, max_tokens: int, padded: bool = False) -> None:
+        self.windows, self.max_tokens, self.padded = windows, max_tokens, padded
 
     def __getitem__(self, share: np.ndarray) -> list[Any]:
-        return pack_rows(self.windows, share, self.max_tokens)
+        return pack_rows(self.windows, share, self.max_tokens, self.padded)
 
 
 def validation_loader(

@@ -17,8 +17,9 @@ from transformers import (
 )
 
 from detalbert import hub
-from detalbert.engine.attention import PACKED, check_model, first_position
+from detalbert.engine.attention import PACKED
 from detalbert.engine.memory import Sizes
+from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UnknownKey, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
@@ -44,24 +45,26 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
         else:
             config = named_config(hparams.model)
             config.update(_vocabulary(tokenizer))
-        model = random_model(AutoModelForQuestionAnswering, config)
+        model = random_model(AutoModelForQuestionAnswering, config, attention_of(config))
     else:
         name = str(hparams.model)
         with as_user_error(partial(model_error, name)):
-            model, missing = load_weights(AutoModelForQuestionAnswering, name)
-        missing = {name for name in missing if not name.startswith("qa_outputs")}
+            attention = attention_of(hub.load_named(read_config, name))
+            model, missing = load_weights(AutoModelForQuestionAnswering, name, attention)
+        encoder = f"{model.base_model_prefix}."  # the rest is the head, which a pretraining lacks
+        missing = {name for name in missing if name.startswith(encoder)}
         if missing:
             raise UserError(
                 f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} "
                 f"and {len(missing) - 1} more; give a folder whose weights fit its config.json"
             )
-    check_model(model)
-    hparams.check_positions(model.config.max_position_embeddings - first_position(model))
+    pack_or_pad(model)
+    hparams.check_positions(positions(model))
     return model
 
 
 def load_weights(
-    model_class: Any, name: str, attention: str = PACKED, **options: Any
+    model_class: Any, name: str, attention: str | None = PACKED, **options: Any
 ) -> tuple[Any, set]:
     """Load a folder, a hub name or a checkpoint of this package, whatever its head was.
 
@@ -83,7 +86,7 @@ def load_weights(
             **options,
         )
         return model, set(info["missing_keys"])
-    model = random_model(model_class, config)
+    model = random_model(model_class, config, attention)
     weights = read_weights(Path(name) / STATE_DICT)
     wanted = model.state_dict()
     weights = {key: value for key, value in weights.items() if key in wanted}
@@ -141,7 +144,7 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
         )
     with as_user_error(not_built):
         config = AutoConfig.for_model(model_type, **keys)
-    if config.hidden_size % config.num_attention_heads:
+    if config.hidden_size % (getattr(config, "num_attention_heads", None) or 1):
         raise UserError(
             f"hyperparameters.model_config.hidden_size: {config.hidden_size} is no multiple of "
             f"num_attention_heads {config.num_attention_heads}"
@@ -155,11 +158,11 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     return {"vocab_size": len(tokenizer), **{k: v for k, v in special.items() if v is not None}}
 
 
-def random_model(model_class: Any, config: PretrainedConfig) -> Any:
+def random_model(model_class: Any, config: PretrainedConfig, attention: str | None = PACKED) -> Any:
     """Return a model of `config` with random weights. Raises UserError if it cannot be built."""
     make = getattr(model_class, "from_config", None) or model_class._from_config
     with as_user_error(not_built):
-        return make(config, attn_implementation=PACKED, dtype=torch.float32)
+        return make(config, attn_implementation=attention, dtype=torch.float32)
 
 
 def not_built(error: BaseException) -> UserError:

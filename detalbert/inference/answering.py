@@ -16,6 +16,7 @@ from detalbert.engine.rows import CHUNK, SquadRow, pack_rows, validation_rows
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.inference.model import Trained
 from detalbert.squad.answers import merge_answers, n_best_list
+from detalbert.squad.calibration import calibrated
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.windows import Example, Windows, build_windows
 
@@ -73,12 +74,14 @@ class Stopped(Exception):
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     """Encode questions as windows, packed into rows as for validation."""
     hparams = trained.hparams
-    sizes = hparams.max_seq_length, hparams.doc_stride, hparams.max_query_length
+    sizes = hparams.max_seq_length, hparams.doc_stride, None  # no question is cut
     windows = build_windows(examples, trained.tokenizer, *sizes)
     most = hparams.max_tokens_per_forward
     most = ON_A_CPU if most == "auto" else most
     shares = validation_rows(windows.lengths, windows.example_index, most)
-    rows = [row for share in shares for row in pack_rows(windows, share, most)]
+    rows = [
+        row for share in shares for row in pack_rows(windows, share, most, trained.forward.padded)
+    ]
     return _Chunk(examples, windows, rows)
 
 
@@ -102,7 +105,8 @@ def merge_chunk(
 ) -> Answered:
     """Merge the best spans of a chunk's windows to answers."""
     answers = merge_answers(chunk.examples, chunk.windows, spans, threshold)
-    n_best = n_best_list(chunk.examples, chunk.windows, spans, trained.hparams.n_best_size)
+    n_best: Any = n_best_list(chunk.examples, chunk.windows, spans, trained.hparams.n_best_size)
+    n_best = {name: calibrated(entries, trained.scores) for name, entries in n_best.items()}
     if len(losses):
         order = np.argsort(np.concatenate([row.windows for row in spans]))
         losses = losses[order][chunk.known[chunk.windows.example_index]]

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import snapshot_download
+
+from detalbert import hub
 from detalbert.atomic import alone, whole_folder, write_json
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT
@@ -22,6 +25,14 @@ _REFERENCE = re.compile(
     rf"(?P<uuid>{_UUID})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)"
     r"|model:(?P<model>[^:/]+)(:(?P<version>\d+))?"
 )
+
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
+_PLACES = (
+    "a checkpoint, a run's output directory, an exported folder, a hub name, a checkpoint's UUID, "
+    "trial:ID, experiment:ID or model:NAME"
+)
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # no code, no pickles
 
 
 def is_reference(name: str) -> bool:
@@ -126,16 +137,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def find(name: str) -> Path:
     """Return the folder of `name`: a checkpoint, a run's output directory (its best one), any
-    model folder of transformers, or a reference on a cluster (`find_remote`), downloaded once.
+    model folder of transformers, a reference on a cluster (`find_remote`) or a model of the hub,
+    downloaded once.
     """
     folder = Path(name)
     if not folder.exists() and is_reference(name):
         return fetch(name)
+    if _HUB_NAME.fullmatch(name) and not Path(folder.parts[0]).exists():
+        said = f"--model {name}: no such folder, and the hub does not give it"
+        with hub.hub_errors(said, f"; give {_PLACES}"):
+            return Path(hub.load_named(snapshot_download, name, allow_patterns=_HUB_FILES))
     if not folder.is_dir():
-        raise UserError(
-            f"--model {name}: no such folder; give a checkpoint, a run's output directory, an "
-            "exported folder, a checkpoint's UUID, trial:ID, experiment:ID or model:NAME"
-        )
+        raise UserError(f"--model {name}: no such folder; give {_PLACES}")
     marks = STATE_DICT, *TABLES, "config.json"
     if any((folder / mark).is_file() for mark in marks):
         return folder

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from detalbert.engine import determinism
-from detalbert.engine.attention import PACKED, check_model, first_position
 from detalbert.engine.forward import Forward
 from detalbert.engine.models import load_weights
+from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
@@ -74,7 +74,10 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
     facts = json.loads((folder / "load_data.json").read_text())
     config = read_config(folder / PRETRAINED)
     model = AutoModelForQuestionAnswering.from_config(
-        config, attn_implementation=PACKED, dtype=torch.float32, trust_remote_code=False
+        config,
+        attn_implementation=attention_of(config),
+        dtype=torch.float32,
+        trust_remote_code=False,
     )
     model.load_state_dict(read_weights(folder / STATE_DICT))
     settings = {"hyperparameters": facts["hparams"], "scores": read_json(folder / SCORES)}
@@ -85,24 +88,24 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
 
 def _read_export(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
     settings = read_json(folder / SETTINGS)
-    model, missing = load_weights(AutoModelForQuestionAnswering, str(folder), use_safetensors=True)
+    attention, how = attention_of(read_config(folder)), {"use_safetensors": True}
+    model, missing = load_weights(AutoModelForQuestionAnswering, str(folder), attention, **how)
     if missing:
         raise UserError(
             f"{folder}: its weights lack {min(missing)!r}, so it is not trained to answer "
             "questions; give a fine-tuned model"
         )
     if not settings.get("hyperparameters"):
-        positions = model.config.max_position_embeddings - first_position(model)
-        sizes = {"max_seq_length": min(384, positions)}
+        sizes = {"max_seq_length": min(384, positions(model) or 384)}
         settings["hyperparameters"] = {"model": str(folder), **sizes}
     return settings, model
 
 
 def prepare(model: Any, tokenizer: Any, hparams: HParams, device: torch.device) -> Forward:
     """Move `model` to `device`, in evaluation mode; return its forward pass, compiled. Raises
-    UserError if the model cannot run packed rows, or has fewer tokens than the tokenizer.
+    UserError if the model does not run, or has fewer tokens than the tokenizer.
     """
-    check_model(model)
+    pack_or_pad(model)
     if len(tokenizer) > model.config.vocab_size:
         raise UserError(
             f"the tokenizer has {len(tokenizer)} pieces and the model {model.config.vocab_size}: "

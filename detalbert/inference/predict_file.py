@@ -1,9 +1,10 @@
 """Prediction of a file of questions to the official files, with scores if it has answers."""
 
 import contextlib
+import csv
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from tqdm import tqdm
 
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.errors import UserError
-from detalbert.hub import looks_like_path
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.squad import sources
+from detalbert.squad.calibration import given
 from detalbert.squad.metrics import Tally
-from detalbert.squad.question_stream import SUFFIXES, read_questions
+from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from detalbert.training.folder import ELSEWHERE, claim_folder
 
@@ -28,10 +29,10 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
     """Answer the questions of `data` into `folder`; return the scores, {} without any answers.
 
     `data` is a file (see `question_stream`), or as in a run's `data.validation`. `folder` receives
-    predictions.json, null_odds.json, nbest.json and, if the file has answers, metrics.json; each is
-    atomic, and after an error none is written.
+    predictions.json, predictions.csv, null_odds.json, nbest.json and, if the file has answers,
+    metrics.json; each is atomic, and after an error none is written.
     """
-    questions, total = open_questions(data)
+    questions, total = open_questions(data, trained.data.get("columns"))
     with claim_folder(folder):
         return write_answers(answer(trained, questions, threshold), total, folder, threshold)
 
@@ -46,12 +47,14 @@ def write_answers(
         with contextlib.ExitStack() as stack:
             names = ("predictions.json", "null_odds.json", "nbest.json")
             writers = [stack.enter_context(_json_mapping(folder / name)) for name in names]
+            table = stack.enter_context(_csv_table(folder / "predictions.csv"))
             bar = tqdm(total=total, unit="question", disable=None, dynamic_ncols=True, leave=False)
             stack.enter_context(bar)
             for chunk in chunks:
                 results: Any = chunk.predictions, chunk.null_odds, chunk.n_best
                 for add, values in zip(writers, results, strict=True):
                     add(values)
+                table(_csv_rows(chunk))
                 if known := [each for each in chunk.examples if each.answers is not None]:
                     tally.add(known, chunk.predictions, chunk.null_odds)
                     losses.append(chunk.losses)
@@ -65,19 +68,17 @@ def write_answers(
     return metrics
 
 
-def open_questions(data: str) -> tuple[Iterable[Example], int]:
+def open_questions(
+    data: str, columns: Mapping[str, str] | None = None
+) -> tuple[Iterable[Example], int]:
     """Return the questions and their number. A file is read through first, so that a fault in its
-    last line is found before the model runs.
+    last line is found before the model runs. `columns` are the file's names of columns.
     """
-    path = Path(data)
-    if path.is_file():
-        return read_questions(path), sum(1 for _ in read_questions(path))
-    if looks_like_path(data, (*SUFFIXES, ".txt")) and data not in sources.OFFICIAL_SHA256:
-        raise UserError(f"--data {data}: no such file; give a file of questions")
     try:
-        source = sources.open_source(data, "validation", Path(".cache"))
-        if source.path is not None:
-            return open_questions(str(source.path))
+        path = sources.find_file(data, "validation", Path(".cache"))
+        if path is not None:
+            return read_questions(path, columns), sum(1 for _ in read_questions(path, columns))
+        source = sources.open_source(data, "validation", Path(".cache"), columns)
         examples, _ = sources.read_examples(source)
     except UserError as error:
         raise type(error)(str(error).replace("data.validation", "--data")) from None
@@ -97,6 +98,30 @@ def _json_mapping(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
 
         yield add
         file.write("\n}")
+
+
+@contextlib.contextmanager
+def _csv_table(path: Path) -> Iterator[Callable[[Iterable[Sequence[Any]]], None]]:
+    """Yield a function that appends rows to a CSV file, marked as UTF-8 for spreadsheets."""
+    with whole_file(path) as file:
+        file.write("\ufeff")
+        writer = csv.writer(file)
+        writer.writerow(("id", "question", "answer", "probability", "start", "end"))
+        yield writer.writerows
+
+
+def _csv_rows(chunk: Answered) -> Iterator[Sequence[Any]]:
+    for example in chunk.examples:
+        prediction = chunk.predictions[example.id]
+        entry, probability = given(chunk.n_best[example.id], prediction)
+        place = (entry["start"], entry["end"]) if prediction else ("", "")
+        texts = map(_not_a_formula, (example.id, example.question, prediction))
+        yield *texts, f"{probability:.4f}", *place
+
+
+def _not_a_formula(text: str) -> str:
+    """Return `text`, with an apostrophe before what a spreadsheet would run."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 # Without `indent` the encoder is the one in C, ten times as fast.

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detalbert.inference import answering
 from detalbert.inference.model import Trained
+from detalbert.squad.calibration import given
 from detalbert.squad.windows import Example
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -29,7 +30,8 @@ class Choice:
 class Reply:
     """The model's answer to a question: "", with start and end null, if it abstains.
 
-    probability is that of the answer, or of "no answer"; margin the score of the best span minus
+    probability is that of the answer in all its wordings (see calibration), or of "no answer";
+    margin the score of the best span minus
     that of "no answer", in logits, null if no span is possible. The model abstains if -margin is
     above threshold. n_best: the best answers, best first.
     """
@@ -69,7 +71,8 @@ def ask_together(
 def _reply(example: Example, answered: answering.Answered, threshold: float) -> Reply:
     n_best = list(_trimmed(answered.n_best[example.id]))
     spans = [choice for choice in n_best if choice.text]
-    abstained = not spans or not answered.predictions[example.id]
+    prediction = answered.predictions[example.id] if spans else ""
+    abstained = not prediction
     chosen = next(choice for choice in n_best if not choice.text) if abstained else spans[0]
     return Reply(
         example.question,
@@ -77,7 +80,7 @@ def _reply(example: Example, answered: answering.Answered, threshold: float) -> 
         abstained,
         start=None if abstained else chosen.start,
         end=None if abstained else chosen.end,
-        probability=chosen.probability,
+        probability=given(answered.n_best[example.id], prediction)[1],
         margin=-answered.null_odds[example.id] if spans else None,
         threshold=threshold,
         n_best=n_best,
@@ -89,12 +92,26 @@ def _trimmed(n_best: list[dict[str, Any]]) -> Iterator[Choice]:
     for entry in n_best:
         text, start = entry["text"].strip(), entry["start"]
         start += len(entry["text"]) - len(entry["text"].lstrip())
-        if text or not entry["text"]:
+        if entry["end"] > entry["start"] and text or not entry["text"]:
             yield Choice(text, entry["probability"], start, start + len(text))
 
 
-def format_reply(reply: Reply, context: str, marks: tuple[str, str] = ("**", "**")) -> str:
-    """Format the reply for display, the sentence with the answer between `marks`."""
+def keep_best(reply: Reply, count: int) -> Reply:
+    """Return the reply with the `count` best spans that do not overlap, and "no answer"."""
+    kept: list[Choice] = []
+    for choice in reply.n_best:
+        apart = all(choice.end <= other.start or other.end <= choice.start for other in kept)
+        if choice.text and apart and len(kept) < count:
+            kept.append(choice)
+    return replace(reply, n_best=[c for c in reply.n_best if c in kept or not c.text])
+
+
+def format_reply(
+    reply: Reply, context: str, marks: tuple[str, str] = ("**", "**"), listed: bool = False
+) -> str:
+    """Format the reply for display, the sentence with the answer between `marks`; if `listed`, with
+    all of `n_best`.
+    """
     margin = "no span of the text is possible"
     if reply.margin is not None:
         least = 0.0 - reply.threshold
@@ -107,6 +124,9 @@ def format_reply(reply: Reply, context: str, marks: tuple[str, str] = ("**", "**
     if best := next((choice for choice in reply.n_best if choice.text), None):
         name = "nearest" if reply.abstained else "sentence"
         lines[name] = sentence(context, best.start, best.end, marks)
+    if listed:
+        choices = ((c.probability, c.text or "(no answer)") for c in reply.n_best)
+        lines |= {f"{p:.3f}  ({at})": text for at, (p, text) in enumerate(choices, 1)}
     return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
 
 

@@ -13,7 +13,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,9 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) 
         threshold, path = choose_threshold(trained, wanted), Path(data)
         questions = checksum(path) if path.is_file() else data
         asked: dict[str, Any] = {"model": folder.name, "questions": questions}
-        asked |= {"total": open_questions(data)[1], "threshold": threshold, "chunk": CHUNK}
-        job = _Job(context, asked, data, Path(own))
+        columns = trained.data.get("columns")
+        asked |= {"total": open_questions(data, columns)[1], "threshold": threshold, "chunk": CHUNK}
+        job = _Job(context, asked, partial(open_questions, data, columns), Path(own))
         if job.restore(master.task().latest_checkpoint):
             job.run(zip(job.mine, answer(trained, job.questions(), threshold), strict=True))
 
@@ -82,10 +84,13 @@ class _Job:
     Args:
         asked: facts that must not change between a trial's allocations: the model's folder name,
             the questions (SHA-256 of the file, or `--data` itself), their number, the threshold.
+        opened: returns the questions and their number, each time anew.
     """
 
-    def __init__(self, context: core.Context, asked: dict[str, Any], data: str, own: Path) -> None:
-        self.context, self.asked, self.data, self.own = context, asked, data, own
+    def __init__(
+        self, context: core.Context, asked: dict[str, Any], opened: Callable[[], Any], own: Path
+    ) -> None:
+        self.context, self.asked, self.opened, self.own = context, asked, opened, own
         self.distributed = context.distributed
         self.chief = self.distributed.rank == 0
         self.parts = -(-asked["total"] // CHUNK)
@@ -119,7 +124,7 @@ class _Job:
     def questions(self) -> Iterator[Example]:
         """Yield the questions that this rank answers, in order."""
         mine = set(self.mine)
-        for number, example in enumerate(open_questions(self.data)[0]):
+        for number, example in enumerate(self.opened()[0]):
             if number // CHUNK in mine:
                 yield example
 
@@ -193,7 +198,7 @@ class _Job:
         )
 
     def _read(self, parts: Path) -> Iterator[Answered]:
-        questions = iter(open_questions(self.data)[0])
+        questions = iter(self.opened()[0])
         for number in range(self.parts):
             values = json.loads((parts / _name(number)).read_text())
             losses = np.array(values.pop("losses"), np.float32)

@@ -7,25 +7,43 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-from detalbert.errors import UserError
+from detalbert.errors import UnknownKey, UserError
 from detalbert.settings.sections import Parsers, Section, limited, parse_section
+
+# What a row of questions may have.
+COLUMNS = ("question", "context", "id", "title", "answer", "answers", "is_impossible")
 
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Sources of questions: `train` and `validation`.
+    """Sources of questions: `train`, and `validation` or a `validation_fraction` of `train`.
 
-    Each is a file of questions (SQuAD JSON or JSON lines), an official file name (downloaded if
-    absent), a `datasets` hub name (NAME or NAME@REVISION), or `generated`.
+    Each is a file of questions (SQuAD JSON, CSV, TSV, JSON lines or Parquet), a folder with
+    `train.*` and `validation.*`, an official file name (downloaded if absent), a `datasets` hub
+    name (NAME, NAME@REVISION or NAME:CONFIG), or `generated`.
     """
 
     train: str
-    validation: str
+    validation: str | None = None
+    validation_fraction: float | None = limited(None, above=0, below=1)  # by whole contexts
+    columns: dict[str, Any] | None = None  # the file's names: {question: Frage, context: Text}
     tokenizer: str | None = None  # a folder or hub name; default: the one beside the model
     cache_dir: str = ".cache"
     skip_invalid: bool = False  # count and skip faulty questions instead of refusing the file
     max_train_examples: int | None = limited(None, above=0)
     max_validation_examples: int | None = limited(None, above=0)
+
+    def check(self) -> None:
+        if (self.validation is None) == (self.validation_fraction is None):
+            raise UserError(
+                "data.validation: set exactly one of 'validation' (a file or data set) and "
+                "'validation_fraction' (a share of data.train, such as 0.1)"
+            )
+        for name, own in (self.columns or {}).items():
+            if name not in COLUMNS:
+                raise UnknownKey(name, "data.columns", COLUMNS)
+            if not isinstance(own, str):
+                raise UserError(f"data.columns.{name}: {own!r:.60}; give the column's name as text")
 
 
 # The largest values of a model's sizes, by transformers' names for them; the smallest is 1.
@@ -99,9 +117,9 @@ class StepHParams(Section):
                 "'model_config' (a model from random weights)"
             )
 
-    def check_positions(self, positions: int) -> None:
-        """Raise UserError unless a window fits a model of `positions` positions."""
-        if positions < self.max_seq_length:
+    def check_positions(self, positions: int | None) -> None:
+        """Raise UserError unless a window fits a model of `positions` positions; None: any does."""
+        if positions is not None and positions < self.max_seq_length:
             raise UserError(
                 f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
                 f"{positions} positions; lower it, or raise model_config.max_position_embeddings"

@@ -91,7 +91,8 @@ def n_best_list(
     """Return the n_best_size best answers per question, best first, always including "no answer".
 
     An answer has text, start and end (characters of the context, end exclusive), score (sum of two
-    logits) and probability (softmax over the list).
+    logits) and probability (softmax over the list). A question without a span that has text gets
+    the placeholder of `merge_answers`, "empty" with score 0.
     """
     if not sum(len(batch.windows) for batch in candidates):
         return {}
@@ -117,10 +118,16 @@ def n_best_list(
     result = {}
     for e, a, z in zip(question.tolist(), (stops - counts).tolist(), stops.tolist(), strict=True):
         context = examples[e].context
-        result[examples[e].id] = [
+        entries = [
             {"text": context[b:t], "start": b, "end": t, "score": s, "probability": p}
             for b, t, s, p in zip(*(column[a:z] for column in flat), strict=True)
         ]
+        if len(entries) == 1:
+            share = float(np.exp(-np.logaddexp(0, entries[0]["score"])))
+            entries[0]["probability"] = 1 - share
+            empty = {"text": "empty", "start": 0, "end": 0, "score": 0.0, "probability": share}
+            entries.insert(entries[0]["score"] > 0, empty)
+        result[examples[e].id] = entries
     return result
 
 

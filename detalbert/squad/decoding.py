@@ -45,12 +45,14 @@ def best_spans(
 
     Args:
         start_logits, end_logits: [T], any float type.
-        row: cu_seqlens [n + 1], context_start, context_end, windows [n] as `Windows.pack` returns
-            them, on the same device; n may be 0; without max_length it blocks on the device.
+        row: cu_seqlens [n + 1], context_start, context_end, null_positions, windows [n] as
+            `Windows.pack` returns them, on the same device; n may be 0; without max_length it
+            blocks on the device.
     """
     logits = start_logits.detach().float(), end_logits.detach().float()  # [T]
     spans = _spans(*logits, row, n_best_size, max_answer_length)  # [n, K] each
-    start, end = (side[row["cu_seqlens"][:-1].long()] for side in logits)  # [n], of [CLS]
+    null = row["cu_seqlens"][:-1].long() + row["null_positions"]  # [n], of [CLS]
+    start, end = (side[null] for side in logits)  # [n]
     return Candidates(*(c.cpu().numpy() for c in (row["windows"], *spans, start + end)))
 
 

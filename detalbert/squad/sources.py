@@ -1,12 +1,12 @@
-"""SQuAD questions from a file, an official file, a data set of the hub or the generated world."""
+"""Questions of a file or folder, an official file, a data set of the hub, the generated world."""
 
 import hashlib
 import itertools
 import json
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,15 +16,15 @@ from detalbert import hub
 from detalbert.atomic import alone, whole_file
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import looks_like_path
+from detalbert.integrity import checksum
 from detalbert.squad import world
 from detalbert.squad.question_stream import (
     SUFFIXES,
-    Question,
     article_questions,
     checked_examples,
     file_questions,
-    row_question,
 )
+from detalbert.squad.rows import renamed, row_question
 from detalbert.squad.windows import Example
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
@@ -36,6 +36,10 @@ OFFICIAL_SHA256 = {
 }
 
 
+# The names of a folder's files for a split, without their endings.
+STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev")}
+
+
 class Source(NamedTuple):
     """The source of a split's questions, not read yet."""
 
@@ -43,55 +47,94 @@ class Source(NamedTuple):
     split: str  # "train" or "validation"
     path: Path | None  # the file; None for the hub and the generated world
     fingerprint: str  # changes when any byte of the questions may have changed
+    columns: Mapping[str, str] = {}  # the source's own names of columns
+    fraction: float | None = None  # of the texts of one source that are the validation set
 
 
-def open_source(name: str, split: str, cache_dir: Path) -> Source:
+def open_source(
+    name: str,
+    split: str,
+    cache_dir: Path,
+    columns: Mapping[str, str] | None = None,
+    fraction: float | None = None,
+) -> Source:
     """Find `data.train` or `data.validation`; download an official file if missing. Raises
     UserError if a file does not exist, or cannot be read or downloaded.
+
+    Args:
+        columns, fraction: `data.columns` and `data.validation_fraction`. With a fraction both
+            splits are of one source: what it has as its training questions.
     """
-    if name == "generated":
-        return Source(name, split, None, hashlib.sha256(_world(split).encode()).hexdigest())
-    path = Path(name)
-    if name in OFFICIAL_SHA256 and not path.exists():
-        path = _download(name, cache_dir)
-    if path.is_file():
+    found = "train" if fraction else split
+    path = find_file(name, found, cache_dir)
+    if path is not None:
         try:
-            return Source(name, split, path, hashlib.sha256(path.read_bytes()).hexdigest())
+            digest = checksum(path)
         except OSError as error:
             raise UserError(f"{path}: cannot read it: {first_line(error)}") from None
-    if looks_like_path(name, SUFFIXES) and not path.is_dir():
+    else:
+        rows = _world(found) if name == "generated" else repr(_hub_rows(name, found))
+        digest = hashlib.sha256(rows.encode()).hexdigest()
+    if columns or fraction:
+        parts = [digest, sorted((columns or {}).items()), fraction]
+        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return Source(name, split, path, digest, columns or {}, fraction)
+
+
+def find_file(name: str, split: str, cache_dir: Path) -> Path | None:
+    """Return the file of a source, downloaded if it is an official one; None if it has none.
+    Raises UserError for a path of nothing, and a folder with several files of a split.
+    """
+    path = Path(name)
+    if name in OFFICIAL_SHA256 and not path.exists():
+        return _download(name, cache_dir)
+    if path.is_dir():
+        files = [path / f"{stem}{suffix}" for stem in STEMS[split] for suffix in SUFFIXES]
+        files = [file for file in files if file.is_file()]
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
+            raise UserError(f"{path}: {names}: which is data.{split}? Name the file")
+        return files[0] if files else None
+    if looks_like_path(name, (*SUFFIXES, ".txt", ".xlsx")) and not path.is_file():
         raise UserError(f"{path}: no such file; set data.{split} to a file of questions")
-    rows = repr(_hub_rows(name, split)).encode()
-    return Source(name, split, None, hashlib.sha256(rows).hexdigest())
+    return path if path.is_file() else None
 
 
 def read_examples(
-    source: Source, skip_invalid: bool = False, limit: int | None = None
+    source: Source,
+    skip_invalid: bool = False,
+    limit: int | None = None,
+    notes: Counter | None = None,
 ) -> tuple[list[Example], dict[str, int]]:
     """Return at most `limit` questions of `source` in file order, and the faults that were skipped.
 
-    The faults are {kind of fault: number of questions}. Raises UserError for a fault of a file, and
-    for the first of a question, unless `skip_invalid`.
+    The faults are {kind of fault: number of questions}; `notes`: see `checked_examples`. Raises
+    UserError for a fault of a file, and for the first of a question, unless `skip_invalid`.
     """
-    if source.name == "generated":
-        questions = article_questions("generated", json.loads(_world(source.split))["data"])
-    elif source.path is None:
-        questions = _hub_questions(source.name, _hub_rows(source.name, source.split))
+    split = "train" if source.fraction else source.split
+    if source.path is not None:
+        questions = file_questions(source.path, source.columns)
+    elif source.name == "generated":
+        questions = article_questions("generated", json.loads(_world(split))["data"])
     else:
-        questions = file_questions(source.path)
+        rows = renamed(source.name, _hub_rows(source.name, split), source.columns)
+        questions = (row_question(source.name, row, at) for at, row in enumerate(rows, 1))
     faults: Counter = Counter()
-    checked = checked_examples(questions, faults if skip_invalid else None)
+    checked = checked_examples(questions, faults if skip_invalid else None, notes=notes)
+    if source.fraction:
+        checked = filter(partial(_is_of, source.split, source.fraction), checked)
     examples = list(itertools.islice(checked, limit))
     if not examples:
         raise UserError(f"{source.name}: no usable question in it; set data.{source.split}")
     return examples, dict(faults)
 
 
-def _hub_questions(where: str, rows: list[dict[str, Any]]) -> Iterator[Question]:
-    for row in rows:
-        if not isinstance(row.get("answers"), dict):
-            raise UserError(f"{where}: not of SQuAD's shape (no 'answers'); use a SQuAD data set")
-        yield row_question(where, row)
+def _is_of(split: str, fraction: float, example: Example) -> bool:
+    """Return whether a question belongs to a split, by its context alone: a passage that is in the
+    validation set with one question is there with all.
+    """
+    digest = hashlib.sha256(example.context.encode()).digest()
+    return (int.from_bytes(digest[:8], "big") < fraction * 2**64) == (split == "validation")
 
 
 @lru_cache(maxsize=2)
@@ -103,8 +146,12 @@ def _world(split: str) -> str:
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     import datasets
 
+    options: dict[str, Any] = {"split": split}
+    place, colon, config = name.partition(":")
+    if colon and not Path(name).exists():
+        options["name"] = config
     with hub.hub_errors(f"data.{split}: {name!r} is no file, and as a data set it does not load"):
-        rows = list(hub.load_named(datasets.load_dataset, name, "dataset", split=split))
+        rows = list(hub.load_named(datasets.load_dataset, place, "dataset", **options))
     return rows
 
 

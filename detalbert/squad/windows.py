@@ -1,9 +1,10 @@
 """Windows of question and context, identical to those of the pair-wise fast-tokenizer call.
 
-Arrays are flat columns, so that they can be saved individually and memory-mapped. Position 0 of a
-window is its first token, [CLS].
+Arrays are flat columns, so that they can be saved individually and memory-mapped. "No answer" is
+the place of [CLS]: position 0 of a window, or its last one where [CLS] comes last (XLNet).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -41,12 +42,12 @@ class Windows:
     example_index: np.ndarray  # int32 [W]
     context_begin: np.ndarray  # int64 [W], the window's first context token, in context_ids
     context_length: np.ndarray  # int32 [W]
-    start_positions: np.ndarray  # int32 [W], first token of the answer; 0 when it is not inside
+    start_positions: np.ndarray  # int32 [W], first token of the answer; [CLS] when it is not inside
     end_positions: np.ndarray  # int32 [W], its last token
     prefix_ids: np.ndarray  # int32, special tokens before the question
     middle_ids: np.ndarray  # int32, between question and context
     suffix_ids: np.ndarray  # int32, after the context
-    segments: np.ndarray  # int32 [5], token type of prefix, question, middle, context, suffix
+    segments: np.ndarray  # int32 [4 + S], types of prefix, question, middle, context, S of suffix
 
     def __len__(self) -> int:
         return len(self.example_index)
@@ -77,7 +78,8 @@ class Windows:
             input_ids, token_type_ids, position_ids (from 0 in every window): int64 [T]; cu_seqlens:
                 int32 [n + 1], window i is tokens cu_seqlens[i]:cu_seqlens[i + 1]; start_positions,
                 end_positions: int64 [n]; context_start, context_end: int64 [n], the half-open range
-                of context positions; windows: int64 [n], `indices`.
+                of context positions; null_positions: int64 [n], of [CLS]; windows: int64 [n],
+                `indices`.
         """
         indices = np.asarray(indices, dtype=np.int64)
         context_start = self.context_starts(indices)
@@ -94,6 +96,7 @@ class Windows:
             "end_positions": self.end_positions[indices].astype(np.int64),
             "context_start": context_start,
             "context_end": context_end,
+            "null_positions": np.zeros_like(lengths) if len(self.prefix_ids) else lengths - 1,
             "windows": indices,
         }
 
@@ -104,10 +107,10 @@ class Windows:
         bounds = (question, stop, begin, begin + self.context_length[indices])  # [n] each
         # Not as memory maps, whose slices are slow.
         questions, contexts = np.asarray(self.question_ids), np.asarray(self.context_ids)
-        parts = [np.zeros(0, np.int64)]
+        parts, suffix = [np.zeros(0, np.int64)], np.split(self.suffix_ids, len(self.suffix_ids))
         for a, b, c, d in zip(*(bound.tolist() for bound in bounds), strict=True):
             pair = (questions[a:b], self.middle_ids, contexts[c:d])
-            parts += (self.prefix_ids, *pair, self.suffix_ids)
+            parts += (self.prefix_ids, *pair, *suffix)
         types = np.repeat(np.tile(self.segments, len(indices)), list(map(len, parts[1:])))
         return np.concatenate(parts), types.astype(np.int64)
 
@@ -117,7 +120,8 @@ def build_windows(
     tokenizer: Any,
     max_seq_length: int = 384,
     doc_stride: int = 128,
-    max_query_length: int = 64,
+    max_query_length: int | None = 64,
+    notes: Counter | None = None,
 ) -> Windows:
     """Split each (question, context) pair into windows, labelled with the first answer.
 
@@ -129,8 +133,9 @@ def build_windows(
 
     Args:
         tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
-        max_seq_length, max_query_length: tokens.
+        max_seq_length, max_query_length: tokens; None: no question is cut.
         doc_stride: tokens that two neighbouring windows SHARE.
+        notes: counts the questions that were cut.
 
     Raises:
         UserError: if the tokenizer is slow, or a question leaves at most doc_stride tokens to a
@@ -142,7 +147,7 @@ def build_windows(
             "offsets; use a folder or hub name that has a tokenizer.json"
         )
     layout = _pair_layout(tokenizer)  # leaves truncation and padding off, for `encode`
-    texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length)
+    texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length, notes)
     room = max_seq_length - np.diff(texts.question_ptr) - sum(map(len, layout[:3]))  # [E]
     example, skip = _cover(examples, texts.lengths, room, max_seq_length, doc_stride)
     return _assemble(examples, texts, layout, room, example, skip)
@@ -164,12 +169,17 @@ class _Texts(NamedTuple):
         return np.diff(self.context_ptr)[self.context]
 
 
-def _encode(examples: Sequence[Example], backend: Any, max_query_length: int) -> _Texts:
+def _encode(
+    examples: Sequence[Example], backend: Any, longest: int | None, notes: Counter | None
+) -> _Texts:
     number: dict[str, int] = {}  # distinct context -> its number
     context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
     contexts = encode(backend, [*number])
     asked = encode(backend, [e.question.lstrip() for e in examples], with_offsets=False)
-    cut = np.minimum(np.diff(asked.ptr), max_query_length)  # [E], tokens
+    lengths = np.diff(asked.ptr)  # [E], tokens
+    cut = lengths if longest is None else np.minimum(lengths, longest)
+    if notes is not None:
+        notes[f"questions are cut to {longest} tokens"] += int((lengths > cut).sum())
     questions = asked.ids[ranges(asked.ptr[:-1], cut)]
     ptr = np.concatenate([[0], np.cumsum(cut, dtype=np.int64)])
     return _Texts(context, contexts.ptr, contexts.ids, contexts.offsets, questions, ptr)
@@ -189,31 +199,36 @@ def _assemble(
     prefix, middle, *_ = layout
     begin = texts.context_ptr[texts.context[example]] + skip
     count = np.minimum(room[example], texts.lengths[example] - skip)
+    shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
     start = end = np.zeros(len(begin), np.int32)
     if any(e.answers for e in examples):
-        shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
         answers = _answer_tokens(examples, texts.context, texts.context_ptr, texts.offsets)
         start, end = _labels(answers[example], texts.offsets, begin, begin + count - 1, shift)
+    if not len(prefix):  # [CLS] is last
+        last = (shift + begin + count + len(layout[2]) - 1).astype(np.int32)
+        start, end = (np.where(side == 0, last, side) for side in (start, end))
     numbers, counts = example.astype(np.int32), count.astype(np.int32)
     return Windows(*texts[2:], numbers, begin, counts, start, end, *layout)
 
 
 def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
-    """Return prefix, middle and suffix ids and the 5 token types, found by encoding a pair."""
+    """Return prefix, middle and suffix ids and token types, found by encoding a pair."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     encoded = backend.encode("a", "a")
     sequence = encoded.sequence_ids  # None for a special token
     question, context = ([at for at, of in enumerate(sequence) if of == text] for text in (0, 1))
-    if not question or not context or not 0 < question[0] < context[0]:
+    edge = question and question[0] > 0 or encoded.ids[-1] == tokenizer.cls_token_id
+    if not question or not context or question[0] > context[0] or not edge:
         raise UserError(
-            f"tokenizer {type(tokenizer).__name__} does not lay a pair out as [CLS] question "
-            "context; use one of the ALBERT, BERT or RoBERTa kind"
+            f"tokenizer {type(tokenizer).__name__} does not lay a pair out as question and context "
+            "with [CLS] first or last; use one of the ALBERT, BERT or RoBERTa kind"
         )
     bounds = [0, question[0], question[-1] + 1, context[0], context[-1] + 1, len(sequence)]
     parts = [slice(*bound) for bound in zip(bounds, bounds[1:], strict=False)]
-    segments = [(encoded.type_ids[part] or [0])[0] for part in parts]
+    segments = [(encoded.type_ids[part] or [0])[0] for part in parts[:4]]
+    segments += encoded.type_ids[parts[4]]
     special = (np.array(encoded.ids[parts[i]], np.int32) for i in (0, 2, 4))
     return (*special, np.array(segments, np.int32))
 
@@ -230,7 +245,7 @@ def _cover(
         raise UserError(
             f"question {examples[e].id}: max_seq_length {limit} leaves {max(room[e], 0)} tokens "
             f"to a context of {length[e]}, and windows sharing doc_stride {overlap} cannot cover "
-            "it; raise max_seq_length, or lower doc_stride or max_query_length"
+            "it; shorten the question, raise max_seq_length, or lower doc_stride"
         )
     step = np.maximum(room - overlap, 1)  # [E]
     count = 1 + np.maximum(-((room - length) // step), 0)  # 1 + ceil((length - room) / step)

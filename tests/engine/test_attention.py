@@ -115,20 +115,40 @@ def test_a_call_that_would_mix_windows_is_refused() -> None:
     with pytest.raises(UserError, match=r"hyperparameters\.model: Albert.*'sdpa'"):
         attention.answer_logits(make_model("albert", "sdpa"), row)
     own_code = ("mpnet", {})  # would ignore the layout
-    local = ("modernbert", {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")})
     causal = ("gpt2", {"n_embd": 32, "n_layer": 1, "n_head": 4})
-    for name, keys in (own_code, local, causal):
+    for name, keys in (own_code, causal):
         config = AutoConfig.for_model(name, **{**SHAPE, **keys})
         make = AutoModelForQuestionAnswering.from_config
         with pytest.raises(UserError, match=r"hyperparameters\.model: .*use an encoder"):
             attention.answer_logits(make(config, attn_implementation=attention.PACKED), row)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_local_attention_reaches_less_than_its_window(padded: bool) -> None:
+    lengths, local = [6, 3], 3
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 9, 8, generator=draw)
+    layout = attention.RowBounds(make_row(lengths)["cu_seqlens"], 9, 6, padded=padded)
+    how = {"packed_layout": layout, "sliding_window": local}
+    found, _ = attention.packed_attention(nn.Module(), q, k, v, None, **how)
+    window = torch.tensor([0] * 6 + [1] * 3)
+    place = torch.tensor([*range(6), *range(3)])
+    seen = window[:, None] == window
+    seen &= (place[:, None] - place).abs() < local
+    scores = (q @ k.mT / 8**0.5).masked_fill(~seen, -torch.inf)
+    wanted = (scores.softmax(-1) @ v).transpose(1, 2)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    torch.manual_seed(0)
+    attend = functools.partial(attention.packed_attention, nn.Module(), q, k, v, None, 0.1, **how)
+    outs = [attend()[0] for _ in range(999)]
+    torch.testing.assert_close(torch.stack(outs).mean(0), wanted, rtol=0, atol=0.1)
+
+
 @pytest.mark.parametrize("causal, use", [(False, "an encoder"), (True, "a model such as GPT-2")])
 def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str) -> None:
     layout, module = attention.RowBounds(torch.tensor([0, 5]), 5, 5), nn.Module()
     attend = functools.partial(CAUSAL[causal], module, *[torch.ones(1, 2, 5, 8)] * 3)
-    for more in ("sliding_window", "position_bias", "softcap"):
+    for more in ("position_bias", "softcap", *(["sliding_window"] * causal)):
         said = f"Module uses {more}, which packed rows do not support; use {use}"
         with pytest.raises(UserError, match=said):
             attend(None, packed_layout=layout, **{more: 4})

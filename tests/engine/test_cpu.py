@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers.activations import GELUTanh, NewGELUActivation
 
+from detalbert.engine.attention import PACKED
 from detalbert.engine.cpu import CpuDropout, CpuGelu, drop
 from detalbert.engine.forward import Forward
 from tests.conftest import ROOT
@@ -74,6 +76,7 @@ def test_a_seed_gives_the_same_mask_for_any_number_of_threads() -> None:
 def test_modules_are_taken_over_on_a_cpu_alone() -> None:
     for device, gelu, dropout in (("meta", nn.GELU, nn.Dropout), ("cpu", CpuGelu, CpuDropout)):
         model = nn.Sequential(GELUTanh(), NewGELUActivation(), nn.Dropout(0.25), nn.Linear(4, 4))
+        model.config = SimpleNamespace(_attn_implementation=PACKED)
         Forward(model, "fp32", torch.device(device))
         assert [type(module) for module in model[:3]] == [gelu, gelu, dropout]
     x = torch.ones(64, 4)

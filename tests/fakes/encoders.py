@@ -55,6 +55,7 @@ def make_row(lengths: list[int], seed: int = 0) -> SquadRow:
         "end_positions": torch.tensor([n - 1 - n // 4 for n in lengths]),
         "context_start": zeros,
         "context_end": zeros + torch.tensor(lengths),
+        "null_positions": zeros,
     }
 
 

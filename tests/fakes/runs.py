@@ -53,6 +53,11 @@ def metrics(output: Path) -> dict[str, Any]:
     return json.loads((output / "metrics.json").read_text())
 
 
+def official(scores: dict[str, float]) -> dict[str, float]:
+    """What a prediction has of a validation's scores: all but its calibration."""
+    return {k: v for k, v in scores.items() if "temperature" not in k and "calibration" not in k}
+
+
 def newest(output: Path) -> Path:
     """The folder of the newest checkpoint."""
     return list_checkpoints(output / "checkpoints")[-1][1]

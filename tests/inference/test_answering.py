@@ -39,7 +39,8 @@ def test_chunks_answer_as_one_pass_does(
         monkeypatch.setattr(module, "CHUNK", size)
     sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
     hparams = dataclasses.replace(model.hparams, max_tokens_per_forward=500, **sizes)
-    model, some, read, answered = model._replace(hparams=hparams), examples[:52], [], 0
+    model = model._replace(hparams=hparams, scores={})
+    some, read, answered = examples[:52], [], 0
 
     def reader() -> Iterator[Example]:
         for example in some:

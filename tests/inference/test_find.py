@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 import predict
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference import find, register
+from detalbert.inference.export import export
 from detalbert.inference.model import choose_threshold, load_model
+from detalbert.inference.reply import ask
 from tests.conftest import LocalRun
 from tests.fakes.checkpoints import CheckpointMaster, Stored
+from tests.fakes.hub import put
 from tests.fakes.no_models import refused
+from tests.fakes.runs import official
 
 BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abc")
 
@@ -69,13 +74,13 @@ def test_a_reference_answers_as_the_run(master: Any, local_run: LocalRun, tmp_pa
     words = ["--model", "trial:7", "--data", local_run.questions, "--output-dir", tmp_path / "out"]
     assert predict.main([str(word) for word in words]) == 0
     metrics, best = json.loads((tmp_path / "out" / "metrics.json").read_text()), local_run.best
-    assert {"steps": best["steps"], **metrics} == best
+    assert {"steps": best["steps"], **metrics} == official(best)
     assert choose_threshold(load_model(BEST), "best") == best["best_f1_thresh"]
 
 
 @on("directory")
 def test_what_is_not_there(master: CheckpointMaster, monkeypatch: Any, capsys: Any) -> None:
-    unknown, no_reference = "the master knows no such thing", "no such folder; give a checkpoint"
+    unknown, no_reference = "the master knows no such thing", "no such folder"
     cases = dict.fromkeys([BEST.replace("a", "d"), "trial:8", "experiment:9", "model:no"], unknown)
     names = ["trial", "trial:x", "run:3", "trial:", BEST[:-1], f"x{BEST}", "runs/local"]
     cases |= dict.fromkeys(names, no_reference)
@@ -144,3 +149,22 @@ def test_the_registry_has_the_best_with_its_scores(master: CheckpointMaster, cap
         assert register.main([checkpoint, "--as", name]) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1 and list(master.models) == ["squad-albert"]
+
+
+def test_a_model_of_the_hub_answers_by_its_name(local_run, model, tmp_path, monkeypatch):
+    exported, cache = tmp_path / "exported", tmp_path / "hub"
+    export(model, exported)
+    (exported / "question_answering.json").unlink()  # as others make them
+    (exported / "sums.json").unlink()
+    put(cache, "some/squad-model", "main", exported)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    for name in ("some/squad-model", "some/squad-model@main"):
+        found = load_model(name)
+        assert found.scores == {} and found.hparams.max_seq_length == 384
+        assert ask(found, "Which ship?", "The Kalonda carried tar.", 1e9).answer
+    for name in ("some/other", "exported/nothing"):
+        said = "the hub does not give it" if name == "some/other" else "no such folder; give a"
+        with pytest.raises(UserError, match=said) as error:
+            load_model(name)
+        assert "\n" not in str(error.value)

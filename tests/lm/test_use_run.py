@@ -20,30 +20,12 @@ from detalbert.inference import find
 from lm.inference import complete as module
 from lm.inference.complete import Sampling, complete, encode_prompt
 from lm.inference.load import open_saved
-from tests.conftest import ROOT, TINY_LM, configured
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
-from tests.fakes.runs import metrics, newest, train_into
+from tests.fakes.runs import metrics, newest
 from tests.lm.ranks import SHAPES, tiny
 
 SCORES = ("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte", "accuracy")
-
-
-@pytest.fixture(scope="module")
-def trained(once, cache_dir) -> Path:
-    """The output directory of a run, beside the text that it validated on."""
-
-    def fill(folder: Path) -> None:
-        text, held = folder / "text.jsonl", folder / "held.jsonl"
-        for target, page in ((text, ROOT / "README.md"), (held, ROOT / "lm" / "README.md")):
-            rows = [json.dumps({"text": part}) for part in page.read_text().split("\n## ")]
-            target.write_text("\n".join(rows))
-        values = configured(TINY_LM, cache_dir, max_validation_windows=None, checkpoint_period=6)
-        values["data"] |= {"documents": str(text), "validation_documents": str(held)}
-        values["data"]["shard_mib"] = 0.001
-        train_into(folder, values)
-
-    return once("lm", fill) / "out"
 
 
 def say(capsys: Any, *words: Any) -> str:
@@ -53,10 +35,10 @@ def say(capsys: Any, *words: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["the run", "exported", "moved", "fetched"])
-def test_perplexity_is_the_validation_of_the_run(kind, trained, tmp_path, capsys, monkeypatch):
+def test_perplexity_is_the_validation_of_the_run(kind, lm_run, tmp_path, capsys, monkeypatch):
     """A model brings its windows along."""
-    checkpoint, expected = find.find(str(trained)), metrics(trained)["best"]
-    model: Any = trained if kind == "the run" else tmp_path / "model"
+    checkpoint, expected = find.find(str(lm_run)), metrics(lm_run)["best"]
+    model: Any = lm_run if kind == "the run" else tmp_path / "model"
     if kind == "exported":
         say(capsys, "--model", checkpoint, "--export", model)
     elif kind == "moved":
@@ -65,10 +47,10 @@ def test_perplexity_is_the_validation_of_the_run(kind, trained, tmp_path, capsys
         shutil.copytree(checkpoint, tmp_path / "storage" / UUID)
         (tmp_path / "storage" / UUID / "manifest.json").unlink()
         model = "trial:7"
-    with master_of(trained, tmp_path) as master:
+    with master_of(lm_run, tmp_path) as master:
         master.log_in(monkeypatch, tmp_path)
         folder = find.find(str(model))
-        text = trained.parent / "held.jsonl"
+        text = lm_run.parent / "held.jsonl"
         scores = json.loads(say(capsys, "--model", model, "--perplexity", text, "--json"))
     source = open_saved(folder)
     assert source.hparams.max_seq_length == 32 and source.steps == expected["steps"]
@@ -78,7 +60,7 @@ def test_perplexity_is_the_validation_of_the_run(kind, trained, tmp_path, capsys
     else:
         assert {name: scores[name] for name in SCORES} == {name: expected[name] for name in SCORES}
     if kind == "the run":
-        shown = say(capsys, "--model", trained, "--perplexity", text)
+        shown = say(capsys, "--model", lm_run, "--perplexity", text)
         assert f"loss                    {expected['loss']:.6g}\n" in shown
         assert f"windows                 {scores['windows']}\n" in shown and scores["windows"] > 50
 
@@ -87,7 +69,7 @@ UUID = "aaaaaaaa-1111-2222-3333-444444444444"
 
 
 def master_of(run: Path, folder: Path) -> CheckpointMaster:
-    """Knows the checkpoint, how it was trained and what it scored."""
+    """Knows the checkpoint, how it was lm_run and what it scored."""
     config, storage = yaml.safe_load((run / "config.yaml").read_text()), folder / "storage"
     scores = metrics(run)["best"]
     known: dict[str, Any] = {"steps": scores["steps"], "scores": scores}
@@ -96,19 +78,19 @@ def master_of(run: Path, folder: Path) -> CheckpointMaster:
     return CheckpointMaster([stored], {"type": "shared_fs", "host_path": str(storage)})
 
 
-def test_a_prompt_is_gone_on_with(trained, capsys, monkeypatch):
-    words = ["--model", trained, "--prompt", "The ship", "--max-new-tokens", "15", "--seed", "3"]
+def test_a_prompt_is_gone_on_with(lm_run, capsys, monkeypatch):
+    words = ["--model", lm_run, "--prompt", "The ship", "--max-new-tokens", "15", "--seed", "3"]
     reply = json.loads(say(capsys, *words, "--json"))
     assert reply["prompt"] == "The ship" and reply["seed"] == 3 and len(reply["text"]) > 5
     assert say(capsys, *words) == say(capsys, *words) == reply["text"] + "\n"
     assert say(capsys, *words[:-1], "4") != reply["text"] + "\n"
 
 
-def test_what_is_refused(trained, tmp_path, capsys):
+def test_what_is_refused(lm_run, tmp_path, capsys):
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
-    damaged = Path(shutil.copytree(newest(trained), tmp_path / "damaged"))
+    damaged = Path(shutil.copytree(newest(lm_run), tmp_path / "damaged"))
     (damaged / "pretrained" / "config.json").write_text("{}")
-    evil = Path(shutil.copytree(newest(trained), tmp_path / "evil"))
+    evil = Path(shutil.copytree(newest(lm_run), tmp_path / "evil"))
     (evil / ".metadata").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     for name in ("manifest.json", "tensors.json"):
         (evil / name).unlink()
@@ -126,7 +108,7 @@ def test_what_is_refused(trained, tmp_path, capsys):
         "--prompt --export: give exactly one of": ["--prompt", "a", "--export", "x"],
     }
     for message, words in mine.items():
-        refused(["--model", trained, *words], message, capsys)
+        refused(["--model", lm_run, *words], message, capsys)
     refused(["--model", damaged, "--prompt", "a"], "config.json is not as it was written", capsys)
     (damaged / "manifest.json").unlink()
     refused(["--model", damaged, "--prompt", "a"], "does not load as a language model", capsys)
@@ -156,13 +138,13 @@ def model(family: str, **keys: Any) -> Any:
 @pytest.mark.parametrize("family", SHAPES)
 def test_greedy_text_is_of_the_likeliest_tokens(family, tokenizer):
     """Each found by a forward pass over all before it."""
-    trained, end = model(family), tokenizer.eos_token_id
+    lm_run, end = model(family), tokenizer.eos_token_id
     ids = torch.tensor([encode_prompt(tokenizer, "the ship")])
     first = ids.shape[1]
     while ids.shape[1] < first + 40 and ids[0, -1] != end:
-        ids = torch.cat([ids, trained(ids).logits[:, -1:].argmax(-1)], dim=1)
+        ids = torch.cat([ids, lm_run(ids).logits[:, -1:].argmax(-1)], dim=1)
     assert len(set(ids[0, first:].tolist())) > 2
-    made, ended = complete(trained, tokenizer, "the ship", GREEDY)
+    made, ended = complete(lm_run, tokenizer, "the ship", GREEDY)
     assert made == tokenizer.decode(ids[0, first:], skip_special_tokens=True)
     assert ended == ("end of text" if ids[0, -1] == end else "max_new_tokens")
 

@@ -56,13 +56,17 @@ def test_answers_are_those_of_the_plain_loops(case: Any, threshold: float, rando
         score, text = spans[0] if spans else (0.0, "empty")  # the reference's placeholder
         assert answers.null_odds[id_] == pytest.approx(null - score, abs=1e-5)
         assert answers.predictions[id_] == ("" if answers.null_odds[id_] > threshold else text)
+        longest_list = k if spans else 2
+        spans = spans or [(0.0, "empty")]
         better = [score for score, _ in spans[:k] if score >= null]
         scores = [*better, null, *(score for score, _ in spans[len(better) :])]
         found = np.array([entry["score"] for entry in n_best[id_]])
-        assert found == pytest.approx(scores[: max(k, len(better) + 1)])
+        assert found == pytest.approx(scores[: max(longest_list, len(better) + 1)])
         assert n_best[id_][len(better)]["text"] == ""
         shares = [entry["probability"] for entry in n_best[id_]]
         assert shares == pytest.approx(np.exp(found) / np.exp(found).sum(), rel=1e-5)
+        if prediction := answers.predictions[id_]:
+            assert prediction in [entry["text"] for entry in n_best[id_]]
     assert list(answers.predictions) == list(n_best) == [e.id for e in examples]
 
 

@@ -5,15 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
+import torch
 from hypothesis import given
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.errors import UserError
 from detalbert.squad import encoding
+from detalbert.squad.decoding import best_spans
 from detalbert.squad.windows import Example, build_windows
 from tests.conftest import max_examples
-from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad
+from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad, tensors
 
 
 def label(example: Example, offsets: dict[int, tuple[int, int]]) -> tuple[int, int]:
@@ -114,6 +116,37 @@ def test_a_question_that_leaves_too_little_room() -> None:
     assert len(build_windows(examples, TOKENIZERS["bert"], 14, 8)) > 2
     short = [Example("q8", "t", "x " * 8, "the x", ())]  # fits in one window: no overlap needed
     assert len(build_windows(short, TOKENIZERS["bert"], 13, 8)) == 1
+
+
+def test_cls_may_come_last() -> None:
+    """As of XLNet, with a type of its own."""
+    backend = tokenizers.Tokenizer.from_str(TOKENIZERS["bert"].backend_tokenizer.to_str())
+    backend.post_processor = processors.TemplateProcessing(
+        pair="$A [SEP] $B:1 [SEP]:1 [CLS]:2", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    context = "the river bank, old cafe"
+    answers = (("river", 4),), ()
+    examples = [Example(str(n), "", context, "the x", each) for n, each in enumerate(answers)]
+    windows = build_windows(examples, tokenizer, 9, 2)
+    rows = [windows.pack([n]) for n in range(len(windows))]
+    how = {"max_length": 9, "truncation": "only_second", "stride": 2}
+    wanted = tokenizer("the x", context, return_overflowing_tokens=True, **how)
+    half = len(wanted["input_ids"])
+    assert len(rows) == 2 * half > 2
+    for row, n in zip(rows, 2 * [*range(half)], strict=True):
+        ids = wanted["input_ids"][n]
+        assert row["input_ids"].tolist() == ids
+        types = [0] * 3 + [1] * (len(ids) - 4) + [2]
+        assert row["token_type_ids"].tolist() == types
+        assert row["null_positions"].tolist() == [ids.index(2)] == [len(ids) - 1]
+    labels = [int(row["start_positions"][0]) for row in rows]
+    assert rows[0]["input_ids"][labels[0]] == tokenizer.convert_tokens_to_ids("river")
+    assert labels[half:] == [len(row["input_ids"]) - 1 for row in rows[half:]]
+    logits = torch.zeros(len(rows[1]["input_ids"]))
+    logits[-1] = 7
+    assert best_spans(logits, logits, tensors(rows[1]), 3, 4).null_scores.tolist() == [14]
 
 
 def test_which_tokenizers_are_refused() -> None:

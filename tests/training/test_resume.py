@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from determined.pytorch import load_trial_from_checkpoint_path
 from huggingface_hub import constants
 
@@ -21,7 +22,7 @@ from detalbert.settings.sections import parse_section
 from detalbert.training import master
 from detalbert.training.checkpoints import list_checkpoints, read_manifest
 from detalbert.training.folder import claim_folder
-from tests.conftest import NO_DROPOUT, ROOT, TINY, Train, settings
+from tests.conftest import NO_DROPOUT, ROOT, SOAK, TINY, Train, settings
 from tests.fakes.damage import rewrite
 from tests.fakes.hub import put
 from tests.fakes.no_models import PICKLES, plant
@@ -45,6 +46,47 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     assert first["start"] < first["end"] < second["start"] < second["end"]
 
 
+OTHERS = {
+    "deberta": {
+        "model_type": "deberta-v2",
+        "relative_attention": True,
+        "max_relative_positions": 64,
+    }
+    | {"position_biased_input": False, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
+    "modernbert": {"model_type": "modernbert", "local_attention": 16, "attention_dropout": 0.1},
+}
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", OTHERS)
+def test_cuts_of_other_encoders_end_in_the_uncut_bits(
+    name: str, processes: int, tiny_config: Path, tmp_path: Path, train: Train
+) -> None:
+    """Padded, and with local attention; with dropout and several micro-batches a step. The soak has
+    eight cuts."""
+    config = yaml.safe_load(tiny_config.read_text())
+    shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    shape |= {"intermediate_size": 64, "max_position_embeddings": 192}
+    keys = {"model_config": shape | OTHERS[name], "max_steps": 18, "checkpoint_period": 2}
+    config["hyperparameters"] |= {**keys, "max_tokens_per_forward": 256}
+    config["checkpoint_storage"] = {"save_trial_latest": 9}
+    tiny_config.write_text(yaml.safe_dump(config))
+
+    def go_on(output: Path) -> str:
+        done = train("--config", tiny_config, "--output-dir", output, processes=processes)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    padded = "padded: its attention is not softmax(q k) v alone" in go_on(tmp_path / "uncut")
+    assert padded == (name == "deberta")
+    for cut in range(2, 18, 2 if SOAK > 1 else 8):
+        again = Path(shutil.copytree(tmp_path / "uncut", tmp_path / str(cut)))
+        while steps_of(again)[-1] > cut:
+            shutil.rmtree(newest(again))
+        assert f"resumed at step {cut} of 18" in go_on(again)
+        assert differences(tmp_path / "uncut", again) == []
+
+
 def test_two_slots_then_one_and_one_alone(
     tiny_config: Path, tmp_path: Path, train: Train, capsys: Any
 ) -> None:
@@ -60,7 +102,8 @@ def test_two_slots_then_one_and_one_alone(
     assert "resumed at step 8 of 12 from " in capsys.readouterr().err
     weights = read_weights(newest(one) / "state_dict.pth")
     scores = json.loads((one / "metrics.json").read_text())["last"]
-    for name in ("loss", "best_exact_thresh", "best_f1_thresh"):  # logits themselves
+    sure = "calibration_error", "calibration_error_raw", "span_temperature", "null_temperature"
+    for name in ("loss", "best_exact_thresh", "best_f1_thresh", *sure):  # logits themselves
         scores[name] = pytest.approx(scores[name], rel=1e-3, abs=1e-4)
     for other in (two, less):
         assert json.loads((other / "metrics.json").read_text())["last"] == scores

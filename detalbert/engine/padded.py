@@ -1,0 +1,113 @@
+"""Encoders that packed rows do not fit run padded: the library's own attention on windows of like
+lengths. Which way a model runs is found by running it.
+"""
+
+import contextlib
+import inspect
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, PretrainedConfig
+
+from detalbert.engine import attention
+from detalbert.engine.attention import PACKED, RowBounds
+from detalbert.engine.rows import Row
+from detalbert.errors import UserError, first_line
+
+log = logging.getLogger(__name__)
+
+
+def attention_of(config: PretrainedConfig) -> str | None:
+    """Return the attention to load a question-answering model with: PACKED if its code takes one
+    from outside, else None, the library's choice.
+    """
+    known = type(config) in MODEL_FOR_QUESTION_ANSWERING_MAPPING
+    model_class: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)] if known else None
+    return PACKED if getattr(model_class, "_supports_attention_backend", False) else None
+
+
+def is_padded(model: Any) -> bool:
+    """Return whether a model runs windows padded, not packed."""
+    return model.config._attn_implementation != PACKED
+
+
+@torch.no_grad()
+def pack_or_pad(model: Any) -> None:
+    """Leave a model packed if packed rows give the logits of padded ones; else make it run padded,
+    and log it. Raises UserError if it does not run on questions and contexts at all.
+    """
+    training = model.training
+    model.eval()
+    row, packed = _probe(model), None
+    if not is_padded(model):
+        with contextlib.suppress(UserError):  # of an attention that is more than softmax(q k) v
+            packed = torch.stack(attention.answer_logits(model, row))
+        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+    try:
+        padded = torch.stack(padded_logits(model, row))
+    except Exception as error:  # whatever a model raises for inputs that are not its own
+        raise UserError(
+            f"hyperparameters.model: {type(model).__name__} does not run on a question and its "
+            f"context ({first_line(error)}); use an encoder such as ALBERT, BERT or DeBERTa"
+        ) from None
+    if packed is not None and torch.allclose(packed, padded, rtol=1e-3, atol=1e-3):
+        model.set_attn_implementation(PACKED)
+    else:
+        said = "%s runs windows of like lengths, padded: its attention is not softmax(q k) v alone"
+        log.info(said, type(model).__name__)
+    model.train(training)
+
+
+def padded_logits(model: nn.Module, row: Row, tokens: int | None = None) -> tuple[Tensor, ...]:
+    """Return start and end logits [tokens] of the windows of a row, run as a padded batch; default:
+    all tokens. `model` is any of the library's question-answering models.
+    """
+    config: Any = model.config
+    accepted = inspect.signature(model.forward).parameters
+    bounds = RowBounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"], padded=True)
+    shape = bounds.windows, bounds.max_length  # n, L
+
+    def grid(values: Tensor, fill: int) -> Tensor:
+        flat = values.new_full((shape[0] * shape[1],), fill)
+        return flat.index_copy(0, bounds.cell, values).view(shape)  # [n, L]
+
+    inputs = {"input_ids": grid(row["input_ids"], config.get_text_config().pad_token_id or 0)}
+    if "attention_mask" in accepted:
+        inputs["attention_mask"] = bounds.is_key[:, 0, 0].long()
+    typed = getattr(config, "type_vocab_size", 0) > 1 or config.model_type == "xlnet"
+    if typed and "token_type_ids" in accepted:
+        inputs["token_type_ids"] = grid(row["token_type_ids"], 0)
+    output = model(**inputs)
+    sides = (side.reshape(-1)[bounds.cell] for side in (output.start_logits, output.end_logits))
+    return tuple(side[:tokens] for side in sides)
+
+
+def positions(model: Any) -> int | None:
+    """Return the tokens that fit a model's table of positions; None if it has no such table."""
+    most = model.config.to_dict().get("max_position_embeddings") or -1
+    if most < 0 or not getattr(model.config, "position_biased_input", True):
+        return None
+    return most - attention.first_position(model)
+
+
+def _probe(model: Any) -> Row:
+    """Return two windows of 9 and 6 tokens, separated as a pair of the model's tokenizer is."""
+    config, lengths = model.config, [9, 6]
+    special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "sep")}
+    usual = [number for number in range(config.vocab_size) if number not in special]
+    ids = torch.tensor([usual[place % len(usual)] for place in range(sum(lengths))])
+    separator = getattr(config, "sep_token_id", None)
+    if separator is not None and separator < config.vocab_size:
+        # Longformer looks for three in a window.
+        ids[torch.tensor([3, 4, 8, 9 + 2, 9 + 3, 9 + 5])] = separator
+    place = torch.cat([torch.arange(length) for length in lengths])
+    return {
+        "input_ids": ids.to(model.device),
+        "token_type_ids": (place > 3).long().to(model.device),
+        "position_ids": place.to(model.device),
+        "cu_seqlens": torch.tensor([0, 9, 15], dtype=torch.int32, device=model.device),
+        "max_length": 9,
+        "windows": torch.arange(2),
+    }

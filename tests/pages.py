@@ -1,0 +1,41 @@
+"""Commands on the pages: what a reader can paste, in order, and what it needs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STARTS = "python make det torchrun pip export git curl cat head HF_HUB_OFFLINE=1".split()
+STARTS = rf"(?:{'|'.join(STARTS)}|\.venv/bin/\w+) "
+# What a command needs that a test does not have, by the words of the command and its comment.
+NEEDS = {
+    "a cluster": r"^det |DET_MASTER|--experiment|--since|--as |trial:\d|experiment:\d",
+    "a GPU": r"# .*\bGPUs?\b",
+    "another checkout": r"^git |embedded\.pretrain",
+    "an installation": r"^(\.venv/bin/)?pip |transformers serve|localhost:8000/v1/",
+    "an hour": r"benchmarks step",
+    "the network": r"# official",
+    "the makefile": r"^make ",  # its commands run these tests
+}
+
+
+def pages() -> list[str]:
+    """The repository's pages."""
+    folders = [path for path in ROOT.glob("[!.]*") if path.name != "runs"]  # copies of the code
+    found = [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.glob("**/*.md"))]
+    return [str(page.relative_to(ROOT)) for page in sorted(found)]
+
+
+def commands(page: str) -> Iterator[str]:
+    """Yield the commands in the blocks of a page, continued lines joined."""
+    text = (ROOT / page).read_text().replace("\\\n", " ")
+    for block in re.findall(r"^```(?:bash|sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            line = re.sub(r" {2,}(?!#)", " ", line.strip().removeprefix("$ "))
+            if re.match(STARTS, line):
+                yield line
+
+
+def need(command: str) -> str | None:
+    """Return what a command needs that a test does not have."""
+    return next((name for name, words in NEEDS.items() if re.search(words, command)), None)

@@ -1,0 +1,267 @@
+"""Questions of one's own: tables, answers without positions, validation sets cut from a file."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import SquadData
+from detalbert.errors import UserError
+from detalbert.settings.hparams import HParams, parse_data_config
+from detalbert.squad.find_answer import find_answer
+from detalbert.squad.question_stream import REPEATED, read_questions
+from detalbert.squad.sources import open_source, read_examples
+from detalbert.squad.windows import Example, build_windows
+from tests.fakes.questions import read_squad
+
+ROWS = [
+    {"question": "Who, then?", "context": 'Ada, "the first",\nwrote it.', "answer": "Ada"},
+    {"question": "¿Qué?", "context": "Ça va, 東京.", "answer": ""},
+    {"question": "Where?", "context": "In the  Old town.", "answer": "the old"},
+]
+EXAMPLES = [
+    Example("1", "", ROWS[0]["context"], "Who, then?", (("Ada", 0),)),
+    Example("2", "", "Ça va, 東京.", "¿Qué?", ()),
+    Example("3", "", "In the  Old town.", "Where?", (("the  Old", 3),)),
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]], **how: Any) -> Path:
+    """A table of rows, in the format of the path's ending."""
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)), encoding=how.get("encoding"))
+    else:
+        with path.open("w", newline="", encoding=how.pop("encoding", "utf-8")) as file:
+            writer = csv.DictWriter(file, [*rows[0]], **how)
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def read(name: Any, split: str = "train", notes: Any = None, **how: Any) -> list[Example]:
+    return read_examples(open_source(str(name), split, Path(), **how), notes=notes)[0]
+
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "commas.csv": {"lineterminator": "\r\n"},
+    "semicolons.csv": {"delimiter": ";", "encoding": "utf-8-sig"},
+    "tabs.tsv": {"delimiter": "\t", "encoding": "utf-16"},
+    "lines.jsonl": {"encoding": "utf-16"},
+    "marked.jsonl": {"encoding": "utf-8-sig"},
+    "columns.parquet": {},
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_questions(name, tmp_path):
+    path = write(tmp_path / name, ROWS, **FORMATS[name])
+    assert read(path) == EXAMPLES == list(read_questions(path))
+    theirs = {"question": "Frage", "context": "Text", "answer": "Antwort"}
+    renamed = [{theirs[name]: value for name, value in row.items()} for row in ROWS]
+    other = write(tmp_path / f"other{path.suffix}", renamed)
+    assert read(other, columns=theirs) == EXAMPLES
+    assert read(path, columns=theirs) == EXAMPLES  # one file of a run may have the usual names
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for stem, split in (("train", "train"), ("dev", "validation")):
+        (folder / f"{stem}{path.suffix}").write_bytes(path.read_bytes())
+        assert read(folder, split) == EXAMPLES
+
+
+def test_what_a_row_may_say(tmp_path):
+    text = "Ada met Bo."
+    more = [
+        {"id": 7, "title": "T", "answer": ["Ada", "Bo"]},
+        {"answer": None},
+        {"answers": {"text": ["Bo"], "answer_start": [8]}},
+        {"answers": [{"text": "Bo"}], "answer": "Ada"},
+        {"answers": [], "is_impossible": True},
+    ]
+    rows = [{"question": "Who?", "context": text, **row} for row in more]
+    found = read(write(tmp_path / "a.jsonl", rows))
+    known = [(("Ada", 0), ("Bo", 8)), (), (("Bo", 8),), (("Bo", 8),), ()]
+    assert [example.answers for example in found] == known
+    assert [(e.id, e.title) for e in found[:2]] == [("7", "T"), ("2", "")]
+    cells = [{"question": "Who?", "context": text, "answer": json.dumps(["Bo", "Ada"])}]
+    assert read(write(tmp_path / "a.csv", cells))[0].answers == (("Bo", 8), ("Ada", 0))
+
+
+PLACES = {
+    ("A party for art", "art"): (12, 15, 1),
+    ("A party", "art"): (3, 6, 1),
+    ("Art and art, ART", "art"): (8, 11, 1),
+    ("one two one", " one "): (0, 3, 2),
+    ("The  Old\ntown", "the old town"): (0, 13, 1),
+    ("costs $5 (five)", "$5 (five)"): (6, 15, 1),
+    ("東京は東京", "東京"): (0, 2, 2),
+    ("none", "more"): None,
+}
+
+
+@pytest.mark.parametrize(("context", "answer"), PLACES)
+def test_where_an_answer_stands(context, answer):
+    assert find_answer(context, answer) == PLACES[context, answer]
+
+
+@given(st.text("ab .", min_size=1, max_size=30), st.data())
+def test_whatever_is_there_is_found(context, data):
+    start = data.draw(st.integers(0, len(context) - 1))
+    end = data.draw(st.integers(start + 1, len(context)))
+    if answer := context[start:end].strip():
+        found = find_answer(context, answer)
+        assert found is not None and context[found[0] : found[1]] == answer
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, tmp_path):
+    """But where a label's text stands twice: 32 of the 1,299 labels are at another place."""
+    examples = read_squad(shared / "squad" / "dev.json")
+    rows = [
+        {"id": e.id, "question": e.question, "context": e.context, "title": e.title}
+        | {"answer": json.dumps([text for text, _ in e.answers]) if e.answers else ""}
+        for e in examples
+    ]
+    if ending != "csv":
+        rows = [row | {"answer": json.loads(row["answer"] or "[]")} for row in rows]
+    notes: Counter = Counter()
+    found = read(write(tmp_path / f"dev.{ending}", rows), notes=notes)
+    moved = [i for i, (a, b) in enumerate(zip(examples, found, strict=True)) if a != b]
+    labels = [i for i in moved if examples[i].answers[0] != found[i].answers[0]]
+    assert (len(labels), notes[REPEATED]) == (32, 140)
+    same = np.setdiff1d(np.arange(len(examples)), labels)[:400]
+    ours, theirs = (build_windows([each[i] for i in same], albert) for each in (found, examples))
+    for name, column in theirs.columns().items():
+        assert np.array_equal(ours.columns()[name], column), name
+
+
+def test_a_fraction_cuts_whole_contexts_whatever_their_order(tmp_path):
+    rows = [
+        {
+            "question": f"Which {n}?",
+            "context": f"Text {n % 60} is here.",
+            "answer": f"Text {n % 60}",
+        }
+        for n in range(240)
+    ]
+    parts = []
+    for name, some in (("a.csv", rows), ("b.csv", rows[::-1])):
+        path = write(tmp_path / name, some)
+        split = {s: read(path, s, fraction=0.25) for s in ("train", "validation")}
+        texts = [{e.context for e in split[s]} for s in split]
+        assert not texts[0] & texts[1] and sum(map(len, split.values())) == 240
+        assert 5 <= len(texts[1]) <= 25
+        parts.append({e.question for e in split["validation"]})
+    assert parts[0] == parts[1]
+    prints = {
+        open_source(str(path), "train", Path(), None, f).fingerprint for f in (None, 0.1, 0.2)
+    }
+    assert len(prints) == 3
+
+
+def load(tmp_path: Path, **keys: Any) -> SquadData:
+    config = {"cache_dir": str(tmp_path / "cache"), "tokenizer": "embedded/albert-tiny", **keys}
+    return SquadData.load(config, HParams(model_config={}, max_seq_length=192, doc_stride=64))
+
+
+def test_what_the_splits_say(tmp_path, caplog):
+    opening = "town " * 70
+    context = "Zanto was built in Orvane. Zanto was loaded with salt."
+    rows = [
+        {"question": f"{opening}{end}?", "context": context, "answer": answer}
+        for end, answer in (("built where", "Orvane"), ("loaded with", "Zanto"))
+    ]
+    path = write(tmp_path / "long.csv", rows)
+    loaded = load(tmp_path, train=str(path), validation=str(path))
+    assert "2 of its 2 questions are in data.train" in caplog.text
+    lines = loaded.summary().lines
+    for said in ("1 answers stand more than once", "2 questions are cut to 64 tokens"):
+        assert said in lines["train"]
+    assert "cut" not in lines["validation"]
+    cut, whole = loaded.train.windows, loaded.validation.windows
+    asked = [[w.pack([i])["input_ids"].tolist() for i in (0, 1)] for w in (cut, whole)]
+    assert asked[0][0] == asked[0][1] and asked[1][0] != asked[1][1]
+    other = write(tmp_path / "other.csv", [{**rows[0], "question": "Why?"}])
+    caplog.clear()
+    load(tmp_path, train=str(path), validation=str(other))
+    assert caplog.text == ""
+
+
+LINE = "question,context,answer\n"
+MISTAKES = {
+    "answer.csv": (
+        f"{LINE}Who?,Ada did.,Bo\n",
+        "question 1: answer 'Bo' is not in its context; fix",
+    ),
+    "none.csv": ("question,context\nWho?,Ada did.\n", "question 1: no answers and not marked"),
+    "names.csv": ("Question,Text\nWho?,Ada\n", "no column 'question' (there: Question, Text); add"),
+    "twice.csv": (
+        "id,question,context,answer\n1,a,b,\n1,a,b,\n",
+        "question 1: another one has this",
+    ),
+    "text.csv": (f"{LINE}Who?,,Ada\n", "question 1: its context is empty"),
+    "empty.csv": (LINE, "no usable question in it; set data.train"),
+    "latin.csv": ("question,context\nWho?,\udce9\n", "not UTF-8 text; save it as UTF-8"),
+    "cut.jsonl": ('{"question": "a", "context": "b", "answer": ""}\n{', "line 2 is not JSON"),
+    "list.jsonl": ("[1]", "line 1: no column 'question'"),
+    "kind.jsonl": ('{"question": "a", "context": "b", "answer": 5}', "question 1: an answer needs"),
+    "start.jsonl": (
+        '{"question": "a", "context": "b", "answers": [{"text": "b", "answer_start": "0"}]}',
+        "question 1: an answer needs a text, and answer_start is a number",
+    ),
+    "bytes.parquet": ("PAR0", "not a Parquet file"),
+    "rows.json": ('[{"question": "a"}]', "not SQuAD JSON (no list 'data' at the top); give"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_file_is_one_line(name, tmp_path):
+    text, said = MISTAKES[name]
+    path = tmp_path / name
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError) as error:
+        read(path)
+    assert str(error.value).startswith(str(path)) and said in str(error.value)
+
+
+KEYS = {
+    "set exactly one of 'validation'": {"train": "a.csv"},
+    "set exactly one of 'validation' (a file": {
+        **{"train": "a.csv", "validation": "b.csv", "validation_fraction": 0.1}
+    },
+    "data.validation_fraction: 1.5 must be greater than 0 and less than 1": {
+        **{"train": "a.csv", "validation_fraction": 1.5}
+    },
+    "data.columns.questoin: unknown key; did you mean 'question'?": {
+        **{"train": "a.csv", "validation": "b.csv", "columns": {"questoin": "Frage"}}
+    },
+    "data.columns.question: 3; give the column's name as text": {
+        **{"train": "a.csv", "validation": "b.csv", "columns": {"question": 3}}
+    },
+}
+
+
+@pytest.mark.parametrize("said", KEYS)
+def test_a_mistake_in_the_keys_is_one_line(said):
+    with pytest.raises(UserError) as error:
+        parse_data_config(KEYS[said])
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_mistake_in_the_place_is_one_line(tmp_path):
+    for name, said in (("no.xlsx", "no such file"), ("no.parquet", "no such file; set data.train")):
+        with pytest.raises(UserError, match=said):
+            read(tmp_path / name)
+    for ending in ("csv", "jsonl"):
+        write(tmp_path / f"train.{ending}", ROWS)
+    with pytest.raises(UserError, match=r"train.jsonl, train.csv: which is data.train\? Name the"):
+        read(tmp_path)

@@ -1,0 +1,142 @@
+"""The commands of every page run, in the page's order; those of `det` are what `det` knows."""
+
+import argparse
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from determined import cli
+from determined.cli.cli import all_args_description
+
+from detalbert.squad import world
+from tests.cluster.planted import master
+from tests.conftest import ROOT, settings
+from tests.pages import commands, need, pages
+
+SHIPS = "The Zanto was loaded with pottery. The Belmira was loaded with salt."
+# A run of hours is cut to steps, a large text to that of the pages; all else is as on the page.
+SHORT = settings(max_steps=4, checkpoint_period=4, validation_period=4, num_workers=0)
+OTHERS = {
+    "configs/lm_local.yaml": ["--set", "data.documents=wiki.jsonl", "--set", "data.vocab_size=400"]
+    + ["--set", "data.validation_fraction=0.3"],
+    "configs/pretrain_local.yaml": [
+        "--set",
+        "data.text=wiki.jsonl",
+        "--set",
+        "data.vocab_size=400",
+    ],
+    "configs/pretrain_base.yaml": ["--set", "data.tokenizer=embedded/albert-tiny"],
+    "configs/local.yaml": ["--set", "data.max_train_examples=99"],
+}
+HOUR = "docs/your-questions.md"
+ON_PAGES = [page for page in pages() if page != HOUR and not all(map(need, commands(page)))]
+
+
+def shortened(command: str) -> str:
+    words = shlex.split(command, comments=True)
+    config = next((word for word in words if word in OTHERS), "")
+    if not config or "cluster." in command:
+        return command
+    more = OTHERS[config] + (SHORT if "-m pretrain " not in command else [])
+    return shlex.join(words + more).replace("step-00005000", "step-00000004")
+
+
+@pytest.fixture
+def checkout(tmp_path, local_run, lm_run, python, monkeypatch) -> Path:
+    """The repository with the files that the pages name, and `python` in the path."""
+    for path in ROOT.glob("[!.]*"):
+        if path.name not in ("runs", "README.md"):
+            (tmp_path / path.name).symlink_to(path)
+    shutil.copy(ROOT / "README.md", tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name, run in {"local": local_run.path, "squad": local_run.path, "lm": lm_run}.items():
+        (tmp_path / "runs" / name).symlink_to(run)
+    texts = [part for page in pages() for part in (ROOT / page).read_text().split("\n## ")]
+    (tmp_path / "book.txt").write_text("\n".join(texts[:9]))
+    (tmp_path / "wiki.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (tmp_path / "ships.txt").write_text(SHIPS)
+    (tmp_path / "fork.yaml").write_text("name: fork")
+    (tmp_path / "my-master.yaml").write_text(yaml.safe_dump(master("master-aws-modern.yaml")))
+    measured = json.loads((ROOT / "benchmarks" / "results" / "step-h100.json").read_text())
+    for name, count in {"bench": 1, "bench1": 1, "bench8": 8}.items():
+        measured["device"]["count"] = count
+        (tmp_path / f"{name}.json").write_text(json.dumps(measured))
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    torchrun = f'#!/bin/sh\nexec "{python}" -m torch.distributed.run "$@"'
+    for name, text in {"python": f'#!/bin/sh\nexec "{python}" "$@"', "torchrun": torchrun}.items():
+        (tmp_path / ".venv" / "bin" / name).write_text(text)
+        (tmp_path / ".venv" / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/.venv/bin:{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", ON_PAGES)
+def test_every_command_of_a_page_runs(page, checkout):
+    if page == "lm/README.md":  # it trains its own
+        (checkout / "runs" / "lm").unlink()
+    for command in commands(page):
+        if need(command) is None and "--serve" not in command:
+            line = ["bash", "-c", shortened(command)]
+            done = subprocess.run(line, cwd=checkout, capture_output=True, text=True, timeout=300)
+            placeholders = "master-aws-modern" in command  # to fill in: so says the page
+            said = f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            assert done.returncode == 2 * placeholders, said
+
+
+def test_every_command_of_det_is_one_that_det_knows(tmp_path, monkeypatch):
+    """By the parser of `det` itself, in the text of the pages, too."""
+    known = [line for page in pages() for line in commands(page) if line.startswith("det ")]
+    texts = [(ROOT / page).read_text() for page in pages()]
+    known += [line for text in texts for line in re.findall(r"`(det [^`]*[0-9][^`]*)`", text)]
+    known = [line for line in known if not line.startswith("det deploy ")]  # a parser of its own
+    assert len(known) > 15
+    for name in ("configs", "cluster"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / "fork.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    cli.add_args(parser, all_args_description)
+    for command in known:
+        filled = re.sub(r"\b(ID|N)\b", "7", command.partition(" > ")[0])
+        words = shlex.split(filled, comments=True)
+        assert parser.parse_args(words[1:]).func, command
+
+
+def test_a_new_users_hour(checkout):
+    """From a spreadsheet to an endpoint, by the page's commands, on 300 questions made here."""
+    for name, split, count in (("questions", "train", 300), ("new", "validation", 20)):
+        articles = world.generate(split, paragraphs=count // 4)["data"]
+        parts = [part for article in articles for part in article["paragraphs"]]
+        rows = [
+            [each["question"], part["context"], *(a["text"] for a in each["answers"][:1])]
+            for part in parts
+            for each in part["qas"]
+        ]
+        with (checkout / f"{name}.csv").open("w", newline="") as file:
+            header = ["question", "context", "answer"][: 2 + (name == "questions")]
+            csv.writer(file).writerows([header, *(row[: len(header)] for row in rows[:count])])
+    lines = [line for line in commands(HOUR) if need(line) is None]
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # a free port
+        port = listener.getsockname()[1]
+    lines = [line.replace("localhost:8000", f"localhost:{port}") for line in lines]
+    lines = [line.replace("--serve", f"--serve --port {port}") for line in lines]
+    hour = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines])
+    told: Any = {"capture_output": True, "text": True, "timeout": 590}
+    done = subprocess.run(["bash", "-c", hour], cwd=checkout, **told)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    scores = json.loads((checkout / "runs" / "mine" / "metrics.json").read_text())["best"]
+    assert 20 < scores["total"] < 80 and scores["f1"] > 50
+    with (checkout / "answers" / "predictions.csv").open(encoding="utf-8-sig") as file:
+        answers = list(csv.DictReader(file))
+    assert len(answers) == 20 and all(0 < float(row["probability"]) <= 1 for row in answers)
+    reply, _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index('{"question"') :])
+    assert reply["answer"] == "pottery"
