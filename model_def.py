@@ -33,8 +33,8 @@ from detalbert.training.workload import Workload
 
 # What a run reports of a validation; all of it is in SCORES beside the checkpoint.
 CHARTED = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "loss")
-# What it prints.
-SHOWN = tuple("exact f1 HasAns_exact HasAns_f1 NoAns_exact best_exact best_f1 loss".split())
+# What it prints, as far as a line has room.
+SHOWN = tuple("exact f1 HasAns_f1 NoAns_exact loss best_f1 HasAns_exact best_exact".split())
 
 
 class SquadTrial(PackedTrial[HParams, SquadRow]):
@@ -144,4 +144,5 @@ FINE_TUNING = Workload(
     metric="f1",
     shown=SHOWN,
     leaves="predictions, metrics and checkpoints",
+    use="python predict.py --model {} --data FILE (or --question, --serve, --export)",
 )

@@ -27,6 +27,7 @@ if "TORCHELASTIC_RUN_ID" in os.environ:
 import argparse
 import contextlib
 import logging
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -182,7 +183,7 @@ def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     """Log how the run ended after `done` steps, and its best scores. Rank 0 only."""
     if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
         metrics.write_metrics()
-    if done < cast(int, training.hparams.max_steps):
+    if done < cast(int, training.hparams.max_steps) and not metrics.loop.trial.early.reached:
         log.info("stopped after step %d; run the same command again to go on", done)
         return
     if best := metrics.best():
@@ -191,11 +192,16 @@ def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     if not (metrics.path / "predictions.json").is_file():  # nor beside the best checkpoint
         leaves = leaves.removeprefix("predictions, ")
     log.info("%s are in %s", leaves, metrics.path)
+    run = shlex.quote(str(metrics.path))
+    log.info("charts: tensorboard --logdir %s", run)
+    log.info("next: %s", training.workload.use.format(run))
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:
     """Train as a Determined trial, with config, hyperparameters and checkpoint from the master."""
     end_on_signals("; the trial resumes from its last checkpoint")
+    if os.environ.get("RANK", "0") == "0":
+        master.set_status("loading")
     config = experiment_config(info)
     workload = choose(config)
     hparams = workload.read(config, info.trial.hparams)
@@ -212,7 +218,10 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         if chief:
             master.keep_resolved(display.resolved(training, trial))
         loop.run()
-        if chief and trial.progress.done < trial.steps:
+        done = trial.progress.done == trial.steps or trial.early.reached
+        if chief:
+            master.set_status("done" if done else "stopped")
+        if chief and not done:
             log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
     # Outside the block, whose end waits for the thread that reports validations to the master.
     if chief and (best := master.best_validation()):

@@ -39,14 +39,11 @@ def set_step(context: pytorch.PyTorchTrialContext, step: int) -> None:
     context._current_batch_idx = step
 
 
-def register_version(model: Any, uuid: str, notes: str, metadata: dict[str, Any]) -> int:
-    """Add a checkpoint to `model`, a client.Model; return the version's number.
-
-    `Model.register_version` takes neither notes nor metadata.
+def register_version(model: Any, uuid: str, **facts: Any) -> int:
+    """Add a checkpoint to `model`, a client.Model; return the version's number. `facts` are
+    metadata, notes and comment (in the WebUI: description), which `Model.register_version` lacks.
     """
-    body = bindings.v1PostModelVersionRequest(
-        checkpointUuid=uuid, modelName=model.name, notes=notes, metadata=metadata
-    )
+    body = bindings.v1PostModelVersionRequest(checkpointUuid=uuid, modelName=model.name, **facts)
     made = bindings.post_PostModelVersion(model._session, body=body, modelName=model.name)
     return made.modelVersion.version
 
@@ -102,6 +99,9 @@ class TrialLoop(pytorch._PyTorchTrialController):
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the loop's position; begin anew if `state` is another trial's."""
         super()._load_state(state)
+
+    def _steps_until_complete(self, train_unit: pytorch.TrainUnit) -> int:
+        return 0 if self.trial.early.reached else super()._steps_until_complete(train_unit)
 
     def _step_batch(self) -> None:
         self.after_step()

@@ -185,6 +185,7 @@ LANGUAGE_MODEL = Workload(
     metric="loss",
     shown=SHOWN,
     leaves="metrics and checkpoints",
+    use="python predict.py --model {} --prompt TEXT (or --perplexity, --export)",
     smaller_is_better=("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte"),
     sharded=True,
 )

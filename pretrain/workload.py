@@ -37,5 +37,6 @@ PRETRAINING = Workload(
     metric="loss",
     shown=SHOWN,
     leaves="metrics and checkpoints",
+    use="python -m pretrain.score {} --config configs/finetune_pretrained.yaml",
     smaller_is_better=("loss", "mlm_loss", "sop_loss", "span_loss"),
 )

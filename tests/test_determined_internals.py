@@ -10,6 +10,7 @@ CONTEXT = pytorch.PyTorchTrialContext
 SIGNATURES = {
     LOOP._step_batch: ["self"],
     LOOP._stop_requested: ["self"],
+    LOOP._steps_until_complete: ["self", "train_unit"],
     LOOP._checkpoint: ["self", "already_exiting"],
     LOOP._load: ["self", "load_path"],
     LOOP._load_state: ["self", "state"],
@@ -26,7 +27,8 @@ SIGNATURES = {
 }  # fmt: skip
 # Where a name is called, or an attribute set that is read there.
 USES = {
-    LOOP: "_step_batch _stop_requested _checkpoint _load _save _ShouldExit should_stop".split(),
+    LOOP: "_step_batch _stop_requested _steps_until_complete _checkpoint _load _save _ShouldExit "
+    "should_stop".split(),
     CONTEXT: "_core _exp_conf _PyTorchDistributedDataParallel _current_batch_idx".split(),
     CHECKPOINTS: "_dist _storage_manager _upload_sharded _report_checkpoint".split(),
     determined.TrialInfo: ["_config"],

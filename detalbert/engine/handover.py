@@ -98,6 +98,7 @@ class Handover(pytorch.PyTorchCallback):
             checkpoint[f"{key}_state_dict"] = [x.state_dict() for x in getattr(self.context, key)]
         if "scaler_state_dict" in checkpoint:
             checkpoint["scaler_state_dict"] = self.trained.scaler.state_dict()
+        checkpoint.get("callbacks", {}).pop("early_stopping", None)
         self._say("warm start", "another trial's weights; optimizer and schedule begin anew")
 
     def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:

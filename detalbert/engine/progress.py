@@ -12,6 +12,7 @@ from determined import pytorch
 from detalbert.waiting import Wait, clock, waiting
 
 log = logging.getLogger(__name__)
+LINE = 100 - len("INFO: ")  # characters of a line that the WebUI shows unbroken at 1280 pixels
 SETTLED = 5  # steps of a start, after its first report, before it says how long the rest takes
 
 
@@ -58,7 +59,7 @@ class Progress(pytorch.PyTorchCallback):
             log.warning("%d step(s) had no finite gradient and changed nothing", skipped)
         facts = {
             "loss": f"{avg_metrics['loss']:.4f}",
-            "lr": f"{avg_metrics['learning_rate']:.2e}",
+            "lr": f"{avg_metrics['learning_rate_1e6'] / 1e6:.2e}",
             "windows/s": f"{avg_metrics['examples_per_second']:.1f}",
         }
         for name, metric, digits in (("mfu", "mfu", 2), ("GiB", "memory_gib", 1)):
@@ -75,7 +76,7 @@ class Progress(pytorch.PyTorchCallback):
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
         style = format_table if sys.stderr.isatty() else format_scores
-        self.say(f"validation at step {self.done}:  {style(metrics, self.shown)}")
+        self.say(style(metrics, self.shown, f"validation at step {self.done}:"))
         self.resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
@@ -90,13 +91,19 @@ class Progress(pytorch.PyTorchCallback):
             log.info("%s", line)
 
 
-def format_scores(metrics: Mapping[str, float], shown: Sequence[str]) -> str:
-    """Format the validation metrics named in `shown`, in this order: "exact 83.67  f1 84.27"."""
-    return "  ".join(f"{name} {metrics[name]:.2f}" for name in shown if name in metrics)
+def format_scores(metrics: Mapping[str, float], shown: Sequence[str], head: str) -> str:
+    """Return `head` and the validation metrics named in `shown`, in this order, as many as fit a
+    line of the WebUI: "validation at step 9:  exact 83.67  f1 84.27".
+    """
+    line = head
+    for name in shown:
+        if name in metrics and len(longer := f"{line}  {name} {metrics[name]:.2f}") <= LINE:
+            line = longer
+    return line
 
 
-def format_table(metrics: Mapping[str, float], shown: Sequence[str]) -> str:
-    """Format the validation metrics named in `shown` as a table of names and numbers."""
+def format_table(metrics: Mapping[str, float], shown: Sequence[str], head: str) -> str:
+    """Return `head`, and below it the metrics named in `shown` as a table of names and numbers."""
     table = [(name.rjust(6), f"{metrics[name]:.2f}") for name in shown if name in metrics]
-    head = "  ".join(name for name, _ in table)
-    return f"\n{head}\n" + "  ".join(value.rjust(len(name)) for name, value in table)
+    names = "  ".join(name for name, _ in table)
+    return f"{head}\n{names}\n" + "  ".join(value.rjust(len(name)) for name, value in table)

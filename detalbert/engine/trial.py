@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import determinism, optim
+from detalbert.engine.early_stopping import EarlyStopping
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
 from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import RowLoader, default_workers
@@ -90,8 +91,9 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.utilization = self._prepare_utilization()
         first = context.get_initial_batch()
         self.progress = Progress(self.steps, first, self.rank == 0, shown)
-        metric = context.get_experiment_config()["searcher"]["metric"]
-        self.charts = Charts({*charted, metric}, self.meter, first)
+        searcher = context.get_experiment_config()["searcher"]
+        self.charts = Charts({*charted, searcher["metric"]}, self.meter, first)
+        self.early = EarlyStopping(searcher, hparams.early_stopping, self.rank == 0)
         self.profile = self._prepare_profile()
         # The loaders repeat, deal and skip by themselves, and rows move to the device one by one.
         context.experimental.disable_dataset_reproducibility_checks()
@@ -102,6 +104,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             "handover": self.handover,
             "progress": self.progress,
             "charts": self.charts,  # after the progress, which shows more
+            "early_stopping": self.early,
             "profile": self.profile,
         }
 
@@ -178,7 +181,8 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
             self.scaler.update()
         # The loss stays on the device until a report: a returned tensor would block at every step.
-        return {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+        # In millionths, as the WebUI's axes have two decimals.
+        return {"learning_rate_1e6": 1e6 * self.optimizer.param_groups[0]["lr"]}
 
     def check_weights(self, step: int) -> None:
         """Raise Diverged on all ranks if a weight is not finite on any. Collective."""

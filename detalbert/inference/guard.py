@@ -7,11 +7,13 @@ trusts its network; its requests then carry that name.
 import hmac
 import os
 import re
+import socket
 import time
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
@@ -21,15 +23,34 @@ from detalbert.errors import UserError, first_line
 from detalbert.inference import web
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+ANYWHERE = ("0.0.0.0", "::")  # hosts to serve on that are all addresses of this machine
 OPEN = ("/", "/health")  # asked for without the token: the page holds nothing, and asks for it
+PROBES = ("/health", "/metrics")  # for load balancers and monitors, by any name
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _find_token = HTTPBearer(auto_error=False)
 
 
 def served_names(host: str, names: Iterable[str]) -> frozenset[str]:
-    """Return the Host headers of a server on `host`: loopback's names, its own and `names`."""
-    own = f"[{host}]" if ":" in host else host
-    return LOOPBACK | {name.lower() for name in (own, *names)}
+    """Return the Host headers of a server on `host`: loopback's names, its own and `names`; of one
+    on all addresses also the machine's, and its host name.
+    """
+    own = [host]
+    if host in ANYWHERE:
+        addresses = [each for card in psutil.net_if_addrs().values() for each in card]
+        families = socket.AF_INET, socket.AF_INET6
+        # A link-local IPv6 address has its interface behind a %, which no Host header has.
+        own += [each.address.split("%")[0] for each in addresses if each.family in families]
+        own += [socket.gethostname(), socket.getfqdn()]
+    own = [f"[{name}]" if ":" in name else name for name in own]
+    return LOOPBACK | {name.lower() for name in (*own, *names)}
+
+
+def describe_access(host: str, names: frozenset[str], token: str | None) -> str:
+    """Return who may ask a server on `host`, by `served_names`."""
+    who = f"whoever reaches it as {', '.join(sorted(names - LOOPBACK - {'0.0.0.0', '[::]'}))}"
+    if {host, f"[{host}]"} & LOOPBACK:
+        who = "programs on this machine"
+    return f"{who} may ask, {'with the token' if token else 'without a token'}"
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:
@@ -107,7 +128,7 @@ class Guard:
         """Return 421 for another Host, 401 without the token, else None."""
         hosts = request.headers.getlist("host")
         name = re.sub(r":\d+$", "", hosts[0].strip().lower()) if len(hosts) == 1 else ""
-        if name not in self.names:
+        if name not in self.names and request.url.path not in PROBES:
             return web.problem(421, f"not served under {name[:80]!r}; see --host-name")
         if self.token is None or request.url.path in OPEN:
             return None

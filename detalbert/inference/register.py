@@ -67,7 +67,8 @@ def register(checkpoint: Any, name: str) -> str:
         if version.checkpoint and version.checkpoint.uuid == checkpoint.uuid:
             there = f"as version {version.model_version}"
             return f"{name} has this checkpoint already, {there}: {shown}"
-    number = register_version(model, checkpoint.uuid, markdown_table(facts), facts)
+    texts = {"comment": shown, "notes": markdown_table(facts)}
+    number = register_version(model, checkpoint.uuid, **texts, metadata=facts)
     return f"{name} version {number}: {shown}\npython predict.py --model model:{name}:{number}"
 
 
@@ -78,6 +79,7 @@ def describe_checkpoint(checkpoint: Any) -> dict[str, Any]:
     facts = {"steps": (checkpoint.metadata or {}).get("steps_completed")}
     training = checkpoint.training
     facts |= ((training and training.validation_metrics) or {}).get("avgMetrics") or {}
+    facts.pop("batches", None)  # the steps, by Determined's name
     folder = fetch(checkpoint.uuid)
     facts |= read_json(folder / SCORES)
     facts[THRESHOLD] = read_json(folder / "load_data.json").get("hparams", {}).get(THRESHOLD)

@@ -19,11 +19,11 @@ from pydantic import BaseModel, Field
 from detalbert.errors import UserError
 from detalbert.inference import web
 from detalbert.inference.batching import Batcher, Waiting
-from detalbert.inference.guard import LOOPBACK, Guard, served_names
+from detalbert.inference.guard import LOOPBACK, Guard, describe_access, served_names
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import Reply
 from detalbert.processes import STOP_SIGNALS
-from detalbert.squad.question_stream import check_text
+from detalbert.squad.question_stream import MAX_QUESTION, check_text
 
 # The page is one file: it takes nothing from elsewhere and talks to this server alone.
 PAGE = Path(__file__).with_name("page.html")
@@ -63,8 +63,10 @@ def make_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Return 200 as long as requests are answered."""
-        return {"status": "ok", "model": trained.model.config.model_type}
+        """Return 200 as long as requests are answered, with the model and its limits."""
+        kind = trained.model.config.model_type
+        facts = {"model": kind, "name": Path(trained.hparams.model or kind).name}
+        return {"status": "ok", **facts, "max_question": MAX_QUESTION, "max_context": web.CONTEXT}
 
     @app.post("/answer", response_model=Reply, responses=responses)
     async def answer(asked: Ask, request: Request) -> Any:
@@ -119,14 +121,14 @@ def serve(
         token: bearer token that clients must send, if any.
     """
     listener = web.listen(*address)
-    app = make_app(trained, threshold, served_names(address[0], names), token)
+    served = served_names(address[0], names)
+    app = make_app(trained, threshold, served, token)
     server = web.make_server(app)
     for number in STOP_SIGNALS:  # uvicorn's own handlers hand them on to these at the end
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    here = token is not None or host in ("127.0.0.1", "::1")
-    word = "" if here else "; without --token whoever reaches it may ask"
-    print(f"serving on {url} (the endpoint: /openapi.json); Ctrl-C ends it{word}", flush=True)
+    access = describe_access(host, served, token)
+    print(f"serving on {url} (the endpoint: /openapi.json): {access}; Ctrl-C ends it", flush=True)
     server.run(sockets=[listener])
     print("stopped")

@@ -8,6 +8,7 @@ answers the rest. At the end rank 0 joins the parts to the files that one proces
 
 import itertools
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -37,8 +38,10 @@ from detalbert.training.checkpoints import find_fault
 from detalbert.training.uploads import UploadedParts
 
 PERIOD = 300.0  # seconds between checkpoints
+SAID = 30.0  # seconds between lines that say how far it is
 ASKED = "asked.json"  # in a checkpoint: what its parts are answers to
 PREDICTIONS = "predictions.json"
+log = logging.getLogger(__name__)
 
 
 def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) -> None:
@@ -56,6 +59,9 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) 
     ):
         distributed = context.distributed
         set_threads(threads, distributed)
+        if distributed.rank == 0:
+            context.train.set_status("loading")
+            log.info("loading the model %s and the questions of %s", name, data)
         on_gpu = torch.cuda.is_available()
         device = torch.device("cuda", distributed.local_rank) if on_gpu else torch.device("cpu")
         folder = find(name)
@@ -124,6 +130,8 @@ class _Job:
 
     def run(self, answers: Iterator[tuple[int, Answered]]) -> None:
         """Answer and save until all is answered, or the master preempts the trial."""
+        asked = f"{self.asked['total']:,} questions in {self.parts} parts"
+        self.say(f"answering {asked} on {self.distributed.size} slot(s)", "answering")
         while True:
             everywhere = self.distributed.allgather(self._answer(answers))
             self._store()
@@ -132,6 +140,7 @@ class _Job:
             if any(stopped for _, stopped in everywhere):
                 if self.chief:
                     self.context.preempt.acknowledge_preemption_signal()
+                    self.context.train.set_status("stopped")
                 return
         if self.chief:
             self._join()
@@ -149,8 +158,10 @@ class _Job:
             del values["examples"]
             write_json(self.own / _name(number), values)
             if self.chief:
-                mine = len(list(self.own.iterdir())) * self.distributed.size
-                self.context.train.report_progress(min(1.0, mine / self.parts))
+                done = min(self.parts, len(list(self.own.iterdir())) * self.distributed.size)
+                self.context.train.report_progress(done / self.parts)
+                if time.monotonic() > self.said + SAID:
+                    self.say(f"about {done} of {self.parts} parts are answered")
         return False, False
 
     def _store(self) -> None:
@@ -182,7 +193,9 @@ class _Job:
         if metrics:
             self.context.train.report_validation_metrics(steps, metrics)
             self.say(score_table(metrics))
-        self.say(f"predictions are in checkpoint {stored}: det checkpoint download {stored}")
+        self.say(
+            f"predictions are in checkpoint {stored}: det checkpoint download {stored}", "done"
+        )
 
     def _read(self, parts: Path) -> Iterator[Answered]:
         questions = iter(self.opened()[0])
@@ -192,9 +205,12 @@ class _Job:
             examples = list(itertools.islice(questions, CHUNK))
             yield Answered(examples, losses=losses, **values)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, state: str | None = None) -> None:
+        self.said = time.monotonic()
         if self.chief:
-            print(text, flush=True)
+            log.info("%s", text)
+        if self.chief and state:
+            self.context.train.set_status(state)
 
 
 def _check(path: Path, checkpoint: str) -> None:

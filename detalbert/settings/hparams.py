@@ -91,6 +91,8 @@ class StepHParams(Section):
     num_workers: int | None = limited(None, least=0)
     checkpoint_period: int | None = limited(None, above=0)  # default: once per epoch
     validation_period: int | None = limited(None, above=0)  # default: once per epoch
+    # Ends the run after so many validations without a better `searcher.metric`; default: never.
+    early_stopping: int | None = limited(None, above=0)
     reporting_period: int = limited(10, above=0)
     profile_steps: int = limited(0, least=0)  # rank 0 traces so many after a warm-up
     spot_notice: bool = False  # watch for EC2's notice that it takes the machine back

@@ -197,6 +197,8 @@ class ShardedController(Controller):
             trial.schedule.load_state_dict(kept)
             if state["scaler"]:
                 trial.scaler.load_state_dict(state["scaler"])
+            if early := state["callbacks"].get("early_stopping"):  # older ones have none
+                trial.early.load_state_dict(early)
         self.load_state(state["trial"] if self._same else {})
 
     def _wants_all(self, state: dict[str, Any]) -> bool:

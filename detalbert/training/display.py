@@ -1,6 +1,5 @@
 """Log lines at the start and the end of a run."""
 
-import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,6 @@ def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str |
     for name, text in describe(trial).items():
         log.info("%-14s%s", name, text)
     warn_of_a_cpu(trial)
-    log.info("hyperparameters: %s", json.dumps(training.config["hyperparameters"]))
 
 
 def warn_of_a_cpu(trial: StepTrial) -> None:
@@ -109,4 +107,4 @@ def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
 
 def say_end(best: Mapping[str, float], shown: Sequence[str]) -> None:
     """Log the best validation of a finished run."""
-    log.info("best validation (step %d):  %s", best["steps"], format_scores(best, shown))
+    log.info("%s", format_scores(best, shown, f"best validation (step {best['steps']:.0f}):"))

@@ -1,5 +1,7 @@
 """Calls to the Determined master from inside a task, besides those by Determined itself."""
 
+import contextlib
+import json
 import logging
 from typing import Any, cast
 
@@ -34,9 +36,16 @@ def trial() -> dict[str, Any]:
     return call("get", f"/api/v1/trials/{task().trial.trial_id}")["trial"]
 
 
+def set_status(state: str) -> None:
+    """Show `state` as the trial's runner state; it stays the last one if the request fails."""
+    with contextlib.suppress(Exception):  # no common base, see `call`
+        path = f"/api/v1/trials/{task().trial.trial_id}/runner/metadata"
+        call("post", path, json={"state": state})
+
+
 def keep_resolved(resolved: dict[str, Any]) -> None:
     """Store all values that the run uses as the run's metadata, for the WebUI, with the commits of
-    its hub names, for a restart. If the master does not accept them, a warning is logged.
+    its hub names, for a restart. If the master does not accept them, a warning lists them.
     """
     number, path = _metadata()
     resolved = masked({**resolved, "commits": hub.commits} if hub.commits else resolved)
@@ -46,8 +55,8 @@ def keep_resolved(resolved: dict[str, Any]) -> None:
             merged = {**kept, **resolved}  # a call replaces all, what others wrote included
             call("post", path, json={"runId": number, "metadata": merged})
     except Exception as error:  # no common base, see `call`
-        said = "the master does not keep the resolved config (%s); it is in this log only"
-        log.warning(said, first_line(error))
+        said = "the master does not keep the resolved config (%s): %s"
+        log.warning(said, first_line(error), json.dumps(resolved))
 
 
 def kept_commits() -> dict[str, str]:

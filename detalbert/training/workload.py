@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from determined import pytorch
 
@@ -17,8 +17,8 @@ from detalbert.settings.sections import Parsers
 # These change how a run is carried out, or at most its rounding, not what it computes. `epochs` is
 # spelled out as `max_steps`.
 FREE = set(
-    "activation_checkpointing allreduce_dtype checkpoint_period compile epochs layout num_workers "
-    "max_tokens_per_forward profile_steps reporting_period spot_notice threads "
+    "activation_checkpointing allreduce_dtype checkpoint_period compile early_stopping epochs "
+    "layout num_workers max_tokens_per_forward profile_steps reporting_period spot_notice threads "
     "validation_period".split()
 )
 
@@ -46,6 +46,7 @@ class Workload(NamedTuple):
     metric: str  # the searcher's, where the config names none
     shown: tuple[str, ...]  # of a validation, in what a run prints
     leaves: str  # what is in the output directory
+    use: str  # command for a trained model, with {} for the run's output directory
     smaller_is_better: tuple[str, ...] = ("loss",)  # of which metrics
     sharded: bool = False  # whether a model is split over the processes
 
@@ -92,6 +93,12 @@ class Training(NamedTuple):
             checkpoint_period=hparams.checkpoint_period or epoch,
             validation_period=hparams.validation_period or epoch,
         )
+        validations = math.ceil(steps / cast(int, hparams.validation_period))
+        if (hparams.early_stopping or 0) >= validations:
+            raise UserError(
+                f"hyperparameters.early_stopping: {hparams.early_stopping} validations without a "
+                f"better one, and the run has {validations}; lower it, or validation_period"
+            )
         config = {**config, "hyperparameters": dataclasses.asdict(hparams)}
         return cls(workload, config, hparams, data)
 

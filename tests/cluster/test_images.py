@@ -98,7 +98,7 @@ def test_a_warm_start_takes_the_weights_alone(ran, branch):
     trained = ran.master.reports("validation")[-1]["metrics"]
     assert before["metrics"] == {**trained, **{name: before["metrics"][name] for name in counted}}
     rates = [
-        [report["metrics"]["learning_rate"] for report in heard.reports("training")]
+        [report["metrics"]["learning_rate_1e6"] for report in heard.reports("training")]
         for heard in (master, ran.master)
     ]
     assert rates[0] == rates[1] and min(rates[0]) > 0

@@ -22,9 +22,19 @@ def test_every_config_names_one_image_that_these_gpus_and_drivers_run():
             torch = re.fullmatch(r"pytorch/pytorch:(.*)-cuda12\.6-cudnn9-devel", image)[1]
             assert tuple(map(int, torch.split(".")[:2])) >= (2, 10)
             assert f"ARG BASE={image}\n" in (ROOT / "cluster" / "Dockerfile").read_text()
-        assert environment["environment_variables"][0] == "PIP_BREAK_SYSTEM_PACKAGES=1", path.name
+        said = ["PIP_BREAK_SYSTEM_PACKAGES=1", "PIP_ROOT_USER_ACTION=ignore"]
+        assert environment["environment_variables"][:2] == said, path.name
     for path in (ROOT / "cluster").iterdir():  # `image.cuda=` changes nothing on CPU slots
         assert path.is_dir() or b"image.cuda=" not in path.read_bytes(), path.name
+
+
+def test_what_the_webui_shows_of_a_config():
+    """Few labels, no two configs with the same; a search whose pages open on trained values."""
+    configs = {path.name: experiment(path.name) for path in CONFIGS}
+    labels = {name: tuple(config["labels"]) for name, config in configs.items()}
+    assert len(set(labels.values())) == len(labels) and max(map(len, labels.values())) <= 2
+    searches = [config for config in configs.values() if config["searcher"]["name"] != "single"]
+    assert searches and not any(config.get("perform_initial_validation") for config in searches)
 
 
 def policies_of(name: str) -> dict[str, dict[str, str]]:

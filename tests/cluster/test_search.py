@@ -30,6 +30,22 @@ def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial
     assert len(said) == 1 and "after step 8 (STATE_STOPPING_COMPLETED)" in said[0]
 
 
+PATIENT = {"max_steps": 60, "early_stopping": 2, "validation_period": 6, "entrypoint": LAUNCHED}
+
+
+@pytest.mark.parametrize("trial", [PATIENT], indirect=True)
+def test_a_trial_of_two_slots_that_stops_early_is_complete(trial):
+    """The loss falls, and the greatest is wanted; nobody is told to stop."""
+    trial.config["searcher"] = {"name": "single", "metric": "loss", "smaller_is_better": False}
+    with trial.master(slots=(2,)) as master:
+        done = trial.run(master)
+    assert [report["steps"] for report in master.reports("validation")] == [6, 12, 18]
+    assert steps_of(master.checkpoints)[-1] == 18
+    assert (master.states[-1], master.acknowledged) == ("done", 0)
+    said = "[rank=0] INFO: stopped early: no better loss in 2 validations; the run is complete\n"
+    assert done.stderr.count(said) == 1
+
+
 def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
     alone = SimpleNamespace(rank=0, broadcast=lambda state: state)
     preempt = SimpleNamespace(should_preempt=lambda acknowledge: False)

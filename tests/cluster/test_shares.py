@@ -48,7 +48,12 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     assert 0 < len(list((trial.storage / cut.uuid).glob("part-*.json"))) == steps < PARTS
     with trial.master(slots=(2,)) as master:
         done = trial.run(master, checkpoint=cut.uuid, steps=steps)
-    assert f"{steps} of {PARTS} parts are answered already" in done.stdout
+    assert f"{steps} of {PARTS} parts are answered already\n" in done.stderr
+    said = [line.removeprefix("[rank=0] ") for line in done.stderr.splitlines()]
+    asked = f"answering {(PARTS - 1) * CHUNK + 100:,} questions in {PARTS} parts on 2 slot(s)"
+    assert f"INFO: loading the model {model} and the questions of {questions}" in said
+    assert f"INFO: {asked}" in said and "INFO: best threshold  " in "\n".join(said)
+    assert (master.states[0], master.states[-1]) == ("loading", "done")
     assert steps_of(master.checkpoints) == [PARTS, PARTS + 1] and master.acknowledged == 0
     newest = master.checkpoints[-1]
     for file in (tmp_path / "alone").glob("*.json"):
@@ -56,7 +61,7 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     (validation,) = master.reports("validation")
     assert validation["steps"] == PARTS + 1 and master.progress[-1] == 1.0
     assert validation["metrics"] == json.loads((tmp_path / "alone" / "metrics.json").read_text())
-    assert f"det checkpoint download {newest.uuid}" in done.stdout
+    assert f"det checkpoint download {newest.uuid}" in done.stderr
 
 
 def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path):

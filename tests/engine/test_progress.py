@@ -1,5 +1,6 @@
 """What the chief says: exact lines on a clock of the test's own."""
 
+import importlib
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,9 @@ from detalbert import waiting
 from detalbert.engine import progress
 from detalbert.engine.progress import Progress, format_scores
 from detalbert.log import start_logging
+from detalbert.training.display import say_end
 
-METRICS = {"loss": 1.23456, "learning_rate": 0.00123, "examples_per_second": 12.34}
+METRICS = {"loss": 1.23456, "learning_rate_1e6": 1230.0, "examples_per_second": 12.34}
 
 
 @pytest.fixture
@@ -106,4 +108,16 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
         "INFO:  83.67       2.00",
     ]
     metrics = {"f1": 84.267, "exact": 83.671, "total": 5.0}  # scores come in the order asked for
-    assert format_scores(metrics, ["exact", "f1", "HasAns_f1"]) == "exact 83.67  f1 84.27"
+    line = format_scores(metrics, ["exact", "f1", "HasAns_f1"], "step 9:")
+    assert line == "step 9:  exact 83.67  f1 84.27"
+
+
+@pytest.mark.parametrize("workload", ["model_def", "pretrain.trial", "lm.trial"])
+def test_a_validation_fits_a_line(workload: str, capsys: Any) -> None:
+    """In the WebUI at 1280 pixels, level included, with the first of the scores at their widest."""
+    start_logging()
+    names = importlib.import_module(workload).SHOWN
+    say_end({"steps": 132_198, **dict.fromkeys(names, 100.0)}, names)
+    (line,) = capsys.readouterr().err.splitlines()
+    wanted = f"INFO: best validation (step 132198):  {names[0]} 100.00  {names[1]} 100.00"
+    assert line.startswith(wanted) and 80 < len(line) <= 100

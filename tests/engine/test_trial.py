@@ -73,7 +73,7 @@ def test_what_determined_is_told(tiny_config: Path, monkeypatch: pytest.MonkeyPa
         model = nn.Linear(1, 1)
         assert context._PyTorchDistributedDataParallel(model) is model  # no wrapper
         assert not trial.scaler.is_enabled()  # fp16 alone wants one
-        names = {"handover", "progress", "charts", "profile", "answers"}
+        names = {"handover", "progress", "charts", "early_stopping", "profile", "answers"}
         assert trial.build_callbacks().keys() == names
         assert trial.progress.chief and (trial.progress.steps, trial.progress.done) == (12, 0)
         batch = first_batch(trial)
@@ -82,7 +82,7 @@ def test_what_determined_is_told(tiny_config: Path, monkeypatch: pytest.MonkeyPa
         assert trial.row_flops(batch[0]) is None
         for rate in (0.0, 0.5):
             trial.optimizer.param_groups[0]["lr"] = rate
-            assert trial.train_batch(batch, 0, 0) == {"learning_rate": rate}
+            assert trial.train_batch(batch, 0, 0) == {"learning_rate_1e6": 1e6 * rate}
         assert trial.utilization is None  # no GPU here
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 PCIe")
         wrapping, gpu = [], SimpleNamespace(type="cuda")

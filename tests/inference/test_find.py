@@ -130,6 +130,7 @@ def test_the_registry_has_the_best_with_its_scores(master: CheckpointMaster, cap
     assert sent["checkpointUuid"] == BEST and sent["modelName"] == "squad-albert"
     kept = json.loads((find.CACHE / BEST / "scores.json").read_text())
     assert sent["metadata"] == {**kept, "steps": 1, "null_score_diff_threshold": 0.0}
+    assert sent["comment"] == first.removeprefix("squad-albert version 1: ")
     assert f"| best_f1_thresh | {kept['best_f1_thresh']:.6g} |" in sent["notes"]
     assert register.main(["experiment:3", "--as", "squad-albert"]) == 0  # again: nothing is added
     assert "as version 1" in capsys.readouterr().out and len(master.models["squad-albert"]) == 1

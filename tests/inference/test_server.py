@@ -74,6 +74,7 @@ def start(python: str, *words: Any) -> tuple[subprocess.Popen, int, psutil.Proce
     process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
     line = process.stdout.readline()
     assert "serving on http://127.0.0.1:" in line, process.stderr.read()
+    assert "): programs on this machine may ask, without a token; Ctrl-C ends it" in line
     port = int(line.split("127.0.0.1:")[1].split()[0])
     open_here = (x for x in psutil.net_connections("tcp4") if x.laddr[1] == port)
     pid = next(x.pid for x in open_here if x.status == psutil.CONN_LISTEN)

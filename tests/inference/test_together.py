@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -9,14 +10,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from detalbert.engine.evaluation import evaluate_row
 from detalbert.errors import UserError
-from detalbert.inference import answering, batching
-from detalbert.inference.guard import read_token, served_names
+from detalbert.inference import answering, batching, web
+from detalbert.inference.guard import LOOPBACK, describe_access, read_token, served_names
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask, ask_together
 from detalbert.squad.question_stream import read_questions
@@ -144,12 +147,35 @@ OTHERS = "evil.example ask.example.evil.example 127.0.0.1.evil.example localhost
 
 def test_only_its_own_names_are_served(port: int) -> None:
     for host in [*SERVED.split(), *OTHERS.split(), "localhost:b", ""]:
-        for path in ("/", "/health"):
-            status, _, body = get(port, path, Host=host)
-            if host in SERVED.split():
+        for path in ("/", "/openapi.json", "/health"):
+            status, _, body = get(port, path, Host=host, Authorization="Bearer secret")
+            if host in SERVED.split() or path == "/health":
                 assert status == 200, host
             else:
                 assert status == 421 and b"not served under" in body, host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_server_on_all_addresses_has_the_machines_names(host: str, monkeypatch: Any) -> None:
+    card = {
+        "eth0": [
+            SimpleNamespace(family=socket.AF_INET, address="10.1.2.3"),
+            SimpleNamespace(family=socket.AF_INET6, address="fe80::A%eth0"),
+            SimpleNamespace(family=psutil.AF_LINK, address="aa:bb:cc:dd:ee:ff"),
+        ]
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: card)
+    monkeypatch.setattr(socket, "gethostname", lambda: "Box")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "box.example")
+    own = {"10.1.2.3", "[fe80::a]", "box", "box.example"}
+    names = served_names(host, ["api.example"])
+    assert names - LOOPBACK - {"0.0.0.0", "[::]"} == own | {"api.example"}
+    who = "10.1.2.3, [fe80::a], api.example, box, box.example"
+    said = f"whoever reaches it as {who} may ask, without a token"
+    assert describe_access(host, names, None) == said
+    assert own.isdisjoint(served_names("192.0.2.1", []))
+    said = "programs on this machine may ask, with the token"
+    assert describe_access("127.0.0.1", LOOPBACK, "secret") == said
 
 
 def test_only_with_the_token_it_answers(port: int) -> None:
@@ -160,7 +186,9 @@ def test_only_with_the_token_it_answers(port: int) -> None:
         for path in ("/answer", "/answers", "/nowhere"):
             status, _, said = send(port, ASKED, path, **headers)
             assert status == 401 and "Authorization: Bearer TOKEN" in said["error"], given
-    assert get(port, "/metrics")[0] == 401
+    assert get(port, "/metrics")[0] == get(port, "/metrics", Host="probe.example")[0] == 401
+    metered = get(port, "/metrics", Host="probe.example", Authorization="Bearer secret")
+    assert metered[0] == 200
     assert get(port, "/")[0] == get(port, "/health")[0] == 200
 
 
@@ -180,7 +208,10 @@ def test_the_token_may_be_in_a_file_or_the_environment(tmp_path: Path, monkeypat
 
 def test_what_is_counted(model: Trained) -> None:
     with serving_here(model) as port:
-        assert json.loads(get(port, "/health")[2]) == {"status": "ok", "model": "albert"}
+        assert json.loads(get(port, "/health")[2]) == {
+            **{"status": "ok", "model": "albert", "name": "albert-tiny"},
+            **{"max_question": 10_000, "max_context": web.CONTEXT},
+        }
         for asked in (*[ASKED] * 3, {"question": "a"}):
             send(port, asked)
         get(port, "/etc/passwd")
