@@ -103,7 +103,7 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
     assert call().set_postfix(facts) in bar.mock_calls and bar.mock_calls[-1] == call().close()
     (table,) = above
     assert table.splitlines() == [
-        "INFO: validation at step 45:  ",
+        "INFO: validation at step 45:",
         "INFO:  exact  HasAns_f1",
         "INFO:  83.67       2.00",
     ]
