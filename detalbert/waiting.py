@@ -79,7 +79,7 @@ class Wait:
         return f"{text} {unit}" if some is None else text
 
     def _watch(self) -> None:
-        while not self._ended.wait(1.0 if self.bar else max(0.1, PERIOD - silence())):
+        while not self._ended.wait(max(0.1, PERIOD - silence()) if self.bar is None else 1.0):
             if self.bar is not None:
                 self._draw(self.bar)
             elif _running[-1:] == [self] and silence() >= PERIOD:

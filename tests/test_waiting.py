@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
+from tqdm import tqdm
 
 import data
 from detalbert import hub, log, waiting
@@ -144,7 +145,7 @@ def test_a_slow_hub_is_never_silent(kind: str, clock: Clock, monkeypatch: Any) -
 
 
 def test_a_terminal_has_a_bar_and_other_ranks_nothing(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     bar = Mock()
     monkeypatch.setattr(waiting, "tqdm", bar)
@@ -157,10 +158,15 @@ def test_a_terminal_has_a_bar_and_other_ranks_nothing(
     assert bar.mock_calls == [made, call().refresh(), call().refresh(), call().close()]
     assert bar.return_value.n == 15
     bar.reset_mock()
+    monkeypatch.setattr(waiting, "tqdm", tqdm)
+    with waiting.waiting("loading"):  # a real bar, without a total
+        clock.sleep(1)
+    assert "loading: 00:" in capsys.readouterr().err
+    clock.lines.clear()
     monkeypatch.setitem(os.environ, "RANK", "1")
     with waiting.waiting("nothing"):
         pass
-    assert bar.mock_calls == [] and len(clock.lines) == 1
+    assert bar.mock_calls == [] and clock.lines == []
 
 
 @pytest.mark.parametrize(

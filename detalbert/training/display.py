@@ -43,8 +43,8 @@ def warn_of_a_cpu(trial: StepTrial) -> None:
     if trial.context.device.type != "cpu":
         return
     parameters = sum(p.numel() for p in trial.model.parameters())
-    asked = {"compile: true": trial.hparams.compile, "fp16": trial.hparams.precision == "fp16"}
-    asked[f"{parameters / 1e6:,.0f} M parameters"] = parameters > 100e6
+    large = f"{parameters / 1e6:,.0f} M parameters"
+    asked = {"compile: true": trial.hparams.compile, large: parameters > 100e6}
     if found := [name for name, holds in asked.items() if holds]:
         said = "no GPU, and a config for one (%s): a step may take minutes; see configs/local.yaml"
         log.warning(said, ", ".join(found))

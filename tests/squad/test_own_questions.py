@@ -174,6 +174,7 @@ def load(tmp_path: Path, **keys: Any) -> SquadData:
 
 
 def test_what_the_splits_say(tmp_path, caplog):
+    caplog.set_level("WARNING")
     opening = "town " * 70
     context = "Zanto was built in Orvane. Zanto was loaded with salt."
     rows = [
