@@ -175,8 +175,8 @@ def train_locally(
     if not chief:
         return 0
     conclude(training, metrics, done)
-    stopped = stops.reason and done < cast(int, training.hparams.max_steps)
-    return stops.status if stopped else 0
+    complete = done == training.hparams.max_steps or loop.trial.early.reached
+    return stops.status if stops.reason and not complete else 0
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
