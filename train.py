@@ -194,7 +194,8 @@ def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     log.info("%s are in %s", leaves, metrics.path)
     run = shlex.quote(str(metrics.path))
     log.info("charts: tensorboard --logdir %s", run)
-    log.info("next: %s", training.workload.use.format(run))
+    if training.workload.use:
+        log.info("next: %s", training.workload.use.format(run))
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:

@@ -13,8 +13,6 @@ import traceback
 import warnings
 from types import TracebackType
 
-from tqdm import tqdm
-
 from detalbert.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -30,6 +28,8 @@ class _Stderr(logging.Handler):
         try:
             line = colored(self.format(record), record.levelname)
             if sys.stderr.isatty():
+                from tqdm import tqdm  # not there yet when the hook of a task reads its config
+
                 tqdm.write(line, sys.stderr)  # above the bars
             else:
                 sys.stderr.write(line + "\n")

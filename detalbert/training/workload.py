@@ -46,7 +46,7 @@ class Workload(NamedTuple):
     metric: str  # the searcher's, where the config names none
     shown: tuple[str, ...]  # of a validation, in what a run prints
     leaves: str  # what is in the output directory
-    use: str  # command for a trained model, with {} for the run's output directory
+    use: str = ""  # command for a trained model, with {} for the run's output directory
     smaller_is_better: tuple[str, ...] = ("loss",)  # of which metrics
     sharded: bool = False  # whether a model is split over the processes
 

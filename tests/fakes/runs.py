@@ -45,7 +45,8 @@ def refusal(capsys: Any, config: Path, output: Path, *more: Any) -> str:
 
 def only_error(shown: str) -> str:
     """The one line that is no INFO: an error of train.py."""
-    lines = [line for line in shown.splitlines() if not line.startswith("INFO: ")]
+    kinds = "INFO: ", "WARNING: "
+    lines = [line for line in shown.splitlines() if not line.startswith(kinds)]
     assert len(lines) == 1 and lines[0].startswith("train.py: "), shown
     return lines[0]
 
