@@ -1,5 +1,7 @@
 """`predict.py` as a user meets it: the same numbers as the run, answers, thresholds, refusals."""
 
+import contextlib
+import csv
 import json
 import shutil
 import signal
@@ -93,6 +95,30 @@ def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
     assert load(tmp_path / "out" / "metrics.json")["total"] == len(questions) // 2
 
 
+def test_a_table_runs_nothing_in_a_spreadsheet(local_run, tmp_path):
+    row = {"question": "=1+1", "context": TEXT, "id": "+7"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    words = ["--data", tmp_path / "rows.jsonl", "--output-dir", tmp_path]
+    assert predict_here("--model", local_run.path, *words) == 0
+    assert "'+7,'=1+1," in (tmp_path / "predictions.csv").read_text(encoding="utf-8-sig")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--export", "x", "--json"], "--json: --export does without; leave it out"),
+        (["--serve", "--json"], "--json: --serve does without"),
+        (["--export", "x", "--raw"], "--raw: --export does without"),
+        (["--data", "generated", "--top", "3"], "--top: --data does without"),
+        (["--question", "a", "--context", "b", "--top", "0"], "'0': give a number above 0"),
+    ],
+)
+def test_a_flag_that_would_be_ignored_is_refused(words, said, local_run, capsys):
+    with contextlib.suppress(SystemExit):
+        assert predict_here("--model", local_run.path, *words) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_best_is_refused_where_none_was_found(local_run, tmp_path):
     checkpoint = shutil.copytree(local_run.checkpoint, tmp_path / "checkpoint")
     (checkpoint / "scores.json").unlink()
@@ -118,6 +144,14 @@ def test_the_same_questions_as_rows(local_run, model, tmp_path):
     assert predict_here("--model", local_run.path, *arguments) == 0
     assert load(out / "predictions.json") == answers.predictions
     assert load(out / "null_odds.json") == answers.null_odds
+    with (out / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["id"] for row in table] == [e.id for e in examples]
+    for row, example in zip(table, examples, strict=True):
+        assert row["answer"] == answers.predictions[example.id].strip()
+        if row["answer"]:
+            assert example.context[int(row["start"]) : int(row["end"])] == row["answer"]
+        assert 0 <= float(row["probability"]) <= 1 and row["question"] == example.question
     names = {"predictions.json", "predictions.csv", "null_odds.json", "nbest.json"}
     assert {path.name for path in out.iterdir()} == {".lock", *names}
 

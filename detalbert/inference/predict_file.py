@@ -113,8 +113,9 @@ def _csv_rows(chunk: Answered) -> Iterator[Sequence[Any]]:
     for example in chunk.examples:
         prediction = chunk.predictions[example.id]
         entry, probability = given(chunk.n_best[example.id], prediction)
-        place = (entry["start"], entry["end"]) if prediction else ("", "")
-        texts = map(_not_a_formula, (example.id, example.question, prediction))
+        start = entry["start"] + len(prediction) - len(prediction.lstrip())
+        place = (start, start + len(prediction.strip())) if prediction else ("", "")
+        texts = map(_not_a_formula, (example.id, example.question, prediction.strip()))
         yield *texts, f"{probability:.4f}", *place
 
 

@@ -5,8 +5,8 @@ import itertools
 import json
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
-from functools import lru_cache, partial
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from detalbert.squad.question_stream import (
     checked_examples,
     file_questions,
 )
-from detalbert.squad.rows import renamed, row_question
+from detalbert.squad.rows import Question, renamed, row_question
 from detalbert.squad.windows import Example
 from detalbert.waiting import waiting
 
@@ -111,6 +111,7 @@ def read_examples(
     UserError for a fault of a file, and for the first of a question, unless `skip_invalid`.
     """
     split = "train" if source.fraction else source.split
+    questions: Iterable[Question]
     if source.path is not None:
         questions = file_questions(source.path, source.columns)
     elif source.name == "generated":
@@ -118,22 +119,25 @@ def read_examples(
     else:
         rows = renamed(source.name, _hub_rows(source.name, split), source.columns)
         questions = (row_question(source.name, row, at) for at, row in enumerate(rows, 1))
+    if source.fraction:
+        questions = _part(source.split, source.fraction, questions)
     faults: Counter = Counter()
     checked = checked_examples(questions, faults if skip_invalid else None, notes=notes)
-    if source.fraction:
-        checked = filter(partial(_is_of, source.split, source.fraction), checked)
     examples = list(itertools.islice(checked, limit))
     if not examples:
         raise UserError(f"{source.name}: no usable question in it; set data.{source.split}")
     return examples, dict(faults)
 
 
-def _is_of(split: str, fraction: float, example: Example) -> bool:
-    """Return whether a question belongs to a split, by its context alone: a passage that is in the
-    validation set with one question is there with all.
+def _part(split: str, fraction: float, questions: Iterable[Question]) -> list[Question]:
+    """Return the questions of a split: the validation set has `fraction` of the contexts, those
+    with the lowest hashes, with all of their questions.
     """
-    digest = hashlib.sha256(example.context.encode()).digest()
-    return (int.from_bytes(digest[:8], "big") < fraction * 2**64) == (split == "validation")
+    found = list(questions)
+    hashes = {str(each[2]): hashlib.sha256(str(each[2]).encode()).digest() for each in found}
+    contexts = sorted(hashes, key=hashes.__getitem__)
+    held = set(contexts[: max(1, round(fraction * len(contexts)))])
+    return [each for each in found if (str(each[2]) in held) == (split == "validation")]
 
 
 @lru_cache(maxsize=2)
