@@ -134,7 +134,7 @@ def test_a_new_users_hour(checkout):
     done = subprocess.run(["bash", "-c", hour], cwd=checkout, **told)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     scores = json.loads((checkout / "runs" / "mine" / "metrics.json").read_text())["best"]
-    assert 20 < scores["total"] < 80 and scores["f1"] > 50
+    assert 20 < scores["total"] < 80 and scores["f1"] > 40
     with (checkout / "answers" / "predictions.csv").open(encoding="utf-8-sig") as file:
         answers = list(csv.DictReader(file))
     assert len(answers) == 20 and all(0 < float(row["probability"]) <= 1 for row in answers)

@@ -120,7 +120,7 @@ def read_examples(
         rows = renamed(source.name, _hub_rows(source.name, split), source.columns)
         questions = (row_question(source.name, row, at) for at, row in enumerate(rows, 1))
     if source.fraction:
-        questions = _part(source.split, source.fraction, questions)
+        questions = _part(source, source.fraction, questions)
     faults: Counter = Counter()
     checked = checked_examples(questions, faults if skip_invalid else None, notes=notes)
     examples = list(itertools.islice(checked, limit))
@@ -129,15 +129,20 @@ def read_examples(
     return examples, dict(faults)
 
 
-def _part(split: str, fraction: float, questions: Iterable[Question]) -> list[Question]:
+def _part(source: Source, fraction: float, questions: Iterable[Question]) -> list[Question]:
     """Return the questions of a split: the validation set has `fraction` of the contexts, those
-    with the lowest hashes, with all of their questions.
+    with the lowest hashes, with all of their questions. Raises UserError for a single context.
     """
     found = list(questions)
     hashes = {str(each[2]): hashlib.sha256(str(each[2]).encode()).digest() for each in found}
     contexts = sorted(hashes, key=hashes.__getitem__)
+    if len(contexts) == 1:
+        raise UserError(
+            f"data.validation_fraction: {source.name} has one context, and each set needs one; "
+            "name a file in data.validation"
+        )
     held = set(contexts[: max(1, round(fraction * len(contexts)))])
-    return [each for each in found if (str(each[2]) in held) == (split == "validation")]
+    return [each for each in found if (str(each[2]) in held) == (source.split == "validation")]
 
 
 @lru_cache(maxsize=2)

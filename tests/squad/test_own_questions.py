@@ -162,6 +162,9 @@ def test_a_fraction_cuts_whole_contexts_whatever_their_order(tmp_path):
         assert len(texts[1]) == 15
         parts.append({e.question for e in split["validation"]})
     assert parts[0] == parts[1]
+    lone = write(tmp_path / "lone.csv", rows[:1])
+    with pytest.raises(UserError, match="lone.csv has one context, and each set needs one"):
+        read(lone, fraction=0.25)
     prints = {
         open_source(str(path), "train", Path(), None, f).fingerprint for f in (None, 0.1, 0.2)
     }
