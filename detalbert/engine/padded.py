@@ -93,7 +93,9 @@ def positions(model: Any) -> int | None:
 
 
 def _probe(model: Any) -> Row:
-    """Return two windows of 9 and 6 tokens, separated as a pair of the model's tokenizer is."""
+    """Return two windows of 9 and 6 tokens, separated as a pair of the model's tokenizer is. They are
+    short, so BigBird attends in full from here on: alternating by length, no restart were exact.
+    """
     config, lengths = model.config, [9, 6]
     special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "sep")}
     usual = [number for number in range(config.vocab_size) if number not in special]

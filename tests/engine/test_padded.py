@@ -127,6 +127,13 @@ def test_a_gradient_does_not_depend_on_the_other_windows(name):
     assert (sides[0] - sides[1]).norm() < 1e-5 * sides[1].norm()
 
 
+def test_big_bird_attends_in_full_however_long_its_windows_are():
+    model = make("big_bird")
+    assert model.bert.attention_type == "block_sparse"
+    pack_or_pad(model)
+    assert model.bert.attention_type == "original_full"
+
+
 def test_positions_without_a_table_have_no_end():
     ends = {name: positions(make(name)) for name in ("deberta-v3", "xlnet", "albert", "mpnet")}
     assert ends == {"deberta-v3": None, "xlnet": None, "albert": 128, "mpnet": 126}
