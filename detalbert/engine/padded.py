@@ -93,8 +93,10 @@ def positions(model: Any) -> int | None:
 
 
 def _probe(model: Any) -> Row:
-    """Return two windows of 9 and 6 tokens, separated as a pair of the model's tokenizer is. They are
-    short, so BigBird attends in full from here on: alternating by length, no restart were exact.
+    """Return two windows of 9 and 6 tokens, separated as a pair of the model's tokenizer is.
+
+    They are short, so BigBird attends in full from here on: if it changed with the lengths of its
+    windows, no restart would be exact.
     """
     config, lengths = model.config, [9, 6]
     special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "sep")}
