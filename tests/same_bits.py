@@ -21,7 +21,7 @@ from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read check
 from detalbert.integrity import checksum
 from detalbert.training.checkpoints import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
-from tests.fakes.runs import metrics
+from tests.fakes.runs import metrics, official
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 
@@ -53,7 +53,8 @@ def train(checkout: Path, case: Case, output: Path, *more: str) -> None:
     if (output / "done").is_file():
         return
     arguments = ["--config", f"configs/{case.config}.yaml", "--output-dir", str(output)]
-    arguments += settings(max_steps=case.steps, checkpoint_period=case.steps // 2)
+    periods = {"checkpoint_period": case.steps // 2, "validation_period": case.steps}
+    arguments += settings(max_steps=case.steps, **periods)
     arguments += ["--set", f"data.cache_dir={output.parent}/cache", *case.more, *more]
     run(checkout, [*launcher(case.processes)[1:], "train.py", *arguments])
     (output / "done").touch()
@@ -73,7 +74,7 @@ def hashes(output: Path) -> dict[str, str]:
     for name in ("predictions.json", "null_odds.json"):
         if (output / name).is_file():  # fine-tuning leaves them
             found[name] = checksum(output / name)
-    return found | {key: of_value(metrics(output)[key]) for key in ("best", "last")}
+    return found | {key: of_value(official(metrics(output)[key])) for key in ("best", "last")}
 
 
 def unequal(one: dict[str, str], other: dict[str, str]) -> list[str]:
