@@ -5,11 +5,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from detalbert.settings.yaml_files import read_yaml
-
 
 @cache
 def _table() -> dict[str, Any]:
+    from detalbert.settings.yaml_files import read_yaml  # YAML may be missing in a task's image
+
     return read_yaml(Path(__file__).with_suffix(".yaml"))
 
 

@@ -1,9 +1,11 @@
 """Windows: against the golden files and against the ordinary tokenizer call."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import tokenizers
 import torch
 from hypothesis import given
@@ -13,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from detalbert.errors import UserError
 from detalbert.squad import encoding
 from detalbert.squad.decoding import best_spans
+from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Example, build_windows
 from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad, tensors
@@ -147,6 +150,21 @@ def test_cls_may_come_last() -> None:
     logits = torch.zeros(len(rows[1]["input_ids"]))
     logits[-1] = 7
     assert best_spans(logits, logits, tensors(rows[1]), 3, 4).null_scores.tolist() == [14]
+
+
+def test_a_tokenizer_of_a_sentencepiece_model_alone(tmp_path: Path) -> None:
+    """As DeBERTa-v3's on the hub, which has no tokenizer.json."""
+    text, special = tmp_path / "text.txt", {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]"}
+    text.write_text("\n".join(f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS))
+    keys: dict[str, Any] = {f"{name}_piece": piece for name, piece in special.items()}
+    keys |= {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "unk_piece": "[UNK]"}
+    keys |= {"input": str(text), "model_prefix": str(tmp_path / "spm"), "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(vocab_size=60, hard_vocab_limit=False, **keys)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "DebertaV2Tokenizer"}')
+    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
+    tokenizer = named_tokenizer(str(tmp_path))
+    assert len(tokenizer) > 40 and tokenizer.convert_tokens_to_ids("[SEP]") == 2
+    assert_pairwise([Example("q", "t", " ".join(WORDS * 3), "the x", ())], tokenizer, 24, 4)
 
 
 def test_which_tokenizers_are_refused() -> None:
