@@ -28,7 +28,8 @@ from detalbert.settings.hparams import HParams
 from detalbert.waiting import reading, waiting
 
 # One of these is in every folder with a tokenizer.
-TOKENIZER_FILES = "tokenizer.json tokenizer_config.json spiece.model vocab.txt vocab.json".split()
+TOKENIZER_FILES = "tokenizer.json tokenizer_config.json vocab.txt vocab.json".split()
+TOKENIZER_FILES += "spiece.model spm.model sentencepiece.bpe.model".split()
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -59,9 +60,20 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
                 f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} "
                 f"and {len(missing) - 1} more; give a folder whose weights fit its config.json"
             )
+    check_vocabulary(model, tokenizer)
     pack_or_pad(model)
     hparams.check_positions(positions(model))
     return model
+
+
+def check_vocabulary(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise UserError if the model has fewer tokens than the tokenizer."""
+    tokens = getattr(model.config, "vocab_size", len(tokenizer))
+    if len(tokenizer) > tokens:
+        raise UserError(
+            f"hyperparameters.model: it has {tokens} tokens, and the tokenizer {len(tokenizer)} "
+            "pieces: they are not of one model; give the model's own tokenizer"
+        )
 
 
 def load_weights(
@@ -116,13 +128,17 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     """Return whether weights are random: a `model_config`, or a model of another vocabulary."""
     if hparams.model is None:
         return True
-    folder = Path(find_local(hparams.model))
-    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        return False  # take the user's word; the library would make up a tokenizer of 5 tokens
+    if lacks_tokenizer(Path(find_local(hparams.model))):
+        return False  # take the user's word
     with contextlib.suppress(Exception):  # of the tokenizers library a bare one
         own = hub.load_named(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
         return own.get_vocab() != tokenizer.get_vocab()
     return False
+
+
+def lacks_tokenizer(folder: Path) -> bool:
+    """Return whether a model folder has no tokenizer; the library would make one up."""
+    return folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:

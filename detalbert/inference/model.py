@@ -19,7 +19,7 @@ from transformers import (
 
 from detalbert.engine import determinism
 from detalbert.engine.forward import Forward
-from detalbert.engine.models import load_weights
+from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, all_lines, as_user_error
@@ -97,6 +97,8 @@ def _read_export(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
             f"{folder}: its weights lack {min(missing)!r}, so it is not trained to answer "
             "questions; give a fine-tuned model"
         )
+    if lacks_tokenizer(folder):
+        raise UserError(f"{folder}: it has no tokenizer; put the model's own beside its weights")
     if not settings.get("hyperparameters"):
         sizes = {"max_seq_length": min(384, positions(model) or 384)}
         settings["hyperparameters"] = {"model": str(folder), **sizes}
@@ -107,12 +109,8 @@ def prepare(model: Any, tokenizer: Any, hparams: HParams, device: torch.device) 
     """Move `model` to `device`, in evaluation mode; return its forward pass, compiled. Raises
     UserError if the model does not run, or has fewer tokens than the tokenizer.
     """
+    check_vocabulary(model, tokenizer)
     pack_or_pad(model)
-    if len(tokenizer) > model.config.vocab_size:
-        raise UserError(
-            f"the tokenizer has {len(tokenizer)} pieces and the model {model.config.vocab_size}: "
-            "they are not of one model"
-        )
     forward = Forward(model.to(device).eval(), hparams.precision, device, hparams.compile)
     forward.refresh()
     budget, longest = hparams.max_tokens_per_forward, hparams.max_seq_length

@@ -20,6 +20,8 @@ LENGTHS = [37, 9, 12, 21, 7, 30]
 SIDED = {"relative_attention": True, "position_biased_input": False, "type_vocab_size": 0}
 SIDED |= {"pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm", "share_att_key": True}
 XLNET = {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64, "vocab_size": 100, "dropout": 0.0}
+CANINE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+CANINE |= {"intermediate_size": 64, "num_hash_buckets": 64}
 TOKENS = dict.fromkeys("pad_token_id bos_token_id eos_token_id cls_token_id".split(), 0)
 # The family, its keys, and whether it runs packed.
 FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
@@ -39,6 +41,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "xlm-roberta": ("xlm-roberta", MODELS["roberta"], True),
     "electra": ("electra", MODELS["electra"], True),
     "albert": ("albert", MODELS["albert"], True),
+    # Its embeddings reach into the next window, and its logits are small.
+    "mobilebert": ("mobilebert", {"initializer_range": 0.02}, False),
+    "nemotron": ("nemotron", {"num_key_value_heads": 2, "head_dim": 8}, False),  # takes no layout
+    "canine": ("canine", {**CANINE, "pad_token_id": 0}, False),  # no vocabulary
     "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "attn_pdrop": 0.0}, False),
 }
 
@@ -46,7 +52,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
 def make(name: str) -> Any:
     family, keys, _ = FAMILIES[name]
     torch.manual_seed(0)
-    shape = {} if family == "xlnet" else SHAPE
+    shape = {} if family in ("xlnet", "canine") else SHAPE
     config = AutoConfig.for_model(family, **{**shape, **copy.deepcopy(keys)})
     return AutoModelForQuestionAnswering.from_config(
         config, attn_implementation=attention_of(config)
@@ -96,6 +102,7 @@ def test_logits_are_the_librarys_on_a_padded_batch(name, caplog):
         "deberta-v3",
         "deberta-v2",
         "deberta",
+        "nemotron",
         "gpt2",
     ):
         batch["token_type_ids"] = types
@@ -135,8 +142,8 @@ def test_big_bird_attends_in_full_however_long_its_windows_are():
 
 
 def test_positions_without_a_table_have_no_end():
-    ends = {name: positions(make(name)) for name in ("deberta-v3", "xlnet", "albert", "mpnet")}
-    assert ends == {"deberta-v3": None, "xlnet": None, "albert": 128, "mpnet": 126}
+    wanted = {"deberta-v3": None, "xlnet": None, "albert": 128, "mpnet": 126, "gpt2": 128}
+    assert {name: positions(make(name)) for name in wanted} == wanted
 
 
 @given(st.lists(st.integers(1, 30), max_size=40), st.integers(30, 120))

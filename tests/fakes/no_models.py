@@ -11,6 +11,7 @@ import torch
 
 import predict
 from tests.conftest import ROOT, LocalRun
+from tests.fakes.encoders import make_model
 
 
 def refused(arguments: list[Any], message: str, capsys: Any) -> None:
@@ -97,6 +98,7 @@ def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
     young = Path(shutil.copytree(run.path, folder / "young"))
     (young / "metrics.json").unlink()
     (folder / "empty" / "checkpoints").mkdir(parents=True)
+    make_model("bert").save_pretrained(folder / "bare")
     (folder / "broken").mkdir()
     (folder / "broken" / "config.json").write_text("{}")
     return {
@@ -110,5 +112,6 @@ def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
         "does not load as a model": folder / "broken",
         "does not load as a model: Error while": truncated_model(folder / "short"),
         "its weights lack 'qa_outputs": ROOT / "embedded" / "albert-tiny",
+        "bare: it has no tokenizer": folder / "bare",
         "trial:3:newest: give trial:ID": "trial:3:newest",
     }
