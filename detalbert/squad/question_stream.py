@@ -99,6 +99,9 @@ def _checked(
     if not answers_needed and not question.get("answers") and "is_impossible" not in question:
         return Example(name, title, context, text, None)
     answers = [] if question.get("is_impossible") else question.get("answers")
+    if answers and isinstance(answers, str):  # a cell that is no JSON
+        said = "its answers are no list or mapping; write them as JSON, or as texts in `answer`"
+        raise _Fault("bad answer", f"question {name}: {said}")
     if not isinstance(answers, list) or (not answers and not question.get("is_impossible")):
         said = "no answers and not marked is_impossible; give it an `answer` (empty: there is none)"
         raise _Fault("no answer", f"question {name}: {said}")

@@ -33,7 +33,8 @@ def unicode_text(path: Path) -> Iterator[TextIO]:
         with path.open(encoding="utf-16" if marked else "utf-8-sig", newline="") as text:
             yield text
     except UnicodeError:
-        raise UserError(f"{path}: not UTF-8 text; save it as UTF-8") from None
+        cure = "save it as UTF-8 (a workbook: as CSV UTF-8)"
+        raise UserError(f"{path}: not UTF-8 text; {cure}") from None
     except OSError as error:
         reason = first_line(error)
         raise UserError(f"{path}: cannot read it ({reason}); give a file of questions") from None
@@ -56,7 +57,7 @@ def row_question(where: str, row: Row, number: int) -> Question:
             question["is_impossible"] = not texts
     elif "answer" in row and not answers:
         given = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
-        texts = [text for text in given if text not in (None, "")]
+        texts = [text for text in given if text is not None and str(text).strip()]
         question["answers"] = [{"text": text} for text in texts]
         question["is_impossible"] = not texts
     return where, str(row.get("title") or ""), row.get("context"), question
@@ -103,16 +104,27 @@ def _table(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
         header = file.readline()
         delimiter = max(",;\t", key=header.count)
         names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
-        rows = csv.DictReader(file, fieldnames=names, delimiter=delimiter)
-        cells = ({name: row[name] for name in names} for row in rows)
-        try:
-            for row in renamed(str(path), cells, columns):
-                given: Row = {
-                    name: _cell(row[name]) for name in ("answer", "answers") if name in row
-                }
-                yield {**row, **given}
-        except csv.Error as error:
-            raise UserError(f"{path}: line {rows.line_num + 1}: {error}; fix it") from None
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        for row in renamed(str(path), _cells(str(path), reader, names), columns):
+            given: Row = {name: _cell(row[name]) for name in ("answer", "answers") if name in row}
+            yield {**row, **given}
+
+
+def _cells(where: str, reader: Any, names: list[str]) -> Iterator[Row]:
+    """Yield the rows that are not empty. Raises UserError, naming the line in which a row begins,
+    for text under no name and for quotes in the wrong place: what follows would be misread.
+    """
+    line = 2
+    try:
+        for cells in reader:
+            if any(cells[len(names) :]):
+                raise csv.Error(f"{len(cells)} cells under {len(names)} names")
+            if any(cells):
+                yield dict(itertools.zip_longest(names, cells[: len(names)]))
+            line = reader.line_num + 2
+    except csv.Error as error:
+        quoted = "a text with separators, quotes or line breaks stands in quotes, its own doubled"
+        raise UserError(f"{where}: line {line}: {error}; fix it: {quoted}") from None
 
 
 def _cell(text: str | None) -> Any:

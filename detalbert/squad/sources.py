@@ -141,7 +141,7 @@ def _part(source: Source, fraction: float, questions: Iterable[Question]) -> lis
             f"data.validation_fraction: {source.name} has one context, and each set needs one; "
             "name a file in data.validation"
         )
-    held = set(contexts[: max(1, round(fraction * len(contexts)))])
+    held = set(contexts[: min(max(1, round(fraction * len(contexts))), len(contexts) - 1)])
     return [each for each in found if (str(each[2]) in held) == (source.split == "validation")]
 
 

@@ -94,6 +94,9 @@ def test_what_a_row_may_say(tmp_path):
     assert [(e.id, e.title) for e in found[:2]] == [("7", "T"), ("2", "")]
     cells = [{"question": "Who?", "context": text, "answer": json.dumps(["Bo", "Ada"])}]
     assert read(write(tmp_path / "a.csv", cells))[0].answers == (("Bo", 8), ("Ada", 0))
+    sheet = f"question,context,answer\n,,\nWho?,{text}, ,,\nHow?,{text}\n,,\n"  # of a spreadsheet
+    (tmp_path / "b.csv").write_text(sheet)
+    assert [(e.id, e.answers) for e in read(tmp_path / "b.csv")] == [("1", ()), ("2", ())]
 
 
 PLACES = {
@@ -162,6 +165,8 @@ def test_a_fraction_cuts_whole_contexts_whatever_their_order(tmp_path):
         assert len(texts[1]) == 15
         parts.append({e.question for e in split["validation"]})
     assert parts[0] == parts[1]
+    few = write(tmp_path / "few.csv", rows[:2])
+    assert all(len(read(few, split, fraction=0.9)) == 1 for split in ("train", "validation"))
     lone = write(tmp_path / "lone.csv", rows[:1])
     with pytest.raises(UserError, match="lone.csv has one context, and each set needs one"):
         read(lone, fraction=0.25)
@@ -223,6 +228,14 @@ MISTAKES = {
         "question 1: an answer needs a text, and answer_start is a number",
     ),
     "bytes.parquet": ("PAR0", "not a Parquet file"),
+    "commas.csv": (f"{LINE}\nWho?,Ada, the first, did.,\n", "line 3: 5 cells under 3 names; fix"),
+    "open.csv": (f'{LINE}a,b,b\nc,"d\n,d\ne,f,f\n', "line 3: unexpected end of data; fix it: a"),
+    "quotes.tsv": ('question\tcontext\nWho?\t"Ada" did.\n', "line 2: '\t' expected after '\"'"),
+    "repr.csv": (
+        "question,context,answers\nWho?,Ada did.,\"{'text': ['Ada']}\"\n",
+        "question 1: its answers are no list or mapping; write them as JSON",
+    ),
+    "book.xlsx": ("PK\udce9", "not UTF-8 text; save it as UTF-8 (a workbook: as CSV UTF-8)"),
     "rows.json": ('[{"question": "a"}]', "not SQuAD JSON (no list 'data' at the top); give"),
 }
 
