@@ -44,7 +44,7 @@ import torch
 from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
 from detalbert.inference.find import find
-from detalbert.inference.model import Trained, choose_threshold, load_model
+from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
 from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.log import fail, start_logging
@@ -79,7 +79,9 @@ def run(args: argparse.Namespace) -> None:
     if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
         from detalbert.inference.shares import answer_on_all_slots
 
-        answer_on_all_slots(args.model, args.data, args.threshold, args.threads)
+        if args.json:
+            raise UserError("--json: a trial reports its scores to the master; leave it out")
+        answer_on_all_slots(args.model, args.data, args.threshold, args.threads, args.raw)
         return
     from lm.inference.load import is_language_model  # a trial does without
 
@@ -107,6 +109,7 @@ def serve(args: argparse.Namespace, folder: Path) -> None:
     token = guard.read_token(args.token, args.token_file)
     model = load_model(str(folder))
     threshold, address = choose_threshold(model, args.threshold), (args.host, args.port)
+    model = choose_probabilities(model, args.raw)
     server.serve(model, threshold, address, args.host_name, token)
 
 
@@ -119,8 +122,8 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
         check_text("--question", args.question, context)
     model = load_model(str(folder))
     threshold = choose_threshold(model, args.threshold)
-    if args.raw:
-        model = model._replace(scores={})
+    if args.export is None:
+        model = choose_probabilities(model, args.raw)
     if args.data is not None:
         metrics = predict(model, args.data, args.output_dir, threshold)
         if args.json:

@@ -14,8 +14,9 @@ import pytest
 import predict
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
-from detalbert.inference import answering
-from detalbert.inference.model import choose_threshold, load_model
+from detalbert.inference import answering, server
+from detalbert.inference.model import choose_probabilities, choose_threshold, load_model
+from detalbert.squad import calibration
 from detalbert.squad.metrics import score
 from detalbert.squad.question_stream import read_questions
 from tests.conftest import ROOT
@@ -117,6 +118,29 @@ def test_a_flag_that_would_be_ignored_is_refused(words, said, local_run, capsys)
     with contextlib.suppress(SystemExit):
         assert predict_here("--model", local_run.path, *words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_trial_refuses_json(local_run, monkeypatch, capsys):
+    monkeypatch.setenv("DET_TASK_TYPE", "TRIAL")
+    assert predict_here("--model", local_run.path, "--data", "generated", "--json") == 2
+    assert "--json: a trial reports its scores" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "left"), [([], True), (["--raw"], False)])
+def test_a_server_has_the_probabilities_that_are_asked_for(words, left, local_run, monkeypatch):
+    served = []
+    monkeypatch.setattr(server, "serve", lambda model, *_: served.append(model))
+    assert predict_here("--model", local_run.path, "--serve", *words) == 0
+    assert (calibration.SPAN in served[0].scores) is left
+
+
+def test_a_model_without_temperatures_says_so_once(model, caplog):
+    caplog.set_level("INFO")
+    for scores in ({}, {calibration.SPAN: 1.0, calibration.NULL: 1.0}):
+        assert choose_probabilities(model._replace(scores=scores), raw=False).scores == scores
+    assert len(caplog.messages) == 2 and all("as with --raw" in line for line in caplog.messages)
+    assert choose_probabilities(model, raw=False) is model
+    assert choose_probabilities(model, raw=True).scores == {} and len(caplog.messages) == 2
 
 
 def test_best_is_refused_where_none_was_found(local_run, tmp_path):

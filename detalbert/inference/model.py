@@ -5,6 +5,7 @@ Weights are read by safe loading only: tensors and numbers, no code.
 
 import contextlib
 import json
+import logging
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,11 +27,13 @@ from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
 from detalbert.inference.find import find, read_json
 from detalbert.settings.hparams import HParams, parse_hparams
+from detalbert.squad.calibration import NULL, SPAN
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.folder import SCORES
 from detalbert.waiting import reading
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
+log = logging.getLogger(__name__)
 
 
 class Trained(NamedTuple):
@@ -135,3 +138,12 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
         if math.isfinite(value := float(wanted)):
             return value
     raise UserError(f"--threshold {wanted}: give a number or best")
+
+
+def choose_probabilities(trained: Trained, raw: bool, said: bool = True) -> Trained:
+    """Return the model, without its temperatures if `raw`; say so if it has none and `said`."""
+    if raw:
+        return trained._replace(scores={})
+    if said and {trained.scores.get(key, 1) for key in (SPAN, NULL)} == {1}:
+        log.info("no validation fitted this model's probabilities: they are as with --raw")
+    return trained

@@ -29,7 +29,7 @@ from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.find import find
-from detalbert.inference.model import choose_threshold, load_model
+from detalbert.inference.model import choose_probabilities, choose_threshold, load_model
 from detalbert.inference.predict_file import open_questions, score_table, write_answers
 from detalbert.integrity import checksum
 from detalbert.squad.windows import Example
@@ -44,11 +44,11 @@ PREDICTIONS = "predictions.json"
 log = logging.getLogger(__name__)
 
 
-def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) -> None:
+def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any, raw: bool) -> None:
     """Answer this rank's parts of `predict.py --model NAME --data DATA` in a trial. Collective.
 
-    `wanted` is `--threshold`, `threads` `--threads`. Raises UserError as `load_model` and `predict`
-    do, and if the checkpoint has answers to other questions.
+    `wanted` is `--threshold`, `threads` `--threads`, `raw` `--raw`. Raises UserError
+    as `load_model` and `predict` do, and if the checkpoint has answers to other questions.
     """
     launched = "RANK" in os.environ
     distributed = core.DistributedContext.from_torch_distributed() if launched else None
@@ -69,10 +69,12 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any) 
             raise UserError(f"--model {name}: it became another one; say which version")
         trained = load_model(str(folder), device)
         threshold, path = choose_threshold(trained, wanted), Path(data)
+        trained = choose_probabilities(trained, raw, said=distributed.rank == 0)
         questions = checksum(path) if path.is_file() else data
         asked: dict[str, Any] = {"model": folder.name, "questions": questions}
         columns = trained.data.get("columns")
         asked |= {"total": open_questions(data, columns)[1], "threshold": threshold, "chunk": CHUNK}
+        asked["raw"] = raw
         job = _Job(context, asked, partial(open_questions, data, columns), Path(own))
         if job.restore(master.task().latest_checkpoint):
             job.run(zip(job.mine, answer(trained, job.questions(), threshold), strict=True))
