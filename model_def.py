@@ -20,7 +20,7 @@ from detalbert.engine.loaders import LateLoader, PackedRows, validation_loader
 from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
-from detalbert.engine.rows import SquadRow, to_device
+from detalbert.engine.rows import SquadRow, to_device, validation_rows
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
 from detalbert.squad import calibration
@@ -61,9 +61,12 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows
-        dealt = windows.example_index, self.slots, self.rank
         rows = PackedRows(windows, self.max_tokens, self.forward.padded)
-        return LateLoader(lambda: validation_loader(rows, *dealt))
+        found = windows.lengths, windows.example_index
+        dealt = self.slots, self.rank
+        return LateLoader(
+            lambda: validation_loader(rows, validation_rows(*found, rows.max_tokens), *dealt)
+        )
 
     def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
         self.answers.latest = None  # the weights move on from what was validated

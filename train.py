@@ -125,7 +125,7 @@ def run_locally(args: argparse.Namespace) -> int:
     """
     config = experiment.load(args.config, args.set)
     experiment.check_sections(config)
-    workload = choose(config)
+    workload = choose(config, read=True)
     hparams = workload.read(config, experiment.single_values(config["hyperparameters"]))
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
@@ -204,7 +204,7 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     if os.environ.get("RANK", "0") == "0":
         master.set_status("loading")
     config = experiment_config(info)
-    workload = choose(config)
+    workload = choose(config, read=True)
     hparams = workload.read(config, info.trial.hparams)
     if info.latest_checkpoint:
         hub.commits.update(master.kept_commits())

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,22 +23,41 @@ if TYPE_CHECKING:
 class WorkloadRow(NamedTuple):
     """A workload: the keys that select it, and where its parsers and its `Workload` are."""
 
-    keys: str  # of `data:`, any one of which selects it; KEY+NAME: beside hyperparameters.NAME
+    keys: str  # of `data:`, any one of which selects it
+    kind: str  # of `data.shards` that select it, as their index says
     parsers: str  # MODULE:NAME of its `Parsers`, in a module that imports no torch
     workload: str  # MODULE:NAME
+    corpus: str = ""  # MODULE:NAME of what writes its shards
 
 
+DOCUMENTS, EXAMPLES = "documents", "examples"  # kinds of shards
 TABLE = (  # the first row that fits counts
-    WorkloadRow("documents shards+layout", "lm.hparams:PARSERS", "lm.trial:LANGUAGE_MODEL"),
-    WorkloadRow("text shards", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING"),
-    WorkloadRow("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
+    WorkloadRow(
+        "documents",
+        DOCUMENTS,
+        "lm.hparams:PARSERS",
+        "lm.trial:LANGUAGE_MODEL",
+        "lm.data:write_corpus",
+    ),
+    WorkloadRow(
+        "text",
+        EXAMPLES,
+        "pretrain.hparams:PARSERS",
+        "pretrain.workload:PRETRAINING",
+        "pretrain.data:write_corpus",
+    ),
+    WorkloadRow(
+        "train validation", "", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"
+    ),
 )
-DATA_KEYS = [word.partition("+")[0] for row in TABLE for word in row.keys.split()]
+DATA_KEYS = [word for row in TABLE for word in row.keys.split()] + ["shards"]
 
 
-def choose(config: Mapping[str, Any]) -> "Workload":
-    """Return the workload of an experiment config. Raises UserError if no row of TABLE fits."""
-    return resolve_name(find_row(config).workload)
+def choose(config: Mapping[str, Any], read: bool = False) -> "Workload":
+    """Return the workload of an experiment config; `read`: see `find_row`. Raises UserError if no
+    row of TABLE fits.
+    """
+    return resolve_name(find_row(config, read).workload)
 
 
 def parsers(config: Mapping[str, Any]) -> Parsers:
@@ -45,16 +65,33 @@ def parsers(config: Mapping[str, Any]) -> Parsers:
     return resolve_name(find_row(config).parsers)
 
 
-def find_row(config: Mapping[str, Any]) -> WorkloadRow:
-    """Return the first row of TABLE that fits. Raises UserError, naming the keys, if none does."""
+def find_row(config: Mapping[str, Any], read: bool = False) -> WorkloadRow:
+    """Return the first row of TABLE that fits. Raises UserError, naming the keys, if none does.
+
+    Shards say what they hold: if they are remote, `read` fetches their index; else the
+    hyperparameters decide.
+    """
     sections = (config.get(name) for name in ("data", "hyperparameters"))
     data, hparams = (each if isinstance(each, Mapping) else {} for each in sections)
     for row in TABLE:
-        for key, _, beside in (word.partition("+") for word in row.keys.split()):
-            if key in data and (not beside or beside in hparams):
-                return row
-    keys = ", ".join(dict.fromkeys(DATA_KEYS))
-    raise UserError(f"data: selects no workload; give one of these keys: {keys}")
+        if not set(row.keys.split()).isdisjoint(data):
+            return row
+    if "shards" in data:
+        kind = _kind_of(str(data["shards"]), hparams, read)
+        return next(row for row in TABLE if row.kind == kind)
+    raise UserError(f"data: selects no workload; give one of these keys: {', '.join(DATA_KEYS)}")
+
+
+def _kind_of(address: str, hparams: Mapping[str, Any], read: bool) -> str:
+    if read:
+        return resolve_name("detalbert.corpus.index:read_index")(address).get("kind", EXAMPLES)
+    try:
+        return json.loads((Path(address) / "index.json").read_text()).get("kind", EXAMPLES)
+    except (OSError, ValueError, AttributeError):
+        model = hparams.get("model_config")
+        other = isinstance(model, Mapping) and model.get("model_type", "albert") != "albert"
+        own = {"layout", "across_documents", "max_validation_windows"} & set(hparams)
+        return DOCUMENTS if own or other else EXAMPLES
 
 
 def main() -> int:

@@ -135,7 +135,7 @@ def _read_text(job: Job) -> None:
     data = mapping(job.config.get("data"))
     paths = {key: job.root / str(data[key]) for key in ("tokenizer", "shards") if data.get(key)}
     here = {key: str(path) for key, path in paths.items() if path.is_dir()}
-    if {"tokenizer", "shards"} <= here.keys():
+    if "shards" in here and paths.keys() == here.keys():
         job.workload.load({**data, **here}, job.hparams)
     elif "tokenizer" in here and isinstance(job.hparams, LmHParams):
         load_tokenizer(parse_documents_config({**data, **here}))

@@ -1,17 +1,17 @@
 """`data:` of a language model's experiment: its tokenizer, and the windows of both splits."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.index import fetch_tokenizer
 from detalbert.corpus.learn_tokenizer import own_tokenizer
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.writer import write_shards
+from detalbert.settings.text import DocumentsConfig, parse_documents_config
 from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
-from lm.hparams import DocumentsConfig, parse_documents_config
 from lm.windows import LmWindows
 
 
@@ -33,6 +33,7 @@ class LmText(NamedTuple):
         splits = {"train": self.train, "validation": self.validation}
         size = "{}, {:,} windows of {:,}".format
         lines = {k: size(s.shards.describe(), len(s), s.length) for k, s in splits.items()}
+        lines |= self.train.shards.describe_sources(self.train.counts)
         return DataSummary(lines, len(self.train), len(self.train) * self.train.length)
 
     def fingerprints(self) -> dict[str, Any]:
@@ -42,6 +43,7 @@ class LmText(NamedTuple):
             "data.validation_documents": self.validation.shards.fingerprint(),
             "data.tokenizer": tokenizer_sum(self.tokenizer),
             "data.shuffle_shards": self.shuffle_shards,
+            **self.train.shards.weights_by_name(),
         }
 
 
@@ -50,7 +52,7 @@ def load_text(data: DocumentsConfig, length: int, across_documents: bool = False
     machine. Raises UserError if text, tokenizer or shards are invalid or do not match.
     """
     tokenizer = load_tokenizer(data)
-    address = data.shards or str(write_documents(data, tokenizer))
+    address = data.shards or write_documents(data, tokenizer)
     splits = []
     for split in ("train", "validation"):
         shards = Shards(address, split, data)
@@ -63,17 +65,25 @@ def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
     """Return the fast tokenizer of `data.tokenizer`, or one trained on the documents. Raises
     UserError if it has no end-of-text token.
     """
-    if data.tokenizer is None:
-        held_out = 0.0 if data.validation_text else data.validation_fraction
+    name = data.tokenizer or (data.shards and str(fetch_tokenizer(data)))
+    if name is None:
+        held_out = 0.0 if data.held_out else data.validation_fraction
         return named_tokenizer(str(own_tokenizer(data, held_out)))
-    return named_tokenizer(data.tokenizer, "eos_token", kind="a causal language model")
+    return named_tokenizer(name, "eos_token", kind="a causal language model")
 
 
 def write_documents(
     data: DocumentsConfig,
     tokenizer: PreTrainedTokenizerBase,
-    folder: Path | None = None,
+    output: str | None = None,
     processes: int | None = None,
-) -> Path:
-    """Write `data.documents` as shards for any length (`write_shards`); return the folder."""
-    return write_shards(data, tokenizer, DocumentKind(tokenizer.eos_token_id), folder, processes)
+) -> str:
+    """Write `data.documents` as shards for any length (`write_shards`); return where."""
+    return write_shards(data, tokenizer, DocumentKind(tokenizer.eos_token_id), output, processes)
+
+
+def write_corpus(
+    data: DocumentsConfig, hparams: Any, output: str | None, processes: int | None
+) -> str:
+    """Write the shards of an experiment's `data:`; return where they are."""
+    return write_documents(data, load_tokenizer(data), output, processes)

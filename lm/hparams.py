@@ -7,18 +7,7 @@ from typing import Any, Literal
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, limited, parse_section
-from detalbert.settings.text import CorpusConfig
-
-
-@dataclass(frozen=True)
-class DocumentsConfig(CorpusConfig):
-    """Documents to train on; a tokenizer that is trained on them is byte-level."""
-
-    source = "documents"
-    held_out_source = "validation_documents"
-
-    documents: str | None = None  # see corpus/sources.py for what it may name
-    validation_documents: str | None = None  # held-out; default: a fraction of the documents
+from detalbert.settings.text import parse_documents_config
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,6 @@ class LmHParams(StepHParams):
         super().check()
 
 
-# Both raise UserError as `parse_section` does.
-parse_documents_config = partial(parse_section, DocumentsConfig, "data")
+# Raises UserError as `parse_section` does.
 parse_lm_hparams = partial(parse_section, LmHParams, "hyperparameters")
 PARSERS = Parsers(parse_documents_config, parse_lm_hparams)

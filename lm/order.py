@@ -1,15 +1,19 @@
 """Windows of each step, as a function of (seed, step), with any layout.
 
 An epoch reads the shards in a new order, `group` of them at a time, and mixes the windows of a
-group. So a machine needs at most two groups of shards at once. Epochs continue without a gap. No
-permutation of windows is stored: `permute` computes the requested places.
+group. So a machine needs at most two groups of shards at once. Epochs continue without a gap. If
+sources have weights, each has such an order, and `Mixture` deals them. No permutation of windows is
+stored: `permute` computes the requested places.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from detalbert.corpus.mixture import Mixture
 
 _ROUNDS = 8
 _FEW = 1 << 12
@@ -34,6 +38,7 @@ class WindowOrder:
         seed: of the permutations.
         group: number of shards whose windows are mixed.
         ranks: number of data ranks.
+        sources: source of each shard, if they are mixed by `weights` (of each source).
     """
 
     def __init__(
@@ -43,10 +48,18 @@ class WindowOrder:
         seed: int,
         group: int = 8,
         ranks: int = 1,
+        sources: Sequence[int] | None = None,
+        weights: Sequence[float] = (1.0,),
     ) -> None:
         self.windows = np.asarray(windows, np.int64)  # [shards]
-        self.global_batch_size, self.seed, self.group = global_batch_size, seed, group
-        self.ranks = ranks
+        self.global_batch_size, self.group, self.ranks = global_batch_size, group, ranks
+        self.mixture = Mixture(weights)
+        owner = np.zeros(len(self.windows), int) if sources is None else np.asarray(sources)
+        shards = [np.flatnonzero(owner == source) for source in range(len(weights))]
+        self.sources = [
+            _Source(seed + (number << 64), group, mine, self.windows[mine])
+            for number, mine in enumerate(shards)
+        ]
 
     def __len__(self) -> int:
         return int(self.windows.sum())
@@ -54,13 +67,17 @@ class WindowOrder:
     def step(self, step: int) -> np.ndarray:
         """Return (shard, window in it) of step `step` (from 0), int64 [global_batch_size, 2]."""
         first = step * self.global_batch_size
-        parts, at, end = [], first, first + self.global_batch_size
-        while at < end:
-            group, begin = self._find(at)
-            stop = min(end, begin + sum(group.sizes))
-            parts.append(_places(self.seed, group, range(at - begin, stop - begin)))
-            at = stop
-        return np.concatenate(parts)
+        owners, numbers = self.mixture.deal(first, self.global_batch_size)
+        places = np.empty((self.global_batch_size, 2), np.int64)
+        for source, mine in self._each(owners):
+            places[mine] = source.places(int(numbers[mine][0]), int(numbers[mine][-1]) + 1)
+        return places
+
+    def _each(self, owners: np.ndarray) -> Iterator[tuple["_Source", np.ndarray]]:
+        """Yield each source that owns a position, with the positions that it owns, bool [n]."""
+        for number, source in enumerate(self.sources):
+            if (mine := owners == number).any():
+                yield source, mine
 
     def share(self, step: int, rank: int) -> Share:
         """Return `step`, and every `ranks`-th of its windows, from `rank` on, int64 [n, 2]. Data
@@ -70,20 +87,44 @@ class WindowOrder:
 
     def soon(self, step: int) -> list[int]:
         """Return the shards of the groups that `step` and the steps after it need."""
-        last = (step + 1) * self.global_batch_size - 1
-        group, begin = self._find(last)
-        following, _ = self._find(begin + sum(group.sizes))
-        return [*dict.fromkeys((*group.shards, *following.shards))]
+        owners, numbers = self.mixture.deal(step * self.global_batch_size, self.global_batch_size)
+        found = [source.soon(int(numbers[mine][-1])) for source, mine in self._each(owners)]
+        return [*dict.fromkeys(itertools.chain(*found))]
+
+
+class _Source(NamedTuple):
+    """The endless sequence of a source's windows."""
+
+    seed: int
+    group: int
+    shards: np.ndarray  # int64 [n]: their numbers
+    windows: np.ndarray  # int64 [n]: of each of these
+
+    def places(self, at: int, end: int) -> np.ndarray:
+        """Return (shard, window) of positions at .. end - 1, int64 [end - at, 2]."""
+        parts = []
+        while at < end:
+            group, begin = self._find(at)
+            stop = min(end, begin + sum(group.sizes))
+            parts.append(_places(self.seed, group, range(at - begin, stop - begin)))
+            at = stop
+        return np.concatenate(parts)
+
+    def soon(self, position: int) -> tuple[int, ...]:
+        """Return the shards of the group of a position, and of the next group."""
+        group, begin = self._find(position)
+        return (*group.shards, *self._find(begin + sum(group.sizes))[0].shards)
 
     def _find(self, position: int) -> tuple[_Group, int]:
         """Return the group of a position in all epochs end to end, and its first position."""
-        epoch, at = divmod(position, len(self))
-        shards, ends = _epoch(self.seed, epoch, self.group, self.windows.tobytes())
+        size = int(self.windows.sum())
+        epoch, at = divmod(position, size)
+        order, ends = _epoch(self.seed, epoch, self.group, self.windows.tobytes())
         number = int(np.searchsorted(ends, at, side="right"))
-        begin = epoch * len(self) + (int(ends[number - 1]) if number else 0)
-        mine = shards[number * self.group : (number + 1) * self.group]
+        begin = epoch * size + (int(ends[number - 1]) if number else 0)
+        mine = order[number * self.group : (number + 1) * self.group]
         sizes = tuple(self.windows[mine].tolist())
-        return _Group(epoch, number, tuple(mine.tolist()), sizes), begin
+        return _Group(epoch, number, tuple(self.shards[mine].tolist()), sizes), begin
 
 
 @lru_cache(maxsize=4)

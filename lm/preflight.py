@@ -12,15 +12,15 @@ from transformers import PretrainedConfig
 
 from detalbert.corpus import sources, storage
 from detalbert.engine.models import check_weights
+from detalbert.settings.text import DocumentsConfig, parse_documents_config
 from detalbert.training import preflight
 from detalbert.training.preflight import GIB
 from lm.data import load_tokenizer
-from lm.hparams import DocumentsConfig, LmHParams, parse_documents_config
+from lm.hparams import LmHParams
 from lm.layout import choose_layout, parse_layout, split_memory
 from lm.model import causal_config, causal_sizes
 from lm.packed import check_family
 
-_SUFFIXES = (*sources.SUFFIXES, *storage.CODECS)
 _BYTES_PER_TOKEN = 5  # of text; more than vocabularies have, so that no cache is overrated
 
 
@@ -30,10 +30,9 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
     """
     data = parse_documents_config(config["data"])
     preflight.check_gpus(gpu_uuids)
-    text = 0
-    for key in ("documents", "validation_documents"):
-        if (name := getattr(data, key)) is not None:
-            text += find_text(name, f"data.{key}")
+    found = [(source.source, f"data.{data.source}") for source in data.training]
+    found += [(source.source, f"data.{data.held_out_source}") for source in data.held_out]
+    text = sum(find_text(*each) for each in found)
     model = model_config(data, hparams)
     check_family(model)
     slots = (config.get("resources") or {}).get("slots_per_trial", 1)
@@ -55,14 +54,11 @@ def find_text(name: str, key: str) -> int:
     """
     if name in ("generated", "botocore"):
         return 0
-    if storage.is_remote(name):
-        files = storage.find_files(name, key, _SUFFIXES)
-        return sum(file.size for file in files if file.address.endswith(sources.SUFFIXES))
-    path = Path(name)
-    place = name if path.exists() else name.partition(":")[0]  # a hub's NAME:CONFIG
-    preflight.check_place(place, key, _SUFFIXES)
-    found = path.rglob("*") if path.is_dir() else [path]
-    return sum(p.stat().st_size for p in found if p.suffix in sources.SUFFIXES and p.is_file())
+    if not sources.is_place(name):
+        preflight.check_place(name.partition(":")[0], key, sources.SUFFIXES)
+        return 0
+    files = storage.list_files(name, key)
+    return sum(file.size for file in files if file.address.endswith(sources.SUFFIXES))
 
 
 def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:

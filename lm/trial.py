@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from determined import pytorch
 
+from detalbert.corpus.mixture import name_scores
 from detalbert.engine.flops import causal_flops, row_lengths
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
@@ -26,10 +27,11 @@ from lm.model import build_causal_model, causal_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
 from lm.preflight import check
-from lm.windows import WindowRows, validation_loader
+from lm.windows import LmWindows, WindowRows, validation_loader
 
 METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
 SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplexity")
+BY_SOURCE = ("loss", "bits_per_byte")  # of each of several sources, too
 CHARTED = {"loss", "perplexity", "bits_per_byte", "accuracy"}
 
 
@@ -78,11 +80,10 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         mesh = make_mesh(self.layout, context.device)
         start = hparams.seed, hparams.model, None if dtype is torch.float32 else dtype
         model = build_causal_model(config, mesh, *start, hparams.activation_checkpointing == "full")
-        super().__init__(context, hparams, model, len(self.data.train), SHOWN, CHARTED)
-        per_byte = self.data.validation.bytes_per_token
-        self.scores = context.wrap_reducer(
-            Scores(config.vocab_size, per_byte, self._counts), for_training=False
-        )
+        charted = CHARTED | name_scores(BY_SOURCE, self.data.validation.shards.names)
+        super().__init__(context, hparams, model, len(self.data.train), SHOWN, charted)
+        scores = Scores(config.vocab_size, self.data.validation, self._counts)
+        self.scores = context.wrap_reducer(scores, for_training=False)
 
     @property
     def data_rank(self) -> int:
@@ -106,14 +107,17 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         train, hparams = self.data.train, self.hparams
         sizes = hparams.known_seed, self.data.shuffle_shards, self.layout.data_ranks
-        order = WindowOrder(train.counts, hparams.global_batch_size, *sizes)
+        shards = train.shards
+        mix: Any = (shards.sources, shards.weights) if shards.weights else ()
+        order = WindowOrder(train.counts, hparams.global_batch_size, *sizes, *mix)
         return self.train_loader(partial(WindowRows, train, order=order), order)
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         limit, ranks = self.hparams.max_validation_windows, self.layout.data_ranks
-        return validation_loader(
+        loader, self.sources = validation_loader(
             self.data.validation, limit, self.data_rank, ranks, self.max_tokens
         )
+        return loader
 
     def get_batch_length(self, batch: list[CausalRow]) -> int:
         return sum(len(row["input_ids"]) for row in batch) // self.hparams.max_seq_length
@@ -126,7 +130,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def evaluate_batch(self, batch: list[CausalRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this rank's rows; the metrics come from the reducer, once for all ranks."""
-        self.scores.add(batch, evaluate(self.model, batch, self.layout))
+        sums = evaluate(self.model, batch, self.layout)
+        self.scores.add(batch, sums, self.sources[batch_idx])
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
@@ -138,21 +143,24 @@ class Scores(pytorch.MetricReducer):
 
     Args:
         vocabulary: size of the model's vocabulary in tokens.
-        bytes_per_token: mean bytes of text per token.
+        windows: those of the validation.
         counts: whether to count this rank's rows; True on one rank of each tensor-parallel group.
     """
 
-    def __init__(self, vocabulary: int, bytes_per_token: float, counts: bool) -> None:
-        self.vocabulary, self.bytes_per_token, self.counts = vocabulary, bytes_per_token, counts
+    def __init__(self, vocabulary: int, windows: LmWindows, counts: bool) -> None:
+        self.vocabulary, self.counts = vocabulary, counts
+        self.names, self.bytes_per_token = windows.shards.names, windows.bytes_per_token()
         self.metrics: dict[str, float] = {}  # of the last validation
 
     def reset(self) -> None:
-        self.sums = np.zeros(3)
+        self.sums = np.zeros((len(self.names), 3))
         self.targets = np.zeros(self.vocabulary, np.int64)  # how often each entry is one
 
-    def add(self, rows: list[CausalRow], sums: torch.Tensor) -> None:
-        """Add rows and `sums`, float64 [3]: all data ranks' loss, correct predictions, targets."""
-        self.sums += sums.cpu().numpy()
+    def add(self, rows: list[CausalRow], sums: torch.Tensor, source: int = 0) -> None:
+        """Add rows of a source and `sums`, float64 [3]: all data ranks' loss, correct predictions,
+        targets.
+        """
+        self.sums[source] += sums.cpu().numpy()
         for row in rows if self.counts else []:
             wanted = row["targets"][row["targets"] != NO_TARGET].numpy()
             self.targets += np.bincount(wanted, minlength=self.vocabulary)
@@ -161,10 +169,10 @@ class Scores(pytorch.MetricReducer):
         return self.sums, self.targets
 
     def cross_slot_reduce(self, per_slot: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
-        loss, right, targets = per_slot[0][0].tolist()
+        loss, right, targets = per_slot[0][0].sum(0).tolist()
         shares = sum(counts for _, counts in per_slot) / targets
         shares = shares[shares > 0]
-        mean, bits = loss / targets, math.log(2) * self.bytes_per_token  # nats of a bit a byte
+        mean, bits = loss / targets, math.log(2) * self.bytes_per_token[-1]  # nats of a bit a byte
         self.metrics = {
             "loss": mean,
             "perplexity": math.exp(min(mean, 700.0)),
@@ -173,6 +181,10 @@ class Scores(pytorch.MetricReducer):
             "baseline_bits_per_byte": float(-(shares * np.log(shares)).sum()) / bits,
             "accuracy": 100.0 * right / targets,
         }
+        sources = zip(self.names, per_slot[0][0].tolist(), self.bytes_per_token, strict=False)
+        for name, (loss, _, targets), size in sources if len(self.names) > 1 else ():
+            own = loss / max(targets, 1), loss / max(targets, 1) / math.log(2) / size
+            self.metrics |= {f"{k}_{name}": v for k, v in zip(BY_SOURCE, own, strict=True)}
         return dict(self.metrics)  # what is reported is less
 
 

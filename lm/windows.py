@@ -5,13 +5,11 @@ Windows are cut end to end through a shard, across documents. Window i of a shar
 every token but the first of a shard is a target once. A shorter remainder is left out.
 """
 
-import itertools
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from detalbert.corpus.mixture import draw
 from detalbert.corpus.reader import Shards
 from detalbert.engine.loaders import RowLoader
 from detalbert.errors import UserError
@@ -55,17 +53,25 @@ class LmWindows:
         pieces = np.diff(cuts, prepend=0, append=self.length + 1)
         return torch.from_numpy(tokens), torch.from_numpy(pieces)
 
-    def in_order(self) -> Iterator[tuple[int, int]]:
-        """Yield (shard, window) of every window, in shard order."""
-        for shard, count in enumerate(self.counts.tolist()):
-            yield from zip(itertools.repeat(shard), range(count), strict=False)
-
-    @property
-    def bytes_per_token(self) -> float:
-        """Mean bytes of text (UTF-8) per token, counting end-of-text tokens. Nats per token / ln 2
-        / this are bits per byte.
+    def draw(self, limit: int | None) -> list[np.ndarray]:
+        """Return (shard, window) of the windows of each source that a validation takes, at most
+        `limit` in all, int64 [n, 2] each.
         """
-        return self.shards.counts["text_bytes"] / self.shards.counts["tokens"]
+        ends = np.cumsum(self.counts)
+        places = []
+        for numbers in draw(np.repeat(self.shards.sources, self.counts), limit):
+            shards = np.searchsorted(ends, numbers, side="right")
+            places.append(np.stack([shards, numbers - (ends - self.counts)[shards]], axis=1))
+        return places
+
+    def bytes_per_token(self) -> list[float]:
+        """Return the mean bytes of text (UTF-8) per token of each source, and of all, counting
+        end-of-text tokens. Nats per token / ln 2 / this are bits per byte.
+        """
+        sizes = np.zeros((len(self.shards.names) + 1, 2))
+        for source, shard in zip(self.shards.sources, self.shards.shards, strict=True):
+            sizes[[source, -1]] += shard["text_bytes"], shard["tokens"]
+        return (sizes[:, 0] / sizes[:, 1]).tolist()
 
 
 class WindowRows(Dataset):
@@ -86,14 +92,17 @@ class WindowRows(Dataset):
 
 def validation_loader(
     windows: LmWindows, limit: int | None, rank: int, ranks: int, max_tokens: int
-) -> RowLoader:
-    """Return a loader of every `ranks`-th of the first `limit` windows, from `rank` on, row by row.
+) -> tuple[RowLoader, list[int]]:
+    """Return a loader of every `ranks`-th of the windows of `draw(limit)`, from `rank` on, row by
+    row, source by source; and the source of each of its batches.
 
     Every rank gets the same number of batches, some of them empty, because the ranks of a sharded
     model must run equally often.
     """
-    count = min(len(windows), limit or len(windows))
-    rows = WindowRows(windows, max_tokens)
-    mine = list(itertools.islice(windows.in_order(), rank, count, ranks))
-    starts = range(0, len(range(0, count, ranks)), rows.per_row)
-    return RowLoader(rows, [(-1, mine[i : i + rows.per_row]) for i in starts])
+    rows, shares, sources = WindowRows(windows, max_tokens), list[Share](), list[int]()
+    for source, places in enumerate(windows.draw(limit)):
+        for start in range(0, len(places), rows.per_row * ranks):
+            mine = places[start : start + rows.per_row * ranks][rank::ranks]
+            shares.append((-1, mine))
+            sources.append(source)
+    return RowLoader(rows, shares), sources

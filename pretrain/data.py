@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.examples import ExampleKind
+from detalbert.corpus.index import fetch_tokenizer
 from detalbert.corpus.learn_tokenizer import own_tokenizer
+from detalbert.corpus.mixture import draw
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_shards
 from detalbert.errors import UserError
@@ -24,7 +27,7 @@ class PretrainText(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
     train: PretrainExamples
     validation: PretrainExamples
-    held_out: int  # examples of `validation` that are used
+    held_out: list[np.ndarray]  # examples of `validation` that are used, of each source
 
     @classmethod
     def load(cls, config: dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
@@ -34,7 +37,7 @@ class PretrainText(NamedTuple):
         data = parse_text_config(config)
         tokenizer = load_tokenizer(data, hparams)
         kind = ExampleKind(hparams.max_seq_length)
-        address = data.shards or str(write_shards(data, tokenizer, kind))
+        address = data.shards or write_shards(data, tokenizer, kind)
         vocabulary = read_vocabulary(tokenizer)
         splits = []
         for split in ("train", "validation"):
@@ -42,13 +45,16 @@ class PretrainText(NamedTuple):
             corpus.check_tokenizer(tokenizer)
             _check(corpus, hparams)
             splits.append(PretrainExamples(corpus, vocabulary, hparams))
-        held_out = min(len(splits[1].corpus), data.max_validation_windows or 1 << 62)
+        corpus = splits[1].corpus
+        owners = np.repeat(corpus.sources, np.diff(corpus.bounds))
+        held_out = draw(owners, data.max_validation_windows)
         return cls(tokenizer, splits[0], splits[1], held_out)
 
     def summary(self) -> DataSummary:
         lines = {
             "train": self.train.corpus.describe(),
-            "validation": f"{self.validation.corpus.describe()}, {self.held_out:,} examples used",
+            "validation": f"{self.validation.corpus.describe()}, {self._used:,} examples used",
+            **self.train.corpus.describe_sources(np.diff(self.train.corpus.bounds)),
         }
         return DataSummary(lines, len(self.train.lengths), int(self.train.lengths.sum()))
 
@@ -59,20 +65,34 @@ class PretrainText(NamedTuple):
             "data.validation": self.validation.corpus.fingerprint(),
             "data.tokenizer": tokenizer_sum(self.tokenizer),
             "data.shuffle_shards": self.train.corpus.data.shuffle_shards,
-            "data.max_validation_examples": self.held_out,  # its name in older checkpoints
+            "data.max_validation_examples": self._used,  # its name in older checkpoints
+            **self.train.corpus.weights_by_name(),
         }
+
+    @property
+    def _used(self) -> int:
+        return sum(map(len, self.held_out))
+
+
+def write_corpus(
+    data: TextConfig, hparams: PretrainHParams, output: str | None, processes: int | None
+) -> str:
+    """Write the shards of an experiment's `data:`; return where they are."""
+    kind = ExampleKind(hparams.max_seq_length)
+    return write_shards(data, load_tokenizer(data, hparams), kind, output, processes)
 
 
 def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedTokenizerBase:
     """Return the fast tokenizer of `data.tokenizer`, or one trained on the text. Raises UserError
     if it lacks a mask, cls or sep token.
     """
-    if data.tokenizer is None:
+    name = data.tokenizer or (data.shards and str(fetch_tokenizer(data)))
+    if name is None:
         positions = hparams.model_keys()["max_position_embeddings"]
         held_out = 0.0 if data.validation is not None else data.validation_fraction
         return named_tokenizer(str(own_tokenizer(data, held_out, positions)))
     needed = "mask_token", "cls_token", "sep_token"
-    return named_tokenizer(data.tokenizer, *needed, kind="an ALBERT or BERT")
+    return named_tokenizer(name, *needed, kind="an ALBERT or BERT")
 
 
 def _check(corpus: Corpus, hparams: PretrainHParams) -> None:
@@ -82,7 +102,7 @@ def _check(corpus: Corpus, hparams: PretrainHParams) -> None:
             f"hyperparameters.max_seq_length: {hparams.max_seq_length}, and the shards of "
             f"{corpus.address} hold windows of {index['max_seq_length']}; make them the same"
         )
-    place = corpus.data.text or corpus.address
+    place = ", ".join(source.source for source in corpus.data.training) or corpus.address
     if not len(corpus) and corpus.split == "train":
         raise UserError(f"{key}: no text in {place}; give another")
     if not len(corpus):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from detalbert.corpus.mixture import Mixture
 from detalbert.corpus.reader import Corpus
 from detalbert.engine.loaders import PackedRows
 from detalbert.engine.order import TrainOrder, deal
@@ -121,41 +122,62 @@ def _join(arrays: list[np.ndarray]) -> np.ndarray:
 
 class ExampleOrder(TrainOrder):
     """The examples of every step. An epoch reads the shards in a new order, `group` of them at a
-    time, and mixes the examples of a group. So a machine needs at most two groups at once.
+    time, and mixes the examples of a group. So a machine needs at most two groups at once. Sources
+    with weights are each read so, and dealt by `Mixture`.
     """
 
     def __init__(
         self, examples: PretrainExamples, global_batch_size: int, slots: int, seed: int, group: int
     ) -> None:
         super().__init__(examples.lengths, global_batch_size, slots, seed)
-        self.bounds, self.group = tuple(examples.corpus.bounds.tolist()), group
+        corpus, self.group = examples.corpus, group
+        self.bounds, weights = tuple(corpus.bounds.tolist()), corpus.weights or [1.0]
+        self.mixture = Mixture(weights)
+        self.owners = np.array(corpus.sources if corpus.weights else [0] * len(corpus.shards))
+        sizes = np.diff(corpus.bounds)
+        self.sizes = np.bincount(self.owners, sizes, len(weights)).astype(np.int64)  # [S]
 
-    def groups(self, epoch: int) -> list[list[int]]:
-        """Return the shards of an epoch in reading order, as groups."""
-        shards = np.random.default_rng([self.seed, epoch, 1]).permutation(len(self.bounds) - 1)
+    def groups(self, epoch: int, source: int = 0) -> list[list[int]]:
+        """Return the shards of an epoch of a source in reading order, as groups."""
+        mine = np.flatnonzero(self.owners == source)
+        rng = np.random.default_rng([self._seed(source), epoch, 1])
+        shards = mine[rng.permutation(len(mine))]
         return [shards[i : i + self.group].tolist() for i in range(0, len(shards), self.group)]
 
-    def permutation(self, epoch: int) -> np.ndarray:
-        """Return all example numbers in the order of `epoch`, int64 [E]."""
-        groups = tuple(map(tuple, self.groups(epoch)))
-        return _permutation(self.seed, epoch, self.bounds, groups)
+    def permutation(self, epoch: int, source: int = 0) -> np.ndarray:
+        """Return all example numbers of a source in the order of its `epoch`, int64 [E]."""
+        groups = tuple(map(tuple, self.groups(epoch, source)))
+        return _permutation(self._seed(source), epoch, self.bounds, groups)
+
+    def _seed(self, source: int) -> int:
+        return self.seed + (source << 64)
+
+    def tickets(self, step: int) -> np.ndarray:
+        """Return (epoch of its source, number) of the examples of `step`, int64 [B, 2]."""
+        first = step * self.global_batch_size
+        owners, numbers = self.mixture.deal(first, self.global_batch_size)
+        epochs, places = np.divmod(numbers, self.sizes[owners])
+        found = np.stack([epochs, places], axis=1)
+        for source, epoch in set(zip(owners.tolist(), epochs.tolist(), strict=True)):
+            mine = (owners == source) & (epochs == epoch)
+            found[mine, 1] = self.permutation(epoch, source)[places[mine]]
+        return found
 
     def share(self, step: int, slot: int) -> np.ndarray:
-        """Return (epoch, number) of the examples of `step` for rank `slot`, int64 [n, 2]."""
-        batch = self.global_batch(step)
-        mine = deal(self.lengths[batch], self.slots)[slot]
-        epochs = (step * self.global_batch_size + mine) // len(self.lengths)
-        return np.stack([epochs, batch[mine]], axis=1)
+        """Return the tickets of `step` for rank `slot`, int64 [n, 2]."""
+        batch = self.tickets(step)
+        return batch[deal(self.lengths[batch[:, 1]], self.slots)[slot]]
 
     def soon(self, epoch: int, number: int) -> list[int]:
         """Return the shards of the group of example `number` of `epoch`, and of the next group."""
-        groups = [*self.groups(epoch), *self.groups(epoch + 1)]
         shard = int(np.searchsorted(self.bounds, number, side="right")) - 1
+        source = int(self.owners[shard])
+        groups = [*self.groups(epoch, source), *self.groups(epoch + 1, source)]
         at = next(i for i, group in enumerate(groups) if shard in group)
         return groups[at] + groups[at + 1]
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=16)  # two epochs of each source
 def _permutation(
     seed: int, epoch: int, bounds: tuple[int, ...], groups: tuple[tuple[int, ...], ...]
 ) -> np.ndarray:

@@ -15,12 +15,14 @@ import torch.distributed as dist
 from determined import pytorch
 from transformers import AlbertForPreTraining
 
+from detalbert.corpus.mixture import name_scores
+from detalbert.corpus.reader import Corpus
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
 from detalbert.engine.loaders import LateLoader, validation_loader
 from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.packed_trial import PackedTrial
-from detalbert.engine.rows import to_device
+from detalbert.engine.rows import to_device, validation_rows
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
 from detalbert.errors import UserError, as_user_error
 from pretrain.data import PretrainText
@@ -40,6 +42,7 @@ METRICS = tuple(
     "mlm_loss mlm_accuracy mlm_baseline sop_loss sop_accuracy span_loss span_accuracy".split()
 )
 CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
+BY_SOURCE = ("loss", "mlm_accuracy")  # of each of several sources, too
 SHOWN = ("loss", "mlm_accuracy", "sop_accuracy", "span_accuracy", "mlm_baseline")
 
 
@@ -54,10 +57,11 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         )
         model = build_albert(hparams, self.data.tokenizer)
         examples = len(self.data.train.lengths)
-        super().__init__(context, hparams, model, examples, SHOWN, CHARTED)
-        self.scores = context.wrap_reducer(
-            ScoreReducer(self.model.config.vocab_size), for_training=False
-        )
+        corpus = self.data.validation.corpus
+        charted = CHARTED | name_scores(BY_SOURCE, corpus.names)
+        super().__init__(context, hparams, model, examples, SHOWN, charted)
+        scores = ScoreReducer(self.model.config.vocab_size, corpus)
+        self.scores = context.wrap_reducer(scores, for_training=False)
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         hparams, examples = self.hparams, self.data.train
@@ -68,10 +72,15 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         return LateLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
-        split, dealt = self.data.validation, (np.arange(self.data.held_out), self.slots, self.rank)
-        return LateLoader(
-            lambda: validation_loader(ExampleRows(split, self.max_tokens), *dealt, self.workers())
-        )
+        def load() -> torch.utils.data.DataLoader:
+            rows, shares = ExampleRows(self.data.validation, self.max_tokens), list[np.ndarray]()
+            for some in self.data.held_out:  # rows of one source each
+                lengths = self.data.validation.lengths[some]
+                found = validation_rows(lengths, np.arange(len(some)), self.max_tokens)
+                shares += [some[row] for row in found]
+            return validation_loader(rows, shares, self.slots, self.rank, self.workers())
+
+        return LateLoader(load)
 
     def row_flops(self, row: PretrainRow) -> float:
         return flops_of_row(self.model.config, row)
@@ -130,8 +139,8 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
 class ScoreReducer(pytorch.MetricReducer):
     """Reducer of sums over rows to the split's metrics, the same for any number of ranks."""
 
-    def __init__(self, vocabulary: int) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, vocabulary: int, corpus: Corpus) -> None:
+        self.vocabulary, self.corpus = vocabulary, corpus
         self.metrics: dict[str, float] = {}  # of the last validation
 
     def reset(self) -> None:
@@ -150,23 +159,33 @@ class ScoreReducer(pytorch.MetricReducer):
     def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
         # In the order of the examples, so that the sums are rounded alike at every slot count.
         found = sorted((r for rows, _ in per_slot for r in rows), key=lambda row: row[0])
-        rows = [sums for _, sums in found]
-        total = {name: sum(row[name] for row in rows) for name in rows[0]}
-        tokens = max(total["tokens"], 1)
-        metrics = {
-            "mlm_loss": total["mlm_loss"] / tokens,
-            "mlm_accuracy": 100.0 * total["mlm_hits"] / tokens,
-            # What the best single guess for every hidden token would get.
-            "mlm_baseline": 100.0 * float(sum(labels for _, labels in per_slot).max()) / tokens,
-        }
-        metrics["loss"] = metrics["mlm_loss"]
-        for name, count in (("sop", total["pairs"]), ("span", total.get("spans"))):
-            if count:
-                metrics[f"{name}_loss"] = total[f"{name}_loss"] / count
-                metrics[f"{name}_accuracy"] = 100.0 * total[f"{name}_hits"] / count
-                metrics["loss"] += metrics[f"{name}_loss"]
+        labels = sum(counts for _, counts in per_slot)
+        metrics = _scores([sums for _, sums in found], labels)
+        names, owner = self.corpus.names, self.corpus.source_of
+        for source, name in enumerate(names if len(names) > 1 else []):
+            own = _scores([sums for first, sums in found if owner(first) == source], labels)
+            metrics |= {f"{score}_{name}": own[score] for score in BY_SOURCE}
         self.metrics = metrics
         return dict(metrics)  # what is reported is less
+
+
+def _scores(rows: list[dict[str, Any]], labels: np.ndarray) -> dict[str, float]:
+    """Return the metrics of some rows; `labels` are the counts of all hidden tokens, int64 [V]."""
+    total = {name: sum(row[name] for row in rows) for name in rows[0]}
+    tokens = max(total["tokens"], 1)
+    metrics = {
+        "mlm_loss": total["mlm_loss"] / tokens,
+        "mlm_accuracy": 100.0 * total["mlm_hits"] / tokens,
+        # What the best single guess for every hidden token would get.
+        "mlm_baseline": 100.0 * float(labels.max()) / tokens,
+    }
+    metrics["loss"] = metrics["mlm_loss"]
+    for name, count in (("sop", total["pairs"]), ("span", total.get("spans"))):
+        if count:
+            metrics[f"{name}_loss"] = total[f"{name}_loss"] / count
+            metrics[f"{name}_accuracy"] = 100.0 * total[f"{name}_hits"] / count
+            metrics["loss"] += metrics[f"{name}_loss"]
+    return metrics
 
 
 def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.atomic import whole_file
 from detalbert.corpus.kinds import Kind, Rows
 from detalbert.corpus.sentences import split_sentences
+from detalbert.corpus.storage import join, read
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import checksum
 
@@ -40,10 +41,12 @@ class ExampleKind(Kind):
         totals = len(counts), len(texts), len(sizes), len(ids)
         return Rows(ids, columns, dict(zip(self.counts, totals, strict=True)))
 
-    def describe(self, folder: Path, split: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
+    def describe(
+        self, folder: Path, address: str, split: str, shards: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         """Write text tokens and sentences per example, uint16 [E, 2]; return the file's SHA-256."""
         path, empty = folder / f"{split}-lengths.npy", np.zeros((0, 2), "<u2")
-        tables = [_lengths(folder / shard["name"], shard["columns"]) for shard in shards]
+        tables = [_lengths(join(address, s["name"]), s["columns"]) for s in shards]
         with whole_file(path, binary=True) as file:
             np.save(file, np.concatenate([empty, *tables]))
         return {"lengths_sha256": checksum(path)}
@@ -76,8 +79,10 @@ def cut_examples(
     return np.array(lengths, "<u2"), np.array(counts, "<u2")
 
 
-def _lengths(path: Path, columns: dict[str, Any]) -> np.ndarray:
+def _lengths(address: str, columns: dict[str, Any]) -> np.ndarray:
     """Return text tokens and sentences per example of a shard, uint16 [examples, 2]."""
-    places = columns["token_ptr"], columns["sentence_ptr"]
-    pointers = [np.fromfile(path, dtype, count, offset=at) for dtype, at, count in places]
-    return np.stack([np.diff(pointer) for pointer in pointers], axis=1).astype("<u2")
+    pointers = []
+    for dtype, at, count in (columns["token_ptr"], columns["sentence_ptr"]):
+        content = b"".join(read(address, at, at + count * np.dtype(dtype).itemsize))
+        pointers.append(np.diff(np.frombuffer(content, dtype)))
+    return np.stack(pointers, axis=1).astype("<u2")

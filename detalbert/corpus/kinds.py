@@ -44,8 +44,10 @@ class Kind(ABC):
     def tokenize(self, encoder: WordEncoder, texts: list[str]) -> Rows:
         """Tokenize at least one document."""
 
-    def describe(self, folder: Path, split: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return additional facts on a split for the index."""
+    def describe(
+        self, folder: Path, address: str, split: str, shards: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return additional facts on a split, whose shards are at `address`, for the index."""
         return {}
 
 

@@ -27,9 +27,9 @@ from transformers import PreTrainedTokenizerFast
 
 from detalbert.atomic import alone, whole_folder
 from detalbert.corpus.kinds import is_held_out
+from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.sources import (
     Part,
-    TextReader,
     cut_parts,
     open_text,
     size_of,
@@ -117,16 +117,19 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     """
     size, cache, of_bytes = data.vocab_size, Path(data.cache_dir), positions is None
     assert size is not None
-    text = open_text(getattr(data, data.source), f"data.{data.source}", "train", exact=of_bytes)
-    facts: list[Any] = [_FORMAT, text.fingerprint, size, held_out]
+    where = f"data.{data.source}", "train", of_bytes, data.article
+    texts = [open_text(source, *where) for source in data.training]
+    stamp = "+".join(text.fingerprint for text in texts)
+    facts: list[Any] = [_FORMAT, stamp, size, held_out]
     facts = ["bytes", *facts] if of_bytes else [*facts, positions]
     folder = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
     with writing(folder, "the tokenizer"), alone(folder):
         if fault := find_change(folder / SUMS):
             if folder.is_dir():
                 log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
-            parts = unpack_sizes(text, cache)
-            total = size_of(parts) if of_bytes else sum(part.end for part in parts)  # hub: rows
+            parts = [part for text in texts for part in unpack_sizes(text, cache)]
+            rows = [] if of_bytes else [part for part in parts if part.form == "hub"]
+            total = size_of(parts) - size_of(rows) + sum(part.end for part in rows)
             some = _sample(parts, total, held_out)
             with waiting(f"training a tokenizer of {size:,} tokens"):
                 learned = (

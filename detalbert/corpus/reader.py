@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 import time
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,15 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import alone, whole_file
 from detalbert.corpus import storage
-from detalbert.corpus.shards import FORMAT, file_sums
+from detalbert.corpus.index import read_index
+from detalbert.corpus.mixture import describe
+from detalbert.corpus.shards import file_sums
 from detalbert.errors import UserError
-from detalbert.integrity import SUM, find_damaged, is_sealed
+from detalbert.integrity import find_damaged
 from detalbert.settings.text import CorpusConfig, TextConfig
 from detalbert.squad.tokenizer import tokenizer_sum
 
 _FETCHES = 3  # tries for a shard whose bytes are not those that were written
-# Of an index that commit 596c121 wrote, without a sum of its own.
-_KEYS = "format kind max_seq_length tokenizer end_of_text part_bytes held_out text splits".split()
 log = logging.getLogger(__name__)
 
 
@@ -54,16 +53,42 @@ class Shards:
         self.facts = self.index["splits"][split]
         self.shards: list[dict[str, Any]] = self.facts["shards"]
         self.counts: dict[str, int] = self.facts["counts"]
+        names = [shard.get("source", "") for shard in self.shards]
+        self.names = list(dict.fromkeys(names))  # of the sources
+        self.sources = [self.names.index(name) for name in names]  # of each shard
+        # Of each source in training; None: all windows once an epoch.
+        self.weights = self._find_weights() if split == "train" else None
         self.remote = storage.is_remote(address)
         self._open: dict[int, dict[str, np.ndarray]] = {}
         self._prefetched: list[int] = []  # the last ones
         if not self.remote:
             self._check_files()
 
+    def _find_weights(self) -> list[float] | None:
+        known = {one.name: one.weight for one in self.data.training if one.weight}
+        known = known or self.index.get("weights") or {}
+        if empty := sorted(set(known) - set(self.names)):
+            raise UserError(f"data.{self.data.source}: source {empty[0]} has no text; leave it out")
+        return [known[name] for name in self.names] if known else None
+
     def describe(self) -> str:
         """Return the split's counts in one line."""
         counts = ", ".join(f"{self.counts[name]:,} {name}" for name in self.described)
-        return f"{counts} in {len(self.shards)} shard(s)"
+        said = {"line": "a line", "file": "a file", "blank_line": "what blank lines enclose"}
+        article = said.get(self.index.get("article", ""))
+        told = f" (a document of plain text is {article})" if article else ""
+        return f"{counts} in {len(self.shards)} shard(s){told}"
+
+    def describe_sources(self, windows: np.ndarray) -> dict[str, str]:
+        """Return a line for each of several sources; `windows` are those of each shard."""
+        sizes = np.bincount(self.sources, windows, len(self.names)).astype(int).tolist()
+        return describe(self.names, self.weights or sizes, sizes)
+
+    def weights_by_name(self) -> dict[str, Any]:
+        """Return the weights by name under "data.weights"; {} without any."""
+        if self.weights is None:
+            return {}
+        return {"data.weights": dict(zip(self.names, self.weights, strict=True))}
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise UserError unless the shards were written with `tokenizer`."""
@@ -199,6 +224,10 @@ class Corpus(Shards):
         """Return the shard that holds an example."""
         return int(np.searchsorted(self.bounds, number, side="right")) - 1
 
+    def source_of(self, number: int) -> int:
+        """Return the source of an example."""
+        return self.sources[self.shard_of(number)]
+
     def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return text tokens int64 [T] and tokens per sentence int64 [S] of one example."""
         shard = self.shard_of(number)
@@ -210,43 +239,4 @@ class Corpus(Shards):
         return ids.astype(np.int64), lengths.astype(np.int64)
 
 
-@lru_cache(maxsize=4)
-def read_index(address: str) -> dict[str, Any]:
-    """Return the index of the shards at `address`. Raises UserError if missing or invalid."""
-    try:
-        index = json.loads(storage.read_all(storage.join(address, "index.json")))
-        version = index["format"]
-        assert is_sealed(index) if SUM in index else index.keys() <= set(_KEYS)
-        if version == FORMAT:
-            assert {"tokenizer", "text", "splits"} <= set(index)
-            assert {"max_seq_length", "kind"} & set(index)
-            assert all(path.parent == Path() for path in file_sums(Path(), index))
-    except UserError:
-        raise UserError(
-            f"data.shards: {address}: no index.json there; give a folder of shards that were "
-            "written to their end"
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
-        raise UserError(f"data.shards: {address}: its index.json is damaged") from None
-    if version != FORMAT:
-        raise UserError(
-            f"data.shards: {address}: format {version}, this version reads {FORMAT}; write again"
-        )
-    return index
-
-
-def remove_damaged(folder: Path) -> None:
-    """Remove damaged files of finished shards, and the index of their folder."""
-    index = folder / "index.json"
-    if not index.is_file():
-        return
-    try:
-        damaged = find_damaged(file_sums(folder, read_index(str(folder))), folder)
-    except UserError:
-        damaged = [index]
-    if damaged:
-        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
-        log.warning("%s%s: not as it was written; writing it again", damaged[0], more)
-        read_index.cache_clear()
-        for path in (*damaged, index):
-            path.unlink(missing_ok=True)
+KINDS: dict[str, type[Shards]] = {kind.kind: kind for kind in (Shards, Corpus)}

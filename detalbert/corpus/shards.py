@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,17 +22,20 @@ from detalbert.integrity import is_sealed, seal
 
 FORMAT = 1  # raise it when the columns or their meaning change
 RECORD = "jobs/{:05d}.json"
+INDEX, PLAN = "index.json", "plan.json"
 
 
-def read_record(folder: Path, number: int) -> dict[str, Any] | None:
-    """Return the facts on a job's shards, by split; None if it is to be done, or done again."""
+def read_record(folder: Path, number: int, sizes: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return the facts on a job's shards, by split; None if it is to be done, or done again.
+    `sizes` are those of all shards that are there, in bytes.
+    """
     try:
         record = json.loads((folder / RECORD.format(number)).read_text())
         if not is_sealed(record):
             return None
         shards = {split: record[split] for split in SPLITS if split in record}
-        sizes = [(folder / s["name"]).stat().st_size == s["bytes"] for s in shards.values()]
-        return shards if all(sizes) else None
+        whole = [sizes.get(shard["name"]) == shard["bytes"] for shard in shards.values()]
+        return shards if all(whole) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -47,8 +50,8 @@ def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
     return sums
 
 
-def write_job(folder: Path, number: int, batches: Iterable[dict[str, Rows]]) -> None:
-    """Write the shards and the record of a job from its rows, by split."""
+def write_job(folder: Path, number: int, batches: Iterable[dict[str, Rows]]) -> list[str]:
+    """Write shards and record of a job from its rows, by split; return the shards' names."""
     with contextlib.ExitStack() as files:
         shards = {split: _Shard(folder / f"{split}-{number:05d}.bin", files) for split in SPLITS}
         for batch in batches:
@@ -56,6 +59,7 @@ def write_job(folder: Path, number: int, batches: Iterable[dict[str, Rows]]) -> 
                 shards[split].add(rows)
         record = {split: shard.finish() for split, shard in shards.items() if shard.file}
     write_json(folder / RECORD.format(number), seal(record))
+    return [shard["name"] for shard in record.values()]
 
 
 class _Shard:

@@ -7,8 +7,12 @@ exact range, and resumes at the first missing byte after a failure.
 """
 
 import contextlib
+import fnmatch
+import glob
 import io
+import logging
 import os
+import re
 import time
 from collections.abc import Iterator
 from functools import lru_cache
@@ -22,6 +26,8 @@ CODECS = {".zst": "zstd", ".gz": "gzip"}  # as pyarrow, which reads them, calls 
 BLOCK = 1 << 20  # bytes per read
 TRIES = 6  # in a row without a single byte; then a read fails
 _WHOLE = 64 << 20  # bytes; files up to this size are known by their content
+_PATTERN = re.compile(r"[*?\[]")
+log = logging.getLogger(__name__)
 
 
 class File(NamedTuple):
@@ -42,20 +48,28 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
+def list_files(address: str, key: str) -> list[File]:
+    """Return the file that `address` names, or those below it, or that fit it as a pattern with
+    `*`. Raises UserError, naming the config `key`, or Unavailable if a server fails.
+    """
+    if address.startswith("s3://"):
+        return _list_s3(address, key)
+    return _list_fsspec(address, key) if is_remote(address) else _list_local(address, key)
+
+
 def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
-    """Return the file that `address` names, or those below it that end in one of `suffixes`, by
-    name.
+    """Return the files of `list_files` that end in one of `suffixes`, by name; an address that is a
+    file's may end in any. A warning names those that are passed over.
 
     Raises UserError, naming the config `key`, if there is none, Unavailable if a server fails.
     """
-    if address.startswith("s3://"):
-        files = _list_s3(address, key)
-    elif is_remote(address):
-        files = _list_fsspec(address, key)
-    else:
-        files = _list_local(Path(address), key)
+    files = list_files(address, key)
     if len(files) != 1 or files[0].address != address:
+        others = sorted(file.address for file in files if not file.address.endswith(suffixes))
         files = [file for file in files if file.address.endswith(suffixes)]
+        if files and others:
+            more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+            log.warning("%s: passed over: %s%s", key, ", ".join(others[:3]), more)
     if not files:
         raise UserError(f"{key}: no {', '.join(suffixes)} file below {address}; give another")
     return sorted(files, key=lambda file: file.address)
@@ -102,6 +116,39 @@ def unpack(address: str, size: int) -> Iterator[bytes]:
         ) from None
 
 
+def open_file(address: str, size: int = 0) -> Any:
+    """Return a file of `size` bytes, its content if it is compressed, for random access."""
+    if not size:
+        remote = is_remote(address)
+        size = find_files(address, address, ("",))[0].size if remote else os.path.getsize(address)
+    if address.endswith(tuple(CODECS)):
+        return io.BytesIO(b"".join(unpack(address, size)))
+    return io.BufferedReader(_Ranges(address, size), BLOCK)
+
+
+class _Ranges(io.RawIOBase):
+    """File interface to exact ranges of an address."""
+
+    def __init__(self, address: str, size: int) -> None:
+        self.address, self.size, self.at = address, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = offset + (0, self.at, self.size)[whence]
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), self.size - self.at)
+        buffer[:count] = b"".join(read(self.address, self.at, self.at + count))
+        self.at += count
+        return count
+
+
 def as_file(blocks: Iterator[bytes]) -> io.BufferedReader:
     """Return `blocks` as a file. A line of any length is read in linear time."""
     return io.BufferedReader(_Blocks(blocks), BLOCK)
@@ -134,6 +181,17 @@ def read_all(address: str) -> bytes:
     return b"".join(read(address, 0, file.size))
 
 
+def upload(path: Path, address: str) -> None:
+    """Copy a file to a remote address, where it appears whole. Raises Unavailable."""
+    try:
+        if address.startswith("s3://"):
+            _s3(os.getpid()).upload_file(str(path), *_split(address))
+        else:
+            _fsspec(address).put_file(str(path), address)
+    except Exception as error:  # whatever a library raises
+        raise Unavailable(f"{address}: not written: {first_line(error)}; try again") from None
+
+
 @contextlib.contextmanager
 def writing(folder: Path, what: str, keys: str = "data.cache_dir") -> Iterator[None]:
     """Convert an OSError in the block to a UserError that names `what` and the config `keys`."""
@@ -161,12 +219,15 @@ def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
             yield block
 
 
-def _list_local(path: Path, key: str) -> list[File]:
-    if not path.exists():
-        raise UserError(f"{key}: {path}: no such file or folder; set {key} to where the text is")
-    found = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+def _list_local(address: str, key: str) -> list[File]:
+    path = Path(address)
+    roots = [path] if path.exists() else [Path(name) for name in glob.glob(address, recursive=True)]
+    if not roots:
+        raise UserError(f"{key}: {address}: no such file or folder; set {key} to where the text is")
+    found = [p for root in roots for p in (root.rglob("*") if root.is_dir() else [root])]
     try:
-        return [File(str(p), p.stat().st_size, _stamp(p)) for p in found]
+        files = dict.fromkeys(p for p in found if p.is_file())
+        return [File(str(p), p.stat().st_size, _stamp(p)) for p in files]
     except OSError as error:
         reason = first_line(error)
         raise UserError(f"{key}: {error.filename}: cannot read it: {reason}") from None
@@ -196,7 +257,8 @@ def _s3(process: int) -> Any:
 
 
 def _list_s3(address: str, key: str) -> list[File]:
-    bucket, prefix = _split(address)
+    bucket, wanted = _split(address)
+    prefix = _PATTERN.split(wanted)[0]
     try:
         paginator = _s3(os.getpid()).get_paginator("list_objects_v2")
         pages = paginator.paginate(Bucket=bucket, Prefix=prefix)
@@ -207,6 +269,8 @@ def _list_s3(address: str, key: str) -> list[File]:
         raise kind(f"{key}: {address} cannot be listed: {first_line(error)}") from None
     below = prefix if not prefix or prefix.endswith("/") else prefix + "/"
     mine = [o for o in objects if o["Key"] == prefix or o["Key"].startswith(below)]
+    if prefix != wanted:
+        mine = [o for o in objects if fnmatch.fnmatchcase(o["Key"], wanted)]
     return [File(f"s3://{bucket}/{o['Key']}", o["Size"], o["ETag"]) for o in mine]
 
 
@@ -222,7 +286,7 @@ def _fsspec(address: str) -> Any:
 def _list_fsspec(address: str, key: str) -> list[File]:
     system = _fsspec(address)
     try:
-        found = system.find(address, detail=True)
+        found = (system.glob if _PATTERN.search(address) else system.find)(address, detail=True)
     except Exception as error:
         raise Unavailable(f"{key}: {address} cannot be listed: {first_line(error)}") from None
     files = []

@@ -19,13 +19,13 @@ import filelock
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import write_json
+from detalbert.corpus.index import TOKENIZER, remove_damaged
 from detalbert.corpus.kinds import SPLITS, Kind, Rows, is_held_out
-from detalbert.corpus.reader import remove_damaged
-from detalbert.corpus.shards import FORMAT, read_record, sweep, write_job
+from detalbert.corpus.read_text import TextReader
+from detalbert.corpus.shards import FORMAT, INDEX, PLAN, RECORD, read_record, sweep, write_job
 from detalbert.corpus.sources import (
     Part,
     Text,
-    TextReader,
     cut_parts,
     group,
     open_text,
@@ -33,6 +33,7 @@ from detalbert.corpus.sources import (
     unpack_sizes,
 )
 from detalbert.corpus.storage import writing
+from detalbert.corpus.target import Target
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import seal
@@ -50,6 +51,7 @@ class ShardText(NamedTuple):
     number: int
     parts: list[Part]
     held_out: float
+    source: str  # its name; "" if there is one source
 
 
 class Batch(NamedTuple):
@@ -67,76 +69,111 @@ def write_shards(
     data: CorpusConfig,
     tokenizer: PreTrainedTokenizerBase,
     kind: Kind,
-    folder: Path | None = None,
+    output: str | None = None,
     processes: int | None = None,
-) -> Path:
-    """Write missing or damaged shards of the configured text; return their folder.
+) -> str:
+    """Write missing or damaged shards of the configured text; return where they are.
 
-    `folder`: default: one below `data.cache_dir` that depends on all that the bytes do;
-    `processes`: default: one per core. Raises UserError if text cannot be read or the folder cannot
-    be written.
+    `output`: a folder, or a remote address, to which each shard is moved once it is written;
+    default: a folder below `data.cache_dir` that depends on all that the bytes do. `processes`:
+    default: one per core. Raises UserError if text cannot be read or shards cannot be written.
     """
     texts = _open_texts(data, kind.exact)
+    held_out = [purpose for purpose, _, _ in texts if purpose == "validation"]
     facts = {
         "format": FORMAT,
         **kind.facts(tokenizer),
         "part_bytes": max(1, int(data.shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE)),
-        "held_out": 0.0 if "validation" in texts else data.validation_fraction,
-        "text": {key: text.fingerprint for key, text in texts.items()},
+        "held_out": 0.0 if held_out else data.validation_fraction,
+        "text": _fingerprints(texts),
     }
-    if folder is None:
-        key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-        folder = Path(data.cache_dir) / f"shards-{key}"
+    more: dict[str, Any] = {
+        "weights": {one.name: one.weight for one in data.training if one.weight},
+        "article": next((text.articles for *_, text in texts if text.articles), None),
+    }
+    found = {name: value for name, value in more.items() if value}
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    target = Target.of(output or str(Path(data.cache_dir) / f"shards-{key}"), data.cache_dir)
+    folder = target.folder
     with writing(folder, "token shards"):
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
+            target.open()
             _check_same(folder, facts)
-            remove_damaged(folder)
-            if not (folder / "index.json").is_file():
+            if target.remote is None:
+                remove_damaged(folder)
+            if not (folder / INDEX).is_file() or output and _known(folder, found) != found:
                 jobs = _plan_jobs(folder, texts, facts)
                 dtype = "<u2" if len(tokenizer) <= 1 << 16 else "<u4"
-                _write_missing(folder, jobs, kind, kind.backend(tokenizer), dtype, processes)
-                _write_index(folder, kind, facts, len(jobs))
-    return folder
+                _write_missing(target, jobs, kind, kind.backend(tokenizer), dtype, processes)
+                tokenizer.save_pretrained(folder / TOKENIZER)
+                _write_index(target, kind, {**facts, **found}, jobs)
+    return target.address
 
 
-def _open_texts(data: CorpusConfig, exact: bool) -> dict[str, Text]:
-    """Open the texts by purpose. Without "validation", some documents of "text" are held out."""
-    name, held_out = getattr(data, data.source), data.validation_text
-    texts = {"text": open_text(name, f"data.{data.source}", "train", exact)}
-    if held_out is not None:
-        key = f"data.{data.held_out_source}"
-        texts["validation"] = open_text(held_out, key, "validation", exact)
-    return texts
+def _known(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what the index says of `facts`."""
+    index = json.loads((folder / INDEX).read_text())
+    return {name: index[name] for name in facts if name in index}
+
+
+Opened = tuple[str, str, Text]  # text or validation, name of the source, its text
+
+
+def _open_texts(data: CorpusConfig, exact: bool) -> list[Opened]:
+    """Open the sources. Without any for "validation", some documents of "text" are held out."""
+    wanted = [("text", data.source, "train", one) for one in data.training]
+    wanted += [("validation", data.held_out_source, "validation", one) for one in data.held_out]
+    return [
+        (purpose, one.name or "", open_text(one, f"data.{key}", split, exact, data.article))
+        for purpose, key, split, one in wanted
+    ]
+
+
+def _fingerprints(texts: list[Opened]) -> dict[str, Any]:
+    """Return the fingerprints by purpose, and by name where a purpose has a list of sources."""
+    found: dict[str, Any] = {}
+    for purpose, name, text in texts:
+        if name:
+            found.setdefault(purpose, {})[name] = text.fingerprint
+        else:
+            found[purpose] = text.fingerprint
+    return found
 
 
 def _check_same(folder: Path, facts: dict[str, Any]) -> None:
     """Raise UserError if the folder holds shards of another text, tokenizer or length."""
     try:
-        if json.loads((folder / "plan.json").read_text()) != facts:
+        if json.loads((folder / PLAN).read_text()) != facts:
             raise UserError(
                 f"{folder}: holds shards of another text, tokenizer or length; give a fresh folder"
             )
     except (FileNotFoundError, ValueError):
-        write_json(folder / "plan.json", facts)
+        write_json(folder / PLAN, facts)
 
 
-def _plan_jobs(folder: Path, texts: dict[str, Text], facts: dict[str, Any]) -> list[ShardText]:
+def _plan_jobs(folder: Path, texts: list[Opened], facts: dict[str, Any]) -> list[ShardText]:
     least, jobs = facts["part_bytes"], list[ShardText]()
-    for key, text in texts.items():
-        held_out = 1.0 if key == "validation" else facts["held_out"]
+    for purpose, name, text in texts:
+        held_out = 1.0 if purpose == "validation" else facts["held_out"]
         parts = cut_parts(unpack_sizes(text, folder), least)
         for some in group(parts, lambda part: part.text_bytes, least):
-            jobs.append(ShardText(len(jobs), some, held_out))
+            jobs.append(ShardText(len(jobs), some, held_out, name))
     return jobs
 
 
 def _write_missing(
-    folder: Path, jobs: list[ShardText], kind: Kind, backend: Any, dtype: str, processes: int | None
+    target: Target,
+    jobs: list[ShardText],
+    kind: Kind,
+    backend: Any,
+    dtype: str,
+    processes: int | None,
 ) -> None:
     """Write the jobs that are not done."""
+    folder, there = target.folder, target.sizes()
     sweep(folder)
-    todo = [job for job in jobs if read_record(folder, job.number) is None]
+    todo = [job for job in jobs if read_record(folder, job.number, there) is None]
     total, missing = (sum(size_of(job.parts) for job in some) for some in (jobs, todo))
     processes = min(processes or count_cores(), -(-missing // _BATCH))
     tokenize = partial(_tokenize, kind, WordEncoder(backend), dtype)
@@ -145,16 +182,17 @@ def _write_missing(
         made = _map_in_processes(folder, tokenize, batches, processes)
         with contextlib.closing(made):  # which ends the processes
             for number, rows in itertools.groupby(made, key=lambda pair: pair[0]):
-                write_job(folder, number, (by_split for _, by_split in rows))
+                names = write_job(folder, number, (by_split for _, by_split in rows))
+                target.move(names, RECORD.format(number))
 
 
 def _read_batches(jobs: list[ShardText], count: Callable[[int], None]) -> Iterator[Batch]:
     """Yield the documents of each job in batches of about _BATCH characters, at least one."""
     reader = TextReader(count)
-    for number, parts, held_out in jobs:
-        documents = itertools.chain.from_iterable(map(reader.read, parts))
+    for job in jobs:
+        documents = itertools.chain.from_iterable(map(reader.read, job.parts))
         for texts in itertools.chain(group(documents, len, _BATCH), [[]]):
-            yield Batch(number, held_out, texts)
+            yield Batch(job.number, job.held_out, texts)
 
 
 def _tokenize(
@@ -206,16 +244,23 @@ def _map_in_processes(
         ) from None
 
 
-def _write_index(folder: Path, kind: Kind, facts: dict[str, Any], jobs: int) -> None:
-    """Write `index.json`, last of all: the shards, their counts and the facts of the format."""
-    records = [read_record(folder, number) for number in range(jobs)]
-    assert None not in records, f"{folder}: a shard that was written is gone"
-    splits = {}
+def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[ShardText]) -> None:
+    """Write the index, last of all: the shards, their counts and the facts of the format."""
+    folder, there, splits = target.folder, target.sizes(), {}
+    records = {job: read_record(folder, job.number, there) for job in jobs}
+    assert None not in records.values(), f"{folder}: a shard that was written is gone"
     for split in SPLITS:
-        shards = [record[split] for record in filter(None, records) if split in record]
+        shards = [
+            {**record[split], **({"source": job.source} if job.source else {})}
+            for job, record in records.items()
+            if record and split in record
+        ]
         splits[split] = {
             "shards": shards,
             "counts": {name: sum(shard[name] for shard in shards) for name in kind.counts},
-            **kind.describe(folder, split, shards),
+            **kind.describe(folder, target.address, split, shards),
         }
-    write_json(folder / "index.json", seal({**facts, "splits": splits}))
+    write_json(folder / INDEX, seal({**facts, "splits": splits}))
+    tables = [path.name for path in folder.glob("*-lengths.npy")]
+    tables += [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).iterdir()]
+    target.move(tables, PLAN, INDEX)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from detalbert.engine.rows import Row, pack_rows, validation_rows
+from detalbert.engine.rows import Row, pack_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
 from detalbert.waiting import Wait
@@ -153,14 +153,13 @@ class PackedRows(Dataset):
 
 
 def validation_loader(
-    rows: PackedRows, example_index: np.ndarray, slots: int, slot: int, num_workers: int = 0
+    rows: PackedRows, shares: list[np.ndarray], slots: int, slot: int, num_workers: int = 0
 ) -> RowLoader:
     """Return the loader of the validation rows of rank `slot`: row i goes to rank i mod slots.
 
-    Rows do not depend on the number of ranks, so neither do the logits. A rank without rows gets
-    one empty batch, because Determined refuses an empty loader. `example_index`: `validation_rows`.
+    Rows (`shares` of `validation_rows`) do not depend on the number of ranks, so neither do the
+    logits. A rank without rows gets one empty batch, because Determined refuses an empty loader.
     """
-    shares = validation_rows(rows.windows.lengths, example_index, rows.max_tokens)
     return RowLoader(rows, shares[slot::slots] or [np.empty(0, np.int64)], num_workers)
 
 

@@ -105,25 +105,29 @@ _LARGEST = 2**63  # of whole numbers
 
 def _typed(path: str, value: Any, wanted: Any) -> Any:
     """Convert `value` to `wanted`; numbers in text too, as PyYAML reads 5e-5 (no dot)."""
-    words: tuple[Any, ...] = ()
-    if typing.get_origin(wanted) in (types.UnionType, Union):
-        wanted, other = typing.get_args(wanted)
-        words = (None,) if other is type(None) else typing.get_args(other)
-        if value in words:
-            return value
-    origin = typing.get_origin(wanted) or wanted
-    if wanted is float and not isinstance(value, bool):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            if math.isfinite(value := float(value)):
-                return value
-    elif wanted is int:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if number and abs(value) < _LARGEST and value == int(value):
-            return int(value)
-    elif isinstance(value, origin):
+    words, kinds = list[Any](), list[Any]()
+    union = typing.get_origin(wanted) in (types.UnionType, Union)
+    for option in typing.get_args(wanted) if union else (wanted,):
+        if option is type(None) or typing.get_origin(option) is typing.Literal:
+            words += typing.get_args(option) or [None]
+        else:
+            kinds.append(option)
+    if value in words:
         return value
+    for kind in kinds:
+        if kind is float and not isinstance(value, bool):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                if math.isfinite(number := float(value)):
+                    return number
+        elif kind is int:
+            number = value if isinstance(value, (int, float)) else math.inf
+            if not isinstance(value, bool) and abs(number) < _LARGEST and number == int(number):
+                return int(number)
+        elif isinstance(value, typing.get_origin(kind) or kind):
+            return value
     name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    names = [name.get(wanted, "a mapping of keys"), *filter(None, words)]
+    name[list[Any]] = "a list"
+    names = [name.get(kind, "a mapping of keys") for kind in kinds] + list(filter(None, words))
     raise UserError(f"{path}: expected {' or '.join(names)}, got {value!r:.60}")
 
 

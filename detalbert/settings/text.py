@@ -1,11 +1,54 @@
 """Keys of `data:` for text that becomes token shards: for pretraining, and language models."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from pathlib import PurePath
+from typing import Any, ClassVar
 
 from detalbert.errors import UserError
 from detalbert.settings.sections import Section, limited, parse_section
+
+
+@dataclass(frozen=True)
+class SourceConfig(Section):
+    """A source of text: one value of `data.text`, or one of a list there."""
+
+    source: str  # a file, folder, pattern, address or hub name: see corpus/sources.py
+    weight: float | None = limited(None, above=0)  # share of windows; default: by size
+    text_key: str = "text"  # key or column of a row that holds the text
+    name: str | None = None  # in scores; default: the last part of the address
+
+
+Sources = str | list[Any] | dict[str, Any] | None
+
+
+def parse_sources(key: str, value: Sources) -> list[SourceConfig]:
+    """Return the sources of `data.KEY`: an address, a mapping of SourceConfig's keys, or a list of
+    these; a list's have names. Raises UserError as `parse_section` does, and for two of one name.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        return [_source(f"data.{key}", value)]
+    found = [_source(f"data.{key}[{i}]", one) for i, one in enumerate(value)]
+    names = [one.name or re.sub(r"[^\w-]+", "_", PurePath(one.source).stem) for one in found]
+    if wrong := [name for name in names if not re.fullmatch(r"[\w-]+", name)]:
+        raise UserError(f"data.{key}: name {wrong[0]!r}: letters, digits, _ and - only")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"data.{key}: two sources are called {twice[0]}; give each its 'name'")
+    if len({one.weight is None for one in found}) > 1:
+        raise UserError(f"data.{key}: some sources have a 'weight', some have none; give all one")
+    return [replace(one, name=name) for one, name in zip(found, names, strict=True)]
+
+
+def _source(where: str, value: Any) -> SourceConfig:
+    if not isinstance(value, (str, Mapping)):
+        raise UserError(f"{where}: expected text or a mapping with 'source', got {value!r:.60}")
+    return parse_section(
+        SourceConfig, where, {"source": value} if isinstance(value, str) else value
+    )
 
 
 @dataclass(frozen=True)
@@ -22,44 +65,70 @@ class CorpusConfig(Section):
     vocab_size: int | None = limited(None, least=300, most=65_536)
     # Which documents are held out where no other text is named, a hash of their text decides.
     validation_fraction: float = limited(0.01, least=0, below=1)
-    shards: str | None = None  # a folder or address of token shards
+    article: str = limited("line", choices=("line", "file", "blank_line"))  # of .txt and .md
+    # A folder or address of token shards, which say what they hold and have their tokenizer.
+    shards: str | None = None
     shard_mib: float = limited(1024, above=0)  # of tokens in a shard, about
     shuffle_shards: int = limited(8, above=0)  # read at the same time, their windows mixed
     cache_dir: str = ".cache"
     cache_gib: float = limited(64, above=0)  # for shards fetched from afar
 
     @property
-    def validation_text(self) -> str | None:
-        """Address of the validation text; None if a fraction of the documents is held out."""
+    def training(self) -> list[SourceConfig]:
+        """Sources of the training text; none with ready-made shards."""
+        return parse_sources(self.source, getattr(self, self.source))
+
+    @property
+    def held_out(self) -> list[SourceConfig]:
+        """Sources of the validation text; none if a fraction of the documents is held out."""
         text, held_out = getattr(self, self.source), getattr(self, self.held_out_source)
-        return text if held_out is None and text == "generated" else held_out
+        return parse_sources(
+            self.held_out_source, text if held_out is None and text == "generated" else held_out
+        )
 
     def check(self) -> None:
         text = getattr(self, self.source)
         if (text is None) == (self.shards is None):
             raise UserError(f"data.{self.source}: set exactly one of {self.source!r} and 'shards'")
-        if (self.tokenizer is None) == (self.vocab_size is None):
+        if text is not None and not self.training:
+            raise UserError(f"data.{self.source}: an empty list; name a source")
+        if any(one.weight for one in self.held_out):
+            raise UserError(f"data.{self.held_out_source}: 'weight' is for training text; leave it")
+        if self.vocab_size is not None and text is None:
+            raise UserError("data.vocab_size: shards have a tokenizer already; leave it out")
+        if text is not None and (self.tokenizer is None) == (self.vocab_size is None):
             raise UserError(
                 "data.tokenizer: set either 'tokenizer' (a folder or hub name) or 'vocab_size' "
                 f"(pieces of one that is learned from the {self.source})"
-            )
-        if self.vocab_size is not None and text is None:
-            raise UserError(
-                "data.vocab_size: shards have a tokenizer already; give its folder as "
-                "data.tokenizer"
             )
 
 
 @dataclass(frozen=True)
 class TextConfig(CorpusConfig):
-    """Text for pretraining ALBERT; `shards` are those written by `python -m pretrain`."""
+    """Text for pretraining ALBERT."""
 
     source = "text"
     held_out_source = "validation"
 
-    text: str | None = None  # see corpus/sources.py for what it may name
-    validation: str | None = None  # held-out text; default: a fraction of the documents
+    text: Sources = None  # one source, or a list of sources
+    validation: Sources = None  # held-out text; default: a fraction of the documents
     max_validation_windows: int | None = limited(10_000, above=0)
 
 
-parse_text_config = partial(parse_section, TextConfig, "data")  # raises as `parse_section` does
+# Both raise UserError as `parse_section` does.
+parse_text_config = partial(parse_section, TextConfig, "data")
+
+
+@dataclass(frozen=True)
+class DocumentsConfig(CorpusConfig):
+    """Documents for a language model; a tokenizer that is trained on them is byte-level."""
+
+    source = "documents"
+    held_out_source = "validation_documents"
+
+    article: str = limited("file")
+    documents: Sources = None  # one source, or a list of sources
+    validation_documents: Sources = None  # held-out; default: a fraction of the documents
+
+
+parse_documents_config = partial(parse_section, DocumentsConfig, "data")

@@ -12,9 +12,10 @@ from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
 from detalbert.errors import UserError
+from detalbert.settings.text import parse_documents_config
 from lm.data import write_documents
 from lm.gradients import add_row, zero_sums
-from lm.hparams import LmHParams, parse_documents_config
+from lm.hparams import LmHParams
 from lm.inference.load import SavedLm, load_model
 from lm.loss import head_loss
 from lm.packed import hidden_states
@@ -56,7 +57,7 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
     values = {"documents": text, "validation_fraction": 0, "tokenizer": "the model's", **kept}
     data = parse_documents_config({**values, "cache_dir": str(folder)})
     try:
-        write_documents(data, source.tokenizer, folder / "shards")
+        write_documents(data, source.tokenizer, str(folder / "shards"))
         split = "validation" if text == "generated" else "train"
         shards = Shards(str(folder / "shards"), split, data)
         return LmWindows(shards, source.hparams.max_seq_length, source.hparams.across_documents)
@@ -73,10 +74,10 @@ def measure(model: PreTrainedModel, windows: LmWindows, hparams: LmHParams) -> d
     for parameter in model.parameters():  # as FSDP hands them to the layers; buffers stay fp32
         parameter.data = parameter.data.to(half)
     head = model.get_output_embeddings().weight
-    scores = Scores(model.config.vocab_size, windows.bytes_per_token, counts=True)
+    scores = Scores(model.config.vocab_size, windows, counts=True)
     scores.reset()
     assert hparams.max_tokens_per_forward != "auto"
-    for rows in validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward):
+    for rows in validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward)[0]:
         sums = zero_sums(device)
         for row in rows:
             here = to_device(row, device)

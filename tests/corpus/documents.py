@@ -11,8 +11,9 @@ import pyarrow
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
+from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.reader import Shards
-from detalbert.corpus.sources import TextReader, cut_parts, open_text, unpack_sizes
+from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
 from lm.data import write_documents
 from lm.hparams import DocumentsConfig, parse_documents_config
 from tests.fakes.text import contexts

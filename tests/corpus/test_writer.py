@@ -102,7 +102,7 @@ sys.argv[1:3] = []
 tokenize, writer._BATCH = ExampleKind.tokenize, 5_000
 ExampleKind.tokenize = lambda *a: (time.sleep(pause), tokenize(*a))[1]
 open(pid, "w").write(str(os.getpid()))
-runpy.run_module("pretrain", run_name="__main__")
+runpy.run_module("detalbert.corpus", run_name="__main__")
 """
 ENDED = "; run the same command to write the shards that are missing\n"
 
@@ -117,7 +117,7 @@ def test_cut_at_random_moments_the_shards_are_the_same(
     config.write_text(json.dumps({"hyperparameters": hparams, "data": values}))
 
     def start(pause: float) -> subprocess.Popen:
-        options = ["--config", str(config), "--output-dir", str(cut), "--processes", "2"]
+        options = [str(config), "--output", str(cut), "--workers", "2"]
         command = [*script(SLOW), str(pid), str(pause), *options]
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=ROOT, **pipes)

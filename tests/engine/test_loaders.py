@@ -18,6 +18,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine import loaders
 from detalbert.engine.loaders import PackedRows, Parcel, RowLoader, validation_loader
+from detalbert.engine.rows import validation_rows
 from detalbert.errors import Unavailable, UserError
 from detalbert.processes import STOP_SIGNALS
 from detalbert.squad.windows import Windows
@@ -125,7 +126,8 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
     rows = PackedRows(make_windows(lengths), 80)
 
     def rows_of(slots: int, slot: int) -> list:
-        loader = validation_loader(rows, np.arange(len(lengths)), slots, slot)
+        shares = validation_rows(lengths, np.arange(len(lengths)), 80)
+        loader = validation_loader(rows, shares, slots, slot)
         assert len(loader) >= 1  # Determined refuses one without a batch
         return [row["windows"].tolist() for batch in loader for row in batch]
 

@@ -1,0 +1,68 @@
+"""Write the token shards of an experiment: once, before GPUs wait for them.
+
+python -m detalbert.corpus configs/pretrain_base.yaml --set data.text=wiki.jsonl --output shards
+python -m detalbert.corpus configs/lm_1b.yaml --output s3://bucket/shards --workers 32
+
+Then data.shards: s3://bucket/shards is all that `data:` needs. If it is killed, the same command
+goes on and ends with the same bytes.
+"""
+
+import os
+
+from detalbert.processes import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals("; run the same command to write the shards that are missing")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import argparse
+import sys
+from pathlib import Path
+from pkgutil import resolve_name
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("detalbert.corpus", description=__doc__, formatter_class=style)
+    add = parser.add_argument
+    add("config", type=Path, help="experiment config")
+    add("--output", required=True, help="folder of the shards, or s3:// or another address")
+    key = "config key to set, e.g. data.text=wiki.jsonl (repeatable)"
+    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
+    add("--workers", type=int, help="number of processes (default: one per core)")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    parse_arguments(None)  # --help and mistakes need none of the imports below
+
+from detalbert.corpus.reader import KINDS
+from detalbert.errors import UserError
+from detalbert.log import fail, start_logging
+from detalbert.settings import experiment
+from workloads import find_row
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the shards; return the exit status."""
+    args = parse_arguments(argv)
+    start_logging()
+    try:
+        config = experiment.load(args.config, args.set)
+        row = find_row(config)
+        if not row.corpus or config["data"].get("shards") is not None:
+            raise UserError(f"{args.config}: names no text to write; set data.text or documents")
+        parsers = resolve_name(row.parsers)
+        data = parsers.data(config.get("data"))
+        hparams = parsers.hyperparameters(config.get("hyperparameters"))
+        write = resolve_name(row.corpus)
+        address = write(data, hparams, args.output, args.workers)
+        for split in ("train", "validation"):
+            print(f"{split:<12}{KINDS[row.kind](address, split, data).describe()}")
+    except UserError as error:
+        return fail("detalbert.corpus", error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The index of a folder of shards, and the tokenizer beside it."""
+
+import json
+import logging
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from detalbert.atomic import alone, whole_folder
+from detalbert.corpus import storage
+from detalbert.corpus.shards import FORMAT, file_sums
+from detalbert.errors import UserError
+from detalbert.integrity import SUM, find_damaged, is_sealed
+from detalbert.settings.text import CorpusConfig
+
+# Of an index that commit 596c121 wrote, without a sum of its own.
+_KEYS = "format kind max_seq_length tokenizer end_of_text part_bytes held_out text splits".split()
+TOKENIZER = "tokenizer"  # folder of a corpus
+log = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=4)
+def read_index(address: str) -> dict[str, Any]:
+    """Return the index of the shards at `address`. Raises UserError if missing or invalid."""
+    try:
+        index = json.loads(storage.read_all(storage.join(address, "index.json")))
+        version = index["format"]
+        assert is_sealed(index) if SUM in index else index.keys() <= set(_KEYS)
+        if version == FORMAT:
+            assert {"tokenizer", "text", "splits"} <= set(index)
+            assert {"max_seq_length", "kind"} & set(index)
+            assert all(path.parent == Path() for path in file_sums(Path(), index))
+    except UserError:
+        raise UserError(
+            f"data.shards: {address}: no index.json there; give a folder of shards that were "
+            "written to their end"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
+        raise UserError(f"data.shards: {address}: its index.json is damaged") from None
+    if version != FORMAT:
+        raise UserError(
+            f"data.shards: {address}: format {version}, this version reads {FORMAT}; write again"
+        )
+    return index
+
+
+def fetch_tokenizer(data: CorpusConfig) -> Path:
+    """Return the folder of the tokenizer in `data.shards`, fetched if that is remote. Raises
+    UserError if there is none.
+    """
+    assert data.shards is not None
+    address = storage.join(data.shards, TOKENIZER)
+    if not storage.is_remote(address):
+        if not Path(address).is_dir():
+            raise UserError(f"data.tokenizer: {address}: not there; name the shards' tokenizer")
+        return Path(address)
+    key = read_index(data.shards)["tokenizer"]
+    folder = Path(data.cache_dir) / f"tokenizer-{key[:24]}"
+    with storage.writing(folder, "the tokenizer"), alone(folder):
+        if not folder.is_dir():
+            with whole_folder(folder) as aside:
+                for file in storage.find_files(address, "data.shards", ("",)):
+                    (aside / Path(file.address).name).write_bytes(storage.read_all(file.address))
+    return folder
+
+
+def remove_damaged(folder: Path) -> None:
+    """Remove damaged files of finished shards, and the index of their folder."""
+    index = folder / "index.json"
+    if not index.is_file():
+        return
+    try:
+        damaged = find_damaged(file_sums(folder, read_index(str(folder))), folder)
+    except UserError:
+        damaged = [index]
+    if damaged:
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        log.warning("%s%s: not as it was written; writing it again", damaged[0], more)
+        read_index.cache_clear()
+        for path in (*damaged, index):
+            path.unlink(missing_ok=True)

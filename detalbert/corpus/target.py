@@ -1,0 +1,57 @@
+"""Where shards are written: a folder, or an address to which each goes when it is whole."""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from detalbert.corpus import storage
+from detalbert.corpus.shards import INDEX, PLAN
+
+
+class Target(NamedTuple):
+    """`folder` is where files are written; `remote`, if any, where they go then.
+
+    What is there is known by its records (`jobs/`), which follow their shards, as in a folder.
+    """
+
+    folder: Path
+    remote: str | None
+
+    @classmethod
+    def of(cls, address: str, cache_dir: str) -> "Target":
+        if not storage.is_remote(address):
+            return cls(Path(address), None)
+        key = hashlib.sha256(address.encode()).hexdigest()[:24]
+        return cls(Path(cache_dir) / f"writing-{key}", address)
+
+    @property
+    def address(self) -> str:
+        return self.remote or str(self.folder)
+
+    def open(self) -> None:
+        """Fetch plan, records and index of what is there already."""
+        if self.remote is None:
+            return
+        for old in (PLAN, INDEX, "jobs/*.json"):
+            for path in self.folder.glob(old):
+                path.unlink()
+        for name in self.sizes(("",)):
+            if name in (PLAN, INDEX) or name.startswith("jobs/"):
+                (self.folder / name).write_bytes(storage.read_all(storage.join(self.remote, name)))
+
+    def sizes(self, suffixes: tuple[str, ...] = (".bin",)) -> dict[str, int]:
+        """Return the bytes of files that are there, by name."""
+        if self.remote is None:
+            return {path.name: path.stat().st_size for path in self.folder.glob("*.bin")}
+        start = len(storage.join(self.remote, ""))
+        found = storage.list_files(self.remote, "--output")
+        return {f.address[start:]: f.size for f in found if f.address.endswith(suffixes)}
+
+    def move(self, names: list[str], *last: str) -> None:
+        """Upload files, those that make them count last; remove the others here."""
+        if self.remote is None:
+            return
+        for name in (*names, *last):
+            storage.upload(self.folder / name, storage.join(self.remote, name))
+        for name in names:
+            (self.folder / name).unlink()
