@@ -12,6 +12,7 @@ from cluster.job import Job
 from cluster.machines import MACHINES
 from cluster.models import Model, find_model
 from cluster.published import VALIDATION_WINDOWS
+from cluster.schema import mapping
 from detalbert.engine.memory import replicated
 from detalbert.errors import UserError
 from lm.hparams import LmHParams
@@ -23,6 +24,10 @@ COMPILING = 12.3
 # Windows per second and core of this package's tokenizer (20,333 on two cores) and loader (24,056
 # for pretraining on 16; SQuAD's was faster): docs/speed.md.
 TOKENIZING, LOADING = 10_000, 1_500
+# Bytes of text per second and core that become token shards, and per token: docs/speed.md (7.7 MB/s
+# on two cores), English.
+TEXT_RATE, TEXT = 3.8e6, 4.5
+LONG = 600  # seconds of GPUs that wait for text
 START = 60.0  # seconds from the container to the first batch; assumed
 
 
@@ -143,9 +148,7 @@ class Estimate:
         yield TimePart("start of the container", START, "assumed")
         if self.compiled:
             yield TimePart("compilation", COMPILING, "measured", "the first step, on an H100")
-        if job.windows:
-            how = f"{job.windows:,} windows, {TOKENIZING:,} a second and core"
-            yield TimePart("tokenizing", job.windows / TOKENIZING / cores, "measured", how)
+        yield from self._tokenizing(steps, cores)
         how = f"{steps:,} steps of {batch:,} windows; {rate.how}"
         yield TimePart("training", steps * self.compute, rate.source, how)
         how = f"{self.inside:.3f} s a step, beside the products"
@@ -166,6 +169,22 @@ class Estimate:
         count = math.ceil(steps / (self.period or steps))
         how = f"{count:,} of {self.stored / 1e9:.1f} GB a machine, {self.checkpoint:.0f} s each"
         yield TimePart("checkpoints", count * self.checkpoint, "modelled", how)
+
+    def _tokenizing(self, steps: int, cores: int) -> Iterator[TimePart]:
+        """Yield the time in which each machine makes windows or token shards before it trains."""
+        data, job = mapping(self.job.config.get("data")), self.job
+        if job.windows:
+            how = f"{job.windows:,} windows, {TOKENIZING:,} a second and core"
+            yield TimePart("tokenizing", job.windows / TOKENIZING / cores, "measured", how)
+        elif data.get("documents") or data.get("text"):
+            tokens = steps * self.hparams.global_batch_size * self.hparams.max_seq_length
+            seconds = tokens * TEXT / TEXT_RATE / cores
+            width = 2 if self.model.config.vocab_size <= 1 << 16 else 4
+            how = f"at most {tokens * TEXT / 1e9:,.1f} GB of text, {TEXT_RATE / 1e6} MB/s a core; "
+            how += f"{tokens * width / 1e9:,.1f} GB of shards on each machine"
+            if seconds > LONG:
+                how += "; write them first (python -m detalbert.corpus) and set data.shards"
+            yield TimePart("tokenizing", seconds, "measured", how)
 
     def _validations(self, steps: int) -> tuple[int, int] | None:
         """Return how many validations, and of how many windows; None if that is not known."""

@@ -54,11 +54,13 @@ def find_text(name: str, key: str) -> int:
     """
     if name in ("generated", "botocore"):
         return 0
-    if not sources.is_place(name):
-        preflight.check_place(name.partition(":")[0], key, sources.SUFFIXES)
-        return 0
-    files = storage.list_files(name, key)
-    return sum(file.size for file in files if file.address.endswith(sources.SUFFIXES))
+    if storage.is_remote(name):
+        files = storage.find_files(name, key, sources.READ)
+        return sum(file.size for file in files if file.address.endswith(sources.SUFFIXES))
+    found = storage.find_paths(name)
+    if not found:
+        preflight.check_place(name.partition(":")[0], key, sources.READ)
+    return sum(path.stat().st_size for path in found if path.suffix in sources.SUFFIXES)
 
 
 def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:

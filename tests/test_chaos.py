@@ -10,6 +10,7 @@ def test_a_few_cuts_leave_no_trace(python):
 
 
 RUNS = {"one process": (1, False, None), "two": (2, False, None), "pretraining": (1, True, None)}
+MIXED = "[{source: generated, weight: 5}, {source: docs, weight: 3}, {source: lm/*.md, weight: 2}]"
 RUNS |= {"a language model": (4, False, "{shard: 2, tensor: 2}")}
 
 
@@ -18,6 +19,15 @@ RUNS |= {"a language model": (4, False, "{shard: 2, tensor: 2}")}
 def test_cuts_in_numbers(name, real_python):
     processes, *kind = RUNS[name]
     assert chaos.soak(20, processes, seed=1, workload=chaos.words_of(*kind)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("processes", "layout"), [(1, "{}"), (2, "{}"), (4, "{shard: 2, tensor: 2}")]
+)
+def test_cuts_of_a_mixture(processes, layout, real_python):
+    words = [*chaos.words_of(layout=layout), "--set", f"data.documents={MIXED}"]
+    assert chaos.soak(8, processes, seed=2, workload=words) == []
 
 
 @pytest.mark.soak

@@ -7,7 +7,10 @@ import pytest
 from tests.conftest import ROOT
 
 NEEDED = {"benchmarks": "stage", "cluster.check": "", "cluster.plan": "", "reports": ""}
-NEEDED |= {"detalbert.inference.register": "checkpoint, --as", "pretrain": "--config, --output-dir"}
+NEEDED |= {
+    "detalbert.inference.register": "checkpoint, --as",
+    "detalbert.corpus": "config, --output",
+}
 NEEDED |= {"pretrain.score": "RUN, --config", "train": ""}
 
 

@@ -28,7 +28,7 @@ def test_the_first_row_that_fits_counts(data, hparams, module):
 
 @pytest.mark.parametrize("config", [{}, {"data": None}, {"data": {"trian": "a"}}])
 def test_a_config_that_no_row_fits_is_one_line(config):
-    keys = "documents, shards, text, train, validation"
+    keys = "documents, text, train, validation, shards"
     with pytest.raises(UserError, match=f"^data: selects no workload; .* keys: {keys}$"):
         choose(config)
 

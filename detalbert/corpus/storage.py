@@ -65,13 +65,15 @@ def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
     """
     files = list_files(address, key)
     if len(files) != 1 or files[0].address != address:
-        others = sorted(file.address for file in files if not file.address.endswith(suffixes))
+        others = sorted(f.address for f in files if not f.address.endswith(suffixes))
+        others = [name for name in others if not os.path.basename(name).startswith(".")]
         files = [file for file in files if file.address.endswith(suffixes)]
-        if files and others:
+        if files and others and os.environ.get("RANK", "0") == "0":
             more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
             log.warning("%s: passed over: %s%s", key, ", ".join(others[:3]), more)
     if not files:
-        raise UserError(f"{key}: no {', '.join(suffixes)} file below {address}; give another")
+        plain = ", ".join(suffix for suffix in suffixes if not suffix.endswith(tuple(CODECS)))
+        raise UserError(f"{key}: no {plain} file below {address}; give another")
     return sorted(files, key=lambda file: file.address)
 
 
@@ -219,15 +221,22 @@ def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
             yield block
 
 
-def _list_local(address: str, key: str) -> list[File]:
+def find_paths(address: str) -> list[Path]:
+    """Return the files of this machine that `address` names, as file, folder or pattern."""
     path = Path(address)
     roots = [path] if path.exists() else [Path(name) for name in glob.glob(address, recursive=True)]
-    if not roots:
-        raise UserError(f"{key}: {address}: no such file or folder; set {key} to where the text is")
     found = [p for root in roots for p in (root.rglob("*") if root.is_dir() else [root])]
+    return list(dict.fromkeys(path for path in found if path.is_file()))
+
+
+def _list_local(address: str, key: str) -> list[File]:
+    found = find_paths(address)
+    if not found and not Path(address).exists():
+        raise UserError(
+            f"{key}: {Path(address)}: no such file or folder; set {key} to where the text is"
+        )
     try:
-        files = dict.fromkeys(p for p in found if p.is_file())
-        return [File(str(p), p.stat().st_size, _stamp(p)) for p in files]
+        return [File(str(p), p.stat().st_size, _stamp(p)) for p in found]
     except OSError as error:
         reason = first_line(error)
         raise UserError(f"{key}: {error.filename}: cannot read it: {reason}") from None

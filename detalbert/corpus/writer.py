@@ -19,7 +19,7 @@ import filelock
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import write_json
-from detalbert.corpus.index import TOKENIZER, remove_damaged
+from detalbert.corpus.index import TOKENIZER, read_index, remove_damaged
 from detalbert.corpus.kinds import SPLITS, Kind, Rows, is_held_out
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import FORMAT, INDEX, PLAN, RECORD, read_record, sweep, write_job
@@ -247,12 +247,12 @@ def _map_in_processes(
 def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[ShardText]) -> None:
     """Write the index, last of all: the shards, their counts and the facts of the format."""
     folder, there, splits = target.folder, target.sizes(), {}
-    records = {job: read_record(folder, job.number, there) for job in jobs}
-    assert None not in records.values(), f"{folder}: a shard that was written is gone"
+    records = [read_record(folder, job.number, there) for job in jobs]
+    assert None not in records, f"{folder}: a shard that was written is gone"
     for split in SPLITS:
         shards = [
             {**record[split], **({"source": job.source} if job.source else {})}
-            for job, record in records.items()
+            for job, record in zip(jobs, records, strict=True)
             if record and split in record
         ]
         splits[split] = {
@@ -261,6 +261,7 @@ def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[S
             **kind.describe(folder, target.address, split, shards),
         }
     write_json(folder / INDEX, seal({**facts, "splits": splits}))
+    read_index.cache_clear()
     tables = [path.name for path in folder.glob("*-lengths.npy")]
     tables += [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).iterdir()]
     target.move(tables, PLAN, INDEX)

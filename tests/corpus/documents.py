@@ -14,8 +14,8 @@ from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
+from detalbert.settings.text import DocumentsConfig, SourceConfig, parse_documents_config
 from lm.data import write_documents
-from lm.hparams import DocumentsConfig, parse_documents_config
 from tests.fakes.text import contexts
 
 CODE = "def f(x):\n    if x:\n        return  1\r\n\n\nclass A:\n\tpass\n"
@@ -27,13 +27,14 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def documents_config(documents: Any, folder: Path, **more: Any) -> DocumentsConfig:
-    values = {"documents": str(documents), "tokenizer": "?", "cache_dir": str(folder / "cache")}
+    documents = documents if isinstance(documents, list) else str(documents)
+    values = {"documents": documents, "tokenizer": "?", "cache_dir": str(folder / "cache")}
     return parse_documents_config({**values, **more})
 
 
 def write(documents: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
     config = documents_config(documents, folder, **more)
-    return write_documents(config, byte_tokenizer(), processes=processes)
+    return Path(write_documents(config, byte_tokenizer(), processes=processes))
 
 
 def read_back(folder: Path, split: str) -> list[str]:
@@ -50,9 +51,17 @@ def read_back(folder: Path, split: str) -> list[str]:
     return texts
 
 
-def read(address: Any, part_bytes: int, exact: bool = True) -> list[str]:
+def read(
+    address: Any,
+    part_bytes: int,
+    exact: bool = True,
+    article: str | None = None,
+    text_key: str = "text",
+) -> list[str]:
     """The documents at an address, read in parts."""
-    text, reader = open_text(str(address), "data.text", "train", exact), TextReader()
+    source = SourceConfig(str(address), text_key=text_key)
+    text = open_text(source, "data.text", "train", exact, article or ("file" if exact else "line"))
+    reader = TextReader()
     with tempfile.TemporaryDirectory() as folder:
         parts = cut_parts(unpack_sizes(text, Path(folder)), part_bytes)
         return [document for part in parts for document in reader.read(part)]
@@ -67,7 +76,7 @@ def write_sources(folder: Path, texts: list[str], suffixes: list[str]) -> list[P
     for number, text in enumerate(texts[:15]):
         (inside / f"{number:02}.txt").write_bytes(text.encode())
     write_lines(inside / "deep" / f"b.jsonl{suffixes[-1]}", texts[15:])
-    (inside / "notes.md").write_text("not text")
+    (inside / "notes.pdf").write_text("not text")
     lines = [write_lines(folder / f"a.jsonl{suffix}", texts) for suffix in suffixes]
     return [*lines, folder / "a.json", inside]
 

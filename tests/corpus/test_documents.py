@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from detalbert.corpus import documents, storage
 from detalbert.corpus.documents import DocumentKind, split_long
-from detalbert.corpus.sources import TextReader, open_text, unpack_sizes
+from detalbert.corpus.read_text import TextReader
+from detalbert.corpus.sources import open_text, unpack_sizes
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
+from detalbert.settings.text import SourceConfig
 from tests.corpus.documents import CODE, byte_tokenizer, read, write_lines
 
 
@@ -67,7 +69,7 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> No
     monkeypatch.setattr(storage, "read", lambda *a: (opened.append(a), read_stored(*a))[1])
     assert read(path, 50) == TEXTS
     assert len(opened) == 2  # for its size, and to read it
-    (part,) = unpack_sizes(open_text(str(path), "key", "train", exact=True), tmp_path)
+    (part,) = unpack_sizes(open_text(SourceConfig(str(path)), "key", "train", exact=True), tmp_path)
     reader = TextReader()
     assert [list(reader.read(part)) for _ in range(2)] == [TEXTS, TEXTS]  # from its start again
 

@@ -18,7 +18,7 @@ from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.sources import open_text
 from detalbert.corpus.words import WordEncoder, find_word_rule
 from detalbert.errors import UserError
-from detalbert.settings.text import parse_text_config
+from detalbert.settings.text import SourceConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.masking import read_vocabulary
 from tests.conftest import max_examples
@@ -206,7 +206,8 @@ def test_a_sample_of_much_text_is_spread_over_it(tmp_path: Path, monkeypatch: An
     path.write_text("\n".join(f"part{i // 100} line {i}" for i in range(1000)))
     monkeypatch.setattr(learn_tokenizer, "_PART", 1000)
     monkeypatch.setattr(learn_tokenizer, "_SAMPLE", 8000)
-    parts, size = open_text(str(path), "data.text", "train").parts, path.stat().st_size
+    parts = open_text(SourceConfig(str(path)), "data.text", "train").parts
+    size = path.stat().st_size
     found = set(learn_tokenizer._sample(parts, size, 0.0))
     assert sum(map(len, found)) < 9000
     assert {line.split()[0] for line in found} == {f"part{i}" for i in range(10)}

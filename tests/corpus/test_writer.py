@@ -55,7 +55,7 @@ def test_shards_hold_the_text_and_do_not_depend_on_processes(
     encoded = tokenizer(wanted, add_special_tokens=False)["input_ids"]
     assert sorted(found) == sorted(token for ids in encoded for token in ids)
     with pytest.raises(UserError, match="another text, tokenizer or length"):
-        write_shards(data, tokenizer, ExampleKind(LENGTH + 1), one, processes=1)
+        write_shards(data, tokenizer, ExampleKind(LENGTH + 1), str(one), processes=1)
 
 
 @pytest.mark.parametrize("name", ["train-00001.bin", "train-lengths.npy", "index.json"])
@@ -144,7 +144,10 @@ def test_cut_at_random_moments_the_shards_are_the_same(
 
 
 BAD_TEXT = [
-    ("a.csv", b"x", "no .txt, .jsonl, .json file", 1),
+    ("a.pdf", b"x", "no .txt, .md, .jsonl, .csv, .parquet, .json file", 1),
+    ("a.csv", b"id,body\n1,x\n", "no column 'text' .there: id, body", 1),
+    ("a.csv", b'text\n"x\n', "a.csv: line 2: unexpected end of data", 1),
+    ("a.parquet", b"PAR1", "not a Parquet file", 1),
     ("a.txt", b"fine\n\xff\xfe\n", "not UTF-8 at byte 5", 1),
     ("a.txt", b"fine\n\xff\xfe\n", "not UTF-8 at byte 5", 2),
     ("a.jsonl", b'{"text": "a"}\n{"title": "b"}\n', "line at byte 14", 1),

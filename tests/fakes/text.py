@@ -34,14 +34,15 @@ def contexts(paragraphs: int) -> list[str]:
 
 
 def text_config(text: Any, folder: Path, **more: Any) -> TextConfig:
-    values = {"text": str(text), "tokenizer": TOKENIZER, "cache_dir": str(folder / "cache"), **more}
+    text = text if isinstance(text, list) else str(text)
+    values = {"text": text, "tokenizer": TOKENIZER, "cache_dir": str(folder / "cache"), **more}
     return parse_text_config(values)
 
 
 def write(text: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
     config = text_config(text, folder, **more)
     kind = ExampleKind(LENGTH)
-    return write_shards(config, named_tokenizer(TOKENIZER), kind, processes=processes)
+    return Path(write_shards(config, named_tokenizer(TOKENIZER), kind, processes=processes))
 
 
 def sums(folder: Path) -> dict[str, str]:

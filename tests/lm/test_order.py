@@ -23,6 +23,7 @@ class InMemory:
     def __init__(self, lengths: list[list[int]]) -> None:
         self.pointers = [np.cumsum([0, *some]) for some in lengths]
         self.shards = [{"tokens": int(pointer[-1])} for pointer in self.pointers]
+        self.names, self.sources = [""], [0] * len(lengths)
         self.counts = {"tokens": sum(map(sum, lengths)), "text_bytes": 99}
 
     def columns(self, shard: int) -> dict[str, np.ndarray]:
@@ -60,11 +61,14 @@ def test_ranks_share_a_validation(lengths, length, ranks):
     windows = LmWindows(InMemory([[length + 1], *lengths]), length)  # type: ignore[arg-type]
     everything = [(s, w) for s, count in enumerate(windows.counts.tolist()) for w in range(count)]
     for limit in (None, 3):
-        loaders = [validation_loader(windows, limit, r, ranks, 2 * length) for r in range(ranks)]
-        assert len({len(loader) for loader in loaders}) == 1
-        for rank, loader in enumerate(loaders):
-            mine = [place for _, places in loader.sampler for place in places]
-            assert mine == everything[:limit][rank::ranks]
+        made = [validation_loader(windows, limit, r, ranks, 2 * length) for r in range(ranks)]
+        assert len({len(loader) for loader, _ in made}) == 1
+        drawn = [tuple(place) for place in windows.draw(limit)[0].tolist()]
+        assert drawn == sorted(drawn) and set(drawn) <= set(everything)
+        assert len(set(drawn)) == min(limit or len(everything), len(everything))
+        for rank, (loader, sources) in enumerate(made):
+            mine = [tuple(place) for _, places in loader.sampler for place in places.tolist()]
+            assert mine == drawn[rank::ranks] and sources == [0] * len(loader)
 
 
 SHARDS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)

@@ -148,7 +148,7 @@ def test_the_cache_holds_the_token_shards_that_are_not_there_yet(asked, tmp_path
         assert asked["token shards"] == (cache, missing)
 
     def find(address: str, key: str, suffixes: tuple[str, ...]) -> list[Any]:
-        assert {".txt", ".jsonl", ".zst"} < set(suffixes)
+        assert {".txt", ".parquet", ".jsonl.zst"} < set(suffixes)
         raise UserError(f"{key}: nothing below {address}")
 
     monkeypatch.setattr(preflight.storage, "find_files", find)  # text afar is listed

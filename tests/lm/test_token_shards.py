@@ -13,8 +13,8 @@ from detalbert.corpus import sources, writer
 from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.reader import Shards
 from detalbert.errors import UserError
+from detalbert.settings.text import parse_documents_config
 from lm.data import load_text, load_tokenizer, write_documents
-from lm.hparams import parse_documents_config
 from tests.conftest import max_examples
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write, write_lines
 from tests.fakes.text import TOKENIZER, contexts, sums
@@ -94,7 +94,7 @@ def test_ids_beyond_two_bytes(tmp_path, monkeypatch):
 
 FEW = "tokens fill no window of 64 + 1; give more text"
 BAD = [
-    ("a.csv", b"x", "no .txt, .jsonl, .json, .jsonl.zst, .jsonl.gz file below"),
+    ("a.pdf", b"x", "no .txt, .md, .jsonl, .csv, .parquet, .json file below"),
     ("a.txt", b"fine\n\xff\xfe\n", "a.txt: not UTF-8 at byte 0"),
     ("a.jsonl.gz", b"", f"data.documents: 0 {FEW}"),
     ("a.jsonl", b"\n\n", f"data.documents: 0 {FEW}"),
@@ -137,7 +137,7 @@ def test_shards_of_others_are_refused(made, tmp_path):
             load_text(parse_documents_config({**data, **changes}), 32)
     alone = documents_config(tmp_path / "a.txt", tmp_path, tokenizer=data["tokenizer"])
     with pytest.raises(UserError, match="another text, tokenizer or length"):
-        write_documents(alone, byte_tokenizer(), made)
+        write_documents(alone, byte_tokenizer(), str(made))
     # Nothing is held out of little text.
     with pytest.raises(UserError, match="data.validation_documents: 0 tokens .*or raise "):
         load_text(alone, 3)

@@ -1,6 +1,7 @@
 """The loss over packed rows against the library's own, padded; scores; heads; the start."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,8 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
     sums = score_row(row, right, order, perfect)
     assert sums["mlm_hits"] == sums["tokens"] and sums["sop_hits"] == sums["pairs"] > 0
     assert sums["span_hits"] == sums["spans"] == asked.sum() > 2 and sums["span_loss"] < 1e-3
-    reducer = ScoreReducer(mlm.shape[1])
+    one: Any = SimpleNamespace(names=[""], source_of=lambda number: 0)
+    reducer = ScoreReducer(mlm.shape[1], one)
     reducer.reset()
     reducer.update(row, sums)
     found = reducer.cross_slot_reduce([reducer.per_slot_reduce()])
