@@ -69,7 +69,8 @@ class Wait:
         if self.total is None:
             return f"{self.what}: {clock(seconds)} so far"
         left = f", {clock(seconds / new * (self.total - self.done))} left" if new else ""
-        return f"{self.what}: {self.amount(self.done)} of {self.amount()}{left}"
+        rate = f", {new / seconds / 1e6:,.1f} MB/s" if new and self.unit == "B" else ""
+        return f"{self.what}: {self.amount(self.done)} of {self.amount()}{rate}{left}"
 
     def amount(self, some: int | None = None) -> str:
         """Format `some` of the work, or all of it with its unit."""

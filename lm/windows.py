@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from detalbert.corpus.mixture import draw
+from detalbert.corpus.mixture import draw_windows
 from detalbert.corpus.reader import Shards
 from detalbert.engine.loaders import RowLoader
 from detalbert.errors import UserError
@@ -59,7 +59,7 @@ class LmWindows:
         """
         ends = np.cumsum(self.counts)
         places = []
-        for numbers in draw(np.repeat(self.shards.sources, self.counts), limit):
+        for numbers in draw_windows(np.repeat(self.shards.sources, self.counts), limit):
             shards = np.searchsorted(ends, numbers, side="right")
             places.append(np.stack([shards, numbers - (ends - self.counts)[shards]], axis=1))
         return places

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.index import fetch_tokenizer
 from detalbert.corpus.learn_tokenizer import own_tokenizer
-from detalbert.corpus.mixture import draw
+from detalbert.corpus.mixture import draw_windows
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_shards
 from detalbert.errors import UserError
@@ -47,7 +47,7 @@ class PretrainText(NamedTuple):
             splits.append(PretrainExamples(corpus, vocabulary, hparams))
         corpus = splits[1].corpus
         owners = np.repeat(corpus.sources, np.diff(corpus.bounds))
-        held_out = draw(owners, data.max_validation_windows)
+        held_out = draw_windows(owners, data.max_validation_windows)
         return cls(tokenizer, splits[0], splits[1], held_out)
 
     def summary(self) -> DataSummary:

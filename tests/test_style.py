@@ -26,6 +26,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
 SHARED = {
     "main parse_arguments run": "a command: its start, its flags, its work",
     "check": "the fault or findings that keep an experiment from running, by workload",
+    "write_corpus": "the token shards of a workload",
     "load load_model load_tokenizer": "from a file or folder, for each kind of it",
     "export": "write a folder that transformers reads, for each kind of model",
     "predict serve": "a benchmark has the name of the command that it measures",

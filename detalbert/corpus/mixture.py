@@ -46,7 +46,7 @@ def apportion(weights: Sequence[float], total: int) -> np.ndarray:
     return counts
 
 
-def draw(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
+def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     """Return the windows of each source that a validation takes, ascending, int64: at most `limit`
     in all, of each source in proportion, chosen by the numbers alone.
 
@@ -63,7 +63,7 @@ def draw(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     ]
 
 
-def describe(
+def describe_shares(
     names: Sequence[str], weights: Sequence[float], sizes: Sequence[int]
 ) -> dict[str, str]:
     """Return a line for each of several sources: its share of an epoch, which has as many windows

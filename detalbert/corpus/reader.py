@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.atomic import alone, whole_file
 from detalbert.corpus import storage
 from detalbert.corpus.index import read_index
-from detalbert.corpus.mixture import describe
+from detalbert.corpus.mixture import describe_shares
 from detalbert.corpus.shards import file_sums
 from detalbert.errors import UserError
 from detalbert.integrity import find_damaged
@@ -82,7 +82,7 @@ class Shards:
     def describe_sources(self, windows: np.ndarray) -> dict[str, str]:
         """Return a line for each of several sources; `windows` are those of each shard."""
         sizes = np.bincount(self.sources, windows, len(self.names)).astype(int).tolist()
-        return describe(self.names, self.weights or sizes, sizes)
+        return describe_shares(self.names, self.weights or sizes, sizes)
 
     def weights_by_name(self) -> dict[str, Any]:
         """Return the weights by name under "data.weights"; {} without any."""

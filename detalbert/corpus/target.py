@@ -1,4 +1,4 @@
-"""Where shards are written: a folder, or an address to which each goes when it is whole."""
+"""Places for shards: a folder, or an address to which each shard goes when it is whole."""
 
 import hashlib
 from pathlib import Path

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from detalbert.corpus import writer
 from detalbert.corpus.__main__ import main
-from detalbert.corpus.mixture import Mixture, apportion, draw
+from detalbert.corpus.mixture import Mixture, apportion, draw_windows
 from detalbert.corpus.reader import Shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.settings.text import parse_documents_config, parse_text_config
@@ -66,15 +66,15 @@ def test_shares_are_whole_and_add_up(weights: list[int], total: int) -> None:
 
 def test_a_capped_validation_sees_each_source_in_proportion() -> None:
     sources = np.repeat([0, 1, 0, 2], [100, 60, 20, 20])
-    drawn = draw(sources, 50)
+    drawn = draw_windows(sources, 50)
     assert [len(some) for some in drawn] == [30, 15, 5]
     for number, some in enumerate(drawn):
         assert (sources[some] == number).all() and (np.diff(some) > 0).all()
     assert max(drawn[0]) > 160 > min(drawn[0])  # not the first ones
     assert (
-        [len(some) for some in draw(sources, 200)]
+        [len(some) for some in draw_windows(sources, 200)]
         == [120, 60, 20]
-        == [len(some) for some in draw(sources, None)]
+        == [len(some) for some in draw_windows(sources, None)]
     )
 
 
