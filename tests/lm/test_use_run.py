@@ -96,7 +96,7 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
         (evil / name).unlink()
     mine: dict[str, list[Any]] = {
         "--question: ": ["--question", "a", "--context", "b"],
-        "is a language model; leave it out": ["--data", "generated"],
+        "is a language model; give --prompt, --perplexity, or": ["--data", "generated"],
         "--threshold: ": ["--prompt", "a", "--threshold", "1"],
         "--interactive: ": ["--interactive"],
         "then serve DIR with `transformers serve` or vLLM": ["--serve"],
@@ -114,8 +114,9 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
     refused(["--model", damaged, "--prompt", "a"], "does not load as a language model", capsys)
     refused(["--model", evil, "--prompt", "a"], "holds more than tensors: os.system", capsys)
     answering = ["--model", "embedded/albert-tiny"]
-    refused([*answering, "--prompt", "a"], "--prompt: embedded/albert-tiny is no language", capsys)
-    refused([*answering, "--perplexity", "a"], "is no language model; leave it out", capsys)
+    said = "--prompt: embedded/albert-tiny is a model that answers questions; give --data"
+    refused([*answering, "--prompt", "a"], said, capsys)
+    refused([*answering, "--perplexity", "a"], "is a model that answers questions", capsys)
 
 
 GREEDY = Sampling(max_new_tokens=40, temperature=0)
