@@ -92,8 +92,9 @@ def find_scores(checkpoint: Path, steps: int | None) -> dict[str, float]:
     """
     if (checkpoint / EXPERIMENT).is_file():
         return read_json(checkpoint / EXPERIMENT)["scores"]
-    known = read_json(checkpoint / MANIFEST).get("validations") or []
-    known += read_json(checkpoint.absolute().parent.parent / "metrics.json").values()
+    run = checkpoint.absolute().parent.parent
+    known = [*(read_json(checkpoint / MANIFEST).get("validations") or [])]
+    known += [*read_json(run / "metrics.json").values()]
     scores = next((dict(each) for each in known if steps and each.get("steps") == steps), {})
     scores.pop("steps", None)
     return scores

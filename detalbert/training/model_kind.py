@@ -56,10 +56,10 @@ def check_start(name: str, language: bool) -> None:
     """Raise UserError if a training, of a language model or not, cannot start from the checkpoint
     or model folder `name`.
     """
-    kind = find_kind(Path(name))
-    cure = "give a language model, or hyperparameters.model_config"
+    kind, cure = find_kind(Path(name)), ""
     if is_sharded(Path(name)):
         cure = f"export it first: python predict.py --model {name} --export DIR"
-    elif kind in (None, LANGUAGE) or not language:
-        return
-    raise UserError(f"hyperparameters.model: {name} is {kind.name}; {cure}")
+    elif language and kind is not LANGUAGE:
+        cure = "give a language model, or hyperparameters.model_config"
+    if kind and cure:
+        raise UserError(f"hyperparameters.model: {name} is {kind.name}; {cure}")
