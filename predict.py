@@ -1,10 +1,11 @@
-"""Use a trained model: one that answers questions, or one that completes text.
+"""Use a trained model: one that answers questions or completes text, or a pretrained encoder.
 
 python predict.py --model runs/local --data dev.json --output-dir predictions
 python predict.py --model runs/local --question "Who ...?" --context-file text.txt
 python predict.py --model runs/lm --prompt "The ship"
 python predict.py --model runs/lm --perplexity book.txt
 python predict.py --model trial:7 --export exported        # a Hugging Face model folder
+python predict.py --model runs/pretrain --export encoder   # for fill-mask, classifiers, ...
 python predict.py --model exported --serve                 # a page on this machine
 det experiment create configs/predict.yaml .               # --data, on all slots of a cluster
 
@@ -30,11 +31,10 @@ from pathlib import Path
 from detalbert.inference.flags import parse_arguments
 
 MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
-# What only a model that answers questions takes, and only a language model.
-OF_QUESTIONS = "data question interactive context context_file threshold raw top".split()
+# Options that only a model that answers questions takes, and only a language model.
+OF_QUESTIONS = "context context_file threshold raw top".split()
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 UNREAD = {"json": "export serve", "raw": "export", "top": "data export serve"}  # in these modes
-OF_LANGUAGE = ("prompt", "perplexity", *SAMPLING)
 
 if __name__ == "__main__":
     parse_arguments(None, __doc__)  # --help and mistakes need none of the imports below
@@ -50,6 +50,7 @@ from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.log import fail, start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
+from detalbert.training.model_kind import ANSWERING, ENCODER, LANGUAGE, check_mode
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -83,19 +84,17 @@ def run(args: argparse.Namespace) -> None:
             raise UserError("--json: a trial reports its scores to the master; leave it out")
         answer_on_all_slots(args.model, args.data, args.threshold, args.threads, args.raw)
         return
-    from lm.inference.load import is_language_model  # a trial does without
-
     set_threads(args.threads)
     if args.push_to_hub and not args.export:
         raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
     folder = find(args.model)
-    language = is_language_model(folder)
-    kind = "a language model" if language else "no language model"
-    for flag in OF_QUESTIONS if language else OF_LANGUAGE:
+    kind = check_mode(given[0][2:], folder)
+    for flag in (*OF_QUESTIONS * (kind is not ANSWERING), *SAMPLING * (kind is not LANGUAGE)):
         if getattr(args, flag) not in (None, False):
             name = flag.replace("_", "-")
-            raise UserError(f"--{name}: {args.model} is {kind}; leave it out")
-    (use_language_model if language else answer_questions)(args, folder)
+            raise UserError(f"--{name}: {args.model} is {kind.name}; leave it out")
+    uses = {ANSWERING: answer_questions, LANGUAGE: use_language_model, ENCODER: export_encoder}
+    uses[kind](args, folder)
 
 
 def serve(args: argparse.Namespace, folder: Path) -> None:
@@ -146,11 +145,6 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
 
 def use_language_model(args: argparse.Namespace, folder: Path) -> None:
     given = {key: getattr(args, key) for key in SAMPLING if getattr(args, key) is not None}
-    if args.serve:
-        raise UserError(
-            f"--serve: {args.model} is a language model; give --export DIR, then serve DIR with "
-            "`transformers serve` or vLLM"
-        )
     if given and args.prompt is None:
         raise UserError(f"--{next(iter(given)).replace('_', '-')}: only --prompt takes it")
     from lm.inference import complete, export, load, perplexity
@@ -167,6 +161,13 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
     else:
         export.export(source, args.export, args.license)
         say_exported(args)
+
+
+def export_encoder(args: argparse.Namespace, folder: Path) -> None:
+    from pretrain.export import export
+
+    export(folder, args.export, args.license)
+    say_exported(args)
 
 
 def read_context(args: argparse.Namespace) -> str:

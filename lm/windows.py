@@ -2,7 +2,8 @@
 
 Windows are cut end to end through a shard, across documents. Window i of a shard holds its tokens i
 * length .. (i + 1) * length: its last token, only a target, is the first input of the next, so
-every token but the first of a shard is a target once. A shorter remainder is left out.
+every token but the first of a shard is a target once. A shorter remainder is left out, unless
+`tails` are wanted: then it is a window.
 """
 
 import numpy as np
@@ -21,13 +22,17 @@ class LmWindows:
     """The windows of one split.
 
     `length` is in input tokens; with `across_documents` a window is one segment, else attention and
-    targets stay within a document. Raises UserError if the split fills no window.
+    targets stay within a document. With `tails` a shard's last window holds what is left of it.
+    Raises UserError if the split fills no window.
     """
 
-    def __init__(self, shards: Shards, length: int, across_documents: bool = False) -> None:
+    def __init__(
+        self, shards: Shards, length: int, across_documents: bool = False, tails: bool = False
+    ) -> None:
         self.shards, self.length, self.across_documents = shards, length, across_documents
         tokens = np.array([shard["tokens"] for shard in shards.shards], np.int64)
-        self.counts = np.maximum(tokens - 1, 0) // length  # int64 [shards]: windows of each
+        most = np.maximum(tokens - 1, 0) + (length - 1) * tails
+        self.counts = most // length  # int64 [shards]: windows of each
         if not len(self):
             key, cure = "documents", "give more text, or lower hyperparameters.max_seq_length"
             if shards.split == "validation":
@@ -39,18 +44,19 @@ class LmWindows:
         return int(self.counts.sum())
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tokens, int64 [length + 1], and lengths of document segments, int64 [segments].
+        """Return tokens, int64 [length + 1], and lengths of document segments, int64 [segments]; in
+        a tail there are fewer.
 
         `place` is (shard, window in it). Documents of 3 and 9 tokens: with a length of 4, window 0
         has segments of 3 and 2, window 1 one of 5.
         """
         columns, begin = self.shards.columns(int(place[0])), int(place[1]) * self.length
-        end = begin + self.length + 1
-        tokens = columns["tokens"][begin:end].astype(np.int64)  # [length + 1]
+        tokens = columns["tokens"][begin : begin + self.length + 1].astype(np.int64)  # [length + 1]
+        end = begin + len(tokens)
         cuts, ptr = np.zeros(0, np.int64), columns["document_ptr"]
         if not self.across_documents:
             cuts = ptr[slice(*np.searchsorted(ptr, (begin + 1, end)))] - begin  # inside the window
-        pieces = np.diff(cuts, prepend=0, append=self.length + 1)
+        pieces = np.diff(cuts, prepend=0, append=len(tokens))
         return torch.from_numpy(tokens), torch.from_numpy(pieces)
 
     def draw(self, limit: int | None) -> list[np.ndarray]:

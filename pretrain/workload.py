@@ -37,6 +37,6 @@ PRETRAINING = Workload(
     metric="loss",
     shown=SHOWN,
     leaves="metrics and checkpoints",
-    use="python -m pretrain.score {} --config configs/finetune_pretrained.yaml",
+    use="python predict.py --model {} --export DIR (or go on with it: pretrain/README.md)",
     smaller_is_better=("loss", "mlm_loss", "sop_loss", "span_loss"),
 )

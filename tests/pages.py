@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 STARTS = "python make det torchrun pip export git curl cat head HF_HUB_OFFLINE=1".split()
 STARTS = rf"(?:{'|'.join(STARTS)}|\.venv/bin/\w+) "
+PROGRAM = "python - <<'END'\n"
 # What a command needs that a test does not have, by the words of the command and its comment.
 NEEDS = {
     "a cluster": r"^det |DET_MASTER|--experiment|--since|--as |trial:\d|experiment:\d",
@@ -14,6 +15,8 @@ NEEDS = {
     "another checkout": r"^git |embedded\.pretrain",
     "an installation": r"^(\.venv/bin/)?pip |transformers serve|localhost:8000/v1/",
     "an hour": r"benchmarks step",
+    "a folder": r"\(FOLDER",  # a model card's
+    "a workload": r"WorkloadRow|sections\.Section",  # tests/test_contributing.py writes it
     "the network": r"# official",
     "the makefile": r"^make ",  # its commands run these tests
 }
@@ -27,10 +30,13 @@ def pages() -> list[str]:
 
 
 def commands(page: str) -> Iterator[str]:
-    """Yield the commands in the blocks of a page, continued lines joined."""
+    """Yield the commands in the blocks of a page, continued lines joined; a program is one."""
     text = (ROOT / page).read_text().replace("\\\n", " ")
-    for block in re.findall(r"^```(?:bash|sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        for line in block.splitlines():
+    blocks = re.findall(r"^```(bash|sh|python|)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for language, block in blocks:
+        if language == "python":
+            yield f"{PROGRAM}{block}END"
+        for line in block.splitlines() if language != "python" else ():
             line = re.sub(r" {2,}(?!#)", " ", line.strip().removeprefix("$ "))
             if re.match(STARTS, line):
                 yield line

@@ -20,7 +20,7 @@ from determined.cli.cli import all_args_description
 from detalbert.squad import world
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
-from tests.pages import commands, need, pages
+from tests.pages import PROGRAM, commands, need, pages
 
 SHIPS = "The Zanto was loaded with pottery. The Belmira was loaded with salt."
 # A run of hours is cut to steps, a large text to that of the pages; all else is as on the page.
@@ -42,11 +42,14 @@ ON_PAGES = [page for page in pages() if page != HOUR and not all(map(need, comma
 
 
 def shortened(command: str) -> str:
+    if command.startswith(PROGRAM):
+        return command
     words = shlex.split(command, comments=True)
     config = next((word for word in words if word in OTHERS), "")
     if not config or "cluster." in command:
         return command
-    more = OTHERS[config] + (SHORT if "-m pretrain " not in command else [])
+    more = OTHERS[config][: 2 if "data.vocab_size=null" in command else None]
+    more += SHORT if "-m pretrain " not in command else []
     return shlex.join(words + more).replace("step-00005000", "step-00000004")
 
 

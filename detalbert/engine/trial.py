@@ -235,11 +235,16 @@ class Charts(pytorch.PyTorchCallback):
 
 
 class ModelBesideCheckpoint(pytorch.PyTorchCallback):
-    """Saves the model's config and the tokenizer in each checkpoint, making it self-contained."""
+    """Saves the model's config, with its class, and the tokenizer in each checkpoint."""
 
     def __init__(self, trial: Any) -> None:
         self.trial = trial
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        for part in (self.trial.model.config, self.trial.data.tokenizer):
+        model = self.trial.model  # of a class of transformers, or one made of it here or by FSDP
+        known = (
+            kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")
+        )
+        model.config.architectures = [next(known).__name__]
+        for part in (model.config, self.trial.data.tokenizer):
             part.save_pretrained(Path(checkpoint_dir) / PRETRAINED)

@@ -16,9 +16,10 @@ from detalbert.hub import STATE_DICT
 from detalbert.settings.experiment import masked
 from detalbert.training.checkpoints import find_fault, list_checkpoints, read_manifest
 from detalbert.training.folder import step_name
-from detalbert.training.table import TABLE, TABLES, find_table
+from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
+from detalbert.training.table import TABLE, TABLES
 
-EXPERIMENT = "experiment.json"  # in a fetched sharded one: what the master knows of its training
+EXPERIMENT = "experiment.json"  # in a fetched one: what the master knows of its training
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _REFERENCE = re.compile(
@@ -111,7 +112,8 @@ def _download(checkpoint: Any) -> Path:
         if not target.is_dir():
             with whole_folder(target) as aside:
                 checkpoint.download(str(aside))
-                if is_sharded(aside) and checkpoint.training is not None:
+                known = find_kind(aside) in (LANGUAGE, ENCODER)  # another has its scores with it
+                if known and checkpoint.training is not None:
                     write_json(aside / EXPERIMENT, _describe(checkpoint.training))
     return target
 
@@ -123,11 +125,6 @@ def _describe(training: Any) -> dict[str, Any]:
         "data": masked(training.experiment_config.get("data") or {}),
         "scores": training.validation_metrics.get("avgMetrics") or {},
     }
-
-
-def is_sharded(folder: Path) -> bool:
-    """Return whether `folder` is a checkpoint of a sharded model."""
-    return find_table(folder).is_file()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -25,11 +25,12 @@ from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
-from detalbert.inference.find import find, read_json
+from detalbert.inference.find import EXPERIMENT, find, read_json
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.squad.calibration import NULL, SPAN
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.folder import SCORES
+from detalbert.training.model_kind import check_mode
 from detalbert.waiting import reading
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
@@ -55,6 +56,7 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
     determinism.choose_exact_kernels()
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
+    check_mode("data", folder)  # in a trial, too
     what = f"{folder}: does not load as a model"
     with as_user_error(lambda error: UserError(f"{what}: {all_lines(error)}; give another")):
         read = _read_checkpoint if (folder / STATE_DICT).is_file() else _read_export
@@ -66,8 +68,10 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
     return Trained(model, tokenizer, hparams, forward, *facts)
 
 
-def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
-    """Return the settings, as an exported folder has them, and the model."""
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of a checkpoint, as an exported folder has them. Raises UserError if the
+    checkpoint is damaged or incomplete.
+    """
     if (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
         raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
     if not (folder / "load_data.json").is_file() or not (folder / PRETRAINED).is_dir():
@@ -76,6 +80,28 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
             f"{PRETRAINED}/); give one that train.py wrote"
         )
     facts = json.loads((folder / "load_data.json").read_text())
+    settings = {"hyperparameters": facts["hparams"], "scores": read_json(folder / SCORES)}
+    settings["data"] = (facts.get("experiment_config") or {}).get("data") or {}
+    settings["steps"] = read_json(folder / "metadata.json").get("steps_completed")
+    return settings
+
+
+def find_scores(checkpoint: Path, steps: int | None) -> dict[str, float]:
+    """Return the scores of a checkpoint's validation, {} if unknown: from `experiment.json`
+    (downloaded), else the manifest, else the run's metrics.json.
+    """
+    if (checkpoint / EXPERIMENT).is_file():
+        return read_json(checkpoint / EXPERIMENT)["scores"]
+    run = checkpoint.absolute().parent.parent
+    known = [*(read_json(checkpoint / MANIFEST).get("validations") or [])]
+    known += [*read_json(run / "metrics.json").values()]
+    scores = next((dict(each) for each in known if steps and each.get("steps") == steps), {})
+    scores.pop("steps", None)
+    return scores
+
+
+def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
+    settings = read_settings(folder)
     config = read_config(folder / PRETRAINED)
     model = AutoModelForQuestionAnswering.from_config(
         config,
@@ -85,9 +111,6 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
     )
     with reading(f"loading the weights of {folder}", [folder / STATE_DICT]):
         model.load_state_dict(read_weights(folder / STATE_DICT))
-    settings = {"hyperparameters": facts["hparams"], "scores": read_json(folder / SCORES)}
-    settings["data"] = (facts.get("experiment_config") or {}).get("data")
-    settings["steps"] = read_json(folder / "metadata.json").get("steps_completed")
     return settings, model
 
 

@@ -44,6 +44,11 @@ def find_table(folder: Path) -> Path:
     return pickled if pickled.is_file() and not (folder / TABLE).is_file() else folder / TABLE
 
 
+def is_sharded(folder: Path) -> bool:
+    """Return whether `folder` is a checkpoint of a sharded model."""
+    return find_table(folder).is_file()
+
+
 def write_table(folder: Path, metadata: Metadata) -> None:
     (folder / TABLE).write_text(json.dumps(_describe(metadata)))
 

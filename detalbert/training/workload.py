@@ -13,6 +13,7 @@ from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers
+from detalbert.training.model_kind import check_start
 
 # These change how a run is carried out, or at most its rounding, not what it computes. `epochs` is
 # spelled out as `max_steps`.
@@ -52,8 +53,8 @@ class Workload(NamedTuple):
 
     def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
         """Check `values` and return the hyperparameters; set missing `searcher.metric` and
-        `searcher.smaller_is_better` in `config`. Raises UserError, also if no validation reports
-        `searcher.metric`, which would end a run only after hours.
+        `searcher.smaller_is_better` in `config`. Raises UserError, also if `model` is of another
+        kind or no validation reports `searcher.metric`, which would end a run only after hours.
         """
         metric = config["searcher"].setdefault("metric", self.metric)
         known = ["loss", *self.metrics]
@@ -62,7 +63,9 @@ class Workload(NamedTuple):
                 f"searcher.metric: validation gives no {metric!r}; choose one of {', '.join(known)}"
             )
         config["searcher"].setdefault("smaller_is_better", metric in self.smaller_is_better)
-        return self.parsers.hyperparameters(values)
+        hparams = self.parsers.hyperparameters(values)
+        check_start(hparams.model or "", language=self.sharded)
+        return hparams
 
 
 class Training(NamedTuple):

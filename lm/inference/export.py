@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from detalbert.atomic import write_json
 from detalbert.errors import UserError
 from detalbert.inference.export import card, new_folder, write_rest
-from detalbert.inference.find import is_sharded
 from detalbert.training.parts import read_sharded_weights
+from detalbert.training.table import is_sharded
 from lm.inference.load import SETTINGS, SavedLm
 from lm.model import empty_model
 

@@ -3,7 +3,6 @@
 A checkpoint's shards are read directly into the model, so its weights are in memory once.
 """
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,17 +15,18 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from detalbert.engine import determinism
 from detalbert.engine.models import load_weights
 from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED
-from detalbert.inference.find import EXPERIMENT, is_sharded, read_json
+from detalbert.inference.find import EXPERIMENT, read_json
+from detalbert.inference.model import find_scores
 from detalbert.settings import experiment
 from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.parts import read_sharded_weights
+from detalbert.training.table import is_sharded
 from lm import initial
 from lm.hparams import LmHParams, parse_lm_hparams
 from lm.model import empty_model
@@ -44,17 +44,6 @@ class SavedLm(NamedTuple):
     data: dict[str, Any]  # `data:` of its experiment config; empty where it is not known
     steps: int | None  # optimizer steps trained, where known
     scores: dict[str, float]  # of a validation at this step; empty where none is known
-
-
-def is_language_model(folder: Path) -> bool:
-    """Return whether `folder`, of inference/find.py, holds a causal language model."""
-    if is_sharded(folder):
-        return True
-    try:
-        names = json.loads((folder / "config.json").read_text()).get("architectures") or []
-        return not set(names).isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    except (OSError, ValueError, AttributeError, TypeError):
-        return False
 
 
 def open_saved(folder: Path) -> SavedLm:
@@ -88,16 +77,12 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     steps = read_json(folder / "metadata.json").get("steps_completed")
     if (folder / EXPERIMENT).is_file():
         return {**read_json(folder / EXPERIMENT), "steps": steps}
-    manifest, run = read_json(folder / MANIFEST), folder.absolute().parent.parent
-    kept = manifest.get("run") or {}
+    kept, run = read_json(folder / MANIFEST).get("run") or {}, folder.absolute().parent.parent
     mark = "hyperparameters."
     config = {"hyperparameters": {k.removeprefix(mark): v for k, v in kept.items() if mark in k}}
     if folder.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file():
         config = experiment.load(run / "config.yaml")
-    known = [*(manifest.get("validations") or []), *read_json(run / "metrics.json").values()]
-    scores = next((dict(s) for s in known if steps and s.get("steps") == steps), {})
-    scores.pop("steps", None)
-    return {**config, "steps": steps, "scores": scores}
+    return {**config, "steps": steps, "scores": find_scores(folder, steps)}
 
 
 def load_model(source: SavedLm, attention: str = "sdpa") -> PreTrainedModel:

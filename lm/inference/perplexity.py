@@ -1,4 +1,4 @@
-"""Perplexity of a language model on a text: the validation of its run, with other text."""
+"""Perplexity of a language model on a text: the validation of its run, to the text's last token."""
 
 import json
 import tempfile
@@ -13,6 +13,7 @@ from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_documents_config
+from detalbert.waiting import waiting
 from lm.data import write_documents
 from lm.gradients import add_row, zero_sums
 from lm.hparams import LmHParams
@@ -42,8 +43,10 @@ def perplexity(source: SavedLm, text: str) -> dict[str, float]:
 
     `loss` (nats per target), `perplexity`, `bits_per_byte`, `baseline_bits_per_byte`, `accuracy`.
     Text, windows and rows are those of a run with `data.validation_documents=TEXT`, whose
-    validation may be shorter: max_validation_windows. `text` is anything that `data.documents` may
-    name. Raises UserError if text cannot be read or is shorter than a window.
+    validation may be shorter: max_validation_windows. What that leaves out at a shard's end, since
+    it fills no window, is a shorter window here: each token is scored once, with the context that
+    its window has before it. So a text may be short. `text` is anything that `data.documents` may
+    name. Raises UserError if text cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="perplexity-") as folder:
         windows = read_windows(source, text, Path(folder))
@@ -60,7 +63,8 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
         write_documents(data, source.tokenizer, str(folder / "shards"))
         split = "validation" if text == "generated" else "train"
         shards = Shards(str(folder / "shards"), split, data)
-        return LmWindows(shards, source.hparams.max_seq_length, source.hparams.across_documents)
+        hparams = source.hparams
+        return LmWindows(shards, hparams.max_seq_length, hparams.across_documents, tails=True)
     except UserError as error:
         said = str(error).replace("data.documents", "--perplexity")
         raise type(error)(said) from None
@@ -77,10 +81,12 @@ def measure(model: PreTrainedModel, windows: LmWindows, hparams: LmHParams) -> d
     scores = Scores(model.config.vocab_size, windows, counts=True)
     scores.reset()
     assert hparams.max_tokens_per_forward != "auto"
-    for rows in validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward)[0]:
-        sums = zero_sums(device)
-        for row in rows:
-            here = to_device(row, device)
-            add_row(sums, row, *head_loss(hidden_states(model, here), head, here["targets"]))
-        scores.add(rows, sums)
+    loader, _ = validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward)
+    with waiting("scoring", len(loader), "batches") as wait:
+        for rows in wait.each(loader):
+            sums = zero_sums(device)
+            for row in rows:
+                here = to_device(row, device)
+                add_row(sums, row, *head_loss(hidden_states(model, here), head, here["targets"]))
+            scores.add(rows, sums)
     return scores.cross_slot_reduce([scores.per_slot_reduce()])

@@ -34,26 +34,26 @@ class InMemory:
 LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=20), min_size=1, max_size=4)
 
 
-@given(LENGTHS, st.integers(1, 20))
+@given(LENGTHS, st.integers(1, 20), st.booleans())
 @max_examples(80)
-def test_windows_are_cut_end_to_end(lengths, length):
+def test_windows_are_cut_end_to_end(lengths, length, tails):
     shards: Any = InMemory([[length + 1], *lengths])
-    windows, across = LmWindows(shards, length), LmWindows(shards, length, across_documents=True)
+    windows, across = (LmWindows(shards, length, over, tails=tails) for over in (False, True))
     for shard, counts in enumerate(shards.pointers):
         targets = []
         for number in range(int(windows.counts[shard])):
             tokens, pieces = windows[shard, number]
             first = number * length
             assert tokens.dtype == pieces.dtype == torch.int64
-            assert tokens.tolist() == list(range(first, first + length + 1))
+            assert tokens.tolist() == list(range(first, min(first + length + 1, counts[-1])))
             # A piece begins with the window and wherever a document does.
             documents = np.searchsorted(counts, tokens.numpy(), side="right")
             wanted = np.unique(documents, return_counts=True)[1].tolist()
             assert pieces.tolist() == wanted
-            assert across[shard, number][1].tolist() == [length + 1]
+            assert across[shard, number][1].tolist() == [len(tokens)]
             targets += tokens[1:].tolist()
         assert targets == list(range(1, len(targets) + 1))  # each once
-        assert 0 <= counts[-1] - 1 - len(targets) < length  # the tail
+        assert 0 <= counts[-1] - 1 - len(targets) < (1 if tails else length)
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 5))

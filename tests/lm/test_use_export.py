@@ -16,9 +16,9 @@ import predict
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.engine.trial import ModelBesideCheckpoint
 from detalbert.errors import UserError
-from detalbert.inference.find import is_sharded
 from detalbert.training.checkpoints import find_fault, write_manifest
 from detalbert.training.parts import TensorSaver
+from detalbert.training.table import is_sharded
 from lm.inference import export as export_lm
 from lm.inference.export import export
 from lm.inference.load import load_model, open_saved

@@ -3,6 +3,7 @@ greedy text, draws, whole characters, and where a text ends."""
 
 import copy
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import predict
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.errors import UserError
 from detalbert.inference import find
 from lm.inference import complete as module
+from lm.inference import perplexity
 from lm.inference.complete import Sampling, complete, encode_prompt
 from lm.inference.load import open_saved
+from lm.windows import LmWindows
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 from tests.fakes.runs import metrics, newest
@@ -36,7 +39,8 @@ def say(capsys: Any, *words: Any) -> str:
 
 @pytest.mark.parametrize("kind", ["the run", "exported", "moved", "fetched"])
 def test_perplexity_is_the_validation_of_the_run(kind, lm_run, tmp_path, capsys, monkeypatch):
-    """A model brings its windows along."""
+    """A model brings its windows along. A validation leaves out what fills no window."""
+    monkeypatch.setattr(perplexity, "LmWindows", lambda *given, tails: LmWindows(*given))
     checkpoint, expected = find.find(str(lm_run)), metrics(lm_run)["best"]
     model: Any = lm_run if kind == "the run" else tmp_path / "model"
     if kind == "exported":
@@ -63,6 +67,37 @@ def test_perplexity_is_the_validation_of_the_run(kind, lm_run, tmp_path, capsys,
         shown = say(capsys, "--model", lm_run, "--perplexity", text)
         assert f"loss                    {expected['loss']:.6g}\n" in shown
         assert f"windows                 {scores['windows']}\n" in shown and scores["windows"] > 50
+
+
+TEXTS = {
+    "short": ["The ship sank."],
+    "long": ["The crew swam to the shore. " * 3, "a", "Silk and tar were lost; salt came late."],
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_perplexity_is_of_every_token(name, lm_run, tmp_path, capsys):
+    """As of plain transformers, which reads each document's part of a window alone."""
+    text, folder = tmp_path / "text.jsonl", tmp_path / "exported"
+    text.write_text("\n".join(json.dumps({"text": each}) for each in TEXTS[name]))
+    say(capsys, "--model", lm_run, "--export", folder)
+    scores = json.loads(say(capsys, "--model", folder, "--perplexity", text, "--json"))
+    tokenizer, library = (k.from_pretrained(folder) for k in (AutoTokenizer, AutoModelForCausalLM))
+    documents = [[*tokenizer(each)["input_ids"], tokenizer.eos_token_id] for each in TEXTS[name]]
+    tokens = [(number, token) for number, ids in enumerate(documents) for token in ids]
+    losses, right = [], 0
+    for begin in range(0, len(tokens) - 1, 32):
+        for _, piece in itertools.groupby(tokens[begin : begin + 33], key=lambda pair: pair[0]):
+            ids = torch.tensor([token for _, token in piece])
+            with torch.no_grad():
+                logits = library(ids[None]).logits[0, :-1]
+            losses += torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none").tolist()
+            right += int((logits.argmax(-1) == ids[1:]).sum())
+    assert scores["windows"] == -(-(len(tokens) - 1) // 32) and (len(tokens) - 1) % 32
+    assert scores["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert scores["accuracy"] == pytest.approx(100 * right / len(losses))
+    assert predict.main(["--model", str(folder), "--perplexity", str(text)]) == 0
+    assert "scoring: " in capsys.readouterr().err
 
 
 UUID = "aaaaaaaa-1111-2222-3333-444444444444"
@@ -96,7 +131,7 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
         (evil / name).unlink()
     mine: dict[str, list[Any]] = {
         "--question: ": ["--question", "a", "--context", "b"],
-        "is a language model; leave it out": ["--data", "generated"],
+        "is a language model; give --prompt, --perplexity, or": ["--data", "generated"],
         "--threshold: ": ["--prompt", "a", "--threshold", "1"],
         "--interactive: ": ["--interactive"],
         "then serve DIR with `transformers serve` or vLLM": ["--serve"],
@@ -114,8 +149,9 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
     refused(["--model", damaged, "--prompt", "a"], "does not load as a language model", capsys)
     refused(["--model", evil, "--prompt", "a"], "holds more than tensors: os.system", capsys)
     answering = ["--model", "embedded/albert-tiny"]
-    refused([*answering, "--prompt", "a"], "--prompt: embedded/albert-tiny is no language", capsys)
-    refused([*answering, "--perplexity", "a"], "is no language model; leave it out", capsys)
+    said = "--prompt: embedded/albert-tiny is a model that answers questions; give --data"
+    refused([*answering, "--prompt", "a"], said, capsys)
+    refused([*answering, "--perplexity", "a"], "is a model that answers questions", capsys)
 
 
 GREEDY = Sampling(max_new_tokens=40, temperature=0)

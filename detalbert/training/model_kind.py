@@ -1,0 +1,65 @@
+"""Kinds of trained models, recognized by their folders, and what each is for."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from detalbert.errors import UserError
+from detalbert.training.table import is_sharded
+
+
+class ModelKind(NamedTuple):
+    """A kind of trained model. `use` has all modes of predict.py that fit; {} is its folder."""
+
+    name: str
+    use: str
+
+
+_QA = "--data, --question, --interactive, --serve or --export"
+_LM = "--prompt, --perplexity, or --export DIR, then serve DIR with `transformers serve` or vLLM"
+_MLM = "--export, or fine-tune it: python train.py --config CONFIG --set hyperparameters.model={}"
+ANSWERING = ModelKind("a model that answers questions", _QA)
+LANGUAGE, ENCODER = ModelKind("a language model", _LM), ModelKind("a pretrained encoder", _MLM)
+# By words of a checkpoint's trial, or of the class that a config.json names.
+_WORDS = {"Squad": ANSWERING, "Pretrain": ENCODER, "ForQuestionAnswering": ANSWERING}
+_WORDS |= {"ForPreTraining": ENCODER, "ForMaskedLM": ENCODER}
+_CAUSAL = dict.fromkeys(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), LANGUAGE)
+
+
+def find_kind(folder: Path) -> ModelKind | None:
+    """Return the kind of a checkpoint or model folder; None if its files do not say."""
+    if is_sharded(folder):
+        return LANGUAGE
+    try:
+        if (file := folder / "load_data.json").is_file():
+            name = json.loads(file.read_text())["trial_cls_spec"]
+        else:
+            (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+        return _CAUSAL.get(name) or next(kind for word, kind in _WORDS.items() if word in name)
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return None
+
+
+def check_mode(mode: str, folder: Path) -> ModelKind:
+    """Return the kind of the model in `folder`, by default ANSWERING. Raises UserError if
+    predict.py does not have `mode` for it.
+    """
+    kind = find_kind(folder) or ANSWERING
+    if f"--{mode}" not in kind.use:
+        raise UserError(f"--{mode}: {folder} is {kind.name}; give {kind.use.format(folder)}")
+    return kind
+
+
+def check_start(name: str, language: bool) -> None:
+    """Raise UserError if a training, of a language model or not, cannot start from the checkpoint
+    or model folder `name`.
+    """
+    kind, cure = find_kind(Path(name)), ""
+    if is_sharded(Path(name)):
+        cure = f"export it first: python predict.py --model {name} --export DIR"
+    elif language and kind is not LANGUAGE:
+        cure = "give a language model, or hyperparameters.model_config"
+    if kind and cure:
+        raise UserError(f"hyperparameters.model: {name} is {kind.name}; {cure}")
