@@ -12,10 +12,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from detalbert.engine.forward import not_compiled
 from detalbert.engine.gradients import local_part
 from detalbert.engine.rows import to_device
+from detalbert.errors import as_user_error
+from detalbert.waiting import waiting
 from lm.layout import Layout, host_group
-from lm.packed import CausalRow, count_targets, empty_row
+from lm.packed import CausalRow, count_targets, empty_row, pack
 
 
 def accumulate(
@@ -46,6 +49,17 @@ def accumulate(
         backward(loss * (layout.data_ranks / max(targets, 1)))
         add_row(sums, row, loss.detach(), correct)
     return sums
+
+
+def compile_layers(model: Any, windows: int, length: int, layout: Layout) -> None:
+    """Compile `model` for training and validation, on a dummy row of `windows` windows of `length`:
+    the code depends on the config alone, and a restart has the same. Raises UserError if it fails.
+    """
+    window = torch.zeros(length + 1), torch.tensor([length + 1])
+    with waiting("compiling the layers"), as_user_error(not_compiled):
+        accumulate(model, [pack([window] * windows)], layout)
+        evaluate(model, [pack([window] * windows)], layout)
+    model.zero_grad()
 
 
 @torch.no_grad()

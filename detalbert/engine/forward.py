@@ -95,13 +95,10 @@ class Forward:
             with waiting("compiling the layers"):
                 self._run_dummy(dummy_row(tokens, longest, self.device), training)
         except Exception as error:  # whatever the compiler and the tools behind it raise
-            reason = " ".join(str(error).split("\n")[:2]) or type(error).__name__
             if self.required and training:
-                raise UserError(
-                    f"hyperparameters.compile: the layers do not compile here: {reason}; set it "
-                    "to false, or take an image with a C compiler"
-                ) from None
-            logging.warning("layers run uncompiled, as torch.compile fails here: %s", reason)
+                raise not_compiled(error) from None
+            said = "layers run uncompiled, as torch.compile fails here: %s"
+            logging.warning(said, _reason(error))
             self.run_uncompiled(self.multiple)
         self.model.train(mode)
 
@@ -119,6 +116,18 @@ class Forward:
         self.model.eval()
         with torch.no_grad():
             self(row)
+
+
+def not_compiled(error: Exception) -> UserError:
+    """Return the error for layers that do not compile."""
+    return UserError(
+        f"hyperparameters.compile: the layers do not compile here: {_reason(error)}; set it to "
+        "false, or take an image with a C compiler"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[:2]) or type(error).__name__
 
 
 def encoder_layers(model: nn.Module) -> list[nn.Module]:
@@ -142,7 +151,7 @@ def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     tokens = len(row["input_ids"])
     if not (missing := -tokens % multiple):
         return row
-    names = ("input_ids", "token_type_ids", "position_ids")
+    names = {"input_ids", "token_type_ids", "position_ids"} & row.keys()
     padded: Any = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
     bounds = row["cu_seqlens"]
     padded["cu_seqlens"] = torch.cat((bounds, bounds.new_full((1,), tokens + missing)))

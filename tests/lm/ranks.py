@@ -122,7 +122,7 @@ def _train(layout: Layout, mesh: Any, case: Case) -> Trained:
     half = torch.bfloat16 if case.half else None
     config = tiny(case.family, **case.keys)
     model = build_causal_model(
-        config, mesh, 7, half=half, activation_checkpointing=case.checkpointing
+        config, mesh, 7, half=half, recomputed=float(case.checkpointing)
     )
     mine = layout.data_rank(dist.get_rank())
 
