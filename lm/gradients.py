@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.fx.experimental import _config
 
 from detalbert.engine.forward import not_compiled
 from detalbert.engine.gradients import local_part
@@ -52,13 +53,17 @@ def accumulate(
 
 
 def compile_layers(model: Any, windows: int, length: int, layout: Layout) -> None:
-    """Compile `model` for training and validation, on a dummy row of `windows` windows of `length`:
-    the code depends on the config alone, and a restart has the same. Raises UserError if it fails.
+    """Compile `model` for training and validation on dummy rows, of `windows` windows of `length`
+    tokens and of one token, so that the code depends on the config alone, and a restart has the
+    same. Raises UserError if it fails.
     """
     window = torch.zeros(length + 1), torch.tensor([length + 1])
-    with waiting("compiling the layers"), as_user_error(not_compiled):
-        accumulate(model, [pack([window] * windows)], layout)
-        evaluate(model, [pack([window] * windows)], layout)
+    rows = [pack([window] * windows), empty_row()]
+    # Code for rows of any length, even if it is that of a dummy row that is one of the model's sizes.
+    any_length = _config.patch(use_duck_shape=False)
+    with waiting("compiling the layers"), as_user_error(not_compiled), any_length:
+        accumulate(model, rows, layout)
+        evaluate(model, rows, layout)
     model.zero_grad()
 
 
