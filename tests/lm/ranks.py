@@ -121,9 +121,7 @@ def train(layout: Layout, cases: dict[str, Case]) -> dict[str, Trained]:
 def _train(layout: Layout, mesh: Any, case: Case) -> Trained:
     half = torch.bfloat16 if case.half else None
     config = tiny(case.family, **case.keys)
-    model = build_causal_model(
-        config, mesh, 7, half=half, recomputed=case.recomputed
-    )
+    model = build_causal_model(config, mesh, 7, half=half, recomputed=case.recomputed)
     mine = layout.data_rank(dist.get_rank())
 
     def gradients(step: int) -> Tensor:

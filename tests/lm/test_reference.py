@@ -1,0 +1,145 @@
+"""`LmTrial` against a plain loop, compiled and not; rows of any length on code that is compiled once;
+restarts of compiled runs."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
+
+from detalbert.engine import attention
+from detalbert.errors import UserError
+from lm.gradients import accumulate, compile_layers
+from lm.layout import Layout, make_mesh
+from lm.model import build_causal_model
+from tests.conftest import TINY_LM
+from tests.engine.trials import config_file, trial_of
+from tests.fakes.encoders import broken_compiler
+from tests.fakes.runs import change
+from tests.lm.ranks import CPU, rows_of, tiny, windows
+from tests.lm.test_trial import back_to
+from tests.same_bits import differences
+
+STEPS, WARM, PEAK, LENGTH = 24, 6, 0.01, 32
+compile_layer = torch.compile
+
+
+def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(compile_layer, backend=backend))
+
+
+def plain_losses(config: Any, weights: dict[str, Any], end: int, steps: list[Any]) -> list[float]:
+    """The losses of a plain loop: each document alone, eager attention, torch's AdamW."""
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").train()
+    model.load_state_dict(weights)
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for step, rows in enumerate(steps):
+        total, targets = torch.zeros(()), 0
+        for row in rows:
+            inputs, nexts = (row[name].split(LENGTH) for name in ("input_ids", "targets"))
+            for tokens, wanted in zip(inputs, nexts, strict=True):
+                window = torch.cat([tokens, wanted[-1:]])
+                ends = (window[:-1] == end).nonzero()[:, 0] + 1
+                for document in window.tensor_split(ends.tolist()):
+                    if len(document) > 1:
+                        logits = model(document[None, :-1]).logits[0]
+                        total = total + cross_entropy(logits, document[1:], reduction="sum")
+                        targets += len(document) - 1
+        loss = total / targets
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = PEAK * min(step / WARM, (STEPS - step) / (STEPS - WARM))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+INDUCTOR = pytest.param("inductor", 0.5, marks=pytest.mark.soak)  # a minute
+
+
+@pytest.mark.parametrize("backend, recomputed", [(None, "none"), ("eager", 0.5), INDUCTOR])
+def test_a_plain_loop_has_the_same_losses(backend, recomputed, cache_dir, tmp_path, monkeypatch):
+    compile_with(backend, monkeypatch)
+    keys = {"max_steps": STEPS, "warmup_fraction": WARM / STEPS, "max_grad_norm": 1.0}
+    keys |= {"compile": backend is not None, "activation_checkpointing": recomputed}
+    path = config_file(tmp_path, TINY_LM, cache_dir, **keys)
+    with trial_of(change(path, model_config={"attention_dropout": 0.0})) as trial:
+        weights = {name: w.full_tensor().clone() for name, w in trial.model.state_dict().items()}
+        batches = iter(trial.build_training_data_loader())
+        steps = [next(batches) for _ in range(STEPS)]
+        losses = []
+        for step, rows in enumerate(steps):
+            trial.train_batch(rows, 0, step)
+            trial.schedule.step()
+            losses.append(float(trial.meter.sums[-1][0] / trial.meter.sums[-1][2]))
+        end = trial.data.tokenizer.eos_token_id
+        plain = plain_losses(trial.model.config, weights, end, steps)
+    assert losses == pytest.approx(plain, abs=1e-4)
+    assert losses[-1] < losses[0] - 1 and sum((row["targets"] < 0).sum() for row in steps[0]) > 0
+
+
+def kernel(q, k, v, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
+    """What torch's varlen_attn does for a causal model, by other operators: [T, heads, d] each."""
+    assert window_size == (-1, 0)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    token = torch.arange(len(q))
+    window = torch.searchsorted(cu_q[1:].long(), token, right=True)
+    hidden = (window[:, None] != window[None]) | (token[:, None] < token[None])
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_rows_of_any_length_run_on_code_that_is_compiled_once(family, monkeypatch, fork):
+    """By a stand-in for the GPU's kernel, without a break. The dummy row has as many tokens as the
+    model's hidden size."""
+    traced: list[Any] = []
+    compile_with(lambda graph, _: traced.append(graph) or graph.forward, monkeypatch)
+    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
+    monkeypatch.setattr(attention, "KERNEL_DTYPES", (torch.float32,))
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    mesh, layout = make_mesh(Layout(), CPU), Layout()
+    plain, compiled = (
+        build_causal_model(tiny(family), mesh, 7, None, None, 0.5, longest) for longest in (0, 64)
+    )
+    compile_layers(compiled, 2, 32, layout)
+    first = len(traced)
+    assert first == 2 and not any(p.grad is not None for p in compiled.parameters())
+    for number in (1, 2, 5, 9):
+        rows = rows_of(windows(number, number), number)
+        sums = [accumulate(model, rows, layout) for model in (plain, compiled)]
+        torch.testing.assert_close(*sums)
+    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    assert len(traced) == first
+    compile_with(broken_compiler, monkeypatch)
+    model = build_causal_model(tiny(family), mesh, 7, compiled=64)
+    with pytest.raises(UserError, match=r"hyperparameters\.compile: .*Failed to find C compiler"):
+        compile_layers(model, 1, 64, layout)
+
+
+@pytest.mark.soak  # each of four starts compiles
+@pytest.mark.parametrize("layout", [{"shard": 2}, {"tensor": 2}], ids=str)
+def test_a_compiled_run_of_two_processes_goes_on_as_if_never_cut(
+    layout, cache_dir, train, tmp_path
+):
+    keys = {"compile": True, "activation_checkpointing": 0.5, "layout": layout}
+    path = config_file(tmp_path, TINY_LM, cache_dir, **keys)
+    values = yaml.safe_load(path.read_text()) | {"checkpoint_storage": {"save_trial_latest": 9}}
+    path.write_text(yaml.safe_dump(values))
+    words = ["--config", path, "--output-dir"]
+    assert (done := train(*words, tmp_path / "out", processes=2)).returncode == 0, done.stderr
+    cut = back_to(tmp_path / "out", 4, tmp_path / "cut")
+    done = train(*words, cut, processes=2)
+    assert done.returncode == 0 and "resumed at step 4 of 12" in done.stderr, done.stderr
+    assert differences(tmp_path / "out", cut) == []
