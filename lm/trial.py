@@ -103,12 +103,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         return cast(int, self.hparams.max_tokens_per_forward)  # `check` refuses "auto"
 
     def rounding(self) -> dict[str, Any]:
-        tokens, layout = self.max_tokens, str(self.layout)
-        return {
-            "max_tokens_per_forward": tokens,
-            "layout": layout,
-            "compile": self.hparams.compile,
-        }
+        tokens, compiled = self.max_tokens, self.hparams.compile
+        return {"max_tokens_per_forward": tokens, "layout": str(self.layout), "compile": compiled}
 
     def row_flops(self, row: CausalRow) -> float | None:
         return causal_flops(self.model.config, row_lengths(row)) if self._counts else 0.0
