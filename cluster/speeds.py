@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
     @property
     def work(self) -> float:
-        """FLOPs per token with recomputation: all of the forward pass again adds a third."""
+        """Return the FLOPs per token with recomputation: all of the forward adds a third."""
         return self.flops * (1 + self.recomputed / 3)
 
 

@@ -147,15 +147,19 @@ def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
 
 
 def pad_row(row: AnyRow, multiple: int) -> AnyRow:
-    """Return `row` with a window of zeros added, its tokens then a multiple of `multiple`."""
+    """Return `row` with windows of zeros added, no longer than its longest or 64 tokens; its tokens
+    are then a multiple of `multiple`.
+    """
     tokens = len(row["input_ids"])
     if not (missing := -tokens % multiple):
         return row
     names = {"input_ids", "token_type_ids", "position_ids"} & row.keys()
     padded: Any = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
-    bounds = row["cu_seqlens"]
-    padded["cu_seqlens"] = torch.cat((bounds, bounds.new_full((1,), tokens + missing)))
-    padded["max_length"] = max(row["max_length"], missing)
+    longest, bounds = max(row["max_length"], ROW_MULTIPLE), row["cu_seqlens"]
+    alike = {"dtype": bounds.dtype, "device": bounds.device}
+    ends = torch.arange(tokens + missing, tokens, -longest, **alike).flip(0)
+    padded["cu_seqlens"] = torch.cat((bounds, ends))
+    padded["max_length"] = max(row["max_length"], min(missing, longest))
     return padded
 
 

@@ -122,7 +122,7 @@ def count_recomputed(layers: int, share: float) -> int:
 def split(
     sizes: Sizes, shard: int, tensor: int, half: bool, recomputed: float, grid: bool
 ) -> Memory:
-    """Estimate a causal model's memory in `shard` x `tensor` shards (lm/layout.py).
+    """Estimate a causal model's memory in `shard` x `tensor` shards (lm/layout.py), uncompiled.
 
     As backward starts, activations of all layers exist; embeddings and head are gathered, the
     head's gradient exists twice in fp32, and so do, for one layer and the next, weights, gradients,

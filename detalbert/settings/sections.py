@@ -22,8 +22,8 @@ _LIMITS = {
 
 
 def limited(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
-    """Return a dataclass field with limited numbers or texts; None, and words beside a
-    number ("auto"), are always valid.
+    """Return a dataclass field with limited numbers or texts; None and words beside a number
+    ("auto") are always valid.
 
     `limits` are `above`, `least`, `below`, `most` (numbers) or `choices` (a tuple of texts). A
     subclass that changes the default keeps the limits that it does not set.
