@@ -60,7 +60,7 @@ def compile_layers(model: Any, windows: int, length: int, layout: Layout) -> Non
     window = torch.zeros(length + 1), torch.tensor([length + 1])
     rows = [pack([window] * windows), empty_row()]
     # A dummy row may have as many tokens as the model has units: the code is for any length still.
-    any_length = _config.patch(use_duck_shape=False)
+    any_length = _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]  # put there later
     with waiting("compiling the layers"), as_user_error(not_compiled), any_length:
         accumulate(model, rows, layout)
         evaluate(model, rows, layout)
