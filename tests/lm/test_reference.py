@@ -32,6 +32,24 @@ def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(compile_layer, backend=backend))
 
 
+def use_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: attention does not break a layer's code in two."""
+    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
+    monkeypatch.setattr(attention, "KERNEL_DTYPES", (torch.float32,))
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+
+
+def kernel(q, k, v, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
+    """What torch's varlen_attn does for a causal model, by other operators: [T, heads, d] each."""
+    assert window_size == (-1, 0)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    token = torch.arange(len(q))
+    window = torch.searchsorted(cu_q[1:].long(), token, right=True)
+    hidden = (window[:, None] != window[None]) | (token[:, None] < token[None])
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+
+
 def plain_losses(config: Any, weights: dict[str, Any], end: int, steps: list[Any]) -> list[float]:
     """The losses of a plain loop: each document alone, eager attention, torch's AdamW."""
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").train()
@@ -70,6 +88,8 @@ INDUCTOR = pytest.param("inductor", 0.5, marks=pytest.mark.soak)  # a minute
 @pytest.mark.parametrize("backend, recomputed", [(None, "none"), ("eager", 0.5), INDUCTOR])
 def test_a_plain_loop_has_the_same_losses(backend, recomputed, cache_dir, tmp_path, monkeypatch):
     compile_with(backend, monkeypatch)
+    if backend == "eager":
+        use_kernel(monkeypatch)
     keys = {"max_steps": STEPS, "warmup_fraction": WARM / STEPS, "max_grad_norm": 1.0}
     keys |= {"compile": backend is not None, "activation_checkpointing": recomputed}
     path = config_file(tmp_path, TINY_LM, cache_dir, **keys)
@@ -88,26 +108,13 @@ def test_a_plain_loop_has_the_same_losses(backend, recomputed, cache_dir, tmp_pa
     assert losses[-1] < losses[0] - 1 and sum((row["targets"] < 0).sum() for row in steps[0]) > 0
 
 
-def kernel(q, k, v, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
-    """What torch's varlen_attn does for a causal model, by other operators: [T, heads, d] each."""
-    assert window_size == (-1, 0)
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    token = torch.arange(len(q))
-    window = torch.searchsorted(cu_q[1:].long(), token, right=True)
-    hidden = (window[:, None] != window[None]) | (token[:, None] < token[None])
-    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
-
-
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_rows_of_any_length_run_on_code_that_is_compiled_once(family, monkeypatch, fork):
     """By a stand-in for the GPU's kernel, without a break. The dummy row has as many tokens as the
     model's hidden size."""
     traced: list[Any] = []
     compile_with(lambda graph, _: traced.append(graph) or graph.forward, monkeypatch)
-    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
-    monkeypatch.setattr(attention, "KERNEL_DTYPES", (torch.float32,))
-    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    use_kernel(monkeypatch)
     mesh, layout = make_mesh(Layout(), CPU), Layout()
     plain, compiled = (
         build_causal_model(tiny(family), mesh, 7, None, None, 0.5, longest) for longest in (0, 64)
