@@ -21,7 +21,7 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from detalbert.engine.attention import PACKED_CAUSAL
-from detalbert.engine.forward import ROW_MULTIPLE, pad_row
+from detalbert.engine.forward import ROW_MULTIPLE
 from detalbert.engine.memory import Sizes, count_recomputed
 from detalbert.engine.models import config_from_keys, named_config, not_built
 from detalbert.errors import UserError, as_user_error
@@ -127,9 +127,10 @@ def build_causal_model(
     rules = initial.record_rules(model)
     if mesh["tensor"].size() > 1:
         parallelize_module(model, mesh["tensor"], _plan(model))
-    multiple = _compile(model, compiled, mesh["tensor"].size() > 1) if compiled else 1
+    if compiled:
+        _compile(model, compiled, mesh["tensor"].size() > 1)
     _recompute(model, recomputed)
-    model.forward = functools.partial(_scores, model, multiple)
+    model.forward = functools.partial(_scores, model)
     _shard(model, mesh, half)
     model.to_empty(device=mesh.device_type)
     model.tie_weights()  # to_empty unties what FSDP does not hold
@@ -141,15 +142,15 @@ def build_causal_model(
     return model.train()
 
 
-def _compile(model: PreTrainedModel, longest: int, split: bool) -> int:
-    """Have each layer compiled, within FSDP's hooks; return what rows are padded to a multiple of.
+def _compile(model: PreTrainedModel, longest: int, split: bool) -> None:
+    """Have each layer compiled when it first runs, without FSDP's hooks.
 
     Code for rows of any length cannot hold the DTensors of tensor parallelism (`split`): all rows
     have the `longest` length there.
     """
     for layer in _layers(model):
         layer.forward = torch.compile(layer.forward, dynamic=None if split else True)
-    return longest if split else ROW_MULTIPLE
+    model.row_multiple = longest if split else ROW_MULTIPLE
 
 
 def _recompute(model: PreTrainedModel, share: float) -> None:
@@ -187,11 +188,9 @@ def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
     return plan
 
 
-def _scores(model: PreTrainedModel, multiple: int, row: CausalRow) -> tuple[Tensor, Tensor]:
-    """Run the model's forward on `row`, its tokens padded to a multiple of `multiple`; return what
-    loss.head_loss returns.
-    """
-    hidden = hidden_states(model, pad_row(row, multiple))[: len(row["targets"])]
+def _scores(model: PreTrainedModel, row: CausalRow) -> tuple[Tensor, Tensor]:
+    """Run the model's forward on `row`; return what loss.head_loss returns."""
+    hidden = hidden_states(model, row)
     weight = model.get_output_embeddings().weight
     if not isinstance(weight, DTensor):
         return head_loss(hidden, weight, row["targets"])
