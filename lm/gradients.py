@@ -53,12 +53,12 @@ def accumulate(
 
 
 def compile_layers(model: Any, windows: int, length: int, layout: Layout) -> None:
-    """Compile `model` for training and validation on dummy rows, of `windows` windows of `length`
-    tokens and of one token, so that the code depends on the config alone, and a restart has the
-    same. Raises UserError if it fails.
+    """Compile `model` for training and validation on dummy rows: `windows` windows of `length`
+    tokens, and one whose documents have a token each. So the code depends on the config alone, and
+    a restart has the same. Raises UserError if it fails.
     """
-    window = torch.zeros(length + 1), torch.tensor([length + 1])
-    rows = [pack([window] * windows), empty_row()]
+    tokens, whole = torch.zeros(length + 1), torch.tensor([length + 1])
+    rows = [pack([(tokens, whole)] * windows), pack([(tokens, torch.ones(length + 1))])]
     # A dummy row may have as many tokens as the model has units: the code is for any length still.
     any_length = _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]  # put there later
     with waiting("compiling the layers"), as_user_error(not_compiled), any_length:

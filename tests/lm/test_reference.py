@@ -19,7 +19,7 @@ from tests.conftest import TINY_LM
 from tests.engine.trials import config_file, trial_of
 from tests.fakes.encoders import broken_compiler
 from tests.fakes.runs import change
-from tests.lm.ranks import CPU, rows_of, tiny, windows
+from tests.lm.ranks import CPU, rows_of, start, tiny, whole, windows
 from tests.lm.test_trial import back_to
 from tests.same_bits import differences
 
@@ -108,31 +108,42 @@ def test_a_plain_loop_has_the_same_losses(backend, recomputed, cache_dir, tmp_pa
     assert losses[-1] < losses[0] - 1 and sum((row["targets"] < 0).sum() for row in steps[0]) > 0
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_rows_of_any_length_run_on_code_that_is_compiled_once(family, monkeypatch, fork):
-    """By a stand-in for the GPU's kernel, without a break. The dummy row has as many tokens as the
-    model's hidden size."""
+def run_rows(family: str, layout: Layout) -> list[int]:
+    """The graphs that were traced after the dummy rows, and after rows of other lengths."""
     traced: list[Any] = []
-    compile_with(lambda graph, _: traced.append(graph) or graph.forward, monkeypatch)
-    use_kernel(monkeypatch)
-    mesh, layout = make_mesh(Layout(), CPU), Layout()
-    plain, compiled = (
-        build_causal_model(tiny(family), mesh, 7, None, None, 0.5, longest) for longest in (0, 64)
-    )
-    compile_layers(compiled, 2, 32, layout)
-    first = len(traced)
-    assert first == 2 and not any(p.grad is not None for p in compiled.parameters())
-    for number in (1, 2, 5, 9):
-        rows = rows_of(windows(number, number), number)
-        sums = [accumulate(model, rows, layout) for model in (plain, compiled)]
-        torch.testing.assert_close(*sums)
-    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad)
-    assert len(traced) == first
-    compile_with(broken_compiler, monkeypatch)
-    model = build_causal_model(tiny(family), mesh, 7, compiled=64)
-    with pytest.raises(UserError, match=r"hyperparameters\.compile: .*Failed to find C compiler"):
-        compile_layers(model, 1, 64, layout)
+    with pytest.MonkeyPatch.context() as patch:
+        compile_with(lambda graph, _: traced.append(graph) or graph.forward, patch)
+        use_kernel(patch)
+        mesh = make_mesh(layout, CPU)
+        plain, compiled = (
+            build_causal_model(tiny(family), mesh, 7, None, None, 0.5, most) for most in (0, 64)
+        )
+        compile_layers(compiled, 2, 32, layout)
+        assert not any(p.grad is not None for p in compiled.parameters())
+        first = len(traced)
+        for number in (1, 2, 1) if layout.tensor > 1 else (1, 2, 5, 9):
+            rows = rows_of(windows(number, number), number)
+            torch.testing.assert_close(
+                *(accumulate(each, rows, layout) for each in (plain, compiled))
+            )
+        for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+            torch.testing.assert_close(whole(one.grad), whole(other.grad))
+        compile_with(broken_compiler, patch)
+        model = build_causal_model(tiny(family), mesh, 7, compiled=64)
+        with pytest.raises(UserError, match=r"hyperparameters\.compile: .*Failed to find C comp"):
+            compile_layers(model, 2, 32, layout)
+    return [first, len(traced)]
+
+
+@pytest.mark.parametrize(
+    "family, layout, graphs", [("gpt2", Layout(), 2), ("llama", Layout(tensor=2), 3)]
+)
+def test_rows_of_any_length_run_on_code_that_is_compiled_once(
+    family, layout, graphs, tmp_path, fork
+):
+    """By a stand-in for the GPU's kernel. A dummy row has as many tokens as the hidden size."""
+    found = start(run_rows, layout.slots, tmp_path, family, layout)
+    assert found == [[graphs, graphs]] * layout.slots
 
 
 @pytest.mark.soak  # each of four starts compiles
