@@ -57,13 +57,13 @@ class Estimate:
         grid, length = not (gpu.has_bf16 and half), hparams.max_seq_length
         self.layout: Layout | None = None  # of a sharded model
         # Tokens: on SQuAD the real ones, but all if the rate is of a padded run.
-        self.window, self.task, recompute = float(length), "fine-tuning", "none"
+        self.window, self.task, recomputed = float(length), "fine-tuning", 0.0
         if isinstance(hparams, LmHParams):
             keys, self.task = parse_layout(hparams.layout), "language"
             self.layout = choose_layout(keys, model.config, self.slots, self.width)
             self.memory = split_memory(model.sizes, self.layout, hparams, grid)
             self.flops = speeds.causal_token(model.config, length)
-            recompute = hparams.activation_checkpointing
+            recomputed = hparams.recomputed
         else:
             masked = hparams.masked_fraction if isinstance(hparams, PretrainHParams) else 0.0
             self.task = "pretraining" if masked else self.task
@@ -78,8 +78,8 @@ class Estimate:
         share = -(-hparams.global_batch_size // self.data_ranks) * self.window
         self.forwards = max(1, math.ceil(share / max(1, self.tokens)))  # per data rank
         # An encoder's layers are compiled by default; published runs on older GPUs were not.
-        self.compiled = hparams.compile is not False and self.layout is None
-        known = (self.slots, int(min(share, max(1, self.tokens))), self.compiled, recompute)
+        self.compiled = hparams.compile is not False
+        known = (self.slots, int(min(share, max(1, self.tokens))), self.compiled, recomputed)
         shape = speeds.Shape(self.task, self.flops, gpu.name, gpu.has_bf16, gpu.gigabytes, *known)
         self._set_step(speeds.speed(shape, gpu))
 
@@ -229,7 +229,7 @@ def _memory_faults(found: Estimate) -> Iterator[tuple[str, str]]:
     gpu, most, hparams = found.pool.known_gpu, found.most, found.hparams
     where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
     more, budget = "", hparams.max_tokens_per_forward
-    if isinstance(hparams, LmHParams) and hparams.activation_checkpointing == "none":
+    if isinstance(hparams, LmHParams) and hparams.recomputed < 1:
         more = ", or activation_checkpointing: full"
     if most < hparams.max_seq_length:
         key, cure = "hyperparameters.model", "take a smaller model or another GPU"

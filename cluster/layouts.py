@@ -14,7 +14,8 @@ from lm.hparams import LmHParams
 
 
 def ranked(job: Job, model: Model) -> list[Estimate]:
-    """Return all layouts that fit, with and without activation checkpointing, fastest first.
+    """Return all layouts that fit, with activation checkpointing of no, half the and all layers,
+    fastest first.
 
     Each has the largest forward pass that leaves no data rank without windows; ties are sorted by
     memory, the smallest first.
@@ -27,7 +28,7 @@ def _layouts(job: Job, model: Model) -> Iterator[Estimate]:
     assert job.pool is not None and isinstance(job.hparams, LmHParams)
     slots, length = job.slots, job.hparams.max_seq_length
     for tensor in _divisors(min(slots, job.pool.slots_per_agent or slots)):
-        for shard, checkpointing in product(_divisors(slots // tensor), ("none", "full")):
+        for shard, checkpointing in product(_divisors(slots // tensor), ("none", 0.5, "full")):
             layout = {"shard": shard, "tensor": tensor}
             keys: dict[str, Any] = {"layout": layout, "activation_checkpointing": checkpointing}
             with contextlib.suppress(UserError):  # heads that the tensor does not divide, no plan

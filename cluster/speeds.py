@@ -21,8 +21,7 @@ _FILE = ROOT / "cluster" / "facts" / "speeds.yaml"
 MEASURED = "measured"
 MASKED = 0.15  # of a window's tokens, in published pretraining
 REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
-# Forward and backward again: recomputing all of a forward adds a third; a part is taken for half.
-RECOMPUTE = {"none": 1.0, "part": 7 / 6, "full": 4 / 3}
+RECOMPUTED = {"none": 0.0, "part": 0.5, "full": 1.0}  # share of the activations; a part is assumed
 SURE = 0.9  # share of the rows whose error, when each is left out in turn, the spread covers
 
 
@@ -37,9 +36,14 @@ class Shape(NamedTuple):
     gpus: int = 1
     forward: int | None = None  # tokens of a forward pass on a GPU
     compiled: bool = False
-    recompute: str = "none"
+    recomputed: float = 0.0  # share of the activations
     fp8: bool = False
     ours: bool = True  # this package and not other software
+
+    @property
+    def work(self) -> float:
+        """Return the FLOPs per token with recomputation: all of the forward adds a third."""
+        return self.flops * (1 + self.recomputed / 3)
 
 
 class Measurement(NamedTuple):
@@ -54,7 +58,7 @@ class Measurement(NamedTuple):
     @property
     def efficiency(self) -> float:
         peak = PEAKS[self.shape.gpu][0] * 1e12
-        return self.tokens * self.shape.flops * RECOMPUTE[self.shape.recompute] / peak
+        return self.tokens * self.shape.work / peak
 
 
 class Rate(NamedTuple):
@@ -94,8 +98,9 @@ def _row(row: SimpleNamespace) -> Measurement:
     else:
         config = SimpleNamespace(**KNOWN_CONFIGS[row.model])
         flops = encoder_token(config, row.length, MASKED if row.task == "pretraining" else 0.0)
-    names = "gigabytes", "gpus", "forward", "compiled", "recompute", "fp8"
+    names = "gigabytes", "gpus", "forward", "compiled", "fp8"
     more = {name: given[name] for name in names if name in given}
+    more["recomputed"] = RECOMPUTED[given.get("recompute", "none")]
     half, ours = row.gpu not in ("V100", "T4"), "measured" in given
     shape = Shape(row.task, flops, row.gpu, half, ours=ours, **more)
     tokens = given.get("tokens") or row.windows * row.length / row.gpus
@@ -123,7 +128,7 @@ def distance(one: Shape, other: Shape) -> float:
     far = 2.0 * (one.task != other.task) + 1.5 * (one.half != other.half)
     far += 1.0 * (one.gpu != other.gpu) + 0.2 * (one.gigabytes != other.gigabytes)
     far += 0.5 * (one.compiled != other.compiled) + 1.0 * (one.fp8 != other.fp8)
-    far += 0.3 * (one.recompute != other.recompute) + 0.3 * (one.ours != other.ours)
+    far += 0.3 * (one.recomputed != other.recomputed) + 0.3 * (one.ours != other.ours)
     far += 0.3 * abs(math.log(one.flops / other.flops))
     far += 0.1 * abs(math.log(one.gpus / other.gpus))
     if one.forward and other.forward:
@@ -143,7 +148,7 @@ def speed(shape: Shape, gpu: Gpu, among: Iterable[Measurement] | None = None) ->
     known = tuple(measurements() if among is None else among)
     row = min(known, key=lambda each: distance(shape, each.shape))
     far = distance(shape, row.shape)
-    tokens = row.efficiency * gpu.teraflops * 1e12 / shape.flops / RECOMPUTE[shape.recompute]
+    tokens = row.efficiency * gpu.teraflops * 1e12 / shape.work
     if same := far < 0.02:
         wide = 1 + max(row.spread / 2, 0.05)
     else:

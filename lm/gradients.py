@@ -11,11 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.fx.experimental import _config
 
+from detalbert.engine.forward import not_compiled
 from detalbert.engine.gradients import local_part
 from detalbert.engine.rows import to_device
+from detalbert.errors import as_user_error
+from detalbert.waiting import waiting
 from lm.layout import Layout, host_group
-from lm.packed import CausalRow, count_targets, empty_row
+from lm.packed import CausalRow, count_targets, empty_row, pack
 
 
 def accumulate(
@@ -46,6 +50,21 @@ def accumulate(
         backward(loss * (layout.data_ranks / max(targets, 1)))
         add_row(sums, row, loss.detach(), correct)
     return sums
+
+
+def compile_layers(model: Any, windows: int, length: int, layout: Layout) -> None:
+    """Compile `model` for training and validation on dummy rows: `windows` windows of `length`
+    tokens, and one whose documents have a token each. So the code depends on the config alone, and
+    a restart has the same. Raises UserError if it fails.
+    """
+    tokens, whole = torch.zeros(length + 1), torch.tensor([length + 1])
+    rows = [pack([(tokens, whole)] * windows), pack([(tokens, torch.ones(length + 1))])]
+    # A dummy row may have as many tokens as the model has units: the code is for any length still.
+    any_length = _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]  # put there later
+    with waiting("compiling the layers"), as_user_error(not_compiled), any_length:
+        accumulate(model, rows, layout)
+        evaluate(model, rows, layout)
+    model.zero_grad()
 
 
 @torch.no_grad()

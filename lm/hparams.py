@@ -18,7 +18,9 @@ class LmHParams(StepHParams):
     """
 
     layout: dict[str, Any] | Literal["auto"] = "auto"  # or replicate, shard, tensor: see layout.py
-    activation_checkpointing: str = limited("none", choices=("none", "full"))
+    # Share of the layers of which only the input is kept, and which run again in backward: 0.5 is
+    # every second one, `full` all of them.
+    activation_checkpointing: float | Literal["none", "full"] = limited("none", above=0, below=1)
     across_documents: bool = False  # whether attention and targets cross the end of a document
     max_validation_windows: int | None = limited(None, above=0)
 
@@ -33,11 +35,16 @@ class LmHParams(StepHParams):
     max_seq_length: int = limited(1024, least=2)
     precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
     allreduce_dtype: str = limited("fp32", choices=("fp32",))
+    compile: bool = False  # each layer, with torch.compile; not measured on a GPU
+
+    @property
+    def recomputed(self) -> float:
+        """Return `activation_checkpointing` as a number from 0 to 1."""
+        share = self.activation_checkpointing
+        return share if isinstance(share, float) else float(share == "full")
 
     def check(self) -> None:
         self.check_one_model()
-        if self.compile:
-            raise UserError("hyperparameters.compile: not for a sharded model; leave it out")
         if self.max_tokens_per_forward == "auto":
             raise UserError(
                 "hyperparameters.max_tokens_per_forward: a sharded model takes no 'auto'; give a "

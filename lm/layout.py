@@ -117,9 +117,8 @@ def _check_tensor(layout: Layout, config: PretrainedConfig, slots_per_machine: i
 
 def split_memory(sizes: Sizes, layout: Layout, hparams: LmHParams, grid: bool = False) -> Memory:
     """Estimate the memory per GPU with `layout`; see memory.split."""
-    checkpointing = hparams.activation_checkpointing == "full"
     half = hparams.precision != "fp32"
-    return split(sizes, layout.shard, layout.tensor, half, checkpointing, grid)
+    return split(sizes, layout.shard, layout.tensor, half, hparams.recomputed, grid)
 
 
 def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:

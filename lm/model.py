@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, parallelize_module
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoModelForCausalLM,
     PretrainedConfig,
@@ -20,7 +21,8 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from detalbert.engine.attention import PACKED_CAUSAL
-from detalbert.engine.memory import Sizes
+from detalbert.engine.forward import ROW_MULTIPLE
+from detalbert.engine.memory import Sizes, count_recomputed
 from detalbert.engine.models import config_from_keys, named_config, not_built
 from detalbert.errors import UserError, as_user_error
 from detalbert.waiting import waiting
@@ -83,12 +85,15 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
 def causal_sizes(config: PretrainedConfig) -> Sizes:
     """Return the sizes that determine the memory of `config`'s model. Raises as `empty_model`."""
     model = empty_model(config)
-    modules = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     # Tensor parallel splits linear layers: no embedding, no norm, and no head that is one.
     unsplit = {p for p in model.parameters() if p.ndim < 2}
     unsplit |= set(model.get_input_embeddings().parameters())
-    layer = max((_count(m.parameters()) for m in modules), default=0)
+    layer = max((_count(m.parameters()) for m in _layers(model)), default=0)
     return Sizes.of(config, _count(model.parameters()), layer, _count(unsplit))
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 
 def _count(parameters: Iterable[nn.Parameter]) -> int:
@@ -101,7 +106,8 @@ def build_causal_model(
     seed: int,
     weights: str | None = None,
     half: torch.dtype | None = None,
-    activation_checkpointing: bool = False,
+    recomputed: float = 0.0,
+    compiled: int = 0,
 ) -> PreTrainedModel:
     """Build the model of `config`, sharded over `mesh` (of layout.make_mesh), with its weights.
 
@@ -112,7 +118,8 @@ def build_causal_model(
     Args:
         weights: a folder or hub name to read them from; default: drawn from `seed`.
         half: type of products and of gathered parameters; gradients are reduced in fp32.
-        activation_checkpointing: keep only a layer's inputs, and rerun it in backward.
+        recomputed: share of the layers that keep only their inputs, and run again in backward.
+        compiled: tokens of the longest row, to compile the layers (gradients.compile_layers); or 0.
 
     Raises UserError if the model does not load; layout.choose_layout checks if it can be sharded.
     """
@@ -120,9 +127,9 @@ def build_causal_model(
     rules = initial.record_rules(model)
     if mesh["tensor"].size() > 1:
         parallelize_module(model, mesh["tensor"], _plan(model))
-    if activation_checkpointing:
-        new = getattr(model, "activation_checkpointing_enable", None)  # transformers 5.23
-        (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    if compiled:
+        _compile(model, compiled, mesh["tensor"].size() > 1)
+    _recompute(model, recomputed)
     model.forward = functools.partial(_scores, model)
     _shard(model, mesh, half)
     model.to_empty(device=mesh.device_type)
@@ -135,6 +142,26 @@ def build_causal_model(
     return model.train()
 
 
+def _compile(model: PreTrainedModel, longest: int, split: bool) -> None:
+    """Have each layer compiled when it first runs, without FSDP's hooks.
+
+    Code for rows of any length cannot hold the DTensors of tensor parallelism (`split`): all rows
+    have the `longest` length there.
+    """
+    for layer in _layers(model):
+        layer.forward = torch.compile(layer.forward, dynamic=None if split else True)
+    model.row_multiple = longest if split else ROW_MULTIPLE
+
+
+def _recompute(model: PreTrainedModel, share: float) -> None:
+    """Have `share` of the layers, evenly spread and the last among them, run again in backward."""
+    layers = _layers(model)
+    count = count_recomputed(len(layers), share)
+    for i, layer in enumerate(layers):
+        if (i + 1) * count // len(layers) > i * count // len(layers):
+            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+
+
 def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -> None:
     """Apply FSDP2 to each layer, and to the rest of `model` as one unit."""
     copies = mesh["replicate"].size() > 1
@@ -142,9 +169,8 @@ def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -
         "mesh": mesh["replicate", "shard"] if copies else mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
     }
-    for module in list(model.modules()):
-        if isinstance(module, GradientCheckpointingLayer):
-            fully_shard(module, **options)
+    for layer in _layers(model):
+        fully_shard(layer, **options)
     fully_shard(model, **options)
 
 

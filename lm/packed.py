@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.attention import RowBounds as Bounds
+from detalbert.engine.forward import pad_row
 from detalbert.errors import UserError, as_user_error, first_line
 
 NO_TARGET = -100  # as torch's cross_entropy
@@ -69,15 +70,18 @@ def count_targets(row: CausalRow) -> int:
 
 def hidden_states(model: PreTrainedModel, row: CausalRow) -> Tensor:
     """Return the inputs of the vocabulary head, [T, hidden]; each segment attends to itself only.
-    `model` is a causal model of transformers with `attn_implementation=PACKED_CAUSAL`.
+    `model` is a causal model of transformers with `attn_implementation=PACKED_CAUSAL`; rows are
+    padded for one with compiled layers.
     """
+    tokens = len(row["input_ids"])
+    row = pad_row(row, getattr(model, "row_multiple", 1))
     output = model.base_model(
         input_ids=row["input_ids"][None],
         position_ids=row["position_ids"][None],
         packed_layout=Bounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
         use_cache=False,
     )
-    return output.last_hidden_state[0]
+    return output.last_hidden_state[0, :tokens]
 
 
 def check_family(config: PretrainedConfig) -> None:

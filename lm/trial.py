@@ -20,7 +20,7 @@ from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_experiment
 from detalbert.training.workload import Workload
 from lm.data import LmText
-from lm.gradients import ShardedGradients, accumulate, evaluate
+from lm.gradients import ShardedGradients, accumulate, compile_layers, evaluate
 from lm.hparams import PARSERS, LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh, parse_layout
 from lm.model import build_causal_model, causal_config
@@ -79,7 +79,10 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         dtype = resolve_precision(hparams.precision, context.device)
         mesh = make_mesh(self.layout, context.device)
         start = hparams.seed, hparams.model, None if dtype is torch.float32 else dtype
-        model = build_causal_model(config, mesh, *start, hparams.activation_checkpointing == "full")
+        longest = cast(int, hparams.max_tokens_per_forward)  # `check` refuses "auto"
+        self.row = longest // hparams.max_seq_length, hparams.max_seq_length  # the longest
+        compiled = hparams.compile * math.prod(self.row)
+        model = build_causal_model(config, mesh, *start, hparams.recomputed, compiled)
         charted = CHARTED | name_scores(BY_SOURCE, self.data.validation.shards.names)
         super().__init__(context, hparams, model, len(self.data.train), SHOWN, charted)
         scores = Scores(config.vocab_size, self.data.validation, self._counts)
@@ -96,10 +99,13 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def prepare_gradients(self) -> int:
         self.gradients = ShardedGradients(self.model)
+        if self.hparams.compile:
+            compile_layers(self.model, *self.row, self.layout)
         return cast(int, self.hparams.max_tokens_per_forward)  # `check` refuses "auto"
 
     def rounding(self) -> dict[str, Any]:
-        return {"max_tokens_per_forward": self.max_tokens, "layout": str(self.layout)}
+        tokens, compiled = self.max_tokens, self.hparams.compile
+        return {"max_tokens_per_forward": tokens, "layout": str(self.layout), "compile": compiled}
 
     def row_flops(self, row: CausalRow) -> float | None:
         return causal_flops(self.model.config, row_lengths(row)) if self._counts else 0.0

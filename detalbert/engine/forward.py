@@ -95,13 +95,10 @@ class Forward:
             with waiting("compiling the layers"):
                 self._run_dummy(dummy_row(tokens, longest, self.device), training)
         except Exception as error:  # whatever the compiler and the tools behind it raise
-            reason = " ".join(str(error).split("\n")[:2]) or type(error).__name__
             if self.required and training:
-                raise UserError(
-                    f"hyperparameters.compile: the layers do not compile here: {reason}; set it "
-                    "to false, or take an image with a C compiler"
-                ) from None
-            logging.warning("layers run uncompiled, as torch.compile fails here: %s", reason)
+                raise not_compiled(error) from None
+            said = "layers run uncompiled, as torch.compile fails here: %s"
+            logging.warning(said, _reason(error))
             self.run_uncompiled(self.multiple)
         self.model.train(mode)
 
@@ -121,6 +118,18 @@ class Forward:
             self(row)
 
 
+def not_compiled(error: Exception) -> UserError:
+    """Return the error for layers that do not compile."""
+    return UserError(
+        f"hyperparameters.compile: the layers do not compile here: {_reason(error)}; set it to "
+        "false, or take an image with a C compiler"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[:2]) or type(error).__name__
+
+
 def encoder_layers(model: nn.Module) -> list[nn.Module]:
     """Return the encoder's distinct blocks, those in its outermost module lists: 1 for ALBERT."""
     lists: list[nn.Module] = []
@@ -138,15 +147,19 @@ def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
 
 
 def pad_row(row: AnyRow, multiple: int) -> AnyRow:
-    """Return `row` with a window of zeros added, its tokens then a multiple of `multiple`."""
+    """Return `row` with windows of zeros added, no longer than its longest or 64 tokens; its tokens
+    are then a multiple of `multiple`.
+    """
     tokens = len(row["input_ids"])
     if not (missing := -tokens % multiple):
         return row
-    names = ("input_ids", "token_type_ids", "position_ids")
+    names = {"input_ids", "token_type_ids", "position_ids"} & row.keys()
     padded: Any = {**row, **{name: F.pad(row[name], (0, missing)) for name in names}}
-    bounds = row["cu_seqlens"]
-    padded["cu_seqlens"] = torch.cat((bounds, bounds.new_full((1,), tokens + missing)))
-    padded["max_length"] = max(row["max_length"], missing)
+    longest, bounds = max(row["max_length"], ROW_MULTIPLE), row["cu_seqlens"]
+    alike = {"dtype": bounds.dtype, "device": bounds.device}
+    ends = torch.arange(tokens + missing, tokens, -longest, **alike).flip(0)
+    padded["cu_seqlens"] = torch.cat((bounds, ends))
+    padded["max_length"] = max(row["max_length"], min(missing, longest))
     return padded
 
 

@@ -114,10 +114,15 @@ def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float =
     return Memory(states, 0, 0, sizes.layers * layer_bytes(sizes, half, grid=grid) + outside + head)
 
 
+def count_recomputed(layers: int, share: float) -> int:
+    """Return how many of `layers` run again in backward, if `share` of them is to."""
+    return round(share * layers)
+
+
 def split(
-    sizes: Sizes, shard: int, tensor: int, half: bool, checkpointing: bool, grid: bool
+    sizes: Sizes, shard: int, tensor: int, half: bool, recomputed: float, grid: bool
 ) -> Memory:
-    """Estimate a causal model's memory in `shard` x `tensor` shards (lm/layout.py).
+    """Estimate a causal model's memory in `shard` x `tensor` shards (lm/layout.py), uncompiled.
 
     As backward starts, activations of all layers exist; embeddings and head are gathered, the
     head's gradient exists twice in fp32, and so do, for one layer and the next, weights, gradients,
@@ -131,8 +136,7 @@ def split(
     logits = HEAD_CHUNK * sizes.vocabulary / tensor * (width + 4)
     layer = layer_bytes(sizes, half, tensor, grid)
     per_token: float = sizes.kept(half).outside * sizes.hidden
-    if checkpointing:  # every layer's input, and one layer run again
-        per_token += sizes.layers * width * sizes.hidden + layer
-    else:
-        per_token += sizes.layers * layer
+    again = count_recomputed(sizes.layers, recomputed)
+    # Of these the inputs; as backward starts, the last one runs again.
+    per_token += again * width * sizes.hidden + (sizes.layers - again + (again > 0)) * layer
     return Memory(states, gathered, logits, per_token)

@@ -22,7 +22,8 @@ _LIMITS = {
 
 
 def limited(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
-    """Return a dataclass field with limited numbers or texts; None and "auto" are always valid.
+    """Return a dataclass field with limited numbers or texts; None and words beside a number
+    ("auto") are always valid.
 
     `limits` are `above`, `least`, `below`, `most` (numbers) or `choices` (a tuple of texts). A
     subclass that changes the default keeps the limits that it does not set.
@@ -132,7 +133,7 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
 
 
 def _check_limits(path: str, value: Any, limits: Mapping[str, Any]) -> None:
-    if value is None or value == "auto" and "choices" not in limits:
+    if value is None or isinstance(value, str) and "choices" not in limits:
         return
     if value not in limits.get("choices", (value,)):
         raise UserError(f"{path}: {value!r} is not one of {', '.join(limits['choices'])}")

@@ -34,7 +34,7 @@ def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
         print(f"{name:24}{f'{value:,}' if isinstance(value, int) else f'{value:.6g}'}")
     limit = source.hparams.max_validation_windows
     if limit and limit < scores["windows"]:
-        said = f"the first {limit:,} windows: max_validation_windows"
+        said = f"{limit:,} windows: max_validation_windows"
         print(f"(a validation of the run takes {said})")
 
 

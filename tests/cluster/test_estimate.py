@@ -151,9 +151,23 @@ def test_layouts_that_are_suggested_fit_and_are_ranked() -> None:
         found = planned("lm_13b", EFA, **keys)
         assert list(find_faults(found)) == []
         assert found.step == each.step and found.memory.at(found.tokens) / 2**30 < 40
+    shares = {layouts.layout_keys(each)["activation_checkpointing"] for each in ranked}
+    assert shares == {"none", 0.5, "full"}
     # A sharded model of another size that fits nowhere has none.
     nothing = planned("lm_13b", EFA, global_batch_size=1)
     assert layouts.ranked(nothing.job, nothing.model) == []
+
+
+def test_recomputation_and_compilation_are_counted() -> None:
+    none, half, full = (
+        planned("lm_13b", EFA, activation_checkpointing=share) for share in ("none", 0.5, "full")
+    )
+    kept = [each.memory.per_token for each in (none, half, full)]
+    assert kept[0] - kept[1] == pytest.approx(kept[1] - kept[2], rel=0.06)
+    assert full.compute / half.compute == pytest.approx((4 / 3) / (7 / 6))
+    for wanted in (True, False):
+        parts = planned("lm_13b", EFA, compile=wanted).parts()
+        assert ("compilation" in [part.name for part in parts]) == wanted
 
 
 @pytest.mark.parametrize("name", ["lm_1b", "lm_13b"])

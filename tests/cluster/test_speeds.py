@@ -42,9 +42,8 @@ def test_the_range_covers_most_rows_when_each_is_left_out() -> None:
 def test_a_row_is_its_own_estimate(row: speeds.Measurement) -> None:
     rate = speeds.speed(row.shape, GPUS[row.shape.gpu])
     assert rate.tokens == pytest.approx(row.tokens) and rate.source == row.source
-    other = "none" if row.shape.recompute == "full" else "full"
     again = speeds.speed(
-        row.shape._replace(recompute=other, ours=row.shape.ours), GPUS[row.shape.gpu]
+        row.shape._replace(recomputed=1 - row.shape.recomputed // 1), GPUS[row.shape.gpu]
     )
     assert again.source == "modelled"
     twice = row.shape._replace(flops=1.01 * row.shape.flops)
@@ -76,5 +75,5 @@ def test_llama_8b_is_as_fast_as_torchtitan_published(kind: str, tokens: float) -
     keys: dict[str, Any] = {"compiled": kind != "", "fp8": kind == "fp8"}
     flops = speeds.causal_token(llama, 8192)
     gpu: Gpu = GPUS["H100"]
-    shape = speeds.Shape("language", flops, "H100", True, 80, 8, 8192, recompute="part", **keys)
+    shape = speeds.Shape("language", flops, "H100", True, 80, 8, 8192, recomputed=0.5, **keys)
     assert speeds.speed(shape, gpu).tokens == pytest.approx(tokens, rel=0.15)

@@ -104,6 +104,8 @@ def test_a_padded_row_ends_in_a_window_of_zeros_that_changes_nothing() -> None:
     assert padded["cu_seqlens"].tolist() == [0, 9, 26, 30, 64] and padded["max_length"] == 34
     assert padded["cu_seqlens"].dtype is torch.int32 and len(row["input_ids"]) == 30
     assert pad_row(row, 10) is row and pad_row(row, 4)["max_length"] == 17
+    long = pad_row(row, 200)
+    assert long["cu_seqlens"].tolist() == [0, 9, 26, 30, 72, 136, 200] and long["max_length"] == 64
     run = Forward(make_model(), "fp32", CPU)
     plain, run.multiple = run(row), 64
     torch.testing.assert_close(torch.stack(run(row)), torch.stack(plain), rtol=1e-5, atol=1e-6)

@@ -66,12 +66,12 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def causal(family: str, half: bool, checkpointing: bool, layers: int, tokens: int) -> int:
+def causal(family: str, half: bool, recomputed: float, layers: int, tokens: int) -> int:
     name = "n_layer" if family == "gpt2" else "num_hidden_layers"
     positions = {"n_positions" if family == "gpt2" else "max_position_embeddings": 256}
     config = tiny(family, **{name: layers}, **positions)
     dtype = torch.bfloat16 if half else None
-    model = build_causal_model(config, make_mesh(Layout(), CPU), 0, None, dtype, checkpointing)
+    model = build_causal_model(config, make_mesh(Layout(), CPU), 0, None, dtype, recomputed)
     row = pack([(torch.zeros(tokens + 1, dtype=torch.long), torch.tensor([tokens + 1]))])
     return kept_bytes(lambda: model(row))
 
@@ -80,12 +80,15 @@ def causal(family: str, half: bool, checkpointing: bool, layers: int, tokens: in
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "gpt2"])
 def test_a_causal_layer_keeps_what_the_hooks_see(family: str, half: bool) -> None:
     sizes = causal_sizes(tiny(family))
-    whole, inputs = (slope(functools.partial(causal, family, half, x)) for x in (False, True))
+    shares = 0.0, 0.5, 1.0  # of the layers: activation checkpointing
+    whole, some, inputs = (slope(functools.partial(causal, family, half, x)) for x in shares)
     assert layer_bytes(sizes, half) == pytest.approx(whole, rel=0.01)
-    assert inputs == (2 if half else 4) * sizes.hidden  # with activation checkpointing
-    ours = split(sizes, 1, 1, half, True, False).per_token
-    more = split(sizes._replace(layers=3), 1, 1, half, True, False).per_token
-    assert more - ours == inputs
+    assert inputs == (2 if half else 4) * sizes.hidden and some == (whole + inputs) / 2
+    for share, kept in zip(shares, (whole, some, inputs), strict=True):
+        two, four = (
+            split(sizes._replace(layers=n), 1, 1, half, share, False).per_token for n in (2, 4)
+        )
+        assert four - two == pytest.approx(2 * kept, rel=0.01)
 
 
 def encoder(family: str, dropout: float = 0.0, layers: int = 12) -> PretrainedConfig:

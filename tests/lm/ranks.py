@@ -95,7 +95,7 @@ class Case(NamedTuple):
     family: str
     keys: dict[str, Any] = {}
     per_row: int = 8  # windows in a micro-batch
-    checkpointing: bool = False
+    recomputed: float = 0.0
     batch: int = 8  # windows in a step
     steps: int = 3
     half: bool = False
@@ -121,9 +121,7 @@ def train(layout: Layout, cases: dict[str, Case]) -> dict[str, Trained]:
 def _train(layout: Layout, mesh: Any, case: Case) -> Trained:
     half = torch.bfloat16 if case.half else None
     config = tiny(case.family, **case.keys)
-    model = build_causal_model(
-        config, mesh, 7, half=half, activation_checkpointing=case.checkpointing
-    )
+    model = build_causal_model(config, mesh, 7, half=half, recomputed=case.recomputed)
     mine = layout.data_rank(dist.get_rank())
 
     def gradients(step: int) -> Tensor:

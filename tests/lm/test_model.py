@@ -159,7 +159,7 @@ def test_weights_that_do_not_fit_are_refused(fault, tmp_path):
 
 def test_bf16_and_checkpointed_layers(tmp_path, fork):
     cases = {"fp32": Case("llama"), "bf16": Case("llama", half=True)}
-    cases["both"] = cases["bf16"]._replace(checkpointing=True)
+    cases["both"] = cases["bf16"]._replace(recomputed=0.5)
     results = ranks.start(ranks.train, 2, tmp_path, Layout(shard=2), cases)[0]
     exact, half, both = results.values()
     for name, value in exact.gradients.items():

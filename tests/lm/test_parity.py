@@ -92,7 +92,7 @@ CASES = {
     "llama": Case("llama", steps=6),
     "llama, tied": Case("llama", {"tie_word_embeddings": True}, per_row=1, batch=5),
     "gpt_neox": Case("gpt_neox", per_row=1, batch=3),
-    "qwen2, checkpointed": Case("qwen2", checkpointing=True),
+    "qwen2, checkpointed": Case("qwen2", recomputed=0.5),
     "gpt2": Case("gpt2"),
 }
 LAYOUTS = {1: [ONE], 2: [Layout(tensor=2)], 4: [FOUR, BOTH, COPIES]}
