@@ -1,4 +1,4 @@
-"""Parameter groups, the optimizers, and warm-up with linear decay."""
+"""Parameter groups, the optimizers, and the schedules of the learning rate."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch_optimizer
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import get_linear_schedule_with_warmup
+from transformers import optimization as schedules
 
 from detalbert.engine.gradients import local_part
 from detalbert.settings.hparams import StepHParams
@@ -55,12 +55,30 @@ def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
     return steps, round(steps * hparams.warmup_fraction)
 
 
-def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
-    """Return a schedule for every group; step it once per optimizer step. The learning rate rises
-    linearly from 0 at step 0, which so changes no weights, to its peak at step `warmup`, then
-    decays linearly to 0 at `total`.
+def decay_start(hparams: StepHParams, total: int) -> int:
+    """Return the step from which wsd decays in a run of `total` steps."""
+    return total - round(total * hparams.wsd_decay)
+
+
+def build_scheduler(
+    optimizer: Optimizer, hparams: StepHParams, total: int, warmup: int
+) -> LambdaLR:
+    """Return transformers' schedule for every group; step it once per optimizer step.
+
+    The learning rate rises linearly from 0 at step 0, which so changes no weights, to its peak at
+    step `warmup`, and is `min_rate` times the peak at `total`; wsd begins at `min_rate`, too.
     """
-    return get_linear_schedule_with_warmup(optimizer, warmup, total)
+    low, steps = hparams.min_rate, (optimizer, warmup, total)
+    if hparams.schedule == "wsd":
+        decay = total - decay_start(hparams, total)
+        return schedules.get_wsd_schedule(optimizer, warmup, decay, total, min_lr_ratio=low)
+    if hparams.schedule == "cosine":
+        return schedules.get_cosine_with_min_lr_schedule_with_warmup(*steps, min_lr_rate=low)
+    if low:
+        steps = optimizer, min(warmup, total - 1), total  # it divides by the steps of the decay
+        end = low * optimizer.defaults["lr"]
+        return schedules.get_polynomial_decay_schedule_with_warmup(*steps, lr_end=end)
+    return schedules.get_linear_schedule_with_warmup(*steps)
 
 
 class _ByGroup(Optimizer):

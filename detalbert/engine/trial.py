@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from determined import pytorch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 
 from detalbert.determined_internals import set_experiment_config, wrap_model
@@ -137,9 +138,18 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         )
         self.steps, self.warmup = plan_steps(hparams, examples)
         self.schedule = self.context.wrap_lr_scheduler(
-            optim.build_scheduler(self.optimizer, self.steps, self.warmup),  # type: ignore[arg-type]  # Determined names torch's old base class
+            self._scheduler(),  # type: ignore[arg-type]  # Determined names torch's old base class
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
+
+    def _scheduler(self) -> LambdaLR:
+        return optim.build_scheduler(self.optimizer, self.hparams, self.steps, self.warmup)
+
+    def keep_warmup(self, steps: int) -> None:
+        """Set the warm-up to that with which the run began, when it had another length."""
+        if steps != self.warmup:
+            self.warmup = steps
+            self.schedule.lr_lambdas = self._scheduler().lr_lambdas
 
     def validated(self) -> tuple[Any, dict[str, float]]:
         """Return the last validation's answers (None if there are none) and all its scores."""
