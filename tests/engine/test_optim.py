@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 import torch_optimizer
+import transformers
 
 from detalbert.engine import optim
 from detalbert.settings.hparams import StepHParams
@@ -115,13 +116,54 @@ def test_matrices_and_embeddings_decay_and_nothing_else():
 @pytest.mark.parametrize("total, warmup", [(1, 0), (1, 1), (7, 0), (10, 10), (50, 5)])
 def test_the_schedule_rises_and_falls(total, warmup):
     ours = torch.optim.SGD(split_groups(toy_parameters(), 0.0), lr=0.3)
-    schedule = optim.build_scheduler(ours, total, warmup)
+    schedule = optim.build_scheduler(ours, StepHParams(), total, warmup)
     for step in range(total + 2):
         rising = step < warmup
         factor = step / warmup if rising else max(0, total - step) / max(1, total - warmup)
         assert schedule.get_last_lr() == pytest.approx([0.3 * factor, 2e-3 * factor], rel=1e-12)
         ours.step()
         schedule.step()
+
+
+SCHEDULES = {
+    "linear": lambda o, w, t, low: (
+        transformers.get_polynomial_decay_schedule_with_warmup(o, w, t, lr_end=0.3 * low, power=1.0)
+        if low
+        else transformers.get_linear_schedule_with_warmup(o, w, t)
+    ),
+    "cosine": lambda o, w, t, low: (
+        transformers.get_cosine_with_min_lr_schedule_with_warmup(o, w, t, min_lr=0.3 * low)
+        if low
+        else transformers.get_cosine_schedule_with_warmup(o, w, t)
+    ),
+    "wsd": lambda o, w, t, low: transformers.get_wsd_schedule(
+        o, w, t // 4, num_stable_steps=t - t // 4 - w, min_lr_ratio=low
+    ),
+}
+
+
+@pytest.mark.parametrize("low", [0.0, 0.1])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_rates_are_transformers_own_at_every_step(name, low):
+    decay = 0.25 if name == "wsd" else None
+    hparams = StepHParams(schedule=name, min_rate=low, decay_fraction=decay)
+    rates = []
+    for make in (
+        lambda optimizer: optim.build_scheduler(optimizer, hparams, 40, 6),
+        lambda optimizer: SCHEDULES[name](optimizer, 6, 40, low),
+    ):
+        optimizer = torch.optim.SGD(toy_parameters(), lr=0.3)
+        schedule, found = make(optimizer), []
+        for _ in range(43):
+            found += schedule.get_last_lr()
+            optimizer.step()
+            schedule.step()
+        rates.append(found)
+    assert rates[0] == pytest.approx(rates[1], rel=1e-12, abs=1e-15)
+    assert [max(rates[0]), rates[0][40]] == pytest.approx([0.3, 0.3 * low])
+    for total in (1, 2):  # shorter than its warm-up and decay
+        schedule = optim.build_scheduler(optimizer, hparams, total, total)
+        schedule.step(total)
 
 
 def test_steps_come_from_the_data_and_the_epochs():
