@@ -37,7 +37,7 @@ class LmHParams(StepHParams):
     epochs: float = 1
     base_learning_rate: float = 1e-3
     base_batch_size: int = 32
-    optimizer: str = limited("adamw", choices=("adamw",))
+    optimizer: str = limited("adamw", choices=("adamw", "muon"))
     beta2: float = 0.95
     weight_decay: float = 0.1
     warmup_fraction: float = 0.02

@@ -12,19 +12,31 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import optimization as schedules
 
-from detalbert.engine.gradients import local_part
+from detalbert.engine.gradients import local_part, shard_of
+from detalbert.engine.orthogonal import orthogonal
 from detalbert.settings.hparams import StepHParams
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, weight_decay: float, muon: bool = False
+) -> list[dict[str, Any]]:
     """Return trainable parameters in two groups: matrices and embeddings decay, vectors do not.
+    With `muon` a group with its momentum comes first: the matrices of the layers, which
+    transformers' models have in an nn.ModuleList, and neither embeddings nor heads.
 
     By dimension and not by name: the usual list of names ("LayerNorm.weight", "bias") misses
     ALBERT's `full_layer_layer_norm`. A shared parameter appears once; frozen ones are excluded.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
+    layers = (m for m in model.modules() if isinstance(m, nn.ModuleList) and muon)
+    hidden = {p for m in layers for p in m.parameters() if p.dim() == 2}
+    matrices, others = [], []
+    for parameter in (p for p in parameters if p.dim() >= 2):
+        (matrices if parameter in hidden else others).append(parameter)
+    first = [{"params": matrices, "weight_decay": weight_decay, "momentum": 0.95}]
     return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
+        *(first if muon else []),
+        {"params": others, "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
 
@@ -32,13 +44,13 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def build_optimizer(
     name: str, groups: list[dict[str, Any]], lr: float, beta2: float = 0.999
 ) -> Optimizer:
-    """Return RAdam, AdamW or LAMB over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
+    """Return RAdam, AdamW, LAMB or Muon over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
 
     LAMB (You et al. 2020, arXiv:1904.00962, last version) scales every tensor's step by |weights| /
     |step|, here without torch_optimizer's clamp of |weights| to 10, which would slow ALBERT's word
     embeddings fourfold (30,000 x 128 at 0.02 have norm 39), and without debiased moments.
     """
-    kinds: dict[str, Any] = {"radam": RAdam, "adamw": AdamW, "lamb": Lamb}
+    kinds: dict[str, Any] = {"radam": RAdam, "adamw": AdamW, "lamb": Lamb, "muon": Muon}
     return kinds[name](groups, lr=lr, betas=(0.9, beta2), eps=1e-6 if name == "lamb" else 1e-8)
 
 
@@ -188,6 +200,34 @@ class AdamW(_ByGroup, torch.optim.AdamW):
         torch._foreach_div_(roots, (1 - beta2**step) ** 0.5)
         torch._foreach_add_(roots, self.kept(group["eps"], math.inf))
         torch._foreach_addcdiv_(weights, means, roots, -(lr / (1 - beta1**step)))
+
+
+class Muon(AdamW):
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for groups with `momentum`, AdamW
+    for the others, at one learning rate: steps are scaled to those of AdamW (Liu et al. 2025,
+    arXiv:2502.16982).
+
+    Bitwise identical to torch.optim.Muon(adjust_lr_fn="match_rms_adamw"), which takes no vectors and
+    would step a rank's shard as if it were the matrix. Here as many matrices as there are ranks are
+    gathered at a time, each rank orthogonalizes one, and sends it to all.
+    """
+
+    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+        if "momentum" not in group:
+            return super().step_group(group, parameters)
+        lr, gradients = group["lr"], [local_part(p.grad) for p in parameters]
+        for parameter in parameters:
+            if not (state := self.state[parameter]):
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+        means = [local_part(self.state[p]["momentum_buffer"]) for p in parameters]
+        self.average(means, gradients, group["momentum"])
+        torch._foreach_lerp_(gradients, means, group["momentum"])  # Nesterov's
+        weights = [local_part(parameter) for parameter in parameters]
+        torch._foreach_mul_(weights, self.kept(1 - lr * group["weight_decay"], 1.0))
+        moves = orthogonal([parameter.grad for parameter in parameters])
+        for parameter, weight, whole in zip(parameters, weights, moves, strict=True):
+            (move,) = self.only_kept([shard_of(parameter, whole)])
+            weight.add_(move, alpha=-lr * (0.2 * math.sqrt(max(parameter.shape))))
 
 
 class Lamb(_ByGroup, torch_optimizer.Lamb):

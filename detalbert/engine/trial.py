@@ -131,8 +131,9 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         return self.rank
 
     def _prepare_optimizer(self, examples: int) -> None:
-        groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
         hparams, rate = self.hparams, self.hparams.learning_rate()
+        muon = hparams.optimizer == "muon"
+        groups = optim.parameter_groups(self.model, hparams.weight_decay, muon)
         self.optimizer: Any = self.context.wrap_optimizer(
             optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
         )
