@@ -32,6 +32,7 @@ class LmHParams(StepHParams):
     activation_checkpointing: str = limited("none", choices=("none", "full"))
     across_documents: bool = False  # whether attention and targets cross the end of a document
     max_validation_windows: int | None = limited(None, above=0)
+    samples: int = limited(0, least=0, most=16)  # continuations of held-out text at a validation
 
     global_batch_size: int = 32
     epochs: float = 1

@@ -218,6 +218,7 @@ class Muon(AdamW):
         lr, gradients = group["lr"], [local_part(p.grad) for p in parameters]
         for parameter in parameters:
             if not (state := self.state[parameter]):
+                state["step"] = self.no_steps()  # not counted; torch's Adam loads no state without
                 state["momentum_buffer"] = torch.zeros_like(parameter)
         means = [local_part(self.state[p]["momentum_buffer"]) for p in parameters]
         self.average(means, gradients, group["momentum"])

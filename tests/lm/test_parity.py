@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.tensor import DTensor
 
+from detalbert.engine import optim
 from detalbert.engine.handover import Handover
 from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
@@ -31,7 +32,8 @@ class Job:
         self.layout = layout
         config = tiny("llama", tie_word_embeddings=tied)
         self.model = build_causal_model(config, make_mesh(layout, CPU), seed)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+        groups = optim.parameter_groups(self.model, 0.1, muon=True)
+        self.optimizer = optim.build_optimizer("muon", groups, 3e-3)
 
     def step(self, number: int) -> float:
         """The loss of a step, which it trains on."""
