@@ -92,7 +92,8 @@ def draw(name: str, tensor: Tensor, rules: Rules, seed: int) -> Tensor:
 def fill(model: nn.Module, rules: Rules, seed: int) -> None:
     """Draw all parameters and buffers of a sharded model whose storage exists."""
     for name, parameter in model.named_parameters():
-        keep_shard(parameter, draw(name, parameter, rules, seed))
+        whole = draw(name, parameter, rules, seed)
+        local_part(parameter.data).copy_(shard_of(parameter, whole))
     fill_buffers(model, rules)
 
 
@@ -100,12 +101,6 @@ def fill_buffers(model: nn.Module, rules: Rules) -> None:
     """Set buffers that no checkpoint holds, such as the frequencies of rotary positions."""
     for name, buffer in model.named_buffers():
         buffer.copy_(draw(name, buffer, rules, seed=0))
-
-
-@torch.no_grad()
-def keep_shard(parameter: Tensor, whole: Tensor) -> None:
-    """Copy this rank's shard of `whole` into `parameter`, a DTensor or a plain tensor."""
-    local_part(parameter).copy_(shard_of(parameter, whole))
 
 
 def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
@@ -160,4 +155,4 @@ def _load_one(parameter: Tensor, file: Path, key: str, name: str) -> None:
             f"hyperparameters.model: {key!r} of {name!r} is {list(whole.shape)}, and its config "
             f"says {list(parameter.shape)}; give a model folder whose weights fit its config.json"
         )
-    keep_shard(parameter, whole.to(parameter.device, parameter.dtype))
+    local_part(parameter.data).copy_(shard_of(parameter, whole))

@@ -1,9 +1,8 @@
 """Continuations of held-out text that are printed at validations, the same with every layout."""
 
-import functools
 import json
-import logging
 import random
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,49 +12,40 @@ from torch.distributed.tensor import DTensor
 
 from detalbert.engine.rows import to_device
 from lm.packed import CausalRow, hidden_states, pack
-from lm.windows import LmWindows
 
 PROMPT, NEW = 16, 24  # tokens of each, at most
-log = logging.getLogger(__name__)
 
 
 class Samples(pytorch.PyTorchCallback):
-    """Callback that prints what the model of `trial`, an LmTrial, makes of `samples` prompts."""
+    """Callback that prints what the model of an `LmTrial` makes of `samples` prompts: beginnings of
+    the longest document segments of held-out windows.
+    """
 
     def __init__(self, trial: Any) -> None:
-        self.trial, hparams = trial, trial.hparams
-        draw = random.Random(hparams.known_seed), hparams.samples, hparams.max_seq_length // 2
-        self.prompts = draw_prompts(trial.data.validation, *draw)
-        self.new = min(NEW, hparams.max_seq_length - max(map(len, self.prompts)))
+        self.trial, windows, length = trial, trial.data.validation, trial.hparams.max_seq_length
+        count = min(trial.hparams.samples, len(windows))
+        chosen = random.Random(trial.hparams.known_seed).sample(range(len(windows)), count)
+        found = [windows[place] for i, place in enumerate(windows.in_order()) if i in chosen]
+        segments = (max(tokens.split(lengths.tolist()), key=len) for tokens, lengths in found)
+        self.prompts = [segment[: min(PROMPT, length // 2)] for segment in segments]
+        self.new = min(NEW, length - length // 2)
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
         """Generate on all ranks, which each have a shard of the model; print on rank 0."""
-        decode = functools.partial(self.trial.data.tokenizer.decode, skip_special_tokens=True)
+        decode = partial(self.trial.data.tokenizer.decode, skip_special_tokens=True)
         made = continue_greedily(self.trial.model, self.prompts, self.new)
         for prompt, text in zip(self.prompts, made, strict=True):
-            parts = decode(prompt), decode(text[len(prompt) :])
-            if self.trial.rank == 0:
-                log.info("sample: %s -> %s", *(json.dumps(p, ensure_ascii=False) for p in parts))
-
-
-def draw_prompts(
-    windows: LmWindows, draw: random.Random, count: int, longest: int
-) -> list[Tensor]:
-    """Return the beginnings of the longest segments of `count` windows, int64 [tokens] each."""
-    chosen = set(draw.sample(range(len(windows)), min(count, len(windows))))
-    found = [windows[place] for i, place in enumerate(windows.in_order()) if i in chosen]
-    segments = [max(tokens.split(lengths.tolist()), key=len) for tokens, lengths in found]
-    return [segment[: min(PROMPT, longest)] for segment in segments]
+            parts = (decode(tokens) for tokens in (prompt, text[len(prompt) :]))
+            said = " -> ".join(json.dumps(part, ensure_ascii=False) for part in parts)
+            self.trial.progress.say(f"sample: {said}")
 
 
 @torch.no_grad()
 def continue_greedily(model: Any, texts: list[Tensor], count: int) -> list[Tensor]:
-    """Return `texts`, each with its `count` likeliest next tokens, one after the other. Collective:
-    as many forwards on all ranks.
-    """
+    """Return `texts`, int64 [tokens] each, with their `count` likeliest next tokens. Collective."""
     was_training, scores = model.training, model.forward
     model.eval()
-    model.forward = functools.partial(_next_tokens, model)
+    model.forward = partial(_next_tokens, model)
     for _ in range(count):
         row = pack([(torch.cat([t, t[:1]]), torch.tensor([len(t) + 1])) for t in texts])
         found = model(to_device(row, model.device)).cpu()

@@ -15,7 +15,6 @@ from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
 
 log = logging.getLogger(__name__)
-LENGTH = "the steps before had the rates of another length, schedule or peak"
 
 
 class Handover(pytorch.PyTorchCallback):
@@ -127,7 +126,8 @@ class Handover(pytorch.PyTorchCallback):
         for group, fresh, factor in groups:
             group.update(fresh, lr=fresh["initial_lr"] * factor(scheduler.last_epoch))
         if was != (now := optimizer.param_groups[0]["lr"]):
-            self._say("learning rate", f"{was:.3g} -> {now:.3g} at step {self.first_step}: {LENGTH}")
+            text = f"{was:.3g} -> {now:.3g} at step {self.first_step}, as length, schedule or peak"
+            self._say("learning rate", f"{text} changed")
         slots, cores = self.context.distributed.local_size, count_cores()
         text = f"{self.threads} a slot ({self.notes})"
         slow = self.threads * slots > cores

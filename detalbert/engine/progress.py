@@ -61,9 +61,8 @@ class Progress(pytorch.PyTorchCallback):
             "loss": f"{avg_metrics['loss']:.4f}",
             "lr": f"{avg_metrics['learning_rate_1e6'] / 1e6:.2e}",
         }
-        speed = ("windows/s", "examples_per_second", 1)
-        if "tokens_per_second" in avg_metrics:  # of a language model
-            speed = ("tokens/s", "tokens_per_second", 0)
+        speeds = ("tokens/s", "tokens_per_second", 0), ("windows/s", "examples_per_second", 1)
+        speed = next(speed for speed in speeds if speed[1] in avg_metrics)
         more = ("norm", "grad_norm", 2), speed, ("mfu", "mfu", 2), ("GiB", "memory_gib", 1)
         for name, metric, digits in more:
             if metric in avg_metrics:

@@ -132,8 +132,8 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
 
     def _prepare_optimizer(self, examples: int) -> None:
         hparams, rate = self.hparams, self.hparams.learning_rate()
-        muon = hparams.optimizer == "muon"
-        groups = optim.parameter_groups(self.model, hparams.weight_decay, muon)
+        decay, muon = hparams.weight_decay, hparams.optimizer == "muon"
+        groups = optim.parameter_groups(self.model, decay, muon)
         self.optimizer: Any = self.context.wrap_optimizer(
             optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
         )

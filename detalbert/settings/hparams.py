@@ -75,12 +75,10 @@ class StepHParams(Section):
     weight_decay: float = limited(0.0, least=0)
     # Of the steps. A run that is resumed with another length keeps its first warm-up.
     warmup_fraction: float = limited(0.1, least=0, most=1)
-    # After the warm-up: linear or cosine decay to the last step; wsd (warm-up, stable, decay): the
-    # peak rate, and cosine decay over the last steps only.
+    # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.
     schedule: str = limited("linear", choices=("linear", "cosine", "wsd"))
     min_rate: float = limited(0.0, least=0, below=1)  # at the end, as a fraction of the peak rate
-    # Fraction of the steps in which wsd decays; default: 0.1.
-    decay_fraction: float | None = limited(None, above=0, most=1)
+    decay_fraction: float | None = limited(None, above=0, most=1)  # of wsd; default: 0.1
     max_grad_norm: float = limited(1.0, least=0)
 
     # How it runs.
@@ -107,11 +105,6 @@ class StepHParams(Section):
     @property
     def known_seed(self) -> int:
         return cast(int, self.seed)  # a trial or `Training.load` has set it
-
-    @property
-    def wsd_decay(self) -> float:
-        """Fraction of the steps in which wsd decays."""
-        return 0.1 if self.decay_fraction is None else self.decay_fraction
 
     def learning_rate(self) -> float:
         """Return the peak learning rate by linear scaling (Goyal et al. 2017, arXiv:1706.02677).
@@ -144,15 +137,11 @@ class StepHParams(Section):
             if not ranged and not (type(size) is int and 1 <= size <= most):
                 problem = f"{size!r:.60}; use a number from 1 to {most:,}"
                 raise UserError(f"hyperparameters.model_config.{key}: {problem}")
-        if self.decay_fraction is not None and self.schedule != "wsd":
+        room = 1 - self.warmup_fraction if self.schedule == "wsd" else 0
+        if (self.decay_fraction or 0) > room:
             raise UserError(
-                f"hyperparameters.decay_fraction: schedule {self.schedule} decays from the warm-up "
-                "on; leave it out, or set schedule to wsd"
-            )
-        if self.schedule == "wsd" and self.warmup_fraction + self.wsd_decay > 1:
-            raise UserError(
-                f"hyperparameters.decay_fraction: {self.wsd_decay} and warmup_fraction "
-                f"{self.warmup_fraction} are more than all steps; lower one"
+                f"hyperparameters.decay_fraction: at most {room:g} with schedule {self.schedule} "
+                f"and warmup_fraction {self.warmup_fraction:g}; lower it or leave it out"
             )
         budget = self.max_tokens_per_forward
         if budget != "auto" and budget < self.max_seq_length:

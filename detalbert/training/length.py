@@ -1,4 +1,4 @@
-"""Runs that are resumed with another number of steps: which checkpoint they go on from.
+"""The checkpoint from which a run is resumed with another number of steps.
 
 With wsd, the steps before the decay are the same in a run of any length. So such a run goes back to
 its newest checkpoint from before the decay, and ends as if it had this length from the start.
@@ -19,22 +19,19 @@ def choose_checkpoint(newest: Path, training: Training, output: Path) -> Path:
     """Return `newest`, or if the length of a wsd run has changed, its newest checkpoint from before
     the decay; later ones, which a next start would resume from, are moved aside within `output`.
     """
-    length, done = (read_manifest(newest)[key] for key in ("run", "steps"))
-    if (before := length[LENGTH]) == training.hparams.max_steps:
+    manifest, chosen = read_manifest(newest), newest
+    if (before := manifest["run"][LENGTH]) == training.hparams.max_steps:
         return newest
-    chosen = newest
     if training.hparams.schedule == "wsd":
-        earlier = [path for steps, path in list_checkpoints(newest.parent) if steps < done]
-        kept = (path for path in [newest, *reversed(earlier)] if _is_undecayed(path, training))
-        if (found := next(kept, None)) is None:
+        kept = list_checkpoints(newest.parent)
+        earlier = [path for steps, path in reversed(kept) if steps < manifest["steps"]]
+        undecayed = (path for path in [newest, *earlier] if _is_undecayed(path, training))
+        if (chosen := next(undecayed, newest)) is newest and not _is_undecayed(newest, training):
             log.warning("wsd: going on from decayed weights: no earlier checkpoint is kept")
-        chosen = found or newest
     done = read_manifest(chosen)["steps"]
-    later = [path for steps, path in list_checkpoints(output / "checkpoints") if steps > done]
-    if later:
-        aside = set_aside(output, later)
+    if later := [path for at, path in list_checkpoints(output / "checkpoints") if at > done]:
         said = "going on from step %d of the run of %d steps; its later checkpoints are now in %s"
-        log.info(said, done, before, aside)
+        log.info(said, done, before, set_aside(output, later))
     return chosen
 
 
@@ -42,6 +39,6 @@ def _is_undecayed(path: Path, training: Training) -> bool:
     """Return whether a checkpoint is complete, and before the decay of its run and of this one."""
     if find_fault(path) is not None:
         return False
-    manifest = read_manifest(path)
-    lengths = manifest["run"][LENGTH], training.hparams.max_steps
-    return manifest["steps"] <= min(decay_start(training.hparams, steps) for steps in lengths)
+    run, steps = (read_manifest(path)[key] for key in ("run", "steps"))
+    lengths = run[LENGTH], training.hparams.max_steps
+    return steps <= min(decay_start(training.hparams, length) for length in lengths)

@@ -18,6 +18,7 @@ from detalbert.training.parts import TensorSaver, load_tensors
 from lm.gradients import accumulate, add_up, clip, evaluate
 from lm.layout import Layout, make_mesh
 from lm.model import build_causal_model
+from lm.samples import continue_greedily
 from tests.lm import ranks
 from tests.lm.ranks import CPU, Case, rows_of, start, tiny, whole, windows
 
@@ -118,6 +119,11 @@ def validate(layout: Layout) -> tuple[torch.Tensor, int, int]:
     before = list(model.parameters())
     shares = [windows(9, size)[mine :: layout.data_ranks] for size in SIZES]
     sums = [evaluate(model, rows_of(share, 1), layout) for share in shares]
+    texts = [windows(3, 1)[0][0][:5], windows(4, 1)[0][0][:9]]
+    texts = continue_greedily(model, texts, 6)
+    library = ranks.library_model(Case("llama"))
+    for text in texts:
+        assert torch.equal(text[-6:], library(text[None]).logits[0, -7:-1].argmax(1))
     assert model.training and all(isinstance(p, DTensor) for p in before)
     assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
     trial: Any = SimpleNamespace(context=SimpleNamespace(models=[model]))

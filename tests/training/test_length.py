@@ -1,7 +1,5 @@
 """A run with another length than its checkpoint's."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +33,15 @@ def test_a_longer_wsd_run_ends_as_if_it_had_been_so_long_from_the_start(
         assert run(tiny_config, grown, *longer(18)) == 143
     said = capsys.readouterr().err
     aside = grown / "previous-1"
-    assert f"going on from step 8 of the run of 12 steps; its later checkpoints are now in {aside}" in said
+    assert "going on from step 8 of the run of 12 steps; its later" in said and f"{aside}\n" in said
     assert "resumed at step 8 of 18" in said and "learning rate" not in said
     assert of_checkpoint(newest(aside)) == decayed and (aside / "config.yaml").is_file()
     assert metrics(aside)["last"]["steps"] == 12
     assert run(tiny_config, grown, *longer(24)) == 0
     assert "resumed at step 12 of 24" in capsys.readouterr().err
     assert steps_of(grown) == steps_of(whole) == [4, 6, 8, 12, 16, 20, 24]
-    for (_, one), (_, other) in zip(*(list_checkpoints(f / "checkpoints") for f in (grown, whole))):
+    kept = (list_checkpoints(folder / "checkpoints") for folder in (grown, whole))
+    for (_, one), (_, other) in zip(*kept, strict=True):
         assert of_checkpoint(one) == of_checkpoint(other)
     assert differences(grown, whole) == []
     charts = []
