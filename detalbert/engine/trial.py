@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from determined import pytorch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 
 from detalbert.determined_internals import set_experiment_config, wrap_model
@@ -138,12 +137,12 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
         )
         self.steps, self.warmup = plan_steps(hparams, examples)
-        self.schedule = self.context.wrap_lr_scheduler(
-            self._scheduler(),  # type: ignore[arg-type]  # Determined names torch's old base class
+        self.schedule: Any = self.context.wrap_lr_scheduler(
+            self._scheduler(),
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
 
-    def _scheduler(self) -> LambdaLR:
+    def _scheduler(self) -> Any:
         return optim.build_scheduler(self.optimizer, self.hparams, self.steps, self.warmup)
 
     def keep_warmup(self, steps: int) -> None:

@@ -6,6 +6,7 @@ its newest checkpoint from before the decay, and ends as if it had this length f
 
 import logging
 from pathlib import Path
+from typing import cast
 
 from detalbert.engine.optim import decay_start
 from detalbert.training.checkpoints import LENGTH, find_fault, list_checkpoints, read_manifest
@@ -39,6 +40,6 @@ def _is_undecayed(path: Path, training: Training) -> bool:
     """Return whether a checkpoint is complete, and before the decay of its run and of this one."""
     if find_fault(path) is not None:
         return False
-    run, steps = (read_manifest(path)[key] for key in ("run", "steps"))
-    lengths = run[LENGTH], training.hparams.max_steps
-    return steps <= min(decay_start(training.hparams, length) for length in lengths)
+    manifest, now = read_manifest(path), cast(int, training.hparams.max_steps)
+    starts = (decay_start(training.hparams, length) for length in (manifest["run"][LENGTH], now))
+    return manifest["steps"] <= min(starts)

@@ -53,7 +53,8 @@ class RunMetrics(core.DummyTrainContext):
         """Restore a checkpoint's validation history. If the output directory has no predictions,
         copy those of the best validation's checkpoint.
         """
-        self.done, self.validations = map(read_manifest(checkpoint).get, ("steps", "validations"))
+        manifest = read_manifest(checkpoint)
+        self.done, self.validations = manifest["steps"], manifest["validations"]
         best = self.best()
         if best is None or (self.path / "predictions.json").exists():
             return
