@@ -146,8 +146,8 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         return optim.build_scheduler(self.optimizer, self.hparams, self.steps, self.warmup)
 
     def keep_warmup(self, steps: int) -> None:
-        """Set the warm-up to that with which the run began, when it had another length."""
-        if steps != self.warmup:
+        """Set the warm-up of wsd to that with which the run began, when it had another length."""
+        if self.hparams.schedule == "wsd":
             self.warmup = steps
             self.schedule.lr_lambdas = self._scheduler().lr_lambdas
 

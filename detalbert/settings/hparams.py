@@ -73,7 +73,7 @@ class StepHParams(Section):
     optimizer: str = limited("radam", choices=("radam", "adamw"))
     beta2: float = limited(0.999, least=0, below=1)  # of its mean of squared gradients
     weight_decay: float = limited(0.0, least=0)
-    # Of the steps. A run that is resumed with another length keeps its first warm-up.
+    # Of the steps. A wsd run that is resumed with another number of steps keeps its first warm-up.
     warmup_fraction: float = limited(0.1, least=0, most=1)
     # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.
     schedule: str = limited("linear", choices=("linear", "cosine", "wsd"))
