@@ -42,23 +42,26 @@ class Samples(pytorch.PyTorchCallback):
 
 @torch.no_grad()
 def continue_greedily(model: Any, texts: list[Tensor], count: int) -> list[Tensor]:
-    """Return `texts`, int64 [tokens] each, with their `count` likeliest next tokens. Collective."""
+    """Return `texts`, int64 [tokens] each, with their `count` likeliest next tokens. Collective.
+    Every forward has the places of all new tokens, so that the model is compiled for one length.
+    """
     was_training, scores = model.training, model.forward
     model.eval()
     model.forward = partial(_next_tokens, model)
-    for _ in range(count):
-        row = pack([(torch.cat([t, t[:1]]), torch.tensor([len(t) + 1])) for t in texts])
-        found = model(to_device(row, model.device)).cpu()
-        texts = [torch.cat(pair) for pair in zip(texts, found.split(1), strict=True)]
+    made = [torch.cat([text, text.new_zeros(count + 1)]) for text in texts]
+    for new in range(count):
+        row = to_device(pack([(text, torch.tensor([len(text)])) for text in made]), model.device)
+        likeliest = model(row).cpu().split([len(text) - 1 for text in made])
+        for text, begun, found in zip(made, texts, likeliest, strict=True):
+            text[len(begun) + new] = found[len(begun) + new - 1]
     model.forward = scores
     model.reshard()
     model.train(was_training)
-    return texts
+    return [text[:-1] for text in made]
 
 
 def _next_tokens(model: Any, row: CausalRow) -> Tensor:
-    """Return the likeliest token after each segment of `row`, int64 [n]."""
-    last = hidden_states(model, row)[row["cu_seqlens"][1:].long() - 1]  # [n, hidden]
+    """Return the likeliest token after each of `row`, int64 [T]."""
     weight = model.get_output_embeddings().weight
     weight = weight.full_tensor() if isinstance(weight, DTensor) else weight  # [V, hidden]
-    return (last @ weight.t()).float().argmax(1)
+    return (hidden_states(model, row) @ weight.t()).float().argmax(1)

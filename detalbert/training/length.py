@@ -20,16 +20,17 @@ def choose_checkpoint(newest: Path, training: Training, output: Path) -> Path:
     """Return `newest`, or if the length of a wsd run has changed, its newest checkpoint from before
     the decay; later ones, which a next start would resume from, are moved aside within `output`.
     """
-    manifest, chosen = read_manifest(newest), newest
-    if (before := manifest["run"][LENGTH]) == training.hparams.max_steps:
+    length, done = (read_manifest(newest)[key] for key in ("run", "steps"))
+    if (before := length[LENGTH]) == training.hparams.max_steps:
         return newest
+    chosen = newest
     if training.hparams.schedule == "wsd":
-        kept = list_checkpoints(newest.parent)
-        earlier = [path for steps, path in reversed(kept) if steps < manifest["steps"]]
+        earlier = [path for at, path in reversed(list_checkpoints(newest.parent)) if at < done]
         undecayed = (path for path in [newest, *earlier] if _is_undecayed(path, training))
-        if (chosen := next(undecayed, newest)) is newest and not _is_undecayed(newest, training):
+        if (found := next(undecayed, None)) is None:
             log.warning("wsd: going on from decayed weights: no earlier checkpoint is kept")
-    done = read_manifest(chosen)["steps"]
+        chosen = found or newest
+        done = read_manifest(chosen)["steps"]
     if later := [path for at, path in list_checkpoints(output / "checkpoints") if at > done]:
         said = "going on from step %d of the run of %d steps; its later checkpoints are now in %s"
         log.info(said, done, before, set_aside(output, later))
