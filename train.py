@@ -76,6 +76,7 @@ from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint, read_manifest
 from detalbert.training.controller import loop_of
+from detalbert.training.length import choose_checkpoint
 from detalbert.training.local import process_group, trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
@@ -139,10 +140,12 @@ def run_locally(args: argparse.Namespace) -> int:
         if chief:
             if checkpoint:
                 check_same_run(checkpoint, training.identity(), training.defaults(), config)
+                checkpoint = choose_checkpoint(checkpoint, training, args.output_dir)
             if args.resume == "never":
                 folder.set_aside(args.output_dir)
             folder.write_config(args.output_dir, training.config)
-        distributed.broadcast(None)  # the other ranks wait for the checks where a signal ends them
+        # The other ranks wait for the checks where a signal ends them.
+        checkpoint = distributed.broadcast(checkpoint)
         return train_locally(training, distributed, args.output_dir, checkpoint)
 
 

@@ -28,7 +28,8 @@ class Baseline:
         groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
         name, rate = self.hparams.optimizer, self.hparams.learning_rate()
         self.optimizer = optim.build_optimizer(name, groups, rate, self.hparams.beta2)
-        self.schedule = optim.build_scheduler(self.optimizer, trial.steps, trial.warmup)
+        steps = self.optimizer, self.hparams, trial.steps, trial.warmup
+        self.schedule = optim.build_scheduler(*steps)
         half = self.dtype is torch.float16
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
 

@@ -23,12 +23,13 @@ class LmHParams(StepHParams):
     activation_checkpointing: float | Literal["none", "full"] = limited("none", above=0, below=1)
     across_documents: bool = False  # whether attention and targets cross the end of a document
     max_validation_windows: int | None = limited(None, above=0)
+    samples: int = limited(0, least=0, most=16)  # continuations of held-out text at a validation
 
     global_batch_size: int = 32
     epochs: float = 1
     base_learning_rate: float = 1e-3
     base_batch_size: int = 32
-    optimizer: str = limited("adamw", choices=("adamw",))
+    optimizer: str = limited("adamw", choices=("adamw", "muon"))
     beta2: float = 0.95
     weight_decay: float = 0.1
     warmup_fraction: float = 0.02

@@ -14,11 +14,11 @@ import torch
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from detalbert import hub
+from detalbert.engine.gradients import local_part, shard_of
 from detalbert.engine.models import model_error
 from detalbert.engine.safe_load import INDEX, read_weight_index
 from detalbert.errors import UserError, as_user_error, first_line
@@ -92,7 +92,8 @@ def draw(name: str, tensor: Tensor, rules: Rules, seed: int) -> Tensor:
 def fill(model: nn.Module, rules: Rules, seed: int) -> None:
     """Draw all parameters and buffers of a sharded model whose storage exists."""
     for name, parameter in model.named_parameters():
-        keep_shard(parameter, draw(name, parameter, rules, seed))
+        whole = draw(name, parameter, rules, seed)
+        local_part(parameter.data).copy_(shard_of(parameter, whole))
     fill_buffers(model, rules)
 
 
@@ -100,27 +101,6 @@ def fill_buffers(model: nn.Module, rules: Rules) -> None:
     """Set buffers that no checkpoint holds, such as the frequencies of rotary positions."""
     for name, buffer in model.named_buffers():
         buffer.copy_(draw(name, buffer, rules, seed=0))
-
-
-@torch.no_grad()
-def keep_shard(parameter: Tensor, whole: Tensor) -> None:
-    """Copy this rank's shard of `whole` into `parameter`, a DTensor or a plain tensor.
-
-    Tensor parallelism splits first, and FSDP splits the result: rows 0-7 on (shard 2, tensor 2) are
-    0 1 | 2 3 of tensor rank 0 and 4 5 | 6 7 of tensor rank 1.
-    """
-    if not isinstance(parameter, DTensor):
-        parameter.copy_(whole)
-        return
-    mesh, part = parameter.device_mesh, whole
-    for axis in reversed(range(mesh.ndim)):
-        placement: Any = parameter.placements[axis]
-        if not placement.is_replicate():
-            rows = part.shape[placement.dim]
-            size = -(-rows // mesh.size(axis))  # 257 rows in four: 65, 65, 65, 62
-            start = min(mesh.get_local_rank(axis) * size, rows)
-            part = part.narrow(placement.dim, start, min(size, rows - start))
-    parameter.to_local().copy_(part)
 
 
 def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
@@ -175,4 +155,4 @@ def _load_one(parameter: Tensor, file: Path, key: str, name: str) -> None:
             f"hyperparameters.model: {key!r} of {name!r} is {list(whole.shape)}, and its config "
             f"says {list(parameter.shape)}; give a model folder whose weights fit its config.json"
         )
-    keep_shard(parameter, whole.to(parameter.device, parameter.dtype))
+    local_part(parameter.data).copy_(shard_of(parameter, whole))

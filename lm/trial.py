@@ -27,6 +27,7 @@ from lm.model import build_causal_model, causal_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
 from lm.preflight import check
+from lm.samples import Samples
 from lm.windows import LmWindows, WindowRows, validation_loader
 
 METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
@@ -141,7 +142,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self)}
+        samples = {"samples": Samples(self)} if self.hparams.samples else {}
+        return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self), **samples}
 
 
 class Scores(pytorch.MetricReducer):

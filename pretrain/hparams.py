@@ -41,7 +41,7 @@ class PretrainHParams(StepHParams):
     max_steps: int | None = 125_000
     base_learning_rate: float = 0.00176
     base_batch_size: int = 4096
-    optimizer: str = limited("lamb", choices=("lamb", "adamw", "radam"))
+    optimizer: str = limited("lamb", choices=("lamb", "adamw", "radam", "muon"))
     weight_decay: float = 0.01
     warmup_fraction: float = 0.025
     max_seq_length: int = limited(512, least=8, most=65_535)

@@ -70,6 +70,25 @@ def local_part(tensor: Any) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def shard_of(tensor: Any, whole: Tensor) -> Tensor:
+    """Return this rank's shard of `whole`, split as `tensor` is: a DTensor or a plain tensor.
+
+    Tensor parallelism splits first, and FSDP splits the result: rows 0-7 on (shard 2, tensor 2) are
+    0 1 | 2 3 of tensor rank 0 and 4 5 | 6 7 of tensor rank 1.
+    """
+    if not isinstance(tensor, DTensor):
+        return whole
+    mesh, part = tensor.device_mesh, whole
+    for axis in reversed(range(mesh.ndim)):
+        placement: Any = tensor.placements[axis]
+        if not placement.is_replicate():
+            rows = part.shape[placement.dim]
+            size = -(-rows // mesh.size(axis))  # 257 rows in four: 65, 65, 65, 62
+            start = min(mesh.get_local_rank(axis) * size, rows)
+            part = part.narrow(placement.dim, start, min(size, rows - start))
+    return part
+
+
 def all_reduce(flat: Tensor, wire: torch.dtype) -> None:
     """Sum float32 `flat` [n] over the ranks of the default group, in place.
 

@@ -41,7 +41,8 @@ class Handover(pytorch.PyTorchCallback):
         self.began: dict[str, Any] = {}  # of a restart: `_rounding` of the run's first start
 
     def state_dict(self) -> dict[str, Any]:
-        return {"threads": self.threads, "trial": self.trial, **self._rounding(), **self.began}
+        own = {"threads": self.threads, "trial": self.trial, "warmup": self.trained.warmup}
+        return {**own, **self._rounding(), **self.began}
 
     def _rounding(self) -> dict[str, Any]:
         return {**self.trained.rounding(), **self.machine}
@@ -75,6 +76,7 @@ class Handover(pytorch.PyTorchCallback):
         elif threads and self.hparams.threads != threads:
             self.notes += f"; the run began with {threads}, so it is rounded otherwise now"
             self.odd = True
+        self.trained.keep_warmup(kept.get("warmup", self.trained.warmup))
         self.began = began = {key: kept[key] for key in self._rounding() if key in kept}
         here = self.trained.max_tokens
         tokens = began.get("max_tokens_per_forward", here)
@@ -119,9 +121,13 @@ class Handover(pytorch.PyTorchCallback):
         """
         optimizer, scheduler = self.trained.optimizer, self.trained.schedule
         scheduler.base_lrs = [fresh["initial_lr"] for fresh in self.recipe]
+        was = optimizer.param_groups[0]["lr"]
         groups = zip(optimizer.param_groups, self.recipe, scheduler.lr_lambdas, strict=True)
         for group, fresh, factor in groups:
             group.update(fresh, lr=fresh["initial_lr"] * factor(scheduler.last_epoch))
+        if was != (now := optimizer.param_groups[0]["lr"]):
+            text = f"{was:.3g} -> {now:.3g} at step {self.first_step}, as length, schedule or peak"
+            self._say("learning rate", f"{text} changed")
         slots, cores = self.context.distributed.local_size, count_cores()
         text = f"{self.threads} a slot ({self.notes})"
         slow = self.threads * slots > cores

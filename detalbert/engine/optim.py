@@ -1,44 +1,52 @@
-"""Parameter groups, the optimizers, and warm-up with linear decay."""
+"""Parameter groups, the optimizers, and the schedules of the learning rate."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch_optimizer
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import get_linear_schedule_with_warmup
+from transformers import get_scheduler
 
-from detalbert.engine.gradients import local_part
+from detalbert.engine.gradients import local_part, shard_of
 from detalbert.settings.hparams import StepHParams
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, decay: float, muon: bool = False) -> list[dict[str, Any]]:
     """Return trainable parameters in two groups: matrices and embeddings decay, vectors do not.
+    With `muon` the layers' matrices are a group of their own: those in an nn.ModuleList.
 
     By dimension and not by name: the usual list of names ("LayerNorm.weight", "bias") misses
     ALBERT's `full_layer_layer_norm`. A shared parameter appears once; frozen ones are excluded.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
+    layers = (m for m in model.modules() if isinstance(m, nn.ModuleList) and muon)
+    hidden = {p for m in layers for p in m.parameters() if p.dim() == 2}
+    matrices = [p for p in parameters if p.dim() >= 2]
+    groups = [
+        {"params": [p for p in matrices if p in hidden], "weight_decay": decay, "momentum": 0.95},
+        {"params": [p for p in matrices if p not in hidden], "weight_decay": decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
+    return groups[not muon :]
 
 
 def build_optimizer(
     name: str, groups: list[dict[str, Any]], lr: float, beta2: float = 0.999
 ) -> Optimizer:
-    """Return RAdam, AdamW or LAMB over `groups`, betas (0.9, `beta2`), at peak learning rate `lr`.
+    """Return RAdam, AdamW, LAMB or Muon over `groups`, betas (0.9, `beta2`), at peak rate `lr`.
 
     LAMB (You et al. 2020, arXiv:1904.00962, last version) scales every tensor's step by |weights| /
     |step|, here without torch_optimizer's clamp of |weights| to 10, which would slow ALBERT's word
     embeddings fourfold (30,000 x 128 at 0.02 have norm 39), and without debiased moments.
     """
-    kinds: dict[str, Any] = {"radam": RAdam, "adamw": AdamW, "lamb": Lamb}
+    kinds: dict[str, Any] = {"radam": RAdam, "adamw": AdamW, "lamb": Lamb, "muon": Muon}
     return kinds[name](groups, lr=lr, betas=(0.9, beta2), eps=1e-6 if name == "lamb" else 1e-8)
 
 
@@ -55,12 +63,28 @@ def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
     return steps, round(steps * hparams.warmup_fraction)
 
 
-def build_scheduler(optimizer: Optimizer, total: int, warmup: int) -> LambdaLR:
-    """Return a schedule for every group; step it once per optimizer step. The learning rate rises
-    linearly from 0 at step 0, which so changes no weights, to its peak at step `warmup`, then
-    decays linearly to 0 at `total`.
+def decay_start(hparams: StepHParams, total: int) -> int:
+    """Return the step from which wsd decays in a run of `total` steps."""
+    return total - round(total * (hparams.decay_fraction or 0.1))
+
+
+def build_scheduler(
+    optimizer: Optimizer, hparams: StepHParams, total: int, warmup: int
+) -> LambdaLR:
+    """Return transformers' schedule for every group; step it once per optimizer step. The learning
+    rate rises linearly from 0 at step 0 (wsd: `min_rate`), which so changes no weights, to its peak
+    at step `warmup`, and falls to `min_rate` of the peak at `total`.
     """
-    return get_linear_schedule_with_warmup(optimizer, warmup, total)
+    low, decay = hparams.min_rate, total - decay_start(hparams, total)
+    plain: tuple[str, dict] = ("linear", {})
+    name, keys = {
+        "linear": ("polynomial", {"lr_end": low * optimizer.defaults["lr"]}) if low else plain,
+        "cosine": ("cosine_with_min_lr", {"min_lr_rate": low}),
+        "wsd": ("warmup_stable_decay", {"num_decay_steps": decay, "min_lr_ratio": low}),
+    }[hparams.schedule]
+    if name == "polynomial":  # it divides by the steps of the decay
+        warmup = min(warmup, total - 1)
+    return get_scheduler(name, optimizer, warmup, total, keys)
 
 
 class _ByGroup(Optimizer):
@@ -170,6 +194,61 @@ class AdamW(_ByGroup, torch.optim.AdamW):
         torch._foreach_div_(roots, (1 - beta2**step) ** 0.5)
         torch._foreach_add_(roots, self.kept(group["eps"], math.inf))
         torch._foreach_addcdiv_(weights, means, roots, -(lr / (1 - beta1**step)))
+
+
+class Muon(AdamW):
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for groups with `momentum`, and
+    AdamW for others, with one learning rate: the size of the steps is alike (arXiv:2502.16982).
+
+    Bitwise identical to torch.optim.Muon(adjust_lr_fn="match_rms_adamw"), but for sharded matrices.
+    """
+
+    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+        if "momentum" not in group:
+            return super().step_group(group, parameters)
+        lr, gradients = group["lr"], [local_part(p.grad) for p in parameters]
+        for parameter in parameters:
+            if not (state := self.state[parameter]):
+                state["step"] = self.no_steps()  # not counted; torch's Adam loads no state without
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+        means = [local_part(self.state[p]["momentum_buffer"]) for p in parameters]
+        self.average(means, gradients, group["momentum"])
+        torch._foreach_lerp_(gradients, means, group["momentum"])  # Nesterov's
+        weights = [local_part(parameter) for parameter in parameters]
+        torch._foreach_mul_(weights, self.kept(1 - lr * group["weight_decay"], 1.0))
+        moves = orthogonal([parameter.grad for parameter in parameters])
+        for parameter, weight, whole in zip(parameters, weights, moves, strict=True):
+            (move,) = self.only_kept([shard_of(parameter, whole)])
+            weight.add_(move, alpha=-lr * (0.2 * math.sqrt(max(parameter.shape))))
+
+
+def orthogonal(matrices: list[Any]) -> Iterator[torch.Tensor]:
+    """Yield `orthogonalize` of each matrix, unsharded, bitwise identical on all ranks. Collective.
+    Of as many matrices as there are ranks, each rank computes one.
+    """
+    ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    for start in range(0, len(matrices), ranks):
+        some = [matrix.bfloat16() for matrix in matrices[start : start + ranks]]
+        whole = [m.full_tensor() if isinstance(m, DTensor) else m for m in some]
+        if rank < len(whole):
+            whole[rank] = orthogonalize(whole[rank])
+        for owner, matrix in enumerate(whole):
+            if ranks > 1:
+                dist.broadcast(matrix, owner)
+            yield matrix
+
+
+def orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
+    """Return a bfloat16 matrix [m, n] with its singular values near 1, by five iterations of Newton
+    and Schulz: s -> 3.4445 s - 4.775 s^3 + 2.0315 s^5.
+    """
+    flat = matrix.T if len(matrix) > matrix.shape[1] else matrix
+    flat = flat / flat.norm().clamp(min=1e-7)
+    for _ in range(5):
+        square = flat @ flat.T
+        square = torch.addmm(square, square, square, beta=-4.775, alpha=2.0315)
+        flat = torch.addmm(flat, square, flat, beta=3.4445)
+    return flat.T.contiguous() if len(matrix) > matrix.shape[1] else flat
 
 
 class Lamb(_ByGroup, torch_optimizer.Lamb):

@@ -17,7 +17,7 @@ SETTLED = 5  # steps of a start, after its first report, before it says how long
 
 
 class Progress(pytorch.PyTorchCallback):
-    """Prints loss, learning rate, windows/s and time left; validations, checkpoints.
+    """Prints loss, learning rate, gradient norm, speed and time left; validations, checkpoints.
 
     The time left is estimated from this start's own steps, except its first report: those steps
     compile, warm caches, and wait for the loaders.
@@ -60,9 +60,11 @@ class Progress(pytorch.PyTorchCallback):
         facts = {
             "loss": f"{avg_metrics['loss']:.4f}",
             "lr": f"{avg_metrics['learning_rate_1e6'] / 1e6:.2e}",
-            "windows/s": f"{avg_metrics['examples_per_second']:.1f}",
         }
-        for name, metric, digits in (("mfu", "mfu", 2), ("GiB", "memory_gib", 1)):
+        speeds = ("tokens/s", "tokens_per_second", 0), ("windows/s", "examples_per_second", 1)
+        speed = next(speed for speed in speeds if speed[1] in avg_metrics)
+        more = ("norm", "grad_norm", 2), speed, ("mfu", "mfu", 2), ("GiB", "memory_gib", 1)
+        for name, metric, digits in more:
             if metric in avg_metrics:
                 facts[name] = f"{avg_metrics[metric]:.{digits}f}"
         if self.wait.bar is not None:

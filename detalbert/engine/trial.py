@@ -130,16 +130,26 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         return self.rank
 
     def _prepare_optimizer(self, examples: int) -> None:
-        groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
         hparams, rate = self.hparams, self.hparams.learning_rate()
+        decay, muon = hparams.weight_decay, hparams.optimizer == "muon"
+        groups = optim.parameter_groups(self.model, decay, muon)
         self.optimizer: Any = self.context.wrap_optimizer(
             optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
         )
         self.steps, self.warmup = plan_steps(hparams, examples)
-        self.schedule = self.context.wrap_lr_scheduler(
-            optim.build_scheduler(self.optimizer, self.steps, self.warmup),  # type: ignore[arg-type]  # Determined names torch's old base class
+        self.schedule: Any = self.context.wrap_lr_scheduler(
+            self._scheduler(),
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
+
+    def _scheduler(self) -> Any:
+        return optim.build_scheduler(self.optimizer, self.hparams, self.steps, self.warmup)
+
+    def keep_warmup(self, steps: int) -> None:
+        """Set the warm-up of wsd to that with which the run began, when it had another length."""
+        if self.hparams.schedule == "wsd":
+            self.warmup = steps
+            self.schedule.lr_lambdas = self._scheduler().lr_lambdas
 
     def validated(self) -> tuple[Any, dict[str, float]]:
         """Return the last validation's answers (None if there are none) and all its scores."""

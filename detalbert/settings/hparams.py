@@ -73,7 +73,12 @@ class StepHParams(Section):
     optimizer: str = limited("radam", choices=("radam", "adamw"))
     beta2: float = limited(0.999, least=0, below=1)  # of its mean of squared gradients
     weight_decay: float = limited(0.0, least=0)
+    # Of the steps. A wsd run that is resumed with another number of steps keeps its first warm-up.
     warmup_fraction: float = limited(0.1, least=0, most=1)
+    # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.
+    schedule: str = limited("linear", choices=("linear", "cosine", "wsd"))
+    min_rate: float = limited(0.0, least=0, below=1)  # at the end, as a fraction of the peak rate
+    decay_fraction: float | None = limited(None, above=0, most=1)  # of wsd; default: 0.1
     max_grad_norm: float = limited(1.0, least=0)
 
     # How it runs.
@@ -132,6 +137,12 @@ class StepHParams(Section):
             if not ranged and not (type(size) is int and 1 <= size <= most):
                 problem = f"{size!r:.60}; use a number from 1 to {most:,}"
                 raise UserError(f"hyperparameters.model_config.{key}: {problem}")
+        room = 1 - self.warmup_fraction if self.schedule == "wsd" else 0
+        if (self.decay_fraction or 0) > room:
+            raise UserError(
+                f"hyperparameters.decay_fraction: at most {room:g} with schedule {self.schedule} "
+                f"and warmup_fraction {self.warmup_fraction:g}; lower it or leave it out"
+            )
         budget = self.max_tokens_per_forward
         if budget != "auto" and budget < self.max_seq_length:
             raise UserError(

@@ -26,6 +26,7 @@ from detalbert.training.folder import ELSEWHERE, RESUME, step_name
 
 FORMAT = 2  # 1, of commit 596c121: a manifest without a sum of its own
 MANIFEST = "manifest.json"
+LENGTH = "hyperparameters.max_steps"  # of a run; may change, but not to less than is done
 log = logging.getLogger(__name__)
 
 
@@ -163,7 +164,7 @@ def check_same_run(
     before = {**{key: defaults.get(key) for key in run}, **manifest["run"]}
     for key in sorted(before):
         was, now = before[key], run.get(key)
-        if was == now:
+        if was == now or key == LENGTH and now >= manifest["steps"]:
             continue
         said = f"was {was!r} in {path}, is {now!r} now; set it back"
         if all(re.fullmatch("[0-9a-f]{64}", str(value)) for value in (was, now)):  # two sums

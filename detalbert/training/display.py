@@ -69,10 +69,11 @@ def describe(trial: StepTrial) -> dict[str, str]:
         **summary.lines,
         "model": f"{named}{scratch}, {parameters:,} parameters",
         "device": f"{_hardware(trial)}, {str(trial.dtype).removeprefix('torch.')}",
+        **{name: text for name, text in trial.rounding().items() if name == "layout"},
         "batch": f"{batch} windows, about {tokens:,.0f} tokens per step, "
         f"{trial.max_tokens:,} at most in one forward",
         "steps": f"{trial.steps:,} ({trial.meter.epochs(trial.steps):.2f} epochs), "
-        f"{trial.warmup:,} of them warm-up",
+        f"{trial.warmup:,} of them warm-up, schedule {hparams.schedule}",
         "learning rate": rate,
         "seed": str(hparams.seed),
         "periods": f"validation {hparams.validation_period}, checkpoint "

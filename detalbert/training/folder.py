@@ -2,7 +2,8 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +58,22 @@ def claim_folder(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def set_aside(path: Path) -> None:
-    """Move the files of an earlier run into `previous-N/`, for `--resume never`."""
+def set_aside(path: Path, checkpoints: Sequence[Path] = ()) -> Path:
+    """Move the files of an earlier run into `previous-N/`, for `--resume never`; return that. With
+    `checkpoints`, oldest first, only these and the predictions; config and metrics are copied.
+    """
     folders = (path / f"previous-{number}" for number in itertools.count(1))
-    if left := [item for item in path.iterdir() if item.name in _WRITTEN.split()]:
-        aside = next(folder for folder in folders if not folder.exists())
-        aside.mkdir()
-        for item in left:
+    aside = next(folder for folder in folders if not folder.exists())
+    for item in [item for item in path.iterdir() if item.name in _WRITTEN.split()]:
+        aside.mkdir(exist_ok=True)
+        if not checkpoints or item.name in ("predictions.json", "null_odds.json"):
             item.rename(aside / item.name)
+        elif item.is_file():
+            shutil.copyfile(item, aside / item.name)
+    for item in reversed(checkpoints):
+        (aside / "checkpoints").mkdir(exist_ok=True)
+        item.rename(aside / "checkpoints" / item.name)
+    return aside
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:

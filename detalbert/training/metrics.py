@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from determined import core
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -39,6 +39,7 @@ class RunMetrics(core.DummyTrainContext):
         self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process
         self.start = _now()
         self.earlier = self._earlier_starts()
+        self.done = 0  # steps before this start
         self._file: BinaryIO | None = None  # TensorBoard's events
 
     def _earlier_starts(self) -> list[dict[str, str]] | None:
@@ -52,7 +53,8 @@ class RunMetrics(core.DummyTrainContext):
         """Restore a checkpoint's validation history. If the output directory has no predictions,
         copy those of the best validation's checkpoint.
         """
-        self.validations = read_manifest(checkpoint)["validations"]
+        manifest = read_manifest(checkpoint)
+        self.done, self.validations = manifest["steps"], manifest["validations"]
         best = self.best()
         if best is None or (self.path / "predictions.json").exists():
             return
@@ -132,6 +134,9 @@ class RunMetrics(core.DummyTrainContext):
                 start = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
                 self._file = (folder / f"events.out.tfevents.{start}").open("ab", buffering=0)
                 self._append(file_version="brain.Event:2")
+                if self.done:  # what earlier starts wrote of later steps is not drawn
+                    log = SessionLog(status=SessionLog.START)
+                    self._append(step=self.done + 1, session_log=log)
             self._append(step=step, summary=Summary(value=values))
 
     def _append(self, **fields: Any) -> None:

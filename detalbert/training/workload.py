@@ -19,8 +19,8 @@ from detalbert.training.model_kind import check_start
 # spelled out as `max_steps`.
 FREE = set(
     "activation_checkpointing allreduce_dtype checkpoint_period compile early_stopping epochs "
-    "layout num_workers max_tokens_per_forward profile_steps reporting_period spot_notice threads "
-    "validation_period".split()
+    "layout max_tokens_per_forward num_workers profile_steps reporting_period samples "
+    "spot_notice threads validation_period".split()
 )
 
 

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 import torch_optimizer
+import transformers
 
 from detalbert.engine import optim
 from detalbert.settings.hparams import StepHParams
@@ -27,9 +28,22 @@ def take_steps(optimizer, parameters, steps, first=0):
     return torch.stack(trajectory)
 
 
-def split_groups(parameters, weight_decay):
+def split_groups(parameters, weight_decay, name=""):
     other = {"params": parameters[1:], "weight_decay": 0.0, "lr": 2e-3}
-    return [{"params": parameters[:1], "weight_decay": weight_decay}, other]
+    hidden = {"momentum": 0.95} if name == "muon" else {}
+    return [{"params": parameters[:1], "weight_decay": weight_decay, **hidden}, other]
+
+
+class TorchMuon:
+    """torch's Muon for the first group, its AdamW for the others."""
+
+    def __init__(self, groups, lr, betas):
+        first = torch.optim.Muon(groups[:1], lr=lr, adjust_lr_fn="match_rms_adamw")
+        self.both = first, torch.optim.AdamW(groups[1:], lr=lr, betas=betas)
+
+    def step(self):
+        for optimizer in self.both:
+            optimizer.step()
 
 
 REFERENCES = {
@@ -37,6 +51,7 @@ REFERENCES = {
         [{"buffer": [[None, None, None] for _ in range(10)], **group} for group in groups], **how
     ),
     "adamw": torch.optim.AdamW,
+    "muon": TorchMuon,
     "lamb": functools.partial(torch_optimizer.Lamb, eps=1e-6, clamp_value=1e6),
 }
 
@@ -52,7 +67,7 @@ def test_steps_are_the_librarys_bit_for_bit(name, weight_decay, given):
         parameters = toy_parameters()
         parameters[0].data.mul_(100)
         parameters[1].data.zero_()
-        groups = split_groups(parameters, weight_decay)
+        groups = split_groups(parameters, weight_decay, name)
         trajectories.append(take_steps(make(groups), parameters, 30))
     assert torch.equal(*trajectories)
 
@@ -67,24 +82,27 @@ def test_what_has_no_gradient_is_skipped():
     assert torch.equal(parameters[1], second) and len(radam.state) == 1
 
 
+def sum_of(state):
+    return sum(moment for name, moment in state.items() if name != "step")
+
+
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_step_is_kept_or_changes_neither_weights_nor_moments(name):
     """Steps 2 and 7 of eight are not kept: before and after RAdam's first rectified one."""
     ours, theirs = toy_parameters(), toy_parameters()
-    guarded = optim.build_optimizer(name, split_groups(ours, 0.1), 1e-2)
-    plain = optim.build_optimizer(name, split_groups(theirs, 0.1), 1e-2)
+    guarded = optim.build_optimizer(name, split_groups(ours, 0.1, name), 1e-2)
+    plain = optim.build_optimizer(name, split_groups(theirs, 0.1, name), 1e-2)
     for step in range(9):
         before = [p.clone() for p in ours]
         if step in (2, 7):
-            moments = [guarded.state[p]["exp_avg"] + guarded.state[p]["exp_avg_sq"] for p in ours]
+            moments = [sum_of(guarded.state[p]) for p in ours]
             guarded.keep = torch.tensor(False)
             for parameter in ours:
                 parameter.grad = torch.zeros_like(parameter)
             guarded.step()
             assert all(map(torch.equal, ours, before))
             for parameter, other, kept in zip(ours, theirs, moments, strict=True):
-                state = guarded.state[parameter]
-                assert torch.equal(state["exp_avg"] + state["exp_avg_sq"], kept)
+                assert torch.equal(sum_of(guarded.state[parameter]), kept)
                 plain.state[other]["step"] += 1
             continue
         guarded.keep = torch.tensor(True)
@@ -103,6 +121,10 @@ def test_matrices_and_embeddings_decay_and_nothing_else():
     assert {"albert.embeddings.word_embeddings.weight", "qa_outputs.weight"} <= decayed
     assert any("full_layer_layer_norm.weight" in name for name in kept)
     assert not [name for name in decayed if "norm" in name.lower() or name.endswith("bias")]
+    muon, *others = optim.parameter_groups(model, 0.01, muon=True)
+    assert {names[id(p)] for p in muon["params"]} == {n for n in decayed if ".albert_layers." in n}
+    rest = [decayed - {names[id(p)] for p in muon["params"]}, kept]
+    assert [{names[id(p)] for p in group["params"]} for group in others] == rest
     # Shared ones come once, frozen ones not at all.
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
     model["b"].weight = model["a"].weight
@@ -115,13 +137,54 @@ def test_matrices_and_embeddings_decay_and_nothing_else():
 @pytest.mark.parametrize("total, warmup", [(1, 0), (1, 1), (7, 0), (10, 10), (50, 5)])
 def test_the_schedule_rises_and_falls(total, warmup):
     ours = torch.optim.SGD(split_groups(toy_parameters(), 0.0), lr=0.3)
-    schedule = optim.build_scheduler(ours, total, warmup)
+    schedule = optim.build_scheduler(ours, StepHParams(), total, warmup)
     for step in range(total + 2):
         rising = step < warmup
         factor = step / warmup if rising else max(0, total - step) / max(1, total - warmup)
         assert schedule.get_last_lr() == pytest.approx([0.3 * factor, 2e-3 * factor], rel=1e-12)
         ours.step()
         schedule.step()
+
+
+SCHEDULES = {
+    "linear": lambda o, w, t, low: (
+        transformers.get_polynomial_decay_schedule_with_warmup(o, w, t, lr_end=0.3 * low, power=1.0)
+        if low
+        else transformers.get_linear_schedule_with_warmup(o, w, t)
+    ),
+    "cosine": lambda o, w, t, low: (
+        transformers.get_cosine_with_min_lr_schedule_with_warmup(o, w, t, min_lr=0.3 * low)
+        if low
+        else transformers.get_cosine_schedule_with_warmup(o, w, t)
+    ),
+    "wsd": lambda o, w, t, low: transformers.get_wsd_schedule(
+        o, w, t // 4, num_stable_steps=t - t // 4 - w, min_lr_ratio=low
+    ),
+}
+
+
+@pytest.mark.parametrize("low", [0.0, 0.1])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_rates_are_transformers_own_at_every_step(name, low):
+    decay = 0.25 if name == "wsd" else None
+    hparams = StepHParams(schedule=name, min_rate=low, decay_fraction=decay)
+    rates = []
+    for make in (
+        lambda optimizer: optim.build_scheduler(optimizer, hparams, 40, 6),
+        lambda optimizer: SCHEDULES[name](optimizer, 6, 40, low),
+    ):
+        optimizer = torch.optim.SGD(toy_parameters(), lr=0.3)
+        schedule, found = make(optimizer), []
+        for _ in range(43):
+            found += schedule.get_last_lr()
+            optimizer.step()
+            schedule.step()
+        rates.append(found)
+    assert rates[0] == pytest.approx(rates[1], rel=1e-12, abs=1e-15)
+    assert [max(rates[0]), rates[0][40]] == pytest.approx([0.3, 0.3 * low])
+    for total in (1, 2):  # shorter than its warm-up and decay
+        schedule = optim.build_scheduler(optimizer, hparams, total, total)
+        schedule.step(total)
 
 
 def test_steps_come_from_the_data_and_the_epochs():
@@ -141,7 +204,7 @@ def test_steps_come_from_the_data_and_the_epochs():
 def test_a_step_reads_nothing_back(name):
     """A tensor on torch's meta device has no values: whoever asks for one gets an error."""
     parameters = [torch.nn.Parameter(p.detach().to("meta")) for p in toy_parameters()]
-    optimizer = optim.build_optimizer(name, split_groups(parameters, 0.1), 1e-2)
+    optimizer = optim.build_optimizer(name, split_groups(parameters, 0.1, name), 1e-2)
     for _ in range(6):  # the sixth is radam's first rectified one
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)

@@ -63,10 +63,10 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> N
     lines = capsys.readouterr().err.splitlines()
     assert [" left " in line for line in lines] == [False, False, False, True]
     report(shown, 1, mfu=0.4567, memory_gib=31.26)  # a GPU's use, where it is known
-    report(shown, 1, memory_gib=31.26)
+    report(shown, 1, memory_gib=31.26, grad_norm=1.256, tokens_per_second=1234.5)
     one, other = capsys.readouterr().err.splitlines()
     assert "  windows/s 12.3  mfu 0.46  GiB 31.3  left" in one
-    assert "  windows/s 12.3  GiB 31.3  left" in other
+    assert "  lr 1.23e-03  norm 1.26  tokens/s 1234  GiB 31.3  left" in other
     times = {0: "0s", 59.4: "59s", 60: "1m00s", 133: "2m13s", 3599.6: "1h00m", 7380: "2h03m"}
     for seconds, text in times.items():
         shown = Progress(13, done=0, chief=True, shown=[])

@@ -11,12 +11,14 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.tensor import DTensor
 
+from detalbert.engine import optim
 from detalbert.engine.handover import Handover
 from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
 from lm.gradients import accumulate, add_up, clip, evaluate
 from lm.layout import Layout, make_mesh
 from lm.model import build_causal_model
+from lm.samples import continue_greedily
 from tests.lm import ranks
 from tests.lm.ranks import CPU, Case, rows_of, start, tiny, whole, windows
 
@@ -31,7 +33,8 @@ class Job:
         self.layout = layout
         config = tiny("llama", tie_word_embeddings=tied)
         self.model = build_causal_model(config, make_mesh(layout, CPU), seed)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+        groups = optim.parameter_groups(self.model, 0.1, muon=True)
+        self.optimizer = optim.build_optimizer("muon", groups, 3e-3)
 
     def step(self, number: int) -> float:
         """The loss of a step, which it trains on."""
@@ -116,6 +119,11 @@ def validate(layout: Layout) -> tuple[torch.Tensor, int, int]:
     before = list(model.parameters())
     shares = [windows(9, size)[mine :: layout.data_ranks] for size in SIZES]
     sums = [evaluate(model, rows_of(share, 1), layout) for share in shares]
+    texts = [windows(3, 1)[0][0][:5], windows(4, 1)[0][0][:9]]
+    texts = continue_greedily(model, texts, 6)
+    library = ranks.library_model(Case("llama"))
+    for text in texts:
+        assert torch.equal(text[-6:], library(text[None]).logits[0, -7:-1].argmax(1))
     assert model.training and all(isinstance(p, DTensor) for p in before)
     assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
     trial: Any = SimpleNamespace(context=SimpleNamespace(models=[model]))

@@ -24,10 +24,13 @@ from tests.same_bits import differences, of_checkpoint
 
 
 def test_a_run_learns_and_says_how_well(plain, tmp_path, capsys):
-    longer = settings(max_steps=60, validation_period=30, checkpoint_period=60)
+    longer = settings(max_steps=60, validation_period=30, checkpoint_period=60, samples=2)
     assert run(plain / "config.yaml", tmp_path / "out", *longer) == 0
     shown = capsys.readouterr().err
     assert "bits_per_byte" in shown and "windows of 32" in shown and "llama" in shown
+    assert "layout        replicate 1 x shard 1 x tensor 1" in shown and "tokens/s" in shown
+    samples = [line for line in shown.splitlines() if line.startswith('INFO: sample: "')]
+    assert len(samples) == 4 and len({line.split('" -> "')[0] for line in samples}) == 2
     best, first = metrics(tmp_path / "out")["best"], 5.77  # ln 320
     assert best["loss"] < 0.7 * first and best["perplexity"] < 0.2 * 320
     assert best["bits_per_byte"] < best["baseline_bits_per_byte"]

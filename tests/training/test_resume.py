@@ -24,7 +24,17 @@ from detalbert.squad import world
 from detalbert.training import master
 from detalbert.training.checkpoints import check_same_run, list_checkpoints, read_manifest
 from detalbert.training.folder import claim_folder
-from tests.conftest import NO_DROPOUT, ROOT, SOAK, TINY, Train, settings
+from tests.conftest import (
+    NO_DROPOUT,
+    ROOT,
+    SOAK,
+    TINY,
+    TINY_LM,
+    TINY_PRETRAINING,
+    Train,
+    settings,
+)
+from tests.engine.trials import config_file
 from tests.fakes.damage import rewrite
 from tests.fakes.hub import put
 from tests.fakes.no_models import PICKLES, plant
@@ -87,6 +97,16 @@ def test_cuts_of_other_encoders_end_in_the_uncut_bits(
             shutil.rmtree(newest(again))
         assert f"resumed at step {cut} of 18" in go_on(again)
         assert differences(tmp_path / "uncut", again) == []
+
+
+@pytest.mark.parametrize("config", [TINY_PRETRAINING, TINY_LM], ids=["encoder", "causal"])
+def test_a_cut_run_with_muon_ends_in_the_uncut_bits(
+    config: dict, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config_file(tmp_path, config, cache_dir, optimizer="muon")
+    assert run(path, tmp_path / "uncut") == 0
+    cut_and_go_on(path, tmp_path / "cut", monkeypatch, at=5)
+    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
 def test_two_slots_then_one_and_one_alone(
