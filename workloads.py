@@ -24,31 +24,19 @@ class WorkloadRow(NamedTuple):
     """A workload: the keys that select it, and where its parsers and its `Workload` are."""
 
     keys: str  # of `data:`, any one of which selects it
-    kind: str  # of `data.shards` that select it, as their index says
     parsers: str  # MODULE:NAME of its `Parsers`, in a module that imports no torch
     workload: str  # MODULE:NAME
-    corpus: str = ""  # MODULE:NAME of what writes its shards
+    kind: str = ""  # of `data.shards` that select it, as their index says
+    corpus: str = ""  # MODULE:NAME of what writes these
 
 
 DOCUMENTS, EXAMPLES = "documents", "examples"  # kinds of shards
+_LM = WorkloadRow("documents", "lm.hparams:PARSERS", "lm.trial:LANGUAGE_MODEL", DOCUMENTS)
+_PRETRAINING = WorkloadRow("text", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING")
 TABLE = (  # the first row that fits counts
-    WorkloadRow(
-        "documents",
-        DOCUMENTS,
-        "lm.hparams:PARSERS",
-        "lm.trial:LANGUAGE_MODEL",
-        "lm.data:write_corpus",
-    ),
-    WorkloadRow(
-        "text",
-        EXAMPLES,
-        "pretrain.hparams:PARSERS",
-        "pretrain.workload:PRETRAINING",
-        "pretrain.data:write_corpus",
-    ),
-    WorkloadRow(
-        "train validation", "", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"
-    ),
+    _LM._replace(corpus="lm.data:write_corpus"),
+    _PRETRAINING._replace(kind=EXAMPLES, corpus="pretrain.data:write_corpus"),
+    WorkloadRow("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
 )
 DATA_KEYS = [word for row in TABLE for word in row.keys.split()] + ["shards"]
 

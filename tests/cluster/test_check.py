@@ -230,11 +230,15 @@ def test_without_re2_the_pip_command_is_said(monkeypatch, capsys):
 def test_an_unknown_key_hides_no_mistake(tmp_path):
     """Nor does one mistake hide another."""
     config = experiment("smoke.yaml")
-    config["hyperparameters"] |= {"mine": 1, "epochs": "two", "seed": -1}
+    config["hyperparameters"] |= {"my_own": 1, "epochs": "two", "seed": -1}
     config["data"] |= {"max_train_examples": 0, "cache_di": "x"}
     kinds = {finding.key: finding.warning for finding in findings(tmp_path, config)}
     wrong = ["hyperparameters.epochs", "hyperparameters.seed", "data.max_train_examples"]
-    assert kinds == dict.fromkeys([*wrong, "data.cache_di"], False) | {"hyperparameters.mine": True}
+    assert kinds == dict.fromkeys([*wrong, "data.cache_di"], False) | {
+        "hyperparameters.my_own": True
+    }
+        "hyperparameters.my_own": True
+    }
 
 
 CASES = yaml.safe_load((ROOT / "tests" / "cluster" / "mistakes.yaml").read_text())

@@ -96,7 +96,7 @@ def test_transformers_gives_the_trials_logits(exported, tmp_path, cache_dir):
                 found = torch.cat([each.sop_logits for each in alone])
                 torch.testing.assert_close(found, order, rtol=0, atol=1e-5)
             compared += len(masked)
-    assert compared > 200 and float(masked.abs().max()) > 0.01
+    assert compared > 150 and float(masked.abs().max()) > 0.01
 
 
 def window(row: Any, begin: int, end: int) -> dict[str, torch.Tensor]:
