@@ -237,8 +237,6 @@ def test_an_unknown_key_hides_no_mistake(tmp_path):
     assert kinds == dict.fromkeys([*wrong, "data.cache_di"], False) | {
         "hyperparameters.my_own": True
     }
-        "hyperparameters.my_own": True
-    }
 
 
 CASES = yaml.safe_load((ROOT / "tests" / "cluster" / "mistakes.yaml").read_text())
