@@ -1,6 +1,5 @@
 """Documents of the parts of a source, one after another, none of them kept."""
 
-import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,7 @@ from detalbert.squad.rows import table_rows
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 not
 _ROWS = 1_000  # of a Parquet file, read at a time
+_CELL = 1 << 30  # characters of a table's cell
 _STREAMS = ("csv", "blank_line")  # only the file's start shows where a document begins
 
 
@@ -121,8 +121,7 @@ def _json_lines(part: Part, lines: Lines) -> Iterator[str]:
 
 
 def _table(part: Part, lines: Lines) -> Iterator[str]:
-    csv.field_size_limit(1 << 30)
-    for row in table_rows(part.address, (line for _, line in lines)):
+    for row in table_rows(part.address, (line for _, line in lines), _CELL):
         if part.text_key not in row:
             there = ", ".join(map(str, row))
             raise UserError(f"{part.address}: no column {part.text_key!r} (there: {there:.100})")

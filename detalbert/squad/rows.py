@@ -99,15 +99,17 @@ def _json_lines(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
 
 def _table(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
     """Yield the rows of a CSV file."""
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_CONTEXT + 1))
     with unicode_text(path) as file:
         for row in renamed(str(path), table_rows(str(path), file), columns):
             given: Row = {name: _cell(row[name]) for name in ("answer", "answers") if name in row}
             yield {**row, **given}
 
 
-def table_rows(where: str, lines: Iterator[str]) -> Iterator[Row]:
-    """Yield the rows of a table, the lines of which are separated by comma, semicolon or tab."""
+def table_rows(where: str, lines: Iterator[str], longest: int = MAX_CONTEXT + 1) -> Iterator[Row]:
+    """Yield the rows of a table, the lines of which are separated by comma, semicolon or tab.
+    `longest` are the characters of a cell, at most.
+    """
+    csv.field_size_limit(longest)
     header = next(lines, "").removeprefix("\ufeff")
     delimiter = max(",;\t", key=header.count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
