@@ -191,8 +191,9 @@ class Scores(pytorch.MetricReducer):
         }
         sources = zip(self.names, per_slot[0][0].tolist(), self.bytes_per_token, strict=False)
         for name, (loss, _, targets), size in sources if len(self.names) > 1 else ():
-            own = loss / max(targets, 1), loss / max(targets, 1) / math.log(2) / size
-            self.metrics |= {f"{k}_{name}": v for k, v in zip(BY_SOURCE, own, strict=True)}
+            if targets:  # a low cap may leave a small source no window
+                own = loss / targets, loss / targets / math.log(2) / size
+                self.metrics |= {f"{k}_{name}": v for k, v in zip(BY_SOURCE, own, strict=True)}
         return dict(self.metrics)  # what is reported is less
 
 

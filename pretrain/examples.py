@@ -3,7 +3,6 @@
 All depends only on (seed, epoch, number of the example), so any process can make any example.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -132,7 +131,7 @@ class ExampleOrder(TrainOrder):
         super().__init__(examples.lengths, global_batch_size, slots, seed)
         corpus, self.group = examples.corpus, group
         self.bounds, weights = tuple(corpus.bounds.tolist()), corpus.weights or [1.0]
-        self.mixture = Mixture(weights)
+        self.mixture, self.kept = Mixture(weights), dict[tuple[int, int], np.ndarray]()
         self.owners = np.array(corpus.sources if corpus.weights else [0] * len(corpus.shards))
         sizes = np.diff(corpus.bounds)
         self.sizes = np.bincount(self.owners, sizes, len(weights)).astype(np.int64)  # [S]
@@ -145,9 +144,20 @@ class ExampleOrder(TrainOrder):
         return [shards[i : i + self.group].tolist() for i in range(0, len(shards), self.group)]
 
     def permutation(self, epoch: int, source: int = 0) -> np.ndarray:
-        """Return all example numbers of a source in the order of its `epoch`, int64 [E]."""
-        groups = tuple(map(tuple, self.groups(epoch, source)))
-        return _permutation(self._seed(source), epoch, self.bounds, groups)
+        """Return all example numbers of a source in the order of its `epoch`, int64 [E]. Those of
+        two epochs of each source are kept: a step may need both.
+        """
+        if (source, epoch) not in self.kept:
+            others = ((s, e) for s, e in self.kept if s != source or abs(e - epoch) == 1)
+            self.kept = {key: self.kept[key] for key in others}
+            rng = np.random.default_rng([self._seed(source), epoch])
+            shards = (
+                [np.arange(self.bounds[s], self.bounds[s + 1]) for s in group]
+                for group in self.groups(epoch, source)
+            )
+            parts = [rng.permutation(_join(some)) for some in shards]
+            self.kept[source, epoch] = np.concatenate(parts)
+        return self.kept[source, epoch]
 
     def _seed(self, source: int) -> int:
         return self.seed + (source << 64)
@@ -175,18 +185,6 @@ class ExampleOrder(TrainOrder):
         groups = [*self.groups(epoch, source), *self.groups(epoch + 1, source)]
         at = next(i for i, group in enumerate(groups) if shard in group)
         return groups[at] + groups[at + 1]
-
-
-@lru_cache(maxsize=16)  # two epochs of each source
-def _permutation(
-    seed: int, epoch: int, bounds: tuple[int, ...], groups: tuple[tuple[int, ...], ...]
-) -> np.ndarray:
-    rng = np.random.default_rng([seed, epoch])
-    parts = [
-        rng.permutation(_join([np.arange(bounds[s], bounds[s + 1]) for s in group]))
-        for group in groups
-    ]
-    return np.concatenate(parts)
 
 
 class ExampleRows(PackedRows):

@@ -163,8 +163,9 @@ class ScoreReducer(pytorch.MetricReducer):
         metrics = _scores([sums for _, sums in found], labels)
         names, owner = self.corpus.names, self.corpus.source_of
         for source, name in enumerate(names if len(names) > 1 else []):
-            own = _scores([sums for first, sums in found if owner(first) == source], labels)
-            metrics |= {f"{score}_{name}": own[score] for score in BY_SOURCE}
+            if rows := [sums for first, sums in found if owner(first) == source]:
+                own = _scores(rows, labels)  # a low cap may leave a small source no window
+                metrics |= {f"{score}_{name}": own[score] for score in BY_SOURCE}
         self.metrics = metrics
         return dict(metrics)  # what is reported is less
 

@@ -50,16 +50,22 @@ def fetch_tokenizer(data: CorpusConfig) -> Path:
     """
     assert data.shards is not None
     address = storage.join(data.shards, TOKENIZER)
+    lacking = UserError(
+        f"data.tokenizer: missing, and {address} is not there; name the shards' own"
+    )
     if not storage.is_remote(address):
         if not Path(address).is_dir():
-            raise UserError(f"data.tokenizer: {address}: not there; name the shards' tokenizer")
+            raise lacking
         return Path(address)
     key = read_index(data.shards)["tokenizer"]
     folder = Path(data.cache_dir) / f"tokenizer-{key[:24]}"
     with storage.writing(folder, "the tokenizer"), alone(folder):
         if not folder.is_dir():
+            files = storage.list_files(address, "data.shards")
+            if not files:
+                raise lacking
             with whole_folder(folder) as aside:
-                for file in storage.find_files(address, "data.shards", ("",)):
+                for file in files:
                     (aside / Path(file.address).name).write_bytes(storage.read_all(file.address))
     return folder
 

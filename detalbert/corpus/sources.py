@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from detalbert import hub
 from detalbert.atomic import write_json
-from detalbert.corpus import api_text, storage
+from detalbert.corpus import api_text, storage, streams
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import looks_like_path
 from detalbert.integrity import is_sealed, seal
@@ -116,7 +116,7 @@ def _file_part(file: storage.File, exact: bool, article: str, text_key: str) -> 
     packed = file.size if path.suffix in storage.CODECS else 0
     form = FORMS.get((path.with_suffix("") if packed else path).suffix, article)
     if form == "parquet":
-        with open_parquet(file.address, file.size) as table:
+        with open_parquet(file.address) as table:
             rows = table.metadata.num_rows
         unit = max(1, file.size // max(1, rows))
         return Part(form, file.address, rows, rows, 0, 0, exact, text_key, unit)
@@ -124,11 +124,11 @@ def _file_part(file: storage.File, exact: bool, article: str, text_key: str) -> 
     return Part(form, file.address, size, size, 0, packed, exact, text_key)
 
 
-def open_parquet(address: str, size: int = 0) -> pyarrow.parquet.ParquetFile:
-    """Return the table of a file of `size` bytes. Raises UserError if it is none."""
+def open_parquet(address: str) -> pyarrow.parquet.ParquetFile:
+    """Return the table of a file. Raises UserError if it is none."""
     said = f"{address}: not a Parquet file"
     with as_user_error(lambda error: UserError(f"{said} ({first_line(error)}); fix it")):
-        return pyarrow.parquet.ParquetFile(storage.open_file(address, size))
+        return pyarrow.parquet.ParquetFile(streams.open_file(address))
 
 
 def unpack_sizes(text: Text, folder: Path) -> list[Part]:
@@ -152,7 +152,7 @@ def unpack_sizes(text: Text, folder: Path) -> list[Part]:
 def _measure(parts: list[Part]) -> list[int]:
     def measure(part: Part) -> int:
         packed = part.packed
-        return sum(map(len, storage.unpack(part.address, packed))) if packed else part.size
+        return sum(map(len, streams.unpack(part.address, packed))) if packed else part.size
 
     with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
         sizes = threads.map(measure, parts)

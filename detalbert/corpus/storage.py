@@ -1,5 +1,4 @@
-"""Reads from this machine, from `s3://`, and from any other address that fsspec knows; compressed
-files as streams.
+"""Reads from this machine, from `s3://`, and from any other address that fsspec knows.
 
 S3 is read with boto3, which Determined installs. s3fs needs an aiobotocore that pins another
 botocore than Determined runs on, so the two cannot be installed together. Every read requests an
@@ -9,7 +8,6 @@ exact range, and resumes at the first missing byte after a failure.
 import contextlib
 import fnmatch
 import glob
-import io
 import logging
 import os
 import re
@@ -99,77 +97,6 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
         if failures >= TRIES:
             raise Unavailable(f"{address}: not read after {TRIES} tries: {reason}")
         time.sleep(min(5.0, 0.1 * 2**failures))
-
-
-def unpack(address: str, size: int) -> Iterator[bytes]:
-    """Yield the content of a compressed file of `size` bytes in blocks. Raises UserError if it is
-    damaged.
-    """
-    import pyarrow
-
-    packed = as_file(read(address, 0, size))
-    try:
-        with pyarrow.input_stream(packed, CODECS[os.path.splitext(address)[1]]) as file:
-            while block := file.read(BLOCK):
-                yield block
-    except OSError as error:
-        raise UserError(
-            f"{address}: damaged, or not what its name says: {first_line(error)}; copy it again"
-        ) from None
-
-
-def open_file(address: str, size: int = 0) -> Any:
-    """Return a file of `size` bytes, its content if it is compressed, for random access."""
-    if not size:
-        remote = is_remote(address)
-        size = find_files(address, address, ("",))[0].size if remote else os.path.getsize(address)
-    if address.endswith(tuple(CODECS)):
-        return io.BytesIO(b"".join(unpack(address, size)))
-    return io.BufferedReader(_Ranges(address, size), BLOCK)
-
-
-class _Ranges(io.RawIOBase):
-    """File interface to exact ranges of an address."""
-
-    def __init__(self, address: str, size: int) -> None:
-        self.address, self.size, self.at = address, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.at = offset + (0, self.at, self.size)[whence]
-        return self.at
-
-    def readinto(self, buffer: Any) -> int:
-        count = min(len(buffer), self.size - self.at)
-        buffer[:count] = b"".join(read(self.address, self.at, self.at + count))
-        self.at += count
-        return count
-
-
-def as_file(blocks: Iterator[bytes]) -> io.BufferedReader:
-    """Return `blocks` as a file. A line of any length is read in linear time."""
-    return io.BufferedReader(_Blocks(blocks), BLOCK)
-
-
-class _Blocks(io.RawIOBase):
-    """File interface to an iterator of blocks."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self.blocks, self.rest = blocks, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self.rest = self.rest or memoryview(next(self.blocks, b""))
-        count = min(len(buffer), len(self.rest))
-        buffer[:count], self.rest = self.rest[:count], self.rest[count:]
-        return count
 
 
 def read_all(address: str) -> bytes:

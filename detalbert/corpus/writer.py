@@ -100,6 +100,7 @@ def write_shards(
         with filelock.FileLock(folder / ".lock"):
             target.open()
             _check_same(folder, facts)
+            target.move([], PLAN)  # before any shard: so no other text's are added to these
             if target.remote is None:
                 remove_damaged(folder)
             if not (folder / INDEX).is_file() or output and _known(folder, found) != found:
@@ -264,4 +265,4 @@ def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[S
     read_index.cache_clear()
     tables = [path.name for path in folder.glob("*-lengths.npy")]
     tables += [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).iterdir()]
-    target.move(tables, PLAN, INDEX)
+    target.move(tables, INDEX)

@@ -234,14 +234,16 @@ def test_the_command_writes_to_s3_and_goes_on(
     upload, times = writer.Target.move, []
 
     def move(target: Any, names: list[str], *last: str) -> None:
-        times.append(names)
-        if len(times) == 3:
+        times.extend([names] if names else [])
+        if names and len(times) == 3:
             raise Unavailable("cut")
         upload(target, names, *last)
 
     monkeypatch.setattr(writer.Target, "move", move)
     command = [str(config), "--output", "s3://bucket/shards", "--workers", "1"]
     assert main(command) == 4 and "unavailable: cut" in capsys.readouterr().err
+    other = [*command, "--set", "data.shard_mib=0.02"]  # none of its shards are added to these
+    assert main(other) == 2 and "another text, tokenizer or length" in capsys.readouterr().err
     assert main(command) == 0 and main(command) == 0
     shown = capsys.readouterr().out
     assert "a document of plain text is a line" in shown

@@ -35,12 +35,13 @@ def test_a_run_learns_and_says_how_well(plain, tmp_path, capsys):
     assert best["loss"] < 0.7 * first and best["perplexity"] < 0.2 * 320
     assert best["bits_per_byte"] < best["baseline_bits_per_byte"]
     assert best["accuracy"] > 10
-    two: Any = SimpleNamespace(names=["a", "b"])
-    windows: Any = SimpleNamespace(shards=two, bytes_per_token=lambda: [1.0, 4.0, 2.0])
-    scores, sums = Scores(320, windows, counts=False), np.array([[6.0, 2.0, 2.0], [2.0, 0.0, 2.0]])
+    some: Any = SimpleNamespace(names=["a", "b", "none"])
+    windows: Any = SimpleNamespace(shards=some, bytes_per_token=lambda: [1.0, 4.0, 3.0, 2.0])
+    sums = np.array([[6.0, 2.0, 2.0], [2.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+    scores = Scores(320, windows, counts=False)
     found = scores.cross_slot_reduce([(sums, np.zeros(320))])
     assert found["loss"] == 2 and found["bits_per_byte"] == pytest.approx(2 / math.log(2) / 2)
-    assert (found["loss_a"], found["loss_b"]) == (3, 1)
+    assert (found["loss_a"], found["loss_b"]) == (3, 1) and "loss_none" not in found
     assert found["bits_per_byte_b"] == pytest.approx(1 / math.log(2) / 4)
     folder = newest(tmp_path / "out")
     assert json.loads((folder / "pretrained" / "config.json").read_text())["model_type"] == "llama"

@@ -96,12 +96,13 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
     sums = score_row(row, right, order, perfect)
     assert sums["mlm_hits"] == sums["tokens"] and sums["sop_hits"] == sums["pairs"] > 0
     assert sums["span_hits"] == sums["spans"] == asked.sum() > 2 and sums["span_loss"] < 1e-3
-    one: Any = SimpleNamespace(names=[""], source_of=lambda number: 0)
-    reducer = ScoreReducer(mlm.shape[1], one)
+    two: Any = SimpleNamespace(names=["a", "none"], source_of=lambda number: 0)
+    reducer = ScoreReducer(mlm.shape[1], two)
     reducer.reset()
     reducer.update(row, sums)
     found = reducer.cross_slot_reduce([reducer.per_slot_reduce()])
     assert {found[f"{part}_accuracy"] for part in ("mlm", "sop", "span")} == {100.0}
+    assert found["mlm_accuracy_a"] == 100.0 and "mlm_accuracy_none" not in found
     perfect[last[asked][0], 1] = -20.0  # both ends must be right
     assert score_row(row, right, order, perfect)["span_hits"] == asked.sum() - 1
     mlm, sop, _ = run(dummy_row(200, 96, torch.device("cpu")))  # of no labels
