@@ -82,7 +82,7 @@ def test_a_reference_answers_as_the_run(master: Any, local_run: LocalRun, tmp_pa
 def test_what_is_not_there(master: CheckpointMaster, monkeypatch: Any, capsys: Any) -> None:
     unknown, no_reference = "the master knows no such thing", "no such folder"
     cases = dict.fromkeys([BEST.replace("a", "d"), "trial:8", "experiment:9", "model:no"], unknown)
-    names = ["trial", "trial:x", "run:3", "trial:", BEST[:-1], f"x{BEST}", "runs/local"]
+    names = ["trial", "trial:x", "run:3", "trial:", BEST[:-1], f"x{BEST}", "runs/none"]
     cases |= dict.fromkeys(names, no_reference)
     for name, message in {**cases, BROKEN: "not fetched: "}.items():
         refused(["--model", name, "--question", "a", "--context", "b"], message, capsys)
