@@ -31,7 +31,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 log = logging.getLogger("detalbert.train")
 HERE = Path(__file__).resolve().parent
@@ -45,8 +45,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     config = "experiment config (default: configs/local.yaml)"
     parser.add_argument("--config", type=Path, default=HERE / "configs" / "local.yaml", help=config)
-    output = "folder of a local run (default: runs/local)"
-    parser.add_argument("--output-dir", type=Path, default=Path("runs/local"), help=output)
+    output = "folder of a local run, or s3://, gs://, az:// of its copy (default: runs/local)"
+    parser.add_argument("--output-dir", default="runs/local", metavar="DIR", help=output)
     key = "config key to set, e.g. hyperparameters.epochs=3 (repeatable)"
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
     parser.add_argument(
@@ -71,14 +71,15 @@ from determined import core, pytorch
 from detalbert import hub
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
-from detalbert.errors import Diverged, as_raised
+from detalbert.errors import as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint, read_manifest
 from detalbert.training.controller import loop_of
 from detalbert.training.length import choose_checkpoint
-from detalbert.training.local import process_group, trial_context
+from detalbert.training.local import process_group, together, trial_context
 from detalbert.training.metrics import RunMetrics
+from detalbert.training.output import Output
 from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
 from detalbert.training.workload import Training
 from workloads import choose
@@ -115,8 +116,8 @@ def main(argv: list[str] | None = None) -> int:
         except Exception as error:
             if (fault := as_raised(error)) is None:
                 raise
-            if isinstance(fault, Diverged) and os.environ.get("RANK", "0") != "0":
-                return fault.status  # rank 0 prints it
+            if fault.on_all_ranks and os.environ.get("RANK", "0") != "0":
+                return fault.status
             return fail("train.py", fault)
 
 
@@ -128,35 +129,54 @@ def run_locally(args: argparse.Namespace) -> int:
     experiment.check_sections(config)
     workload = choose(config, read=True)
     hparams = workload.read(config, experiment.single_values(config["hyperparameters"]))
+    output = Output(args.output_dir)
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
-        chief = distributed.rank == 0
-        if chief:
-            stack.enter_context(folder.claim_folder(args.output_dir))
-        checkpoint = find_checkpoint(args.resume, args.output_dir) if chief else None
-        if checkpoint := distributed.broadcast(checkpoint):
+        chief, leads = distributed.rank == 0, distributed.local_rank == 0
+        claim, resume = folder.claim_folder(output.folder), args.resume
+        together(distributed, lambda: stack.enter_context(claim), chief)
+        together(distributed, output.fetch, leads)
+        found = together(distributed, lambda: find_checkpoint(resume, output.folder), chief)
+        if checkpoint := distributed.broadcast(found):
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
-        training = Training.load(workload, config, hparams, experiment.trial_seed(config))
-        if chief:
-            if checkpoint:
-                check_same_run(checkpoint, training.identity(), training.defaults(), config)
-                checkpoint = choose_checkpoint(checkpoint, training, args.output_dir)
-            if args.resume == "never":
-                folder.set_aside(args.output_dir)
-            folder.write_config(args.output_dir, training.config)
-        # The other ranks wait for the checks where a signal ends them.
-        checkpoint = distributed.broadcast(checkpoint)
-        return train_locally(training, distributed, args.output_dir, checkpoint)
+        parts = workload, config, hparams, experiment.trial_seed(config)
+        training: Training = together(distributed, lambda: Training.load(*parts))
+        start = output, training, config, checkpoint, resume
+        chosen = together(distributed, lambda: begin_output(*start), chief)
+        if checkpoint := distributed.broadcast(chosen):
+            together(distributed, lambda: output.fill(checkpoint), leads)
+        return train_locally(training, distributed, output, checkpoint)
+
+
+def begin_output(
+    output: Output,
+    training: Training,
+    config: dict[str, Any],
+    checkpoint: Path | None,
+    resume: str,
+) -> Path | None:
+    """Prepare the output folder for a start; return the checkpoint to resume from. Rank 0 only."""
+    if checkpoint:
+        check_same_run(checkpoint, training.identity(), training.defaults(), config)
+        checkpoint = choose_checkpoint(checkpoint, training, output)
+    if resume == "never":
+        output.refuse_to_start_over()
+        folder.set_aside(output.folder)
+    folder.write_config(output.folder, training.config)
+    return checkpoint
 
 
 def train_locally(
-    training: Training, distributed: core.DistributedContext, output: Path, checkpoint: Path | None
+    training: Training,
+    distributed: core.DistributedContext,
+    output: Output,
+    checkpoint: Path | None,
 ) -> int:
     """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop; return the
     exit status.
     """
     chief, config = distributed.rank == 0, training.config
-    metrics = RunMetrics(output, config["searcher"])
+    metrics = RunMetrics(output.folder, config["searcher"])
     done = read_manifest(checkpoint)["steps"] if checkpoint else 0
     if checkpoint and chief:
         metrics.restore(checkpoint)
@@ -165,12 +185,12 @@ def train_locally(
     resumed = str(checkpoint) if checkpoint else None
     with (
         contextlib.closing(metrics),
-        trial_context(distributed, metrics, stops, *facts) as context,
+        trial_context(distributed, metrics, stops, *facts, output.sync) as context,
     ):
         metrics.loop = loop = loop_of(training)(training, context, stops, resumed, False)
         parameters = sum(p.numel() for p in loop.trial.model.parameters())
         if chief and done < loop.trial.steps:
-            preflight.check_checkpoints(output, parameters)
+            preflight.check_checkpoints(output.folder, parameters)
         loop.begin = stops.take_signals  # till then a signal ends the run: nothing is lost
         loop.run()
         assert loop.state is not None
@@ -178,6 +198,7 @@ def train_locally(
     if not chief:
         return 0
     conclude(training, metrics, done)
+    output.sync()
     complete = done == training.hparams.max_steps or loop.trial.early.reached
     return stops.status if stops.reason and not complete else 0
 
