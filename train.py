@@ -49,6 +49,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output-dir", default="runs/local", metavar="DIR", help=output)
     key = "config key to set, e.g. hyperparameters.epochs=3 (repeatable)"
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
+    draw = "draw number N of a random search: a value for each search range of the config"
+    parser.add_argument("--draw", type=int, metavar="N", help=draw)
     parser.add_argument(
         "--resume",
         default="auto",
@@ -81,6 +83,7 @@ from detalbert.training.local import process_group, together, trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.output import Output
 from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
+from detalbert.training.scheduler import say_scheduler
 from detalbert.training.workload import Training
 from workloads import choose
 
@@ -128,18 +131,21 @@ def run_locally(args: argparse.Namespace) -> int:
     config = experiment.load(args.config, args.set)
     experiment.check_sections(config)
     workload = choose(config, read=True)
-    hparams = workload.read(config, experiment.single_values(config["hyperparameters"]))
+    ranges, seed = config["hyperparameters"], experiment.trial_seed(config)
+    hparams = workload.read(config, experiment.single_values(ranges, seed, args.draw))
     output = Output(args.output_dir)
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
         chief, leads = distributed.rank == 0, distributed.local_rank == 0
+        if chief:
+            say_scheduler()
         claim, resume = folder.claim_folder(output.folder), args.resume
         together(distributed, lambda: stack.enter_context(claim), chief)
         together(distributed, output.fetch, leads)
         found = together(distributed, lambda: find_checkpoint(resume, output.folder), chief)
         if checkpoint := distributed.broadcast(found):
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
-        parts = workload, config, hparams, experiment.trial_seed(config)
+        parts = workload, config, hparams, seed
         training: Training = together(distributed, lambda: Training.load(*parts))
         start = output, training, config, checkpoint, resume
         chosen = together(distributed, lambda: begin_output(*start), chief)
@@ -197,16 +203,16 @@ def train_locally(
         done = loop.state.batches_trained
     if not chief:
         return 0
-    conclude(training, metrics, done)
+    if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
+        metrics.write_metrics()
     output.sync()
+    conclude(training, metrics, done)
     complete = done == training.hparams.max_steps or loop.trial.early.reached
     return stops.status if stops.reason and not complete else 0
 
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     """Log how the run ended after `done` steps, and its best scores. Rank 0 only."""
-    if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
-        metrics.write_metrics()
     if done < cast(int, training.hparams.max_steps) and not metrics.loop.trial.early.reached:
         log.info("stopped after step %d; run the same command again to go on", done)
         return

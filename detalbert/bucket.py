@@ -62,11 +62,16 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
         reason = first_line(error.__cause__ or error)
         raise UserError(f"{address}: no access ({reason}); see the credentials") from None
     except Exception as error:  # of classes of each client's own
-        answer = getattr(error, "response", None) or {}
-        status = isinstance(answer, dict) and answer.get("ResponseMetadata", {})["HTTPStatusCode"]
-        status = status or getattr(error, "status_code", None) or getattr(error, "code", None)
-        mine = isinstance(error, ValueError | ImportError) or status in range(400, 500)
+        mine = isinstance(error, ValueError | ImportError) or _status(error) in range(400, 500)
         raise (UserError if mine else Unavailable)(f"{address}: {first_line(error)}") from None
+
+
+def _status(error: Any) -> int | None:
+    """Return the HTTP status in an error of boto3, Google's or Azure's client."""
+    answer = getattr(error, "response", None)
+    facts = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    status = getattr(error, "status_code", getattr(error, "code", None))
+    return facts.get("HTTPStatusCode", status)
 
 
 def _manager(kind: str, bucket: str) -> Any:

@@ -7,6 +7,7 @@ again, 2 does not (the table: docs/layout.md, Exit status). A killed rank gives 
 number. All of torchrun's flags hold.
 """
 
+import os
 import sys
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -16,6 +17,7 @@ from torch.distributed.run import get_args_parser, run
 
 def main(argv: list[str]) -> int:
     """Run the ranks; return the exit status."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun, which would say so in four lines
     try:
         run(get_args_parser().parse_args(argv))
     except ChildFailedError as error:

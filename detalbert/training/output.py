@@ -7,7 +7,12 @@ from pathlib import Path
 from detalbert import bucket
 from detalbert.atomic import alone
 from detalbert.errors import UserError
-from detalbert.training.checkpoints import MANIFEST, find_fault, list_checkpoints
+from detalbert.training.checkpoints import (
+    MANIFEST,
+    find_fault,
+    list_checkpoints,
+    read_manifest,
+)
 from detalbert.waiting import waiting
 
 FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")  # of a run's folder
@@ -65,16 +70,16 @@ class Output:
         if self.address is None:
             return
         found = {path.name: path for _, path in list_checkpoints(self.folder / "checkpoints")}
-        with waiting(f"uploading to {self.address}"):
-            for name in sorted(found.keys() - self.kept):
-                files = (f for f in found[name].rglob("*") if f.is_file() and f.name != MANIFEST)
-                names = [file.relative_to(found[name]).as_posix() for file in files]
-                for part in (names, [MANIFEST]):
-                    bucket.upload(found[name], f"{self.address}/checkpoints/{name}", part)
-            for name in sorted(self.kept - found.keys()):
-                bucket.remove(f"{self.address}/checkpoints/{name}")
-            self.kept = set(found)
-            events = self.folder.glob("tensorboard/*")
-            beside = [path for path in map(self.folder.joinpath, FILES) if path.is_file()]
-            names = [path.relative_to(self.folder).as_posix() for path in (*beside, *events)]
-            bucket.upload(self.folder, self.address, names)
+        for name in sorted(found.keys() - self.kept):
+            place = f"{self.address}/checkpoints/{name}"
+            files = read_manifest(found[name])["files"]
+            with waiting(f"uploading {place}"):
+                bucket.upload(found[name], place, files)
+                bucket.upload(found[name], place, [MANIFEST])
+        for name in sorted(self.kept - found.keys()):
+            bucket.remove(f"{self.address}/checkpoints/{name}")
+        self.kept = set(found)
+        beside = (self.folder / name for name in FILES)
+        files = [*filter(Path.is_file, beside), *self.folder.glob("tensorboard/*")]
+        names = [path.relative_to(self.folder).as_posix() for path in files]
+        bucket.upload(self.folder, self.address, names)
