@@ -26,7 +26,7 @@ def is_bucket(address: str) -> bool:
     return "://" in address
 
 
-def fetch(address: str, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
+def download(address: str, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
     """Download the files below `address` whose relative names are `wanted`, if there are any.
 
     Raises:
@@ -38,14 +38,14 @@ def fetch(address: str, folder: Path, wanted: Callable[[str], bool] = lambda nam
         manager.download(f"{path}/" if path else "", folder, wanted)
 
 
-def upload(folder: Path, address: str, names: Iterable[str]) -> None:
-    """Upload these files of `folder`; each appears whole. Raises as `fetch`."""
+def put(folder: Path, address: str, names: Iterable[str]) -> None:
+    """Upload these files of `folder`; each appears whole. Raises as `download`."""
     with _opened(address) as (manager, path):
         manager.upload(folder, path, set(names))
 
 
 def remove(address: str) -> None:
-    """Delete all files below `address`. Raises as `fetch`."""
+    """Delete all files below `address`. Raises as `download`."""
     with _opened(address) as (manager, path):
         manager.delete(f"{path}/", ["**/*"])
 

@@ -33,7 +33,7 @@ class Output:
 
     def fetch(self) -> None:
         """Make `folder` what the bucket has; local checkpoints that it lacks are removed. Once on
-        each machine. Raises as `bucket.fetch`.
+        each machine. Raises as `bucket.download`.
         """
         if self.address is None:
             return
@@ -44,7 +44,7 @@ class Output:
             return found is not None or name in FILES
 
         with waiting(f"fetching {self.address} into {self.folder}"), alone(self.folder):
-            bucket.fetch(self.address, self.folder, wanted)
+            bucket.download(self.address, self.folder, wanted)
             for _, path in reversed(list_checkpoints(self.folder / "checkpoints")):
                 if path.name not in self.kept:
                     shutil.rmtree(path)
@@ -57,7 +57,7 @@ class Output:
         for _ in range(TRIES if checkpoint.name in self.kept else 0):
             if find_fault(checkpoint) is None:
                 break
-            bucket.fetch(f"{self.address}/checkpoints/{checkpoint.name}", checkpoint)
+            bucket.download(f"{self.address}/checkpoints/{checkpoint.name}", checkpoint)
         return find_fault(checkpoint) is None
 
     def refuse_to_start_over(self) -> None:
@@ -74,12 +74,12 @@ class Output:
             place = f"{self.address}/checkpoints/{name}"
             files = read_manifest(found[name])["files"]
             with waiting(f"uploading {place}"):
-                bucket.upload(found[name], place, files)
-                bucket.upload(found[name], place, [MANIFEST])
+                bucket.put(found[name], place, files)
+                bucket.put(found[name], place, [MANIFEST])
         for name in sorted(self.kept - found.keys()):
             bucket.remove(f"{self.address}/checkpoints/{name}")
         self.kept = set(found)
         beside = (self.folder / name for name in FILES)
         files = [*filter(Path.is_file, beside), *self.folder.glob("tensorboard/*")]
         names = [path.relative_to(self.folder).as_posix() for path in files]
-        bucket.upload(self.folder, self.address, names)
+        bucket.put(self.folder, self.address, names)

@@ -1,4 +1,4 @@
-"""What started a local run, by its environment: Slurm, SkyPilot, dstack or torchrun alone."""
+"""Schedulers that started a local run, by its environment, and how long a stop may take there."""
 
 import logging
 import os
