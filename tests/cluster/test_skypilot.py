@@ -1,4 +1,4 @@
-"""cluster/skypilot.yaml: by the planner, by the parsers that its commands meet, by SkyPilot itself."""
+"""cluster/skypilot.yaml: by the planner, by the parsers of its commands, and by SkyPilot itself."""
 
 import subprocess
 from typing import Any
