@@ -32,7 +32,7 @@ class Finding(NamedTuple):
     """One thing to fix: where it is, what is wrong and what to do about it.
 
     A finding is rejected by the master or harms the run. A warning is accepted and harmless: an old
-    key, or a custom of this package.
+    key, a custom of this package, or a key that only the fork accepts.
     """
 
     file: str
