@@ -71,9 +71,11 @@ class Master(NamedTuple):
         agents = mappings(self._ask("/api/v1/agents").get("agents"))
         config = self._ask("/api/v1/master/config").get("config")
         said, found = cluster_of(mapping(config)), {}
+        defaults = mapping(mapping(config).get("task_container_defaults"))
         for pool in raw:
             name = str(pool.get("name"))
-            image = said.pools[name].image if name in said.pools else None
+            # The fork keeps pools in its database, too; they take the master's defaults.
+            image = said.pools[name].image if name in said.pools else defaults.get("image")
             found[name] = _pool(name, pool, agents)._replace(image=image)
         default = next((p["name"] for p in raw if p.get("defaultComputePool")), "default")
         known = bool(config)

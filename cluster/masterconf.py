@@ -66,7 +66,8 @@ def _check_pool_names(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     manager = schema.mapping(config.get("resource_manager"))
     kind, pools = manager.get("type", "agent"), config.get("resource_pools")
     if pools == [] and kind in ("agent", "kubernetes"):
-        yield Finding(file, "resource_pools", "empty; name a pool, or leave the key out")
+        problem = "empty; name a pool, or leave the key out (only the fork takes it)"
+        yield Finding(file, "resource_pools", problem)
     mine = [pool.get("pool_name") for pool in _pools(config)]
     extra = schema.mappings(config.get("additional_resource_managers"))
     others = [pool for one in extra for pool in schema.mappings(one.get("resource_pools"))]

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,9 @@ SCHEMAS = Path(__file__).with_suffix("")
 # Keys under which null is a value; under any other, Determined treats it as absent.
 NULLS = {"type", "val", "agent_reconnect_wait", "launch_error_timeout", "max_agent_starting_period"}
 NULLS |= {"max_idle_agent_period", "operation_timeout_period"}
+# Keys of the fork (WU-CVGL/determined, 0.41 and 0.42), which 0.38.1 refuses.
+FORK = set("prefer_gpu_topology numa_packing shell_terminal session_cookie csrf".split())
+FORK |= {"trusted_proxies", "task_mapping_delay"}
 _TYPES = {
     "string": "text",
     "integer": "a whole number",
@@ -29,7 +32,7 @@ class Finding(NamedTuple):
     """One thing to fix: where it is, what is wrong and what to do about it.
 
     A finding is rejected by the master or harms the run. A warning is accepted and harmless: an old
-    key, or a custom of this package.
+    key, a custom of this package, or a key that only the fork accepts.
     """
 
     file: str
@@ -97,11 +100,9 @@ def _findings(file: str, error: Any) -> Iterator[Finding]:
     key, value, schema = dotted(error.absolute_path), error.instance, error.schema
     if error.validator == "additionalProperties":
         for name in [name for name in value if name not in schema["properties"]]:
-            hint = nearest(name, schema["properties"])
-            yield Finding(file, f"{key}.{name}".lstrip("."), f"unknown key; {hint}")
+            yield _unknown(file, f"{key}.{name}".lstrip("."), name, schema["properties"])
     elif "propertyNames" in error.absolute_schema_path:
-        hint = nearest(value, error.validator_value)
-        yield Finding(file, f"{key}.{value}", f"unknown key; {hint}")
+        yield _unknown(file, f"{key}.{value}", value, error.validator_value)
     elif error.validator == "required":
         for name in [name for name in error.validator_value if name not in value]:
             known = schema.get("properties", {}).get(name, {})
@@ -110,6 +111,13 @@ def _findings(file: str, error: Any) -> Iterator[Finding]:
             yield Finding(file, f"{key}.{name}", f"missing; {cure}")
     elif not isinstance(value, str) or not PLACEHOLDER.search(value):  # told as a placeholder
         yield Finding(file, key, _problem(error), warning=error.validator == "deprecationMessage")
+
+
+def _unknown(file: str, key: str, name: str, known: Iterable[str]) -> Finding:
+    if name in FORK:
+        said = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
+        return Finding(file, key, said, warning=True)
+    return Finding(file, key, f"unknown key; {nearest(name, known)}")
 
 
 def _problem(error: Any) -> str:

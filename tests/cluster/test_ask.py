@@ -51,8 +51,8 @@ class Replay:
         return 403, _error("not recorded, or not this user's to read")
 
 
-def _error(text: str) -> dict[str, Any]:
-    return {"error": {"code": 13, "reason": "Internal", "error": text}}
+def _error(text: str, code: int = 13, reason: str = "Internal") -> dict[str, Any]:
+    return {"error": {"code": code, "reason": reason, "error": text}}
 
 
 @pytest.fixture
@@ -137,6 +137,44 @@ def test_machines_that_the_master_starts(recorded: Any, master: Any, ask: Ask) -
     _, lines, _ = ask(config)
     assert not any("at most" in line for line in lines)
     assert any("pool cloud: 8 of your own machines" in line for line in lines)
+
+
+REFUSALS = (
+    '<config>.resources: additionalProperties "slots" not allowed',
+    "invalid experiment configuration: <config>.hyperparameters: unknown",
+    "managed experiments require entrypoint",
+)
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_the_forks_400_is_told_as_0_38_1s_500(text, recorded, master, ask) -> None:
+    """For a bad config; read in its source, not run: master/internal/core_experiment.go of 0.42."""
+    told = []
+    for status, body in ((500, _error(text)), (400, _error(text, 3, "InvalidArgument"))):
+        recorded[0] |= {"status": status, "response": body}
+        told.append(ask(recorded[0]["request"]["config"]))
+    assert told[0] == told[1] and told[0][0] == 2
+    (line,) = [line for line in told[1][1] if line.startswith("job: master: ")]
+    said = text.removeprefix("invalid experiment configuration: ")
+    assert line == f"job: master: refuses it: {said}"
+
+
+def test_the_forks_pools(recorded: Any, master: Any, ask: Ask) -> None:
+    """A pool of its database, which its config does not name, has the master's image; one that
+    this user may not use is a refusal. Read in its source, not run: docs/maintenance of 0.42."""
+    config = yaml.safe_load(recorded[0]["request"]["config"])
+    config["resources"] = {"slots_per_trial": 4, "resource_pool": "wide"}
+    defaults = {"image": {"cpu": "registry/a:1"}}
+    master.answer.say(
+        "master/config", {"config": {"task_container_defaults": defaults, "resource_pools": []}}
+    )
+    _, lines, _ = ask(config)
+    assert any(line.startswith("job: image registry/a:1; pool wide: 2 of") for line in lines)
+    assert not any("environment.image" in line for line in lines)
+    said = 'user "ada" may not use resource pool "wide": the pool is restricted; choose another'
+    recorded[0] |= {"status": 403, "response": _error(said, 7, "PermissionDenied")}
+    status, lines, _ = ask(recorded[0]["request"]["config"])
+    assert status == 2 and len([line for line in lines if said in line]) == 1
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,14 @@ def test_nothing_is_done_where_all_is_there(image, tmp_path):
     assert built.versions() == before
 
 
+@pytest.mark.parametrize(("version", "fits"), [("0.42.0", True), ("0.37.0", False)])
+def test_the_forks_harness_is_as_good(version, fits, image, tmp_path):
+    """As its 0.42 names it; read in its source, not run (.github/workflows/fork-release.yml)."""
+    done = hook(image(determined=version).python, tmp_path / "no-such-folder", fails=not fits)
+    refused = f"{version} is there and never replaced" in done.stderr
+    assert refused is not fits and bool(done.stderr) is not fits and done.stdout == ""
+
+
 def test_another_torch_stays_while_the_rest_is_installed(image, wheels):
     """And tokenizers that drop windows are replaced."""
     built = image(without=("tqdm", "torch-optimizer"), tokenizers="0.23.2")
