@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from detalbert.corpus import reader, storage
-from tests.fakes.s3 import Faults, moto_server
+from tests.fakes.s3 import bucket
 from tests.fakes.text import contexts
 
 
@@ -23,13 +22,7 @@ def corpus_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """(client, faults): moto behind a proxy that can spoil answers."""
-    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
-    for name, value in {**keys, "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    with moto_server() as moto, Faults(moto) as faults:
-        client = boto3.client("s3", endpoint_url=moto)
-        client.create_bucket(Bucket="bucket")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", faults.url)
+    with bucket(monkeypatch) as served:
         storage._s3.cache_clear()
         reader.read_index.cache_clear()
-        yield client, faults
+        yield served

@@ -89,7 +89,7 @@ def _handler(server: FakeServer) -> type:
         def do_GET(self) -> None:
             url = urllib.parse.urlsplit(self.path)
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            query = dict(urllib.parse.parse_qsl(url.query))
+            query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
             request = Request(self.command, url.path, query, body, self.headers)
             try:
                 status, answer, *headers = server.respond(request)

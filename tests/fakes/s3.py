@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
+import pytest
 import requests
 from moto.server import ThreadedMotoServer
 
@@ -14,7 +16,10 @@ from tests.fakes.http import FakeServer, Request
 
 
 class Faults(FakeServer):
-    """Passes requests on, and spoils each answer of a .bin and .txt in one of `kinds`."""
+    """Passes requests on, and spoils each answer about files in one of `kinds`."""
+
+    protocol = "HTTP/1.1"  # else a client waits a second before each upload
+    spoiled = (".bin", ".txt", "/state_dict.pth", "/manifest.json")
 
     def __init__(self, upstream: str) -> None:
         self.upstream, self.dice = upstream, random.Random(0)
@@ -23,14 +28,15 @@ class Faults(FakeServer):
         super().__init__()
 
     def respond(self, request: Request) -> tuple[int, bytes, dict[str, str]]:
-        kinds = self.kinds if ".bin" in request.path or ".txt" in request.path else []
+        kinds = self.kinds if any(name in request.path for name in self.spoiled) else []
         kind = self.dice.choice(kinds) if kinds else "fine"
         if kind != "fine":
             self.done[kind] += 1
         if kind == "500":
             return 500, b"", {}
         passed = {k: v for k, v in request.headers.items() if k.lower() != "host"}
-        answer = requests.get(self.upstream + request.path, request.query, headers=passed)
+        send = {"params": request.query, "data": request.body, "headers": passed}
+        answer = requests.request(request.method, self.upstream + request.path, **send)
         dropped = "content-length", "connection", "transfer-encoding"
         headers = {k: v for k, v in answer.headers.items() if k.lower() not in dropped}
         body = answer.content
@@ -47,6 +53,20 @@ def moto_server() -> Iterator[str]:
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@contextlib.contextmanager
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Faults]]:
+    """(client, faults): moto with a bucket, behind a proxy that AWS's clients are told of."""
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+    for name, value in {**keys, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    with moto_server() as moto, Faults(moto) as faults:
+        client = boto3.client("s3", endpoint_url=moto)
+        requests.post(f"{moto}/moto-api/reset")  # its state is the process's
+        client.create_bucket(Bucket="bucket")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", faults.url)
+        yield client, faults
 
 
 def upload(client: Any, folder: Path) -> None:

@@ -1,0 +1,127 @@
+"""A run whose output is in a bucket, and whose machine vanishes between two starts."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detalbert import bucket
+from detalbert.errors import Unavailable
+from detalbert.training.checkpoints import MANIFEST
+from tests.fakes.runs import change, refusal, run, steps_of, stop_after
+from tests.same_bits import differences
+
+ADDRESS = "s3://bucket/runs/1"
+KEPT = ("--set", "checkpoint_storage.save_trial_latest=2")
+PERIODS = {"max_steps": 14, "checkpoint_period": 4, "validation_period": 8, "reporting_period": 1}
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the run of `tiny_config` at ADDRESS has its folder."""
+    change(tiny_config, **PERIODS)
+    monkeypatch.chdir(tmp_path)
+    return Path("runs/s3/bucket/runs/1")
+
+
+def start(config: Path, monkeypatch: pytest.MonkeyPatch, until: int = 99) -> int:
+    with monkeypatch.context() as patch:
+        stop_after(patch, until)
+        return run(config, ADDRESS, *KEPT)
+
+
+def keys(client: Any, below: str = "runs/1/") -> set[str]:
+    found = client.list_objects_v2(Bucket="bucket", Prefix=below).get("Contents", [])
+    return {entry["Key"].removeprefix(below) for entry in found}
+
+
+def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
+    place: Path, s3: Any, tiny_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through answers that are refused, slow and cut; a run whose name begins alike is left out."""
+    client, faults = s3
+    assert run(tiny_config, "uncut", *KEPT) == 0
+    client.put_object(
+        Bucket="bucket", Key="runs/12/checkpoints/step-00000099/manifest.json", Body=""
+    )
+    faults.kinds = ["500", "slow", "truncated", *["fine"] * 5]
+    for until in (5, 9, 11):
+        assert start(tiny_config, monkeypatch, until) == 143
+        assert steps_of(place)[-1] == until
+        whole = [path.parent.name for path in place.glob("checkpoints/*/state_dict.pth")]
+        shutil.rmtree("runs")
+    assert whole == ["step-00000009", "step-00000011"]  # of those before, no weights were fetched
+    faults.kinds = []
+    assert start(tiny_config, monkeypatch) == 0
+    assert all(faults.done.values()), faults.done
+    assert differences(place, Path("uncut")) == []
+    files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    local = {name for name in files if name.startswith("checkpoints") or "/" not in name}
+    there = {name for name in keys(client) if not name.startswith("tensorboard")}
+    best = {name for name in there if name.split("/")[1:2] == ["step-00000008"]}
+    assert there - best == local - {".lock"} - best and len(keys(client, "runs/12/")) == 1
+
+
+def test_half_a_checkpoint_does_not_count(
+    place: Path, s3: Any, tiny_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The bucket fails in the middle of the second checkpoint; the next start is elsewhere."""
+    client, _ = s3
+    put, sent = bucket.put, []
+
+    def put_or_fail(folder: Path, address: str, names: Any) -> None:
+        sent.append(address)
+        if address.endswith("/step-00000008") and MANIFEST in names:
+            raise Unavailable("the bucket does not answer")
+        put(folder, address, names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket, "put", put_or_fail)
+        said = refusal(capsys, tiny_config, ADDRESS, *KEPT)
+    assert said == "train.py: unavailable: the bucket does not answer"
+    assert "checkpoints/step-00000008/state_dict.pth" in keys(client)
+    shutil.rmtree("runs")
+    assert start(tiny_config, monkeypatch, 5) == 143
+    assert steps_of(place) == [4, 6], sent
+    assert start(tiny_config, monkeypatch) == 0 and run(tiny_config, "uncut", *KEPT) == 0
+    assert differences(place, Path("uncut")) == []
+
+
+def test_of_a_damaged_checkpoint_the_one_before_it_is_used(
+    place: Path, s3: Any, tiny_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    client, _ = s3
+    assert start(tiny_config, monkeypatch, 7) == 143
+    key = "runs/1/checkpoints/step-00000007/state_dict.pth"
+    client.put_object(Bucket="bucket", Key=key, Body=b"cut")
+    shutil.rmtree("runs")
+    assert start(tiny_config, monkeypatch) == 0
+    said = capsys.readouterr().err
+    assert "step-00000007 is damaged (state_dict.pth" in said and "resumed at step 4 of" in said
+    assert run(tiny_config, "uncut", *KEPT) == 0 and differences(place, Path("uncut")) == []
+
+
+WRONG = {
+    "http://bucket/runs": "http://bucket/runs: give s3://BUCKET/PATH, gs://, az://, or a folder",
+    "s3://none/runs": "s3://none/runs: An error occurred (NoSuchBucket) ",
+    "az://box/runs": "az://box/runs: Either 'connection_string' or ",
+    "gs://box/runs": "gs://box/runs: no access (",
+}
+
+
+@pytest.mark.parametrize("address", WRONG)
+def test_a_wrong_address_is_one_line(
+    address: str, place: Path, s3: Any, tiny_config: Path, capsys: Any
+) -> None:
+    assert refusal(capsys, tiny_config, address).startswith(f"train.py: error: {WRONG[address]}")
+
+
+def test_a_run_in_a_bucket_is_not_started_over(
+    place: Path, s3: Any, tiny_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    before = start(tiny_config, monkeypatch, 5), keys(s3[0])
+    capsys.readouterr()
+    said = refusal(capsys, tiny_config, ADDRESS, "--resume", "never")
+    assert said.endswith(f"--resume never: {ADDRESS} has a run; give another --output-dir")
+    assert before == (143, keys(s3[0])) and steps_of(place)[-1] == 5
