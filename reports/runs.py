@@ -10,7 +10,7 @@ from reports.report import METHOD, Report, Table
 from reports.run import Run, read_runs
 
 SECTIONS = "hyperparameters", "data", "resources"  # of a config
-NARROW_KEYS = 6  # columns of them without --wide
+NARROW_KEYS = 4  # columns of them without --wide
 FORMATS = dict.fromkeys(("f1", "exact", "worked h", "windows/s"), NUMBER) | {"cost": DOLLARS}
 
 
@@ -29,18 +29,18 @@ def run(args: argparse.Namespace) -> Report:
         notes.append(f"{more} more config keys differ; --wide, --csv and --json have them")
     rows = pd.concat([facts, keys], axis=1).convert_dtypes()
     formats = dict.fromkeys(rows.select_dtypes("number"), "{:.6g}") | FORMATS
-    narrow = {"run": "run", "state": "state", "steps": "{steps}/{of}"}
-    for head in (*facts.columns[5:], *keys.columns[:NARROW_KEYS]):
+    narrow = {"run": "run", "steps\nstate": "{steps}/{of}\n{state}"}
+    narrow |= {"hours\nstarts": "{worked h}\n{starts}", "win-\ndows/s": "windows/s"}
+    for head in (*facts.columns[8:], *keys.columns[:NARROW_KEYS]):
         narrow[head.removeprefix("hyperparameters.").replace("_", "_\n")] = head
-    return Report("Scores", [Table("Runs, best first", rows, formats, narrow)], METHOD["runs"], notes)
+    return Report("Runs, best first", [Table("Runs", rows, formats, narrow)], METHOD["runs"], notes)
 
 
 def _rank(run: Run) -> tuple[bool, str, bool, float]:
     """Return a run's place: apart by metric, best first; runs without a config or score last."""
     searcher = run.config.get("searcher") or {}
     metric, sign = searcher.get("metric") or "", 1 if searcher.get("smaller_is_better", 1) else -1
-    score = run.best.get(metric)
-    return not metric, metric, score is None, sign * (score or 0)
+    return not metric, metric, run.best.get(metric) is None, sign * (run.best.get(metric) or 0)
 
 
 def _facts(run: Run, scores: list[str]) -> dict[str, object]:
@@ -50,6 +50,6 @@ def _facts(run: Run, scores: list[str]) -> dict[str, object]:
     early = patience and period and run.steps - (best or 0) >= patience * period
     state = "done" if limit and run.steps >= limit else "done early" if early else None
     row = {"run": run.name, "state": state, "steps": run.steps, "of": limit, "best at": best}
-    row |= {name: run.best.get(name) for name in scores} | {"worked h": run.worked}
-    row |= {"starts": 1 + sum((run.stops or {}).values()), "windows/s": run.throughput}
+    row |= {"worked h": run.worked, "starts": 1 + sum((run.stops or {}).values())}
+    row |= {"windows/s": run.throughput} | {name: run.best.get(name) for name in scores}
     return row | ({"cost": run.cost} if run.cost else {})
