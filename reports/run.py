@@ -123,7 +123,7 @@ def read_runs(
         path, machine = (before, machine_of("--run", name, prices)) if at else (text, None)
         with tempfile.TemporaryDirectory() as copy:
             if remote := bucket.is_bucket(path):
-                bucket.fetch(path, Path(copy), lambda f: f.count("/") < 2 and f.endswith(FILES))
+                bucket.download(path, Path(copy), lambda f: f.count("/") < 2 and f.endswith(FILES))
             place = Path(copy if remote else path)
             inside = sorted(file.parent for file in place.glob("*/metrics.json"))
             one = not inside or (place / "metrics.json").exists()

@@ -4,13 +4,17 @@ import json
 import pathlib
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import boto3
 import pytest
 import yaml
 
+from detalbert import bucket
 from reports.__main__ import main
 from tests.conftest import ROOT
+from tests.fakes.s3 import moto_server
 from tests.reports.conftest import refused, report
 from tests.reports.test_cost import Terminal
 
@@ -30,7 +34,7 @@ def write(folder: pathlib.Path, best: Any, last: int = 20, metric: str = "f1", *
 
 @pytest.fixture
 def array(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A job array's runs: four of f1, three of loss, the last without a score, one that is broken."""
+    """A job array's runs: four of f1, three of loss (one without a score), a broken one."""
     runs = tmp_path / "runs"
     write(runs / "job_0", {"steps": 10, "f1": 70.5, "exact": 60.0}, lr_scale=0.5)
     write(runs / "job_1", {"steps": 20, "f1": 90.25}, lr_scale=1)
@@ -119,3 +123,41 @@ def test_a_path_without_a_run(capsys, array, path, said):
         (array / "nothing" / f"{n}" / "metrics.json").write_text('{"throughput": 1}')
     for command in ("runs", "cost"):
         assert said in refused(capsys, command, f"{array}/{path}")
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of moto, which has s3://bucket."""
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_MAX_ATTEMPTS": "1"}
+    for name, value in {**keys, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    with moto_server() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="bucket")
+        yield client
+
+
+def test_runs_in_a_bucket(capsys, monkeypatch, array, s3):
+    """The table of the folder; nothing else is downloaded; errors name the address."""
+    (array / "job_0" / "predictions.json").touch()
+    write(array / "job_0" / "previous-1", None)
+    for file in (file for file in array.glob("**/*") if file.is_file()):
+        s3.upload_file(str(file), "bucket", str(file.relative_to(array.parent)))
+    arrived, download = list[str](), bucket.download
+
+    def watched(address: str, folder: pathlib.Path, wanted: Any) -> None:
+        download(address, folder, wanted)
+        arrived.extend(str(file.relative_to(folder)) for file in folder.glob("**/*.*"))
+
+    monkeypatch.setattr(bucket, "download", watched)
+    there = json.dumps(listed(capsys, "s3://bucket/runs/"))
+    assert there.replace("s3://bucket/runs", str(array)) == json.dumps(listed(capsys, str(array)))
+    files = {f"job_{n}/{name}" for n in range(8) for name in ("config.yaml", "metrics.json")}
+    assert {*arrived} == files
+    (row,) = report(capsys, "cost", "s3://bucket/runs/job_0@g5.xlarge")["tables"][0]["rows"]
+    assert row["run"] == "s3://bucket/runs/job_0" and row["cost"] == pytest.approx(1.006 / 60)
+    for address in ("s3://bucket/runs/job_7", "s3://bucket/runs/job", "s3://other", "ftp://bucket"):
+        assert f" {address}" in refused(capsys, "runs", address)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert refused(capsys, "runs", "s3://bucket/runs").startswith("reports: unavailable: s3://")
