@@ -1,6 +1,6 @@
 """Cost of training, its scaling, a table of runs. What a run will cost: python -m cluster.plan.
 
-python -m reports runs runs/ s3://bucket/runs                   # scores, and what is set apart
+python -m reports runs runs/ s3://bucket/runs                   # best first; keys that differ
 python -m reports cost --published runs/squad@p3.2xlarge --html cost.html
 python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
 python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
