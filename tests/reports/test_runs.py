@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 from tests.fakes.s3 import moto_server
 from tests.reports.conftest import refused, report
 from tests.reports.test_cost import Terminal
+from tests.reports.test_faults import FAULTS
 
 SPEED = {"examples_per_second": 8.0, "training_seconds": 60.0, "training_windows": 480}
 
@@ -87,14 +88,11 @@ def test_a_terminal_shows_some_keys_and_counts_the_others(capsys, monkeypatch, t
     assert "cost" in head and "hyperparameters.scale_of_part_5" in head
 
 
-def test_a_benchmark_has_its_throughput_alone(capsys):
+def test_cost_takes_runs_and_folders_of_them(capsys, array):
+    """As --run does; a run is that, whatever lies below it. `runs` takes what `cost` takes."""
     bench = ROOT / "benchmarks" / "results" / "step-h100.json"
     (row,) = listed(capsys, str(bench))["tables"][0]["rows"]
     assert row["windows/s"] > 100 and row["worked h"] is row["of"] is None
-
-
-def test_cost_takes_runs_and_folders_of_them(capsys, array):
-    """As --run does; a run is that, whatever lies below it."""
     (found,) = report(capsys, "cost", f"{array}/job_0@g5.xlarge")["tables"][:1]
     assert found["rows"][0]["cost"] == pytest.approx(1.006 / 60)
     write(array / "job_0" / "previous-1", None)
@@ -104,23 +102,12 @@ def test_cost_takes_runs_and_folders_of_them(capsys, array):
     assert one["run"] == f"{array}/job_0" and len(others) == 7
 
 
-@pytest.mark.parametrize(
-    "path, said",
-    [
-        ("job_9", "cannot read it (No such file or directory)"),
-        ("job_0/config.yaml", "no keys and values"),
-        ("job_7", "best: [] is not of type"),
-        ("job_8", "metrics.json: cannot read it"),  # it has not been validated yet
-        ("nothing", "metrics.json: throughput: "),  # nor can any below it be read
-        ("job_0@p3.2xlarg", "did you mean 'p3.2xlarge'?"),
-    ],
-)
+@pytest.mark.parametrize("path, said", FAULTS["runs"].items())
 def test_a_path_without_a_run(capsys, array, path, said):
-    (array / "job_8").mkdir()
-    (array / "job_8" / "config.yaml").write_text("{}")
+    (array / "job_7" / "metrics.json").rename(array / "job_7" / "half.json")
     for n in range(2):
-        (array / "nothing" / f"{n}").mkdir(parents=True)
-        (array / "nothing" / f"{n}" / "metrics.json").write_text('{"throughput": 1}')
+        (array / "broken" / f"{n}").mkdir(parents=True)
+        (array / "broken" / f"{n}" / "metrics.json").write_text('{"throughput": 1}')
     for command in ("runs", "cost"):
         assert said in refused(capsys, command, f"{array}/{path}")
 
