@@ -1,6 +1,7 @@
-"""Cost of training, and its scaling. What a run will cost: python -m cluster.plan.
+"""Cost of training, its scaling, a table of runs. What a run will cost: python -m cluster.plan.
 
-python -m reports cost --published --run runs/squad@p3.2xlarge --html cost.html
+python -m reports runs runs/ s3://bucket/runs                   # best first; keys that differ
+python -m reports cost --published runs/squad@p3.2xlarge --html cost.html
 python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
 python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
 python -m reports scaling --published --run fused=bench.json
@@ -20,7 +21,7 @@ from cluster.flags import Parser, number
 from detalbert.errors import UserError
 from detalbert.log import fail
 
-COMMANDS = {"cost": "what runs cost", "scaling": "efficiency over slots"}
+COMMANDS = {"cost": "what runs cost", "scaling": "efficiency over slots", "runs": "a table of runs"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for command, said in COMMANDS.items():
         each = commands.add_parser(command, help=said)
-        each.set_defaults(today=date.today())
+        each.set_defaults(today=date.today(), budget=None)
         form = each.add_mutually_exclusive_group()
         for group in ("form", "common", command):
             for flag, facts in flags[group].items():

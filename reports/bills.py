@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cluster.usage import Allocation, Entry, Experiment, Moment, Records, Trial
-from reports.runs import Run, data_name, model_name
+from reports.run import Run, data_name, model_name
 from reports.shares import HOUR, NOBODY, NUMBERS, UNHELD, machines
 
 SAVED = pd.Timedelta(minutes=1)  # before its end: a trial that is paused saves and leaves

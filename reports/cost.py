@@ -11,7 +11,7 @@ from cluster.usage import Records
 from detalbert.errors import UserError
 from reports import bills, planned, shares
 from reports.report import METHOD, Report, Table, frame
-from reports.runs import Run, machine_of, published_runs, read_run
+from reports.run import Run, machine_of, published_runs, read_runs
 
 COUNT, NUMBER, DOLLARS = "{}", "{:,.2f}", "${:,.2f}"
 COLUMNS = {  # head: attribute of a run, format
@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> Report:
     used = [find_price(known, instance).instance for instance in sorted(wanted) if instance]
     known, notes = live_prices.priced(args, known, used)
     runs, sums = published_runs(known) if args.published else [], None
-    runs += [read_run(text, known, args.windows) for text in args.run]
+    local, left_out = read_runs(args.run, known, args.windows)
+    runs, notes = runs + local, notes + left_out
     if found:
         spot = sorted({pool.instance for pool in found.pools.values() if pool.spot} & {*used})
         since = found.since or min((a.start for a in found.allocations), default=found.until)
@@ -95,7 +96,7 @@ def _report(
 ) -> Report:
     """Return the report; `sums` are the cluster's totals. UserError without runs or baseline."""
     if not runs:
-        raise UserError("cost: nothing to report; give --published, --run or --experiment")
+        raise UserError("cost: nothing to report; give RUN, --published or --experiment")
     named = {run.name: run for run in reversed(runs)}
     base = runs[0] if args.baseline is None else named.get(args.baseline)
     if base is None:

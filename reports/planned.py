@@ -11,7 +11,7 @@ from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price
 from cluster.usage import Experiment, Records
 from detalbert.errors import UserError
-from reports.runs import Run
+from reports.run import Run
 
 
 def with_plans(

@@ -26,7 +26,7 @@ ENDLESS = 100_000  # columns of what is no terminal: no line is folded
 class Table(NamedTuple):
     """Numbers in a frame, and the format of each column; a column without a format is text.
 
-    `narrow` is what --wide changes, from head to what stands in a cell: "{EM}\n{F1}".
+    `narrow` is what --wide changes, from head to a column, or to a cell's text: "{EM}\n{F1}".
     """
 
     title: str
@@ -55,8 +55,8 @@ class Table(NamedTuple):
 
     def narrowed(self) -> list[dict[str, str]]:
         """Return the rows without --wide, and without the $ that a head has."""
-        cells = self.narrow.items()
-        return [{h: _short(cell.format_map(row), h) for h, cell in cells} for row in self.shown()]
+        cells, rows = self.narrow.items(), self.shown()
+        return [{h: _short(row.get(c) or c.format_map(row), h) for h, c in cells} for row in rows]
 
 
 def _short(text: str, head: str) -> str:

@@ -1,237 +1,55 @@
-"""One run of a workload, from any source: published runs, an output directory, a benchmark."""
+"""The command `runs`: scores of runs, best first, beside the config keys in which they differ."""
 
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from pathlib import Path, PurePosixPath
-from typing import Any
+import argparse
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
+import pandas as pd
 
-from cluster.machines import gpu_of
-from cluster.prices import Price, find_price
-from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
-from detalbert.errors import UserError, first_line
-from detalbert.settings.yaml_files import read_yaml
+from cluster.prices import load_prices
+from reports.cost import DOLLARS, NUMBER
+from reports.report import METHOD, Report, Table
+from reports.run import Run, read_runs
 
-SCHEMAS = read_yaml(Path(__file__).with_name("results.yaml"))
-SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
+SECTIONS = "hyperparameters", "data", "resources"  # of a config
+NARROW_KEYS = 4  # columns of them without --wide
+FORMATS = dict.fromkeys(("f1", "exact", "worked h", "windows/s"), NUMBER) | {"cost": DOLLARS}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """Facts that the reports show of a run; None: unknown. Costs are prices x machine-hours."""
-
-    name: str
-    hardware: str  # 8 x p3.16xlarge
-    slots: int
-    pool: str  # on demand, spot, or a cluster's pool
-    windows: float  # trained on and kept
-    hours: float  # from the first start to the last end, pauses included
-    worked: float | None = None  # hours in which machines were held; None: `hours`
-    lost_hours: float | None = None
-    throughput: float | None = None  # windows per second
-    stops: Mapping[str, int] | None = None  # interruptions by kind
-    rate: float | None = None  # dollars per hour of work, all machines
-    cost: float | None = None
-    low: float | None = None  # the cost at the lowest spot price seen,
-    high: float | None = None  # and at the highest
-    on_demand: float | None = None  # the same hours, on demand
-    stopped: float | None = None  # dollars of lost work, boots, idle machines and restarts
-    exact: float | None = None
-    f1: float | None = None
-    model: str | None = None
-    data: str | None = None
-    tokens: float | None = None  # of a window, padding left out
-    parts: Mapping[str, float] = field(default_factory=dict)  # dollars by what they paid for
-    plan: Mapping[str, str] = field(default_factory=dict)  # what cluster.plan said of it
-    notes: tuple[str, ...] = ()
-    running: bool = False
-    elsewhere: str = ""  # where it was measured, if not on its hardware
-
-    def unlike(self, base: "Run") -> str:
-        """Return why the two runs cannot be compared; empty if they can."""
-        if self is base:
-            return self.elsewhere
-        if not self.windows and self.model is None:
-            return "it trained nothing"
-        reasons = [f"{run.name} still runs" for run in (self, base) if run.running]
-        reasons += [run.elsewhere for run in (self, base) if run.elsewhere]
-        for what in ("model", "data"):
-            mine, its = getattr(self, what), getattr(base, what)
-            if mine != its:
-                reasons.append(f"another {what} ({mine or 'not known'}, not {its or 'known'})")
-        if abs(self.windows - base.windows) > SAME_WORK * base.windows:
-            reasons.append(f"other work ({self.windows:,.0f} windows, not {base.windows:,.0f})")
-        return "; ".join(dict.fromkeys(reasons))
+def run(args: argparse.Namespace) -> Report:
+    """Report scores, steps, hours and differing config keys of local runs."""
+    runs, notes = read_runs(args.run, load_prices(), None)
+    runs.sort(key=_rank)
+    names = dict.fromkeys((*(_rank(run)[1] for run in runs), "f1", "exact"))
+    scores = [name for name in names if any(name in run.best for run in runs)]
+    facts = pd.DataFrame([_facts(run, scores) for run in runs])
+    keys = pd.json_normalize([{name: run.config.get(name) for name in SECTIONS} for run in runs])
+    keys = keys.map(lambda value: str(value) if isinstance(value, list) else value)
+    known = keys[[bool(run.config) for run in runs]]
+    keys = keys.loc[:, known.nunique() + known.isna().any() > 1]
+    if (more := keys.shape[1] - NARROW_KEYS) > 0:
+        notes.append(f"{more} more config keys differ; --wide, --csv and --json have them")
+    rows = pd.concat([facts, keys], axis=1).convert_dtypes()
+    formats = dict.fromkeys(rows.select_dtypes("number"), "{:.6g}") | FORMATS
+    narrow = {"run": "run", "steps\nstate": "{steps}/{of}\n{state}"}
+    narrow |= {"hours\nstarts": "{worked h}\n{starts}", "win-\ndows/s": "windows/s"}
+    for head in (*facts.columns[8:], *keys.columns[:NARROW_KEYS]):
+        narrow[head.removeprefix("hyperparameters.").replace("_", "_\n")] = head
+    return Report("Runs, best first", [Table("Runs", rows, formats, narrow)], METHOD["runs"], notes)
 
 
-def model_name(name: object) -> str | None:
-    """Return a model's common name: albert/albert-xxlarge-v2 gives albert-xxlarge."""
-    return re.sub(r"-v\d+$", "", PurePosixPath(str(name)).name.lower()) if name else None
+def _rank(run: Run) -> tuple[bool, str, bool, float]:
+    """Return a run's place: apart by metric, best first; runs without a config or score last."""
+    searcher = run.config.get("searcher") or {}
+    metric, sign = searcher.get("metric") or "", 1 if searcher.get("smaller_is_better", 1) else -1
+    return not metric, metric, run.best.get(metric) is None, sign * (run.best.get(metric) or 0)
 
 
-def data_name(data: Mapping[str, object]) -> str | None:
-    """Return the name of the data; SQuAD 2.0 has two, and a file's first part is other data."""
-    train, first = data.get("train") or data.get("text"), data.get("max_train_examples")
-    if not isinstance(train, str):
-        return None
-    name = "SQuAD 2.0" if re.search(r"squad_v2$|train-v2\.0\.json$", train) else train
-    return f"{name}, first {first}" if first else name
-
-
-# Workloads of `python -m benchmarks step` whose throughput is in windows, and their data.
-TRAINING = {"finetuning": "SQuAD 2.0", "pretraining": "text"}
-
-
-def published_runs(prices: Mapping[str, Price]) -> list[Run]:
-    """Return the published fine-tuning runs, priced with `prices`."""
-    runs = []
-    for row in FINE_TUNING:
-        run = Run(
-            name=f"published, {row.slots} GPU" + ("s" if row.slots > 1 else ""),
-            hardware="", pool="", slots=row.slots, throughput=row.throughput, hours=row.hours,
-            windows=EPOCHS * WINDOWS, model=model_name(MODEL), data=TRAINING["finetuning"],
-            exact=row.exact, f1=row.f1,
-            notes=("no cost was published for it",) if row.slots == 8 else (),
-        )  # fmt: skip
-        price = find_price(prices, row.instance)
-        runs.append(_priced(run, {"training": row.hours}, price, row.spot))
-    return runs
-
-
-def read_run(text: str, prices: Mapping[str, Price], windows: float | None) -> Run:
-    """Read `PATH`, `PATH@INSTANCE` or `PATH@INSTANCE:spot`, an output directory or a JSON file.
-
-    `windows` is the work to which a benchmark's throughput is projected. Raises UserError if a file
-    cannot be read or is not of a training.
-    """
-    before, at, name = text.rpartition("@")
-    path, machine = (before, machine_of("--run", name, prices)) if at else (text, None)
-    file = Path(path) / "metrics.json" if Path(path).is_dir() else Path(path)
-    found = _read_json(file)
-    benchmark = isinstance(found, dict) and not found.keys().isdisjoint(("results", "stage"))
-    run, hours = _benchmark(path, file, found, windows) if benchmark else _local(path, file, found)
-    if machine is None:
-        return run
-    instance = machine[0].instance
-    run = replace(run, notes=(*run.notes, f"priced as if it had run on {instance}"))
-    gpu = gpu_of(instance)
-    if benchmark and not (gpu and re.search(rf"\b{gpu.name}\b", run.hardware)):
-        run = replace(run, elsewhere=f"measured on {run.hardware}, not {instance}")
-    return _priced(run, hours, *machine)
-
-
-def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price, bool]:
-    """Parse INSTANCE or INSTANCE:spot: return its price, and whether it is on spot."""
-    instance, _, market = text.partition(":")
-    if market not in ("", "spot", "on-demand"):
-        raise UserError(f"{flag} {text}: expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand")
-    return find_price(prices, instance), market == "spot"
-
-
-def _read_json(file: Path) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({key for key, _ in pairs}) < len(pairs):
-            raise UserError(f"{file}: a key is in it twice; keep one of the two")
-        return dict(pairs)
-
-    try:
-        text = file.read_text(encoding="utf-8")
-        return json.loads(text, parse_constant=str, object_pairs_hook=once)
-    except OSError as error:
-        wanted = "the directory of a finished run, or a benchmark's JSON"
-        said = f"cannot read it ({first_line(error)})"
-        raise UserError(f"{file}: {said}; give {wanted}") from None
-    except (ValueError, RecursionError):
-        said = "no keys and values; give what a run or a benchmark wrote"
-        raise UserError(f"{file}: {said}") from None
-
-
-def _check(file: Path, kind: str, content: Any) -> None:
-    """Raise UserError, naming file and key, unless `content` is as results.yaml describes it."""
-    error = best_match(Draft202012Validator(SCHEMAS[kind]).iter_errors(content))
-    if error is not None:
-        where = ".".join(map(str, error.absolute_path)) or "the file"
-        cure = "give what a run or a benchmark wrote, or run it anew"
-        said = error.message  # of a long value, the end says what is wrong
-        said = said if len(said) <= 150 else f"{said[:30]}...{said[-100:]}"
-        raise UserError(f"{file}: {where}: {said}; {cure}")
-
-
-def _local(path: str, file: Path, found: Any) -> tuple[Run, dict[str, float]]:
-    """Return a local run, and its hours by purpose."""
-    _check(file, "metrics", found)
-    best, last = (found.get(key) or {} for key in ("best", "last"))
-    speed, config_file = found["throughput"], file.parent / "config.yaml"
-    config = read_yaml(config_file) if config_file.exists() else {}
-    _check(config_file, "config", config)
-    names = "hyperparameters", "resources", "data"
-    hparams, resources, data = (config.get(name) or {} for name in names)
-    rate = speed["examples_per_second"]
-    steps = (last.get("steps") or 0) * (hparams.get("global_batch_size") or 0)
-    windows = steps or speed["training_windows"]
-    least = (speed["training_seconds"] + sum(speed.get("checkpoint_seconds") or [])) / 3600
-    worked, hours, starts, note = _hours(file, speed.get("starts"), least)
-    run = Run(
-        name=path, hardware="this machine", pool="local", hours=hours, worked=worked,
-        slots=int(resources.get("slots_per_trial") or 1), windows=windows, throughput=rate,
-        model=model_name(hparams.get("model")), data=data_name(data), notes=(note,),
-        tokens=(speed.get("tokens_per_second") or 0) / rate or None,
-        stops={"restarted": starts - 1} if starts > 1 else None,
-        exact=best.get("exact"), f1=best.get("f1"),
-    )  # fmt: skip
-    training = min(windows / rate / 3600, worked)
-    return run, {"training": training, "start-up, validation, checkpoints": worked - training}
-
-
-def _hours(file: Path, starts: Any, least: float) -> tuple[float, float, int, str]:
-    """Return hours of work and elapsed hours, both at least `least`, starts, and a note on them."""
-    if not starts:
-        return least, least, 1, "training and checkpoints of its last start; its times are unknown"
-    try:
-        times = [[datetime.fromisoformat(one[key]) for key in ("start", "end")] for one in starts]
-        worked = sum((end - start).total_seconds() for start, end in times)
-        whole = (times[-1][1] - times[0][0]).total_seconds()
-    except (TypeError, ValueError):  # TypeError: one with a time zone, and one without
-        said = f"{starts!r:.80} is not a list of start and end times"
-        raise UserError(f"{file}: throughput.starts: {said}") from None
-    note = f"{len(starts)} starts, start-up, validation and checkpoints counted"
-    return max(worked / 3600, least), max(whole / 3600, least), len(starts), note
-
-
-def _benchmark(
-    path: str, file: Path, found: Any, windows: float | None
-) -> tuple[Run, dict[str, float]]:
-    """Return a benchmark's run, and its hours by purpose."""
-    _check(file, "benchmark", found)
-    settings, device = (found.get(key) or {} for key in ("settings", "device"))
-    workload = settings.get("workload") or "finetuning"
-    if found.get("stage") != "step" or workload not in TRAINING:
-        said = f"{str(found.get('stage'))[:20]} {workload[:20]} is no training"
-        raise UserError(f"{file}: {said}; give a step of {' or '.join(TRAINING)}")
-    throughput = found["results"]["ours"]["windows_per_second"]["median"]
-    work = windows or EPOCHS * WINDOWS
-    run = Run(
-        name=path, pool="local", hours=work / throughput / 3600, throughput=throughput,
-        hardware=str(device.get("name") or "a machine not named"), windows=work,
-        slots=int(device.get("count") or 1), data=TRAINING[workload],
-        model=model_name(f"albert-{settings.get('shape')}"),
-        tokens=settings.get("tokens_per_window"),
-        notes=(f"a benchmark's throughput, projected to {work:,.0f} windows",),
-    )  # fmt: skip
-    return run, {"training": run.hours}
-
-
-def _priced(run: Run, hours: Mapping[str, float], price: Price, spot: bool) -> Run:
-    machines = 1 if run.slots <= price.slots else price.machines(run.slots)
-    worked = machines * sum(hours.values())
-    low, middle, high = price.spot_range() if spot else [price.on_demand] * 3
-    costs: dict[str, Any] = {"rate": machines * middle, "cost": worked * middle}
-    costs |= {"low": worked * low, "high": worked * high, "on_demand": worked * price.on_demand}
-    parts = {part: machines * middle * value for part, value in hours.items()}
-    hardware, pool = f"{machines} x {price.instance}", "spot" if spot else "on demand"
-    return replace(run, hardware=hardware, pool=pool, parts=parts, **costs)
+def _facts(run: Run, scores: list[str]) -> dict[str, object]:
+    """Return a run's columns but those of its config."""
+    keys, best = run.config.get("hyperparameters") or {}, run.best.get("steps")
+    limit, patience, period = map(keys.get, ("max_steps", "early_stopping", "validation_period"))
+    early = patience and period and run.steps - (best or 0) >= patience * period
+    state = "done" if limit and run.steps >= limit else "done early" if early else None
+    row = {"run": run.name, "state": state, "steps": run.steps, "of": limit, "best at": best}
+    row |= {"worked h": run.worked, "starts": 1 + sum((run.stops or {}).values())}
+    row |= {"windows/s": run.throughput} | {name: run.best.get(name) for name in scores}
+    return row | ({"cost": run.cost} if run.cost else {})

@@ -12,7 +12,7 @@ from cluster.published import FINE_TUNING, SERIES
 from detalbert.errors import UserError
 from reports import bills, shares
 from reports.report import METHOD, Report, Table
-from reports.runs import Run, read_run
+from reports.run import Run, read_runs
 
 UNIT = "windows/s over slots"
 FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
@@ -59,7 +59,7 @@ def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     known, runs, first = load_prices(args.prices), list[tuple[str, Run]](), dict[str, Run]()
     for text in args.run:
         label, path = text.split("=", 1) if "=" in text else (f"measured, {UNIT}", text)
-        runs.append((label, read_run(path, known, None)))
+        runs += [(label, run) for run in read_runs([path], known, None)[0]]
     if cluster := records.fetch_experiments(args):
         for run in bills.experiment_runs(cluster, shares.segments(cluster, known, {})):
             machine = run.hardware.partition(" x ")[2] or run.hardware

@@ -11,6 +11,7 @@ PROGRAM = "python - <<'END'\n"
 # What a command needs that a test does not have, by the words of the command and its comment.
 NEEDS = {
     "a cluster": r"^det |DET_MASTER|--experiment|--since|--as |trial:\d|experiment:\d",
+    "a bucket": r"(s3|gs|az)://",
     "a GPU": r"# .*\bGPUs?\b",
     "another checkout": r"^git |embedded\.pretrain",
     "an installation": r"^(\.venv/bin/)?pip |transformers serve|localhost:8000/v1/",
