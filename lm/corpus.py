@@ -1,4 +1,4 @@
-"""Token shards of a language model. Imports no torch: see detalbert/corpus/tokenizer.py."""
+"""Token shards of a language model. Imports no torch: see detalbert/corpus/writer.py."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.documents import DocumentKind
-from detalbert.corpus.tokenizer import find_tokenizer, load_in_child
-from detalbert.corpus.writer import write_shards
+from detalbert.corpus.learn_tokenizer import find_tokenizer
+from detalbert.corpus.writer import load_in_child, write_shards
 from detalbert.settings.text import DocumentsConfig
 
 

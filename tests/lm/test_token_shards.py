@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus import sources, tokenizer, writer
+from detalbert.corpus import learn_tokenizer, sources, writer
 from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.reader import Shards
 from detalbert.errors import UserError
@@ -152,7 +152,7 @@ def test_an_own_tokenizer_loses_nothing(tmp_path, monkeypatch):
     assert len(own) == 350 and own.eos_token == own.bos_token == "<|endoftext|>"
     assert load_tokenizer(data, named_tokenizer).name_or_path == own.name_or_path
     held_out: list[float] = []
-    monkeypatch.setattr(tokenizer, "own_tokenizer", lambda _, held, __: held_out.append(held))
+    monkeypatch.setattr(learn_tokenizer, "own_tokenizer", lambda _, held, __: held_out.append(held))
     for validation in (None, str(path)):
         load_tokenizer(dataclasses.replace(data, validation_documents=validation), Mock())
     assert held_out == [data.validation_fraction, 0.0]
