@@ -32,7 +32,7 @@ class WorkloadRow(NamedTuple):
 
 DOCUMENTS, EXAMPLES = "documents", "examples"  # kinds of shards
 _LM = WorkloadRow("documents", "lm.hparams:PARSERS", "lm.trial:LANGUAGE_MODEL", DOCUMENTS)
-_PRETRAINING = WorkloadRow("text", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING")
+_PRETRAINING = WorkloadRow("text", "pretrain.hparams:PARSERS", "pretrain.trial:PRETRAINING")
 TABLE = (  # the first row that fits counts
     _LM._replace(corpus="lm.corpus:write_corpus"),
     _PRETRAINING._replace(kind=EXAMPLES, corpus="pretrain.corpus:write_corpus"),
