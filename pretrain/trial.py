@@ -204,11 +204,7 @@ def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraini
     if hparams.model is not None:
         with as_user_error(partial(models.model_error, hparams.model)):
             model, _ = models.load_weights(kind, hparams.model)
-        if len(tokenizer) > model.config.vocab_size:
-            raise UserError(
-                f"data.tokenizer: it has {len(tokenizer)} pieces and the model of "
-                f"hyperparameters.model {model.config.vocab_size}; give the model's own"
-            )
+        models.check_vocabulary(model, tokenizer)
     else:
         config = models.config_from_keys(hparams.model_keys(), tokenizer)
         model = models.random_model(kind, config)
