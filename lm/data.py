@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.reader import Shards
-from detalbert.settings.text import DocumentsConfig, parse_documents_config
+from detalbert.settings.text import parse_documents_config
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
@@ -23,9 +23,19 @@ class LmText(NamedTuple):
 
     @classmethod
     def load(cls, values: dict[str, Any], hparams: Any) -> "LmText":
-        """Load `data:` of an experiment for its `hyperparameters:`; see `load_text`."""
+        """Load `data:` of an experiment for its `hyperparameters:`; write token shards if there are
+        none yet, once per machine. Raises UserError if text, tokenizer or shards are invalid or do
+        not match.
+        """
         data = parse_documents_config(values)
-        return load_text(data, hparams.max_seq_length, hparams.across_documents)
+        tokenizer = load_tokenizer(data, named_tokenizer)
+        address = data.shards or write_documents(data, tokenizer)
+        splits = []
+        for split in ("train", "validation"):
+            shards = Shards(address, split, data)
+            shards.check_tokenizer(tokenizer)
+            splits.append(LmWindows(shards, hparams.max_seq_length, hparams.across_documents))
+        return cls(tokenizer, splits[0], splits[1], data.shuffle_shards)
 
     def summary(self) -> DataSummary:
         splits = {"train": self.train, "validation": self.validation}
@@ -43,17 +53,3 @@ class LmText(NamedTuple):
             "data.shuffle_shards": self.shuffle_shards,
             **self.train.shards.weights_by_name(),
         }
-
-
-def load_text(data: DocumentsConfig, length: int, across_documents: bool = False) -> LmText:
-    """Load windows of `length` + 1 tokens; write token shards if there are none yet, once per
-    machine. Raises UserError if text, tokenizer or shards are invalid or do not match.
-    """
-    tokenizer = load_tokenizer(data, named_tokenizer)
-    address = data.shards or write_documents(data, tokenizer)
-    splits = []
-    for split in ("train", "validation"):
-        shards = Shards(address, split, data)
-        shards.check_tokenizer(tokenizer)
-        splits.append(LmWindows(shards, length, across_documents))
-    return LmText(tokenizer, splits[0], splits[1], data.shuffle_shards)
