@@ -31,7 +31,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 log = logging.getLogger("detalbert.train")
 HERE = Path(__file__).resolve().parent
@@ -45,10 +45,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     config = "experiment config (default: configs/local.yaml)"
     parser.add_argument("--config", type=Path, default=HERE / "configs" / "local.yaml", help=config)
-    output = "folder of a local run (default: runs/local)"
-    parser.add_argument("--output-dir", type=Path, default=Path("runs/local"), help=output)
+    output = "folder of a local run, or s3://, gs://, az:// of its copy (default: runs/local)"
+    parser.add_argument("--output-dir", default="runs/local", metavar="DIR", help=output)
     key = "config key to set, e.g. hyperparameters.epochs=3 (repeatable)"
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
+    draw = "draw number N of a random search: a value for each search range of the config"
+    parser.add_argument("--draw", type=int, metavar="N", help=draw)
     parser.add_argument(
         "--resume",
         default="auto",
@@ -71,15 +73,17 @@ from determined import core, pytorch
 from detalbert import hub
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
-from detalbert.errors import Diverged, as_raised
+from detalbert.errors import as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint, read_manifest
 from detalbert.training.controller import loop_of
 from detalbert.training.length import choose_checkpoint
-from detalbert.training.local import process_group, trial_context
+from detalbert.training.local import process_group, together, trial_context
 from detalbert.training.metrics import RunMetrics
+from detalbert.training.output import Output
 from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
+from detalbert.training.scheduler import say_scheduler
 from detalbert.training.workload import Training
 from workloads import choose
 
@@ -115,8 +119,8 @@ def main(argv: list[str] | None = None) -> int:
         except Exception as error:
             if (fault := as_raised(error)) is None:
                 raise
-            if isinstance(fault, Diverged) and os.environ.get("RANK", "0") != "0":
-                return fault.status  # rank 0 prints it
+            if fault.on_all_ranks and os.environ.get("RANK", "0") != "0":
+                return fault.status
             return fail("train.py", fault)
 
 
@@ -127,36 +131,58 @@ def run_locally(args: argparse.Namespace) -> int:
     config = experiment.load(args.config, args.set)
     experiment.check_sections(config)
     workload = choose(config, read=True)
-    hparams = workload.read(config, experiment.single_values(config["hyperparameters"]))
+    ranges, seed = config["hyperparameters"], experiment.trial_seed(config)
+    hparams = workload.read(config, experiment.single_values(ranges, seed, args.draw))
+    output = Output(args.output_dir)
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
-        chief = distributed.rank == 0
+        chief, leads = distributed.rank == 0, distributed.local_rank == 0
         if chief:
-            stack.enter_context(folder.claim_folder(args.output_dir))
-        checkpoint = find_checkpoint(args.resume, args.output_dir) if chief else None
-        if checkpoint := distributed.broadcast(checkpoint):
+            say_scheduler()
+        claim, resume = folder.claim_folder(output.folder), args.resume
+        together(distributed, lambda: stack.enter_context(claim), chief)
+        together(distributed, output.fetch, leads)
+        found = together(distributed, lambda: find_checkpoint(resume, output.folder), chief)
+        if checkpoint := distributed.broadcast(found):
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
-        training = Training.load(workload, config, hparams, experiment.trial_seed(config))
-        if chief:
-            if checkpoint:
-                check_same_run(checkpoint, training.identity(), training.defaults(), config)
-                checkpoint = choose_checkpoint(checkpoint, training, args.output_dir)
-            if args.resume == "never":
-                folder.set_aside(args.output_dir)
-            folder.write_config(args.output_dir, training.config)
-        # The other ranks wait for the checks where a signal ends them.
-        checkpoint = distributed.broadcast(checkpoint)
-        return train_locally(training, distributed, args.output_dir, checkpoint)
+        parts = workload, config, hparams, seed
+        training: Training = together(distributed, lambda: Training.load(*parts))
+        start = output, training, config, checkpoint, resume
+        chosen = together(distributed, lambda: begin_output(*start), chief)
+        if checkpoint := distributed.broadcast(chosen):
+            together(distributed, lambda: output.fill(checkpoint), leads)
+        return train_locally(training, distributed, output, checkpoint)
+
+
+def begin_output(
+    output: Output,
+    training: Training,
+    config: dict[str, Any],
+    checkpoint: Path | None,
+    resume: str,
+) -> Path | None:
+    """Prepare the output folder for a start; return the checkpoint to resume from. Rank 0 only."""
+    if checkpoint:
+        check_same_run(checkpoint, training.identity(), training.defaults(), config)
+        checkpoint = choose_checkpoint(checkpoint, training, output)
+    if resume == "never":
+        output.refuse_to_start_over()
+        folder.set_aside(output.folder)
+    folder.write_config(output.folder, training.config)
+    return checkpoint
 
 
 def train_locally(
-    training: Training, distributed: core.DistributedContext, output: Path, checkpoint: Path | None
+    training: Training,
+    distributed: core.DistributedContext,
+    output: Output,
+    checkpoint: Path | None,
 ) -> int:
     """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop; return the
     exit status.
     """
     chief, config = distributed.rank == 0, training.config
-    metrics = RunMetrics(output, config["searcher"])
+    metrics = RunMetrics(output.folder, config["searcher"])
     done = read_manifest(checkpoint)["steps"] if checkpoint else 0
     if checkpoint and chief:
         metrics.restore(checkpoint)
@@ -165,18 +191,21 @@ def train_locally(
     resumed = str(checkpoint) if checkpoint else None
     with (
         contextlib.closing(metrics),
-        trial_context(distributed, metrics, stops, *facts) as context,
+        trial_context(distributed, metrics, stops, *facts, output.sync) as context,
     ):
         metrics.loop = loop = loop_of(training)(training, context, stops, resumed, False)
         parameters = sum(p.numel() for p in loop.trial.model.parameters())
         if chief and done < loop.trial.steps:
-            preflight.check_checkpoints(output, parameters)
+            preflight.check_checkpoints(output.folder, parameters)
         loop.begin = stops.take_signals  # till then a signal ends the run: nothing is lost
         loop.run()
         assert loop.state is not None
         done = loop.state.batches_trained
     if not chief:
         return 0
+    if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
+        metrics.write_metrics()
+    output.sync()
     conclude(training, metrics, done)
     complete = done == training.hparams.max_steps or loop.trial.early.reached
     return stops.status if stops.reason and not complete else 0
@@ -184,8 +213,6 @@ def train_locally(
 
 def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
     """Log how the run ended after `done` steps, and its best scores. Rank 0 only."""
-    if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
-        metrics.write_metrics()
     if done < cast(int, training.hparams.max_steps) and not metrics.loop.trial.early.reached:
         log.info("stopped after step %d; run the same command again to go on", done)
         return

@@ -19,6 +19,7 @@ class UserError(Exception):
     """
 
     kind, status = "error", 2
+    on_all_ranks = False  # raised on all of them; rank 0 prints it
 
     def __init__(self, text: str) -> None:
         super().__init__(hide_logins(" ".join(text.splitlines())))
@@ -35,9 +36,9 @@ class Unavailable(UserError):
 
 
 class Diverged(UserError):
-    """Training has non-finite numbers; raised on all ranks at the same step, printed by rank 0."""
+    """Training has non-finite numbers; raised at the same step of all ranks."""
 
-    status = 1
+    status, on_all_ranks = 1, True
 
 
 def as_raised(error: BaseException | None) -> UserError | None:

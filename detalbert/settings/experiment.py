@@ -1,5 +1,6 @@
 """A Determined experiment config: loaded, changed by `--set`, its sections checked."""
 
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,17 +108,36 @@ def trial_seed(config: Mapping[str, Any]) -> int:
     return seed
 
 
-def single_values(hyperparameters: dict[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters with `{type: const, val: x}` unwrapped, for a run outside a search.
-    Raises UserError for a range, from which only a cluster's searcher can draw.
+def single_values(
+    hyperparameters: dict[str, Any], seed: int = 0, draw: int | None = None
+) -> dict[str, Any]:
+    """Return hyperparameters for a run outside a search: `{type: const, val: x}` unwrapped, and of
+    each search range the value of this `draw`, which is a function of (seed, draw, key).
+    Raises UserError for a range without a draw, or one that cannot be drawn from.
     """
     values = {}
     for key, value in hyperparameters.items():
         kind = value.get("type") if isinstance(value, dict) else None
         if kind in ("int", "double", "log", "categorical"):
-            raise UserError(
-                f"hyperparameters.{key}: a search range; a local run needs one value, "
-                f"--set hyperparameters.{key}=VALUE"
-            )
+            if draw is None:
+                raise UserError(
+                    f"hyperparameters.{key}: a search range; a local run needs one value, "
+                    f"--set hyperparameters.{key}=VALUE, or --draw N of a random search"
+                )
+            value = _drawn(f"hyperparameters.{key}", value, random.Random(f"{seed} {draw} {key}"))
         values[key] = value["val"] if kind == "const" else value
     return values
+
+
+def _drawn(key: str, facts: Mapping[str, Any], dice: random.Random) -> Any:
+    """Return a random value of a search range, uniform as a searcher's: of `log` the exponent."""
+    try:
+        if facts["type"] == "categorical":
+            return dice.choice(facts["vals"])
+        low, high = facts["minval"], facts["maxval"]
+        if facts["type"] == "int":
+            return dice.randint(low, high)
+        drawn = dice.uniform(low, high)
+        return drawn if facts["type"] == "double" else float(facts.get("base", 10) ** drawn)
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{key}: not a search range that can be drawn from: {error}") from None

@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from determined import core, pytorch
 
 from detalbert.determined_internals import set_step
+from detalbert.errors import Unavailable, UserError
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
@@ -69,6 +70,26 @@ def process_group() -> Iterator[core.DistributedContext]:
         torch.distributed.destroy_process_group()
 
 
+def together(
+    distributed: core.DistributedContext, work: Callable[[], Any], mine: bool = True
+) -> Any:
+    """Return what `work` returns, done if it is `mine`. A UserError of any rank is raised on all:
+    those of another machine would else wait for that rank for ever. Collective.
+    """
+    value, fault = None, None
+    try:
+        value = work() if mine else None
+    except UserError as error:
+        fault = error.status, str(error)
+    faults = [fault for fault in distributed.allgather(fault) if fault]
+    if faults:
+        status, text = faults[0]
+        common = (Unavailable if status == Unavailable.status else UserError)(text)
+        common.on_all_ranks = True
+        raise common
+    return value
+
+
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("", 0))
@@ -83,13 +104,14 @@ def trial_context(
     config: dict[str, Any],
     steps_completed: int,
     run: dict[str, Any],
+    stored: Callable[[], None] = lambda: None,
 ) -> Iterator[pytorch.PyTorchTrialContext]:
     """Yield the context of `determined.pytorch.init` on a cluster; rank 0 reports to `metrics`.
-    `run`: see LocalCheckpoints.
+    `run`, `stored`: see LocalCheckpoints.
     """
     pruning = config.get("checkpoint_storage") or {}
     core_context = core.Context(
-        checkpoint=LocalCheckpoints(distributed, metrics, run, pruning),
+        checkpoint=LocalCheckpoints(distributed, metrics, run, pruning, stored),
         distributed=distributed,
         preempt=stops,
         train=core.DummyTrainContext() if distributed.rank else metrics,

@@ -18,6 +18,7 @@ from detalbert.errors import first_line
 from detalbert.processes import STOP_SIGNALS, say
 from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
+from detalbert.training.scheduler import warn_of_a_long_stop
 
 log = logging.getLogger(__name__)
 SHORTEST = 5  # steps of a report after a start; fewer say more of the start than of the training
@@ -152,6 +153,7 @@ class LocalStops(core.DummyPreemptContext):
             if self.reason is None:
                 self.status = 128 + number
                 say(f"{name}: stopping after this step or validation")
+                warn_of_a_long_stop()
             self.request(name)
 
         for number in STOP_SIGNALS:

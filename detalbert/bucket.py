@@ -1,0 +1,81 @@
+"""Files of a local run in a bucket: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH.
+
+By the storage managers of Determined, which read the credentials as their clients do: AWS's
+environment and files, Google's application default, AZURE_STORAGE_CONNECTION_STRING.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from determined.common import storage
+from determined.errors import CheckpointNotFound, NoDirectStorageAccess
+
+from detalbert.errors import Unavailable, UserError, first_line
+
+_ADDRESS = re.compile(r"(s3|gs|az)://([^/]+)/*(.*?)/*$")
+
+
+def is_bucket(address: str) -> bool:
+    """Return whether `address` is one of a bucket; UserError if it is of another protocol."""
+    if "://" in address and not _ADDRESS.match(address):
+        raise UserError(f"{address}: give s3://BUCKET/PATH, gs://, az://, or a folder")
+    return "://" in address
+
+
+def download(address: str, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
+    """Download the files below `address` whose relative names are `wanted`, if there are any.
+
+    Raises:
+        UserError: the bucket does not exist, or refuses.
+        Unavailable: it does not answer.
+    """
+    with _opened(address) as (manager, path), contextlib.suppress(CheckpointNotFound):
+        # With a slash: managers take names for prefixes, and runs/1 is a prefix of runs/12.
+        manager.download(f"{path}/" if path else "", folder, wanted)
+
+
+def put(folder: Path, address: str, names: Iterable[str]) -> None:
+    """Upload these files of `folder`; each appears whole. Raises as `download`."""
+    with _opened(address) as (manager, path):
+        manager.upload(folder, path, set(names))
+
+
+def remove(address: str) -> None:
+    """Delete all files below `address`. Raises as `download`."""
+    with _opened(address) as (manager, path):
+        manager.delete(f"{path}/", ["**/*"])
+
+
+@contextlib.contextmanager
+def _opened(address: str) -> Iterator[tuple[Any, str]]:
+    """Yield the manager of a bucket, and the path in it; convert the errors of its client."""
+    ((kind, bucket, path),) = _ADDRESS.findall(address)
+    try:
+        yield _manager(kind, bucket), path
+    except CheckpointNotFound:
+        raise
+    except NoDirectStorageAccess as error:
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"{address}: no access ({reason}); see the credentials") from None
+    except Exception as error:  # of classes of each client's own
+        mine = isinstance(error, ValueError | ImportError) or _status(error) in range(400, 500)
+        raise (UserError if mine else Unavailable)(f"{address}: {first_line(error)}") from None
+
+
+def _status(error: Any) -> int | None:
+    """Return the HTTP status in an error of boto3, Google's or Azure's client."""
+    answer = getattr(error, "response", None)
+    facts = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    status = getattr(error, "status_code", getattr(error, "code", None))
+    return facts.get("HTTPStatusCode", status)
+
+
+def _manager(kind: str, bucket: str) -> Any:
+    if kind == "az":
+        login = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+        return storage.AzureStorageManager(bucket, connection_string=login)
+    return {"s3": storage.S3StorageManager, "gs": storage.GCSStorageManager}[kind](bucket)

@@ -1,0 +1,32 @@
+"""torchrun, whose exit status is that of its first failed rank, without a traceback of its own.
+
+python -m detalbert.torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
+
+Plain torchrun ends with 1 whatever happened. A scheduler has to know: 143 starts a stopped run
+again, 2 does not (the table: docs/layout.md, Exit status). A killed rank gives 128 + the signal's
+number. All of torchrun's flags hold.
+"""
+
+import os
+import sys
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import get_args_parser, run
+
+
+def main(argv: list[str]) -> int:
+    """Run the ranks; return the exit status."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun, which would say so in four lines
+    try:
+        run(get_args_parser().parse_args(argv))
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        return 128 - failure.exitcode if failure.exitcode < 0 else failure.exitcode
+    except SignalException as error:
+        return 128 + error.sigval
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""The output of a local run: a folder, and its copy in a bucket, if it is to outlive the disk."""
+
+import re
+import shutil
+from pathlib import Path
+
+from detalbert import bucket
+from detalbert.atomic import alone
+from detalbert.errors import UserError
+from detalbert.training.checkpoints import (
+    MANIFEST,
+    find_fault,
+    list_checkpoints,
+    read_manifest,
+)
+from detalbert.waiting import waiting
+
+FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")  # of a run's folder
+TRIES = 3  # to fetch a checkpoint whose files arrive damaged
+
+
+class Output:
+    """The folder of a run and, for `--output-dir s3://...`, its copy at that `address`.
+
+    A checkpoint's manifest is uploaded last: without it a checkpoint does not count. What a start
+    fetches is the newest checkpoint, and of the others their manifests, by which they are pruned.
+    """
+
+    def __init__(self, output: str) -> None:
+        self.address = output.rstrip("/") if bucket.is_bucket(output) else None
+        self.folder = Path("runs", *output.split("://")) if self.address else Path(output)
+        self.kept: set[str] = set()  # the checkpoints in the bucket
+
+    def fetch(self) -> None:
+        """Make `folder` what the bucket has; local checkpoints that it lacks are removed. Once on
+        each machine. Raises as `bucket.download`.
+        """
+        if self.address is None:
+            return
+
+        def wanted(name: str) -> bool:
+            if found := re.fullmatch(rf"checkpoints/(step-\d+)/{MANIFEST}", name):
+                self.kept.add(found[1])
+            return found is not None or name in FILES
+
+        with waiting(f"fetching {self.address} into {self.folder}"), alone(self.folder):
+            bucket.download(self.address, self.folder, wanted)
+            for _, path in reversed(list_checkpoints(self.folder / "checkpoints")):
+                if path.name not in self.kept:
+                    shutil.rmtree(path)
+            for name in sorted(self.kept, reverse=True):
+                if self.fill(self.folder / "checkpoints" / name):
+                    break
+
+    def fill(self, checkpoint: Path) -> bool:
+        """Fetch the files of a checkpoint that `folder` lacks; return whether it is complete."""
+        for _ in range(TRIES if checkpoint.name in self.kept else 0):
+            if find_fault(checkpoint) is None:
+                break
+            bucket.download(f"{self.address}/checkpoints/{checkpoint.name}", checkpoint)
+        return find_fault(checkpoint) is None
+
+    def refuse_to_start_over(self) -> None:
+        """Raise UserError if the bucket has a run, which --resume never cannot move aside."""
+        if self.kept:
+            raise UserError(f"--resume never: {self.address} has a run; give another --output-dir")
+
+    def sync(self) -> None:
+        """Make the bucket what `folder` has: called after each checkpoint, and at the end."""
+        if self.address is None:
+            return
+        found = {path.name: path for _, path in list_checkpoints(self.folder / "checkpoints")}
+        for name in sorted(found.keys() - self.kept):
+            place = f"{self.address}/checkpoints/{name}"
+            files = read_manifest(found[name])["files"]
+            with waiting(f"uploading {place}"):
+                bucket.put(found[name], place, files)
+                bucket.put(found[name], place, [MANIFEST])
+        for name in sorted(self.kept - found.keys()):
+            bucket.remove(f"{self.address}/checkpoints/{name}")
+        self.kept = set(found)
+        beside = (self.folder / name for name in FILES)
+        files = [*filter(Path.is_file, beside), *self.folder.glob("tensorboard/*")]
+        names = [path.relative_to(self.folder).as_posix() for path in files]
+        bucket.put(self.folder, self.address, names)
