@@ -17,8 +17,9 @@ from detalbert.corpus.storage import writing
 from detalbert.errors import UserError
 from detalbert.integrity import find_change, write_facts
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
+from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.sources import Source, open_source, read_examples
-from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
+from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.training.workload import DataSummary
 from detalbert.waiting import waiting

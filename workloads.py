@@ -27,15 +27,15 @@ class WorkloadRow(NamedTuple):
     parsers: str  # MODULE:NAME of its `Parsers`, in a module that imports no torch
     workload: str  # MODULE:NAME
     kind: str = ""  # of `data.shards` that select it, as their index says
-    corpus: str = ""  # MODULE:NAME of what writes these
+    corpus: str = ""  # MODULE:NAME of what writes these, in a module that imports no torch
 
 
 DOCUMENTS, EXAMPLES = "documents", "examples"  # kinds of shards
 _LM = WorkloadRow("documents", "lm.hparams:PARSERS", "lm.trial:LANGUAGE_MODEL", DOCUMENTS)
-_PRETRAINING = WorkloadRow("text", "pretrain.hparams:PARSERS", "pretrain.workload:PRETRAINING")
+_PRETRAINING = WorkloadRow("text", "pretrain.hparams:PARSERS", "pretrain.trial:PRETRAINING")
 TABLE = (  # the first row that fits counts
-    _LM._replace(corpus="lm.data:write_corpus"),
-    _PRETRAINING._replace(kind=EXAMPLES, corpus="pretrain.data:write_corpus"),
+    _LM._replace(corpus="lm.corpus:write_corpus"),
+    _PRETRAINING._replace(kind=EXAMPLES, corpus="pretrain.corpus:write_corpus"),
     WorkloadRow("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
 )
 DATA_KEYS = [word for row in TABLE for word in row.keys.split()] + ["shards"]

@@ -1,14 +1,9 @@
 """Counts the training windows of a SQuAD-shaped file, where no published count is known."""
 
-import os
-import socket
-import urllib.request
 from typing import Any
 
 from data import load_split, load_tokenizer, open_split
 from detalbert.settings.hparams import HParams, parse_data_config
-
-HUB = "huggingface.co"
 
 
 def count_windows(data: dict[str, Any], hparams: HParams) -> int:
@@ -16,11 +11,6 @@ def count_windows(data: dict[str, Any], hparams: HParams) -> int:
 
     Raises UserError if the file or the tokenizer cannot be read.
     """
-    if "HF_HUB_OFFLINE" not in os.environ and not urllib.request.getproxies():
-        try:
-            socket.create_connection((HUB, 443), timeout=5).close()
-        except OSError:
-            os.environ["HF_HUB_OFFLINE"] = "1"  # else its library tries for a minute, in 22 lines
     keys = parse_data_config(data)
     open_split(keys, "train")  # first: a missing file is told at once
     return load_split(keys, "train", load_tokenizer(keys, hparams), hparams).counts["windows"]

@@ -13,8 +13,9 @@ from cluster.schema import Finding, mapping
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import SectionError
+from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import Workload
-from lm.data import load_tokenizer
+from lm.corpus import load_tokenizer
 from lm.hparams import LmHParams, parse_documents_config
 from lm.layout import choose_layout, parse_layout
 from workloads import choose
@@ -138,7 +139,7 @@ def _read_text(job: Job) -> None:
     if "shards" in here and paths.keys() == here.keys():
         job.workload.load({**data, **here}, job.hparams)
     elif "tokenizer" in here and isinstance(job.hparams, LmHParams):
-        load_tokenizer(parse_documents_config({**data, **here}))
+        load_tokenizer(parse_documents_config({**data, **here}), named_tokenizer)
 
 
 def _check_on_pool(job: Job, pool: Pool) -> Iterator[Finding]:

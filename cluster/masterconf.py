@@ -164,9 +164,9 @@ def pools(config: dict[str, Any]) -> dict[str, Pool]:
         if slots == 0 and provider.get("cpu_slots_allowed"):
             slots = 1
         most = schema.whole(provider.get("max_instances", 5)) if provider else None
-        own = schema.mapping(raw.get("task_container_defaults"))
-        spot = provider.get("spot") is True or _preemptible(provider)
-        own = {**tasks, **own}
+        on_gcp = schema.mapping(provider.get("instance_type"))
+        spot = provider.get("spot") is True or on_gcp.get("preemptible") is True
+        own = tasks | schema.mapping(raw.get("task_container_defaults"))
         root = schema.whole(provider.get("root_volume_size")) or 200
         found[name] = Pool(
             name, slots, most, gpu, spot, kind, own.get("image"), None, root, not provider, own
@@ -192,7 +192,3 @@ def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
     slots = schema.whole(provider.get("instance_slots"))
     slots = DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind) if slots is None else slots)
     return kind, slots, gpu_of(kind)
-
-
-def _preemptible(provider: dict[str, Any]) -> bool:
-    return schema.mapping(provider.get("instance_type")).get("preemptible") is True

@@ -14,7 +14,6 @@ WINDOWS = 132_198
 KNOWN_WINDOWS = dict.fromkeys(("rajpurkar/squad_v2", "squad_v2", "train-v2.0.json"), WINDOWS)
 EPOCHS = 2
 VALIDATION_WINDOWS = 12_100  # of its dev-v2.0.json, from the ratio of windows to questions
-LENGTH = 384  # tokens of a window, padding included
 MODEL = "albert-xxlarge-v2"
 
 _SPEEDS = yaml.safe_load(_FILE.with_name("speeds.yaml").read_text(encoding="utf-8"))["rows"]

@@ -4,14 +4,12 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.documents import DocumentKind
-from detalbert.corpus.index import fetch_tokenizer
-from detalbert.corpus.learn_tokenizer import own_tokenizer
 from detalbert.corpus.reader import Shards
-from detalbert.corpus.writer import write_shards
-from detalbert.settings.text import DocumentsConfig, parse_documents_config
-from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
+from detalbert.settings.text import parse_documents_config
+from detalbert.squad.encoding import tokenizer_sum
+from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
+from lm.corpus import load_tokenizer, write_documents
 from lm.windows import LmWindows
 
 
@@ -25,9 +23,19 @@ class LmText(NamedTuple):
 
     @classmethod
     def load(cls, values: dict[str, Any], hparams: Any) -> "LmText":
-        """Load `data:` of an experiment for its `hyperparameters:`; see `load_text`."""
+        """Load `data:` of an experiment for its `hyperparameters:`; write token shards if there are
+        none yet, once per machine. Raises UserError if text, tokenizer or shards are invalid or do
+        not match.
+        """
         data = parse_documents_config(values)
-        return load_text(data, hparams.max_seq_length, hparams.across_documents)
+        tokenizer = load_tokenizer(data, named_tokenizer)
+        address = data.shards or write_documents(data, tokenizer)
+        splits = []
+        for split in ("train", "validation"):
+            shards = Shards(address, split, data)
+            shards.check_tokenizer(tokenizer)
+            splits.append(LmWindows(shards, hparams.max_seq_length, hparams.across_documents))
+        return cls(tokenizer, splits[0], splits[1], data.shuffle_shards)
 
     def summary(self) -> DataSummary:
         splits = {"train": self.train, "validation": self.validation}
@@ -45,45 +53,3 @@ class LmText(NamedTuple):
             "data.shuffle_shards": self.shuffle_shards,
             **self.train.shards.weights_by_name(),
         }
-
-
-def load_text(data: DocumentsConfig, length: int, across_documents: bool = False) -> LmText:
-    """Load windows of `length` + 1 tokens; write token shards if there are none yet, once per
-    machine. Raises UserError if text, tokenizer or shards are invalid or do not match.
-    """
-    tokenizer = load_tokenizer(data)
-    address = data.shards or write_documents(data, tokenizer)
-    splits = []
-    for split in ("train", "validation"):
-        shards = Shards(address, split, data)
-        shards.check_tokenizer(tokenizer)
-        splits.append(LmWindows(shards, length, across_documents))
-    return LmText(tokenizer, splits[0], splits[1], data.shuffle_shards)
-
-
-def load_tokenizer(data: DocumentsConfig) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of `data.tokenizer`, or one trained on the documents. Raises
-    UserError if it has no end-of-text token.
-    """
-    name = data.tokenizer or (data.shards and str(fetch_tokenizer(data)))
-    if name is None:
-        held_out = 0.0 if data.held_out else data.validation_fraction
-        return named_tokenizer(str(own_tokenizer(data, held_out)))
-    return named_tokenizer(name, "eos_token", kind="a causal language model")
-
-
-def write_documents(
-    data: DocumentsConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    output: str | None = None,
-    processes: int | None = None,
-) -> str:
-    """Write `data.documents` as shards for any length (`write_shards`); return where."""
-    return write_shards(data, tokenizer, DocumentKind(tokenizer.eos_token_id), output, processes)
-
-
-def write_corpus(
-    data: DocumentsConfig, hparams: Any, output: str | None, processes: int | None
-) -> str:
-    """Write the shards of an experiment's `data:`; return where they are."""
-    return write_documents(data, load_tokenizer(data), output, processes)

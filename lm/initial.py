@@ -26,7 +26,8 @@ from detalbert.hub import find_local
 from detalbert.integrity import check_model_folder
 
 Rules = dict[str, list[Callable[[Tensor, torch.Generator], None]]]
-_FILED_AS = {"lm_head.weight": "embed_out.weight"}  # GPT-NeoX, of the hub and as saved today
+# By model type: parameters that `save_pretrained`, and so the hub, files under other names.
+FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 _SINGLE = "model.safetensors"
 
 
@@ -110,9 +111,9 @@ def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
     folder = _folder(name)
     check_model_folder(folder)
     files = _files(folder, name)
-    prefix = f"{model.base_model_prefix}."
+    prefix, filed = f"{model.base_model_prefix}.", FILED_AS.get(model.config.model_type, {})
     for key, parameter in model.named_parameters(remove_duplicate=False):
-        names = key, key.removeprefix(prefix), _FILED_AS.get(key)
+        names = key, key.removeprefix(prefix), filed.get(key)
         found = next((name for name in names if name in files), None)
         if found is not None:
             _load_one(parameter, files[found], found, name)

@@ -13,9 +13,10 @@ from transformers import PretrainedConfig
 from detalbert.corpus import sources, storage
 from detalbert.engine.models import check_weights
 from detalbert.settings.text import DocumentsConfig, parse_documents_config
+from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training import preflight
 from detalbert.training.preflight import GIB
-from lm.data import load_tokenizer
+from lm.corpus import load_tokenizer
 from lm.hparams import LmHParams
 from lm.layout import choose_layout, parse_layout, split_memory
 from lm.model import causal_config, causal_sizes
@@ -70,7 +71,7 @@ def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
     if hparams.model is not None:
         check_weights(hparams.model, "*.safetensors")
     pieces = data.vocab_size  # a range stands for a tokenizer that is not trained yet
-    tokenizer: Any = load_tokenizer(data) if pieces is None else range(pieces)
+    tokenizer: Any = load_tokenizer(data, named_tokenizer) if pieces is None else range(pieces)
     return causal_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
 
 

@@ -7,15 +7,15 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.examples import ExampleKind
-from detalbert.corpus.index import fetch_tokenizer
-from detalbert.corpus.learn_tokenizer import own_tokenizer
 from detalbert.corpus.mixture import draw_windows
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_shards
 from detalbert.errors import UserError
-from detalbert.settings.text import TextConfig, parse_text_config
-from detalbert.squad.tokenizer import named_tokenizer, tokenizer_sum
+from detalbert.settings.text import parse_text_config
+from detalbert.squad.encoding import tokenizer_sum
+from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
+from pretrain.corpus import load_tokenizer
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import read_vocabulary
@@ -35,7 +35,7 @@ class PretrainText(NamedTuple):
         UserError if text, tokenizer or shards are invalid or do not match.
         """
         data = parse_text_config(config)
-        tokenizer = load_tokenizer(data, hparams)
+        tokenizer = load_tokenizer(data, hparams, named_tokenizer)
         kind = ExampleKind(hparams.max_seq_length)
         address = data.shards or write_shards(data, tokenizer, kind)
         vocabulary = read_vocabulary(tokenizer)
@@ -72,27 +72,6 @@ class PretrainText(NamedTuple):
     @property
     def _used(self) -> int:
         return sum(map(len, self.held_out))
-
-
-def write_corpus(
-    data: TextConfig, hparams: PretrainHParams, output: str | None, processes: int | None
-) -> str:
-    """Write the shards of an experiment's `data:`; return where they are."""
-    kind = ExampleKind(hparams.max_seq_length)
-    return write_shards(data, load_tokenizer(data, hparams), kind, output, processes)
-
-
-def load_tokenizer(data: TextConfig, hparams: PretrainHParams) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of `data.tokenizer`, or one trained on the text. Raises UserError
-    if it lacks a mask, cls or sep token.
-    """
-    name = data.tokenizer or (data.shards and str(fetch_tokenizer(data)))
-    if name is None:
-        positions = hparams.model_keys()["max_position_embeddings"]
-        held_out = 0.0 if data.validation is not None else data.validation_fraction
-        return named_tokenizer(str(own_tokenizer(data, held_out, positions)))
-    needed = "mask_token", "cls_token", "sep_token"
-    return named_tokenizer(name, *needed, kind="an ALBERT or BERT")
 
 
 def _check(corpus: Corpus, hparams: PretrainHParams) -> None:

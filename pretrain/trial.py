@@ -5,29 +5,33 @@ global batch, plus the mean over all its pairs and the mean over all its spans, 
 they were distributed to ranks and micro-batches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from determined import pytorch
-from transformers import AlbertForPreTraining
+from transformers import AlbertConfig, AlbertForPreTraining
 
 from detalbert.corpus.mixture import name_scores
 from detalbert.corpus.reader import Corpus
+from detalbert.engine import models
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
 from detalbert.engine.loaders import LateLoader, validation_loader
-from detalbert.engine.models import config_from_keys, load_weights, model_error, random_model
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device, validation_rows
 from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
 from detalbert.errors import UserError, as_user_error
+from detalbert.settings.text import parse_text_config
+from detalbert.training import preflight
+from detalbert.training.workload import Workload
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
-from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
+from pretrain.hparams import PARSERS, PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.objectives import (
     AlbertForSpanPreTraining,
@@ -198,16 +202,12 @@ def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraini
     torch.manual_seed(hparams.known_seed)
     kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
-        with as_user_error(partial(model_error, hparams.model)):
-            model, _ = load_weights(kind, hparams.model)
-        if len(tokenizer) > model.config.vocab_size:
-            raise UserError(
-                f"data.tokenizer: it has {len(tokenizer)} pieces and the model of "
-                f"hyperparameters.model {model.config.vocab_size}; give the model's own"
-            )
+        with as_user_error(partial(models.model_error, hparams.model)):
+            model, _ = models.load_weights(kind, hparams.model)
+        models.check_vocabulary(model, tokenizer)
     else:
-        config = config_from_keys(hparams.model_keys(), tokenizer)
-        model = random_model(kind, config)
+        config = models.config_from_keys(hparams.model_keys(), tokenizer)
+        model = models.random_model(kind, config)
         if hparams.matching_start:
             start_matching(model.albert)
     check_model(model)
@@ -218,3 +218,30 @@ def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraini
         model.albert.pooler.requires_grad_(False)
         model.sop_classifier.requires_grad_(False)
     return model
+
+
+def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequence[str]) -> None:
+    """Check that this machine can run the experiment. Raises UserError for the first fault. Text is
+    not checked: writing its shards reads it, and reports faults.
+    """
+    data = parse_text_config(config["data"])
+    preflight.check_gpus(gpu_uuids)
+    sizes = None
+    if hparams.model is None:
+        sizes = models.encoder_sizes(AlbertConfig(**hparams.model_keys()), AlbertForPreTraining)
+    room = Path(data.cache_dir), preflight.GIB
+    preflight.check_room(config, hparams, sizes, gpu_uuids, *room, hparams.masked_fraction)
+
+
+PRETRAINING = Workload(
+    parsers=PARSERS,
+    load=PretrainText.load,
+    trial=PretrainTrial,
+    check=check,
+    metrics=METRICS,
+    metric="loss",
+    shown=SHOWN,
+    leaves="metrics and checkpoints",
+    use="python predict.py --model {} --export DIR (or go on with it: pretrain/README.md)",
+    smaller_is_better=("loss", "mlm_loss", "sop_loss", "span_loss"),
+)

@@ -9,7 +9,7 @@ from detalbert.errors import UserError
 from tests.conftest import ROOT
 from workloads import choose, find_row
 
-LM, PRETRAINING, SQUAD = "lm.trial", "pretrain.workload", "model_def"
+LM, PRETRAINING, SQUAD = "lm.trial", "pretrain.trial", "model_def"
 FITTING: list[tuple[Any, Any, str]] = [
     ({"documents": "a", "train": "b"}, {}, LM),
     ({"shards": "a"}, {"layout": "auto"}, LM),

@@ -11,7 +11,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.words import WordEncoder
-from detalbert.squad.tokenizer import tokenizer_sum
+from detalbert.squad.encoding import tokenizer_sum
 
 SPLITS = ("train", "validation")
 

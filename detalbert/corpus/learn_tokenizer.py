@@ -26,6 +26,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.atomic import alone, whole_folder
+from detalbert.corpus.index import fetch_tokenizer
 from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.sources import (
@@ -106,6 +107,15 @@ def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
     )
+
+
+def find_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = None) -> str:
+    """Return the name of `data.tokenizer`, or the folder of the one beside `data.shards`, or of one
+    trained on the text (`own_tokenizer`).
+    """
+    if data.shards and not data.tokenizer:
+        return str(fetch_tokenizer(data))
+    return data.tokenizer or str(own_tokenizer(data, held_out, positions))
 
 
 def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = None) -> Path:

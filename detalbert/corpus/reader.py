@@ -27,7 +27,7 @@ from detalbert.corpus.shards import file_sums
 from detalbert.errors import UserError
 from detalbert.integrity import find_damaged
 from detalbert.settings.text import CorpusConfig, TextConfig
-from detalbert.squad.tokenizer import tokenizer_sum
+from detalbert.squad.encoding import tokenizer_sum
 
 _FETCHES = 3  # tries for a shard whose bytes are not those that were written
 log = logging.getLogger(__name__)

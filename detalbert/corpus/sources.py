@@ -92,7 +92,7 @@ def open_text(
         parts = [Part("botocore", path, size, size, exact=exact) for path, size in sizes.items()]
         return Text(parts, f"botocore {botocore.__version__}")
     told = "" if text_key == "text" else text_key
-    if not is_place(address):
+    if not (storage.is_remote(address) or looks_like_path(address, (*SUFFIXES, *storage.CODECS))):
         rows = hub_rows(address, key, text_key)
         part = Part("hub", address, len(rows), len(rows), 0, 0, exact, text_key, _ROW_BYTES)
         return Text([part], rows._fingerprint + told)
@@ -104,11 +104,6 @@ def open_text(
         facts.append(article)
     stamp = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     return Text(parts, stamp + told, article if plain else "")
-
-
-def is_place(address: str) -> bool:
-    """Return whether `address` names files, and not a data set of the hub."""
-    return storage.is_remote(address) or looks_like_path(address, (*SUFFIXES, *storage.CODECS))
 
 
 def _file_part(file: storage.File, exact: bool, article: str, text_key: str) -> Part:

@@ -1,5 +1,5 @@
 """Writing of a corpus: this process reads text and writes shards, one after another; workers
-tokenize. The index is written last.
+tokenize. The index is written last. Workers are forks, so nothing here imports torch.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import filelock
@@ -103,7 +104,9 @@ def write_shards(
             target.move([], PLAN)  # before any shard: so no other text's are added to these
             if target.remote is None:
                 remove_damaged(folder)
-            if not (folder / INDEX).is_file() or output and _known(folder, found) != found:
+            there = folder / INDEX
+            index = json.loads(there.read_text()) if there.is_file() else {}
+            if not index or output and {**index, **found} != index:
                 jobs = _plan_jobs(folder, texts, facts)
                 dtype = "<u2" if len(tokenizer) <= 1 << 16 else "<u4"
                 _write_missing(target, jobs, kind, kind.backend(tokenizer), dtype, processes)
@@ -112,10 +115,17 @@ def write_shards(
     return target.address
 
 
-def _known(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what the index says of `facts`."""
-    index = json.loads((folder / INDEX).read_text())
-    return {name: index[name] for name in facts if name in index}
+def load_in_child(name: str, *needed: str, kind: str) -> PreTrainedTokenizerBase:
+    """Return `named_tokenizer` of the arguments, loaded by a child process: transformers imports
+    torch to find a tokenizer's class, some 450 MiB. Raises UserError as it does.
+    """
+    with ProcessPoolExecutor(1, CHILDREN) as pool:
+        return pool.submit(_load, name, *needed, kind=kind).result()
+
+
+def _load(*arguments: str, kind: str) -> PreTrainedTokenizerBase:
+    load = resolve_name("detalbert.squad.tokenizer:named_tokenizer")
+    return load(*arguments, kind=kind)
 
 
 Opened = tuple[str, str, Text]  # text or validation, name of the source, its text

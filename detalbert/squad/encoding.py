@@ -1,10 +1,12 @@
 """Token ids and character offsets of texts, as flat arrays: N tokens of n texts."""
 
+import hashlib
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 _CHUNK = 2000  # texts at a time; bounds the memory of the encoding objects
 _FEW = 2  # a question and its context
@@ -16,6 +18,11 @@ class Tokens(NamedTuple):
     ids: np.ndarray  # int32 [N]
     ptr: np.ndarray  # int64 [n + 1], text i is ids[ptr[i]:ptr[i + 1]]
     offsets: np.ndarray  # int32 [N, 2], characters of the text, half open; [0, 2]: not requested
+
+
+def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the SHA-256 (hex) of a fast tokenizer: its tokens, merges, normalizer."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ arXiv:1806.03822); numbers agree with it to rounding, best thresholds included.
 
 import re
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -39,12 +40,7 @@ def f1(prediction: str, gold: str) -> float:
     guess, truth = answer_words(prediction), answer_words(gold)
     if guess == truth:
         return 1.0
-    remaining = list(truth)
-    common = 0
-    for word in guess:
-        if word in remaining:
-            remaining.remove(word)
-            common += 1
+    common = (Counter(guess) & Counter(truth)).total()
     if not common:
         return 0.0
     precision, recall = common / len(guess), common / len(truth)

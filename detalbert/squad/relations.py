@@ -3,15 +3,13 @@
 In every form {x} is the thing and {v} the value; a form without {x} follows a sentence on {x}.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 
-@dataclass(frozen=True)
-class Relation:
+class Relation(NamedTuple):
     """One relation of a thing to a value."""
 
     sort: str  # of the value: "person", "place", "river", "year" or a key of WORDS
@@ -21,8 +19,7 @@ class Relation:
     back: tuple[str, ...]  # questions for the thing
 
 
-@dataclass(frozen=True)
-class Topic:
+class Topic(NamedTuple):
     """One kind of thing: the sort of its names, openings of a paragraph on it, its relations."""
 
     sort: str
@@ -39,7 +36,9 @@ def _relation(value: str, **forms: str) -> Relation:
 
 
 _FOUND: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("world.yaml").read_text())
-WORDS = {sort: words.split() for sort, words in _FOUND["words"].items()}
+WORDS, SYLLABLES = (
+    {name: words.split() for name, words in _FOUND[key].items()} for key in ("words", "syllables")
+)
 KINDS = tuple(
     Topic(kind["sort"], _forms(kind["opening"]), tuple(_relation(**r) for r in kind["relations"]))
     for kind in _FOUND["kinds"]

@@ -1,16 +1,9 @@
-"""Fast tokenizers: loading by name, checks, and a hash that identifies one."""
-
-import hashlib
+"""Fast tokenizers: loading by name, and checks."""
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from detalbert import hub
 from detalbert.errors import UserError
-
-
-def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the SHA-256 (hex) of a fast tokenizer: its tokens, merges, normalizer."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokenizerBase:

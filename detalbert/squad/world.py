@@ -7,27 +7,19 @@ only, so a model trained on "train" is tested on unseen names.
 """
 
 import hashlib
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 from zlib import crc32
 
-from detalbert.squad.relations import KINDS, WORDS, Relation, Topic
+from detalbert.squad.relations import KINDS, SYLLABLES, WORDS, Relation, Topic
 
 PARAGRAPHS = {"train": 1400, "validation": 100}
 PARAGRAPHS_PER_ARTICLE = 10
 QUESTIONS = 6
 IMPOSSIBLE = 0.36
-STARTS = """al an ar bel ber bor bran cal car cor dan del dor el en fal fen gar gil gor hal har hel
-il jor kal kar kel lan lor mal mar mel mir mor nal nor ol or pel per ral ran ros sal sel sor tal
-tan tar tor ul val ver vor wal wen yor zan zel""".split()
-MIDDLES = "a e i o u an en in on ar er or al el il".split()
-ENDS = """bo da den dra fin ga go la len li lo ma min mo na nis no ra ren ri ro sa sel ta ten ti to
-va vin za""".split()
-TOWN_ENDS = "bury by dale ford ham holm mere port stead ton wick worth".split()
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """One fact of the world, stated in its paragraph or omitted."""
 
     kind: Topic
@@ -36,8 +28,7 @@ class Fact:
     value: str
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """A written paragraph, its facts, and the words that it uses."""
 
     split: str
@@ -48,11 +39,12 @@ class Page:
     places: dict[tuple[Fact, str], int]  # (fact, "x" or "v") -> character where it starts
 
 
-def _word(rng: Random, split: str, ends: list[str]) -> str:
-    """Compose a word of syllables that belongs to `split`, by the word's checksum."""
+def _word(rng: Random, split: str, ends: str = "ends") -> str:
+    """Compose a word of SYLLABLES that belongs to `split`, by the word's checksum."""
+    draw = rng.choice
     while True:
-        middle = rng.choice(MIDDLES) if rng.random() < 0.4 else ""
-        word = (rng.choice(STARTS) + middle + rng.choice(ends)).capitalize()
+        middle = draw(SYLLABLES["middles"]) if rng.random() < 0.4 else ""
+        word = (draw(SYLLABLES["beginnings"]) + middle + draw(SYLLABLES[ends])).capitalize()
         if (crc32(word.encode()) % 4 == 0) == (split == "validation"):
             return word
 
@@ -65,9 +57,9 @@ def _draw(rng: Random, split: str, sort: str, used: set[str]) -> str:
         elif sort == "year":
             words = [str(rng.randrange(1100, 1900))]
         elif sort == "person":
-            words = [_word(rng, split, ENDS), _word(rng, split, ENDS)]
+            words = [_word(rng, split), _word(rng, split)]
         else:
-            words = [_word(rng, split, TOWN_ENDS if sort in ("town", "place") else ENDS)]
+            words = [_word(rng, split, "town_ends" if sort in ("town", "place") else "ends")]
         if not used.intersection(words):
             used.update(words)
             return " ".join(words)

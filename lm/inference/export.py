@@ -11,17 +11,17 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from detalbert.atomic import write_json
+from detalbert.engine.safe_load import INDEX
 from detalbert.errors import UserError
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.training.parts import read_sharded_weights
 from detalbert.training.table import is_sharded
 from lm.inference.load import SETTINGS, SavedLm
+from lm.initial import FILED_AS
 from lm.model import empty_model
 
 CARD = Path(__file__).with_name("card.md")
 FILE_BYTES = 1 << 30  # of a file of weights, at most, unless one parameter has more
-# Parameters that `save_pretrained` files under other names; `from_pretrained` reads these.
-_FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 
 
 def export(source: SavedLm, folder: Path, license_id: str = "unknown") -> None:
@@ -47,7 +47,7 @@ def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path) -> No
     tensors = {id(tensor): (name, tensor) for name, tensor in reversed(named.items())}
     wanted = dict(reversed(tensors.values()))
     split = split_torch_state_dict_into_shards(wanted, max_shard_size=FILE_BYTES)
-    filed = _FILED_AS.get(model.config.model_type, {})
+    filed = FILED_AS.get(model.config.model_type, {})
     for file, names in split.filename_to_tensors.items():
         held = {name: torch.empty(wanted[name].shape, dtype=wanted[name].dtype) for name in names}
         read_sharded_weights(checkpoint, held)
@@ -57,4 +57,4 @@ def _write_weights(checkpoint: Path, model: PreTrainedModel, folder: Path) -> No
     if split.is_sharded:
         placed = {filed.get(name, name): file for name, file in split.tensor_to_filename.items()}
         index = {"metadata": split.metadata, "weight_map": placed}
-        write_json(folder / "model.safetensors.index.json", index)
+        write_json(folder / INDEX, index)

@@ -14,7 +14,7 @@ from detalbert.engine.rows import to_device
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_documents_config
 from detalbert.waiting import waiting
-from lm.data import write_documents
+from lm.corpus import write_documents
 from lm.gradients import add_row, zero_sums
 from lm.hparams import LmHParams
 from lm.inference.load import SavedLm, load_model

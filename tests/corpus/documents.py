@@ -15,7 +15,7 @@ from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
 from detalbert.settings.text import DocumentsConfig, SourceConfig, parse_documents_config
-from lm.data import write_documents
+from lm.corpus import write_documents
 from tests.fakes.text import contexts
 
 CODE = "def f(x):\n    if x:\n        return  1\r\n\n\nclass A:\n\tpass\n"

@@ -91,6 +91,18 @@ def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")} == kept
 
 
+def test_the_command_has_no_torch_nor_its_workers(tmp_path: Path, real_python: str) -> None:
+    """They are forks of it. The tokenizer's class is found by a child, which ends before."""
+    data = {"text": "generated", "tokenizer": TOKENIZER, "cache_dir": str(tmp_path)}
+    hparams = {"size": "tiny", "max_seq_length": LENGTH}
+    (tmp_path / "c.yaml").write_text(json.dumps({"hyperparameters": hparams, "data": data}))
+    code = "import sys; from detalbert.corpus.__main__ import main\n"
+    code += "sys.exit(main(sys.argv[1:]) or 'torch' in sys.modules)"
+    command = [real_python, "-c", code, str(tmp_path / "c.yaml"), "--output", str(tmp_path / "o")]
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert (tmp_path / "o" / "index.json").is_file()
+
+
 # Slow, so that a cut falls anywhere; its batches are others, too.
 SLOW = """
 import os, runpy, sys, time

@@ -18,8 +18,8 @@ from detalbert.errors import Unavailable, UserError
 from detalbert.inference import answering
 from detalbert.inference.export import CARD, PACKAGES, card, export, push
 from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
+from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.question_stream import read_questions
-from detalbert.squad.tokenizer import tokenizer_sum
 from tests.conftest import LocalRun, Once
 
 

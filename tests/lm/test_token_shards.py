@@ -2,19 +2,22 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lm.data
-from detalbert.corpus import sources, writer
+from detalbert.corpus import learn_tokenizer, sources, writer
 from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.reader import Shards
 from detalbert.errors import UserError
-from detalbert.settings.text import parse_documents_config
-from lm.data import load_text, load_tokenizer, write_documents
+from detalbert.squad.tokenizer import named_tokenizer
+from lm.corpus import load_tokenizer, write_documents
+from lm.data import LmText
 from tests.conftest import max_examples
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write, write_lines
 from tests.fakes.text import TOKENIZER, contexts, sums
@@ -108,9 +111,13 @@ def test_bad_text_is_one_line(name, content, said, tmp_path):
     (tmp_path / "in" / name).write_bytes(content)
     given = {"tokenizer": own_copy(tmp_path), "validation_fraction": 0.0}
     with pytest.raises(UserError) as raised:
-        load_text(documents_config(tmp_path / "in", tmp_path, **given), 64)
+        load_text(vars(documents_config(tmp_path / "in", tmp_path, **given)), 64)
     assert said in str(raised.value)
     assert bool(list(tmp_path.rglob("index.json"))) == (FEW in said)
+
+
+def load_text(values: dict[str, Any], length: int) -> LmText:
+    return LmText.load(values, SimpleNamespace(max_seq_length=length, across_documents=False))
 
 
 def own_copy(folder: Path) -> str:
@@ -120,12 +127,12 @@ def own_copy(folder: Path) -> str:
 
 def test_shards_of_others_are_refused(made, tmp_path):
     data = {"shards": str(made), "tokenizer": own_copy(tmp_path)}
-    text = load_text(parse_documents_config(data), 32)
+    text = load_text(data, 32)
     assert len(text.train) > len(text.validation) > 0
     assert text.summary()[1:] == (len(text.train), 32 * len(text.train))
     (tmp_path / "a.txt").write_text("A line. Another.")
     learn = {"tokenizer": None, "vocab_size": 300}
-    other = load_tokenizer(documents_config(tmp_path / "a.txt", tmp_path, **learn))
+    other = load_tokenizer(documents_config(tmp_path / "a.txt", tmp_path, **learn), named_tokenizer)
     other.save_pretrained(tmp_path / "other")
     examples = str(write_examples(tmp_path / "a.txt", tmp_path))
     for changes, said in (
@@ -134,26 +141,25 @@ def test_shards_of_others_are_refused(made, tmp_path):
         ({"shards": examples}, "data.shards: .*: holds examples, and documents are"),
     ):
         with pytest.raises(UserError, match=said):
-            load_text(parse_documents_config({**data, **changes}), 32)
+            load_text({**data, **changes}, 32)
     alone = documents_config(tmp_path / "a.txt", tmp_path, tokenizer=data["tokenizer"])
     with pytest.raises(UserError, match="another text, tokenizer or length"):
         write_documents(alone, byte_tokenizer(), str(made))
     # Nothing is held out of little text.
     with pytest.raises(UserError, match="data.validation_documents: 0 tokens .*or raise "):
-        load_text(alone, 3)
+        load_text(vars(alone), 3)
 
 
 def test_an_own_tokenizer_loses_nothing(tmp_path, monkeypatch):
     path = write_lines(tmp_path / "a.jsonl.zst", [*TEXTS, "".join(ODD)])
     data = documents_config(path, tmp_path, tokenizer=None, vocab_size=350)
-    tokenizer = load_tokenizer(data)
-    assert len(tokenizer) == 350 and tokenizer.eos_token == tokenizer.bos_token == "<|endoftext|>"
-    assert load_tokenizer(data).name_or_path == tokenizer.name_or_path
+    own = load_tokenizer(data, named_tokenizer)
+    assert len(own) == 350 and own.eos_token == own.bos_token == "<|endoftext|>"
+    assert load_tokenizer(data, named_tokenizer).name_or_path == own.name_or_path
     held_out: list[float] = []
-    monkeypatch.setattr(lm.data, "named_tokenizer", lambda _: None)
-    monkeypatch.setattr(lm.data, "own_tokenizer", lambda _, held: held_out.append(held))
+    monkeypatch.setattr(learn_tokenizer, "own_tokenizer", lambda _, held, __: held_out.append(held))
     for validation in (None, str(path)):
-        load_tokenizer(dataclasses.replace(data, validation_documents=validation))
+        load_tokenizer(dataclasses.replace(data, validation_documents=validation), Mock())
     assert held_out == [data.validation_fraction, 0.0]
     for text in ["".join(ODD), "中文\x07"]:
-        assert tokenizer.decode(tokenizer.backend_tokenizer.encode(text).ids) == text
+        assert own.decode(own.backend_tokenizer.encode(text).ids) == text

@@ -1,0 +1,36 @@
+"""Token shards of a language model. Imports no torch: see detalbert/corpus/writer.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.learn_tokenizer import find_tokenizer
+from detalbert.corpus.writer import load_in_child, write_shards
+from detalbert.settings.text import DocumentsConfig
+
+
+def load_tokenizer(data: DocumentsConfig, load: Callable[..., Any]) -> PreTrainedTokenizerBase:
+    """Return the fast tokenizer of `data.tokenizer`, or one trained on the documents, by `load`,
+    `named_tokenizer` or its like. Raises UserError if it has no end-of-text token.
+    """
+    name = find_tokenizer(data, 0.0 if data.held_out else data.validation_fraction)
+    return load(name, "eos_token", kind="a causal language model")
+
+
+def write_documents(
+    data: DocumentsConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    output: str | None = None,
+    processes: int | None = None,
+) -> str:
+    """Write `data.documents` as shards for any length (`write_shards`); return where."""
+    return write_shards(data, tokenizer, DocumentKind(tokenizer.eos_token_id), output, processes)
+
+
+def write_corpus(
+    data: DocumentsConfig, hparams: Any, output: str | None, processes: int | None
+) -> str:
+    """Write the shards of an experiment's `data:`; return where they are."""
+    return write_documents(data, load_tokenizer(data, load_in_child), output, processes)
