@@ -42,7 +42,9 @@ class Faults(FakeServer):
         body = answer.content
         headers["Content-Length"] = str(len(body))
         time.sleep(0.05 * (kind == "slow"))
-        return answer.status_code, body[: len(body) // 2] if kind == "truncated" else body, headers
+        if kind == "truncated":
+            body, headers["Connection"] = body[: len(body) // 2], "close"
+        return answer.status_code, body, headers
 
 
 @contextlib.contextmanager

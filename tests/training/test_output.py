@@ -48,7 +48,7 @@ def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
     client.put_object(
         Bucket="bucket", Key="runs/12/checkpoints/step-00000099/manifest.json", Body=""
     )
-    faults.kinds = ["500", "slow", "truncated", *["fine"] * 9]
+    faults.kinds = ["500", "slow", "truncated", *["fine"] * 5]
     for until in (5, 9, 11):
         assert start(tiny_config, monkeypatch, until) == 143
         assert steps_of(place)[-1] == until
