@@ -21,12 +21,12 @@ class Started:
     children of children too, whoever their parent is now.
     """
 
-    def __init__(self, command: list[Any], log: Path, **env: str) -> None:
+    def __init__(self, command: list[Any], log: Path, cwd: Path = ROOT, **env: str) -> None:
         self.log, self.before = log.resolve(), set(os.listdir("/dev/shm"))
         with log.open("w") as file:
             streams: dict[str, Any] = {"stdout": file, "stderr": file, "env": os.environ | env}
             words = [str(word) for word in command]
-            self.main = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **streams)
+            self.main = subprocess.Popen(words, cwd=cwd, start_new_session=True, **streams)
 
     @property
     def said(self) -> str:
@@ -40,11 +40,12 @@ class Started:
     def processes(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all processes, as a scheduler does."""
+    def signal(self, number: signal.Signals, *but: str) -> None:
+        """Send a signal to all processes, as a scheduler does, except to these programs."""
+        spared = ("zygote.py run", *but)  # the first would hand it on
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "zygote.py run" not in " ".join(process.cmdline()):  # it would hand it on
+                if not any(program in " ".join(process.cmdline()) for program in spared):
                     process.send_signal(number)
 
     def left(self) -> list[str]:
