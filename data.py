@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import alone, whole_folder
-from detalbert.corpus.storage import writing
+from detalbert.atomic import alone, whole_folder, writing
 from detalbert.errors import UserError
 from detalbert.integrity import find_change, write_facts
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
@@ -76,7 +75,7 @@ def load_split(
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
     if find_change(folder / "meta.json"):
         said = waiting(f"encoding the questions of {source.name} ({split})")
-        with said, writing(cache_dir, "the feature cache"), alone(folder):
+        with said, writing(cache_dir, what="the feature cache"), alone(folder):
             if fault := find_change(folder / "meta.json"):
                 if folder.exists():
                     what = "%s: %s is not as it was written; the windows are built anew"

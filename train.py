@@ -73,7 +73,7 @@ from determined import core, pytorch
 from detalbert import hub
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
-from detalbert.errors import as_raised
+from detalbert.errors import UserError, as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint, read_manifest
@@ -165,8 +165,9 @@ def begin_output(
     if checkpoint:
         check_same_run(checkpoint, training.identity(), training.defaults(), config)
         checkpoint = choose_checkpoint(checkpoint, training, output)
+    if resume == "never" and output.kept:
+        raise UserError(f"--resume never: {output.address} has a run; give another --output-dir")
     if resume == "never":
-        output.refuse_to_start_over()
         folder.set_aside(output.folder)
     folder.write_config(output.folder, training.config)
     return checkpoint

@@ -17,6 +17,7 @@ import filelock
 
 from detalbert.errors import UserError, first_line
 
+CACHE_CURE = "free space, or set data.cache_dir"
 _temporaries: set[Path] = set()  # what this process is writing
 
 
@@ -89,12 +90,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path, cure: str) -> Iterator[None]:
-    """Convert an OSError in the block to a UserError that names `path` and `cure`."""
+def writing(path: Path, cure: str = CACHE_CURE, what: str = "there") -> Iterator[None]:
+    """Convert an OSError in the block to a UserError that names `path`, `what` and `cure`."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: cannot write there ({first_line(error)}); {cure}") from None
+        raise UserError(f"{path}: cannot write {what} ({first_line(error)}); {cure}") from None
 
 
 @contextlib.contextmanager

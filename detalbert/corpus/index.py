@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from detalbert.atomic import alone, whole_folder
+from detalbert.atomic import alone, whole_folder, writing
 from detalbert.corpus import storage
 from detalbert.corpus.shards import FORMAT, file_sums
 from detalbert.errors import UserError
@@ -59,7 +59,7 @@ def fetch_tokenizer(data: CorpusConfig) -> Path:
         return Path(address)
     key = read_index(data.shards)["tokenizer"]
     folder = Path(data.cache_dir) / f"tokenizer-{key[:24]}"
-    with storage.writing(folder, "the tokenizer"), alone(folder):
+    with writing(folder, what="the tokenizer"), alone(folder):
         if not folder.is_dir():
             files = storage.list_files(address, "data.shards")
             if not files:

@@ -25,7 +25,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from detalbert.atomic import alone, whole_folder
+from detalbert.atomic import alone, whole_folder, writing
 from detalbert.corpus.index import fetch_tokenizer
 from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.read_text import TextReader
@@ -36,7 +36,6 @@ from detalbert.corpus.sources import (
     size_of,
     unpack_sizes,
 )
-from detalbert.corpus.storage import writing
 from detalbert.integrity import SUMS, find_change, write_facts
 from detalbert.settings.text import CorpusConfig
 from detalbert.waiting import waiting
@@ -133,7 +132,7 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     facts: list[Any] = [_FORMAT, stamp, size, held_out]
     facts = ["bytes", *facts] if of_bytes else [*facts, positions]
     folder = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
-    with writing(folder, "the tokenizer"), alone(folder):
+    with writing(folder, what="the tokenizer"), alone(folder):
         if fault := find_change(folder / SUMS):
             if folder.is_dir():
                 log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import alone, whole_file
+from detalbert.atomic import CACHE_CURE, alone, whole_file, writing
 from detalbert.corpus import storage
 from detalbert.corpus.index import read_index
 from detalbert.corpus.mixture import describe_shares
@@ -134,8 +134,8 @@ class Shards:
         path = folder / facts["name"]
         sums = {path: facts["sha256"]}
         if find_damaged(sums, folder):  # or not there
-            keys = "data.cache_dir or data.cache_gib"
-            with storage.writing(folder, "the shard cache", keys), alone(path):
+            cure = f"{CACHE_CURE} or data.cache_gib"
+            with writing(folder, cure, "the shard cache"), alone(path):
                 if find_damaged(sums, folder):
                     if path.exists():
                         log.warning("%s: not as it was written; fetching it again", path)

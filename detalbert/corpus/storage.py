@@ -5,7 +5,6 @@ botocore than Determined runs on, so the two cannot be installed together. Every
 exact range, and resumes at the first missing byte after a failure.
 """
 
-import contextlib
 import fnmatch
 import glob
 import logging
@@ -108,29 +107,6 @@ def read_all(address: str) -> bytes:
             raise UserError(f"{address}: cannot read it: {first_line(error)}") from None
     file = find_files(address, address, ("",))[0]
     return b"".join(read(address, 0, file.size))
-
-
-def upload(path: Path, address: str) -> None:
-    """Copy a file to a remote address, where it appears whole. Raises Unavailable."""
-    try:
-        if address.startswith("s3://"):
-            _s3(os.getpid()).upload_file(str(path), *_split(address))
-        else:
-            _fsspec(address).put_file(str(path), address)
-    except Exception as error:  # whatever a library raises
-        raise Unavailable(f"{address}: not written: {first_line(error)}; try again") from None
-
-
-@contextlib.contextmanager
-def writing(folder: Path, what: str, keys: str = "data.cache_dir") -> Iterator[None]:
-    """Convert an OSError in the block to a UserError that names `what` and the config `keys`."""
-    try:
-        yield
-    except OSError as error:
-        reason = first_line(error)
-        raise UserError(
-            f"{folder}: cannot write {what}: {reason}; free space, or set {keys}"
-        ) from None
 
 
 def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
+from detalbert import bucket
 from detalbert.corpus import storage
 from detalbert.corpus.shards import INDEX, PLAN
 
@@ -51,7 +52,7 @@ class Target(NamedTuple):
         """Upload files, those that make them count last; remove the others here."""
         if self.remote is None:
             return
-        for name in (*names, *last):
-            storage.upload(self.folder / name, storage.join(self.remote, name))
+        for part in (names, last):
+            bucket.put(self.folder, self.remote.rstrip("/"), part)
         for name in names:
             (self.folder / name).unlink()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import filelock
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import write_json
+from detalbert.atomic import write_json, writing
 from detalbert.corpus.index import TOKENIZER, read_index, remove_damaged
 from detalbert.corpus.kinds import SPLITS, Kind, Rows, is_held_out
 from detalbert.corpus.read_text import TextReader
@@ -33,7 +33,6 @@ from detalbert.corpus.sources import (
     size_of,
     unpack_sizes,
 )
-from detalbert.corpus.storage import writing
 from detalbert.corpus.target import Target
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import Unavailable, UserError
@@ -96,7 +95,7 @@ def write_shards(
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     target = Target.of(output or str(Path(data.cache_dir) / f"shards-{key}"), data.cache_dir)
     folder = target.folder
-    with writing(folder, "token shards"):
+    with writing(folder, what="token shards"):
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
             target.open()

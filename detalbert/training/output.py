@@ -6,7 +6,6 @@ from pathlib import Path
 
 from detalbert import bucket
 from detalbert.atomic import alone
-from detalbert.errors import UserError
 from detalbert.training.checkpoints import (
     MANIFEST,
     find_fault,
@@ -59,11 +58,6 @@ class Output:
                 break
             bucket.download(f"{self.address}/checkpoints/{checkpoint.name}", checkpoint)
         return find_fault(checkpoint) is None
-
-    def refuse_to_start_over(self) -> None:
-        """Raise UserError if the bucket has a run, which --resume never cannot move aside."""
-        if self.kept:
-            raise UserError(f"--resume never: {self.address} has a run; give another --output-dir")
 
     def sync(self) -> None:
         """Make the bucket what `folder` has: called after each checkpoint, and at the end."""

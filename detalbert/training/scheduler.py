@@ -7,12 +7,7 @@ import threading
 from detalbert.processes import say
 
 log = logging.getLogger(__name__)
-_KNOWN = {  # a variable that the scheduler sets: its name, and a variable that counts its restarts
-    "SLURM_JOB_ID": ("Slurm job", "SLURM_RESTART_COUNT"),
-    "SKYPILOT_TASK_ID": ("SkyPilot task", ""),
-    "DSTACK_RUN_NAME": ("dstack run", ""),
-    "TORCHELASTIC_RUN_ID": ("torchrun", ""),
-}
+_JOBS = {"SLURM_JOB_ID": "Slurm job", "SKYPILOT_TASK_ID": "SkyPilot task"}
 
 
 def seconds_to_stop() -> int | None:
@@ -22,13 +17,14 @@ def seconds_to_stop() -> int | None:
 
 
 def say_scheduler() -> None:
-    """Log the scheduler, if there is one, and how long a stop may take."""
-    found = ((*_KNOWN[key], os.environ[key]) for key in _KNOWN if key in os.environ)
-    name, restarts, job = next(found, ("", "", ""))
-    if name:
-        job = "" if name == "torchrun" else f" {job}, restart {os.environ.get(restarts, 0)}"
-        limit = f"; a stop may take {seconds} s" if (seconds := seconds_to_stop()) else ""
-        log.info("%-14s%s%s", "scheduler", name + job, limit)
+    """Log the job and torchrun, if there are any, and how long a stop may take."""
+    found = [f"{name} {os.environ[key]}" for key, name in _JOBS.items() if key in os.environ]
+    if restarts := os.environ.get("SLURM_RESTART_COUNT"):
+        found.append(f"restart {restarts}")
+    if seconds := seconds_to_stop():
+        found.append(f"torchrun, where a stop may take {seconds} s")
+    if found:
+        log.info("%-14s%s", "scheduler", ", ".join(found))
 
 
 def warn_of_a_long_stop() -> None:

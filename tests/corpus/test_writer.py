@@ -198,7 +198,7 @@ def test_a_full_disk_is_one_line(
 
     monkeypatch.setattr(shards._Shard, "add", full)
     monkeypatch.setattr(writer, "_BATCH", 1_000)
-    with pytest.raises(UserError, match="write token shards: No space left on device; free space"):
+    with pytest.raises(UserError, match="write token shards .No space left on device.; free space"):
         write(corpus_text, tmp_path, processes, shard_mib=0.02)
 
 

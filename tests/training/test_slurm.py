@@ -52,7 +52,7 @@ def test_a_disturbed_job_ends_in_the_uncut_bits(
         assert ended[1] == again, (what, job.said)
     job = slurm.start()
     assert slurm.end(job) == (0, False), job.said
-    restart = f"INFO: scheduler     Slurm job {os.getpid()}, restart 4; a stop may take 110 s"
+    restart = f"Slurm job {os.getpid()}, restart 4, torchrun, where a stop may take 110 s"
     assert restart in job.said and "INFO: resumed at step " in job.said
     done = train("--config", tiny_config, "--output-dir", tmp_path / "uncut", processes=nodes)
     assert done.returncode == 0, done.stderr
