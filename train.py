@@ -31,7 +31,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 log = logging.getLogger("detalbert.train")
 HERE = Path(__file__).resolve().parent
@@ -147,7 +147,7 @@ def run_locally(args: argparse.Namespace) -> int:
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
         parts = workload, config, hparams, seed
         training: Training = together(distributed, lambda: Training.load(*parts))
-        start = output, training, config, checkpoint, resume
+        start = output, training, checkpoint, resume
         chosen = together(distributed, lambda: begin_output(*start), chief)
         if checkpoint := distributed.broadcast(chosen):
             together(distributed, lambda: output.fill(checkpoint), leads)
@@ -155,19 +155,15 @@ def run_locally(args: argparse.Namespace) -> int:
 
 
 def begin_output(
-    output: Output,
-    training: Training,
-    config: dict[str, Any],
-    checkpoint: Path | None,
-    resume: str,
+    output: Output, training: Training, checkpoint: Path | None, resume: str
 ) -> Path | None:
     """Prepare the output folder for a start; return the checkpoint to resume from. Rank 0 only."""
     if checkpoint:
-        check_same_run(checkpoint, training.identity(), training.defaults(), config)
+        check_same_run(checkpoint, training.identity(), training.defaults(), training.config)
         checkpoint = choose_checkpoint(checkpoint, training, output)
-    if resume == "never" and output.kept:
-        raise UserError(f"--resume never: {output.address} has a run; give another --output-dir")
     if resume == "never":
+        if output.kept:
+            raise UserError(f"--resume never: {output.address} has a run; give another one")
         folder.set_aside(output.folder)
     folder.write_config(output.folder, training.config)
     return checkpoint

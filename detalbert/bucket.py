@@ -16,7 +16,7 @@ from determined.errors import CheckpointNotFound, NoDirectStorageAccess
 
 from detalbert.errors import Unavailable, UserError, first_line
 
-_ADDRESS = re.compile(r"(s3|gs|az)://([^/]+)/*(.*?)/*$")
+_ADDRESS = re.compile(r"(s3|gs|az)://([^/]+)/+(.+?)/*$")
 
 
 def is_bucket(address: str) -> bool:
@@ -35,7 +35,7 @@ def download(address: str, folder: Path, wanted: Callable[[str], bool] = lambda 
     """
     with _opened(address) as (manager, path), contextlib.suppress(CheckpointNotFound):
         # With a slash: managers take names for prefixes, and runs/1 is a prefix of runs/12.
-        manager.download(f"{path}/" if path else "", folder, wanted)
+        manager.download(f"{path}/", folder, wanted)
 
 
 def put(folder: Path, address: str, names: Iterable[str]) -> None:
@@ -55,7 +55,14 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
     """Yield the manager of a bucket, and the path in it; convert the errors of its client."""
     ((kind, bucket, path),) = _ADDRESS.findall(address)
     try:
-        yield _manager(kind, bucket), path
+        if kind == "az":
+            login = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+            yield storage.AzureStorageManager(bucket, connection_string=login), path
+        else:
+            yield (
+                {"s3": storage.S3StorageManager, "gs": storage.GCSStorageManager}[kind](bucket),
+                path,
+            )
     except CheckpointNotFound:
         raise
     except NoDirectStorageAccess as error:
@@ -69,13 +76,6 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
 def _status(error: Any) -> int | None:
     """Return the HTTP status in an error of boto3, Google's or Azure's client."""
     answer = getattr(error, "response", None)
-    facts = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
-    status = getattr(error, "status_code", getattr(error, "code", None))
-    return facts.get("HTTPStatusCode", status)
-
-
-def _manager(kind: str, bucket: str) -> Any:
-    if kind == "az":
-        login = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
-        return storage.AzureStorageManager(bucket, connection_string=login)
-    return {"s3": storage.S3StorageManager, "gs": storage.GCSStorageManager}[kind](bucket)
+    if isinstance(answer, dict):
+        return answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return getattr(error, "status_code", getattr(error, "code", None))

@@ -6,12 +6,7 @@ from pathlib import Path
 
 from detalbert import bucket
 from detalbert.atomic import alone
-from detalbert.training.checkpoints import (
-    MANIFEST,
-    find_fault,
-    list_checkpoints,
-    read_manifest,
-)
+from detalbert.training.checkpoints import MANIFEST, find_fault, list_checkpoints, read_manifest
 from detalbert.waiting import waiting
 
 FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")  # of a run's folder
@@ -44,20 +39,19 @@ class Output:
 
         with waiting(f"fetching {self.address} into {self.folder}"), alone(self.folder):
             bucket.download(self.address, self.folder, wanted)
-            for _, path in reversed(list_checkpoints(self.folder / "checkpoints")):
+            checkpoints = self.folder / "checkpoints"
+            for _, path in list_checkpoints(checkpoints):
                 if path.name not in self.kept:
                     shutil.rmtree(path)
-            for name in sorted(self.kept, reverse=True):
-                if self.fill(self.folder / "checkpoints" / name):
-                    break
+            any(self.fill(checkpoints / name) for name in sorted(self.kept, reverse=True))
 
     def fill(self, checkpoint: Path) -> bool:
         """Fetch the files of a checkpoint that `folder` lacks; return whether it is complete."""
-        for _ in range(TRIES if checkpoint.name in self.kept else 0):
-            if find_fault(checkpoint) is None:
-                break
+        tries = TRIES if checkpoint.name in self.kept else 0
+        while (fault := find_fault(checkpoint)) and tries:
             bucket.download(f"{self.address}/checkpoints/{checkpoint.name}", checkpoint)
-        return find_fault(checkpoint) is None
+            tries -= 1
+        return fault is None
 
     def sync(self) -> None:
         """Make the bucket what `folder` has: called after each checkpoint, and at the end."""

@@ -129,5 +129,5 @@ def test_a_run_in_a_bucket_is_not_started_over(
     before = start(tiny_config, monkeypatch, 5), keys(s3[0])
     capsys.readouterr()
     said = refusal(capsys, tiny_config, ADDRESS, "--resume", "never")
-    assert said.endswith(f"--resume never: {ADDRESS} has a run; give another --output-dir")
+    assert said.endswith(f"--resume never: {ADDRESS} has a run; give another one")
     assert before == (143, keys(s3[0])) and steps_of(place)[-1] == 5
