@@ -147,16 +147,13 @@ def run_locally(args: argparse.Namespace) -> int:
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
         parts = workload, config, hparams, seed
         training: Training = together(distributed, lambda: Training.load(*parts))
-        start = output, training, checkpoint, resume
-        chosen = together(distributed, lambda: begin_output(*start), chief)
+        chosen = together(distributed, lambda: begin(output, training, checkpoint, resume), chief)
         if checkpoint := distributed.broadcast(chosen):
             together(distributed, lambda: output.fill(checkpoint), leads)
         return train_locally(training, distributed, output, checkpoint)
 
 
-def begin_output(
-    output: Output, training: Training, checkpoint: Path | None, resume: str
-) -> Path | None:
+def begin(output: Output, training: Training, checkpoint: Path | None, resume: str) -> Path | None:
     """Prepare the output folder for a start; return the checkpoint to resume from. Rank 0 only."""
     if checkpoint:
         check_same_run(checkpoint, training.identity(), training.defaults(), training.config)

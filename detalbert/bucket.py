@@ -28,10 +28,7 @@ def is_bucket(address: str) -> bool:
 
 def download(address: str, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
     """Download the files below `address` whose relative names are `wanted`, if there are any.
-
-    Raises:
-        UserError: the bucket does not exist, or refuses.
-        Unavailable: it does not answer.
+    Raises UserError if the bucket does not exist or refuses, Unavailable if it does not answer.
     """
     with _opened(address) as (manager, path), contextlib.suppress(CheckpointNotFound):
         # With a slash: managers take names for prefixes, and runs/1 is a prefix of runs/12.

@@ -2,9 +2,8 @@
 
 python -m detalbert.torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
 
-Plain torchrun ends with 1 whatever happened. A scheduler has to know: 143 starts a stopped run
-again, 2 does not (the table: docs/layout.md, Exit status). A killed rank gives 128 + the signal's
-number. All of torchrun's flags hold.
+torchrun ends with 1 whatever happened. A scheduler has to know (docs/layout.md, Exit status): 143
+starts a stopped run again, 2 does not. A killed rank gives 128 + the signal's number.
 """
 
 import os

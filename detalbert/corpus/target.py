@@ -36,17 +36,16 @@ class Target(NamedTuple):
         for old in (PLAN, INDEX, "jobs/*.json"):
             for path in self.folder.glob(old):
                 path.unlink()
-        for name in self.sizes(("",)):
-            if name in (PLAN, INDEX) or name.startswith("jobs/"):
-                (self.folder / name).write_bytes(storage.read_all(storage.join(self.remote, name)))
+        wanted = (PLAN, INDEX, "jobs/")
+        bucket.download(self.remote, self.folder, lambda name: name.startswith(wanted))
 
-    def sizes(self, suffixes: tuple[str, ...] = (".bin",)) -> dict[str, int]:
-        """Return the bytes of files that are there, by name."""
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of the shards that are there, by name."""
         if self.remote is None:
             return {path.name: path.stat().st_size for path in self.folder.glob("*.bin")}
         start = len(storage.join(self.remote, ""))
         found = storage.list_files(self.remote, "--output")
-        return {f.address[start:]: f.size for f in found if f.address.endswith(suffixes)}
+        return {f.address[start:]: f.size for f in found if f.address.endswith(".bin")}
 
     def move(self, names: list[str], *last: str) -> None:
         """Upload files, those that make them count last; remove the others here."""

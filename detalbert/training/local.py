@@ -81,9 +81,7 @@ def together(
         value = work() if mine else None
     except UserError as error:
         fault = error.status, str(error)
-    faults = [fault for fault in distributed.allgather(fault) if fault]
-    if faults:
-        status, text = faults[0]
+    for status, text in filter(None, distributed.allgather(fault)):
         common = (Unavailable if status == Unavailable.status else UserError)(text)
         common.on_all_ranks = True
         raise common

@@ -7,7 +7,8 @@ import threading
 from detalbert.processes import say
 
 log = logging.getLogger(__name__)
-_JOBS = {"SLURM_JOB_ID": "Slurm job", "SKYPILOT_TASK_ID": "SkyPilot task"}
+_FACTS = {"SLURM_JOB_ID": "Slurm job", "SLURM_RESTART_COUNT": "restart"}
+_FACTS |= {"SKYPILOT_TASK_ID": "SkyPilot task"}
 
 
 def seconds_to_stop() -> int | None:
@@ -18,9 +19,7 @@ def seconds_to_stop() -> int | None:
 
 def say_scheduler() -> None:
     """Log the job and torchrun, if there are any, and how long a stop may take."""
-    found = [f"{name} {os.environ[key]}" for key, name in _JOBS.items() if key in os.environ]
-    if restarts := os.environ.get("SLURM_RESTART_COUNT"):
-        found.append(f"restart {restarts}")
+    found = [f"{name} {os.environ[key]}" for key, name in _FACTS.items() if key in os.environ]
     if seconds := seconds_to_stop():
         found.append(f"torchrun, where a stop may take {seconds} s")
     if found:
