@@ -79,7 +79,7 @@ from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint, read_manifest
 from detalbert.training.controller import loop_of
 from detalbert.training.length import choose_checkpoint
-from detalbert.training.local import process_group, together, trial_context
+from detalbert.training.local import lost_rank, process_group, together, trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.output import Output
 from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
@@ -117,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
                 return 0
             return run_locally(args)
         except Exception as error:
-            if (fault := as_raised(error)) is None:
+            if (fault := as_raised(error) or lost_rank(error)) is None:
                 raise
             if fault.on_all_ranks and os.environ.get("RANK", "0") != "0":
                 return fault.status

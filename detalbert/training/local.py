@@ -7,16 +7,16 @@ cluster with contexts that write to a folder instead of the master.
 import contextlib
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from determined import core, pytorch
+from torch.distributed.elastic.utils.distributed import get_free_port
 
 from detalbert.determined_internals import set_step
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
@@ -48,7 +48,7 @@ def process_group() -> Iterator[core.DistributedContext]:
         return
     os.environ["USE_TORCH_DISTRIBUTED"] = "1"  # Determined wraps the model in DDP only then
     torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    ports: list[Any] = [[_free_port(), _free_port()] if os.environ["RANK"] == "0" else None]
+    ports: list[Any] = [[get_free_port(), get_free_port()] if os.environ["RANK"] == "0" else None]
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.distributed.broadcast_object_list(ports)
@@ -88,10 +88,11 @@ def together(
     return value
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
+def lost_rank(error: Exception) -> Unavailable | None:
+    """Return the fault of a rank whose peer ended, if `error` is NCCL's or gloo's of that."""
+    if isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error):
+        return Unavailable(f"another rank is gone ({first_line(error)}); its lines say why")
+    return None
 
 
 @contextlib.contextmanager
