@@ -5,11 +5,15 @@ and not the batch script; a requeue and a preemption reach that, too, and SIGKIL
 grace. The job then starts again, with SLURM_RESTART_COUNT.
 """
 
+import contextlib
 import os
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import ROOT
+from tests.fakes.runs import wait_for
 from tests.leftovers import Started
 
 SRUN = """#!/bin/bash
@@ -20,6 +24,8 @@ for ((node = 0; node < SLURM_NNODES; node++)); do
   tasks+=($!)
 done
 highest=0
+wait -n "${tasks[@]}"
+touch "$FIRST_ENDED"
 for task in "${tasks[@]}"; do
   wait "$task"
   status=$?
@@ -28,6 +34,7 @@ done
 exit $highest
 """
 NO_STEP = "slurm.sbatch", "/srun"  # the batch script, and what waits for the step
+WAIT = 15  # seconds
 SCONTROL = '#!/bin/bash\necho "$@" >> "$REQUEUED"\n'
 
 
@@ -47,7 +54,9 @@ class Slurm:
             (programs / name).write_text(text)
             (programs / name).chmod(0o755)
         self.requeued = folder / "requeued"
+        self.ended = folder / "ended"  # the first of the step's tasks
         self.env = {"PATH": f"{programs}:/usr/bin:/bin", "REQUEUED": str(self.requeued)}
+        self.env["FIRST_ENDED"] = str(self.ended)
         self.env |= {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NNODES": str(nodes)}
         self.starts = 0
 
@@ -56,10 +65,17 @@ class Slurm:
         log = self.folder.with_name(f"log-{self.starts}")
         env = {**self.env, "SLURM_RESTART_COUNT": str(self.starts), **env}
         self.starts += 1
-        self.requeued.unlink(missing_ok=True)
+        for file in (self.requeued, self.ended):
+            file.unlink(missing_ok=True)
         return Started(command, log, self.folder, **env)
 
     def end(self, job: Started) -> tuple[int, bool]:
-        """Its exit status, and whether it asked to be requeued; nothing of it is left."""
+        """Its exit status, and whether it asked to be requeued; nothing of it is left. Tasks that
+        wait for one that has ended are killed, as by `srun --wait`, but sooner."""
+        wait_for(lambda: self.ended.exists() or job.main.poll() is not None, 300)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.main.wait(WAIT)
+        if job.main.poll() is None:
+            job.signal(signal.SIGKILL, *NO_STEP)
         assert job.left() == []
         return job.main.returncode, self.requeued.exists()

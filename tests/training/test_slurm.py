@@ -50,6 +50,7 @@ def test_a_disturbed_job_ends_in_the_uncut_bits(
         ended = slurm.end(job)
         assert ended[0] in (status if isinstance(status, tuple) else (status,)), (what, job.said)
         assert ended[1] == again, (what, job.said)
+        assert "Traceback" not in job.said, job.said
     job = slurm.start()
     assert slurm.end(job) == (0, False), job.said
     restart = f"Slurm job {os.getpid()}, restart 4, torchrun, where a stop may take 110 s"
