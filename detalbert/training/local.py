@@ -90,9 +90,9 @@ def together(
 
 def lost_rank(error: Exception) -> Unavailable | None:
     """Return the fault of a rank whose peer ended, if `error` is NCCL's or gloo's of that."""
-    if isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error):
-        return Unavailable(f"another rank is gone ({first_line(error)}); its lines say why")
-    return None
+    gone = isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)
+    said = first_line(error).split("] ", 1)[-1]  # without the place in gloo's source
+    return Unavailable(f"another rank is gone ({said}); its lines say why") if gone else None
 
 
 @contextlib.contextmanager
