@@ -15,6 +15,7 @@ from determined import core
 
 from detalbert.training.checkpoints import find_fault
 from detalbert.training.schedule import LocalStops
+from detalbert.training.scheduler import warn_of_a_long_stop
 from tests.conftest import Train, launcher
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import change, newest, steps_of
@@ -132,3 +133,17 @@ def test_what_a_repeated_signal_does(
     process.start()
     process.join(60)
     assert process.exitcode == status
+
+
+@pytest.mark.parametrize("below, seconds", [(True, "1"), (False, "1"), (True, "60")])
+def test_a_long_stop_says_what_to_raise(
+    below: bool, seconds: str, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", seconds)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if below:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    warn_of_a_long_stop()
+    time.sleep(0.7)
+    said = "INFO: not stopped after 0 s; torchrun kills its ranks after 1 s: raise TORCH_ELASTIC_"
+    assert capfd.readouterr().err.startswith(said) == (below and seconds == "1")
