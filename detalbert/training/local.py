@@ -92,7 +92,9 @@ def lost_rank(error: Exception) -> Unavailable | None:
     """Return the fault of a rank whose peer ended, if `error` is NCCL's or gloo's of that."""
     gone = isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)
     said = first_line(error).split("] ", 1)[-1]  # without the place in gloo's source
-    return Unavailable(f"another rank is gone ({said}); its lines say why") if gone else None
+    fault = Unavailable(f"another rank is gone ({said}); its lines say why")
+    fault.status = 5  # not what a scheduler retries without end: that rank may have a mistake
+    return fault if gone else None
 
 
 @contextlib.contextmanager

@@ -27,9 +27,7 @@ def say_scheduler() -> None:
 
 
 def warn_of_a_long_stop() -> None:
-    """Warn, when half of the seconds that a stop may take are over, what to raise. For the handler
-    of a signal.
-    """
+    """Warn, when half of the seconds that a stop may take are over, what to raise."""
     if seconds := seconds_to_stop():
         said = f"not stopped after {seconds // 2} s; torchrun kills its ranks after {seconds} s: "
         said += "raise TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the scheduler's own grace period"

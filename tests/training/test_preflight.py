@@ -2,6 +2,7 @@
 
 import datetime
 import multiprocessing
+import os
 import re
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from detalbert.engine.models import span_model_sizes
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training import preflight
+from detalbert.training.local import lost_rank
 from tests.conftest import TINY
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.
@@ -158,3 +160,29 @@ def test_an_all_reduce_of_two_ranks(behave: str, tmp_path: Path, fork: None) -> 
     assert ranks[0].exitcode == 2
     what = r"no all-reduce of 2 ranks over gloo in 1 s \(.*\); check the network"
     assert re.match(what, said.get())
+
+
+def be_left_alone(rank: int, store: Path, said: Any) -> None:
+    method = f"file://{store}"
+    torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
+    if rank == 1:
+        os._exit(0)
+    try:
+        torch.distributed.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        fault: Any = lost_rank(error)
+        said.put(str(fault))
+        train.leave(fault.status)
+
+
+def test_a_rank_whose_peer_ended_says_so_and_ends_with_5(tmp_path: Path, fork: None) -> None:
+    context = multiprocessing.get_context("fork")
+    said = context.SimpleQueue()
+    given = tmp_path / "store", said
+    ranks = [context.Process(target=be_left_alone, args=(rank, *given)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    ranks[0].join(600)
+    assert ranks[0].exitcode == 5
+    assert re.fullmatch(r"another rank is gone \([^[].*\); its lines say why", said.get())
+    assert lost_rank(RuntimeError("size mismatch")) is None
