@@ -132,7 +132,10 @@ def run_locally(args: argparse.Namespace) -> int:
     experiment.check_sections(config)
     workload = choose(config, read=True)
     ranges, seed = config["hyperparameters"], experiment.trial_seed(config)
-    hparams = workload.read(config, experiment.single_values(ranges, seed, args.draw))
+    values = experiment.single_values(ranges, seed, args.draw)
+    if args.draw is not None and values == ranges:
+        raise UserError(f"--draw {args.draw}: no hyperparameter has a search range; leave it out")
+    hparams = workload.read(config, values)
     output = Output(args.output_dir)
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())

@@ -31,6 +31,7 @@ UNREAD = {
     "optimizations": "hyperparameters.max_tokens_per_forward and precision",
     "records_per_epoch": "nothing: epochs are counted from the data",
 }
+_RANGES = ("int", "double", "log", "categorical")  # types of search ranges
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def trial_seed(config: Mapping[str, Any]) -> int:
 
 
 def single_values(
-    hyperparameters: dict[str, Any], seed: int = 0, draw: int | None = None
+    hyperparameters: dict[str, Any], seed: int = 0, draw: int | None = None, under: str = ""
 ) -> dict[str, Any]:
     """Return hyperparameters for a run outside a search: `{type: const, val: x}` unwrapped, and of
     each search range the value of this `draw`, which is a function of (seed, draw, key).
@@ -118,20 +119,25 @@ def single_values(
     values = {}
     for key, value in hyperparameters.items():
         kind = value.get("type") if isinstance(value, dict) else None
-        if kind in ("int", "double", "log", "categorical"):
-            if draw is None:
-                raise UserError(
-                    f"hyperparameters.{key}: a search range; a local run needs one value, "
-                    f"--set hyperparameters.{key}=VALUE, or --draw N of a random search"
-                )
-            value = _drawn(f"hyperparameters.{key}", value, random.Random(f"{seed} {draw} {key}"))
-        values[key] = value["val"] if kind == "const" else value
+        name = f"{under}{key}"
+        if kind in _RANGES and draw is None:
+            raise UserError(
+                f"hyperparameters.{name}: a search range; a local run needs one value, "
+                f"--set hyperparameters.{name}=VALUE, or --draw N of a random search"
+            )
+        if kind in (*_RANGES, "const"):
+            value = _drawn(f"hyperparameters.{name}", value, random.Random(f"{seed} {draw} {name}"))
+        elif isinstance(value, dict):
+            value = single_values(value, seed, draw, f"{name}.")
+        values[key] = value
     return values
 
 
 def _drawn(key: str, facts: Mapping[str, Any], dice: random.Random) -> Any:
     """Return a random value of a search range, uniform as a searcher's: of `log` the exponent."""
     try:
+        if facts["type"] == "const":
+            return facts["val"]
         if facts["type"] == "categorical":
             return dice.choice(facts["vals"])
         low, high = facts["minval"], facts["maxval"]
@@ -139,5 +145,5 @@ def _drawn(key: str, facts: Mapping[str, Any], dice: random.Random) -> Any:
             return dice.randint(low, high)
         drawn = dice.uniform(low, high)
         return drawn if facts["type"] == "double" else float(facts.get("base", 10) ** drawn)
-    except (LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{key}: not a search range that can be drawn from: {error}") from None

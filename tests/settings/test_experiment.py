@@ -1,5 +1,6 @@
 """An experiment config without its secrets."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from detalbert.errors import UserError
 from detalbert.settings.experiment import masked, single_values
+from tests.fakes.runs import refusal
 from tests.fakes.secrets import PLANTED
 
 LOGIN = "https://me:planted@example.org/a?b=c@d"
@@ -38,8 +40,9 @@ def test_secrets_are_masked_and_all_else_stays() -> None:
 RANGES = {
     "model": "m",
     "lr_scale": {"type": "double", "minval": 0.5, "maxval": 1.0},
+    "model_config": {"part": {"lr_scale": {"type": "double", "minval": 0.5, "maxval": 1.0}}},
     "max_steps": {"type": "int", "minval": 3, "maxval": 5},
-    "base_learning_rate": {"type": "log", "minval": -5, "maxval": -3, "base": 10},
+    "base_learning_rate": {"type": "log", "minval": -5, "maxval": -3},
     "beta2": {"type": "const", "val": 0.9},
     "global_batch_size": {"type": "categorical", "vals": [48, 128]},
 }
@@ -53,7 +56,9 @@ def test_a_draw_is_a_function_of_seed_number_and_key(seed: int, draw: int) -> No
     assert found["model"] == "m" and found["beta2"] == 0.9
     assert 0.5 <= found["lr_scale"] <= 1 and found["max_steps"] in (3, 4, 5)
     assert 1e-5 <= found["base_learning_rate"] <= 1e-3 and found["global_batch_size"] in (48, 128)
-    assert single_values(RANGES, seed, draw + 1)["lr_scale"] != found["lr_scale"]
+    others = [single_values(RANGES, *changed) for changed in ((seed, draw + 1), (seed + 1, draw))]
+    scales = {each["lr_scale"] for each in (found, *others)}
+    assert len(scales | {found["model_config"]["part"]["lr_scale"]}) == 4
 
 
 def test_twenty_draws_meet_every_value_and_half_of_a_range() -> None:
@@ -65,9 +70,19 @@ def test_twenty_draws_meet_every_value_and_half_of_a_range() -> None:
 
 WRONG = [{"type": "int", "minval": 5, "maxval": 3}, {"type": "log", "minval": 1}]
 WRONG += [{"type": "categorical", "vals": []}, {"type": "double", "minval": "a", "maxval": 2}]
+WRONG += [{"type": "log", "minval": 400, "maxval": 5000}, {"type": "const"}]
 
 
 @pytest.mark.parametrize("facts", WRONG)
 def test_a_range_without_values_is_one_line(facts: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="hyperparameters.seed: not a search range that can be"):
         single_values({"seed": facts}, 1, 1)
+    with pytest.raises(UserError, match="^hyperparameters.model_config.x: .*a search range"):
+        single_values({"model_config": {"x": facts}})
+
+
+def test_a_draw_without_a_range_is_refused(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
+    """All tasks of an array would train the same."""
+    said = refusal(capsys, tiny_config, tmp_path / "out", "--draw", 3)
+    assert said.startswith("train.py: error: --draw 3: no hyperparameter has a search range")
+    assert not (tmp_path / "out").exists()
