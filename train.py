@@ -203,18 +203,20 @@ def train_locally(
     if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
         metrics.write_metrics()
     output.sync()
-    conclude(training, metrics, done)
+    conclude(training, metrics, output, done)
     complete = done == training.hparams.max_steps or loop.trial.early.reached
     return stops.status if stops.reason and not complete else 0
 
 
-def conclude(training: Training, metrics: RunMetrics, done: int) -> None:
+def conclude(training: Training, metrics: RunMetrics, output: Output, done: int) -> None:
     """Log how the run ended after `done` steps, and its best scores. Rank 0 only."""
     if done < cast(int, training.hparams.max_steps) and not metrics.loop.trial.early.reached:
         log.info("stopped after step %d; run the same command again to go on", done)
         return
     if best := metrics.best():
         display.say_end(best, training.workload.shown)
+        if output.address:  # a start on another machine may have written it
+            output.fill(output.folder / "checkpoints" / folder.step_name(int(best["steps"])))
     leaves = training.workload.leaves
     if not (metrics.path / "predictions.json").is_file():  # nor beside the best checkpoint
         leaves = leaves.removeprefix("predictions, ")
