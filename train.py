@@ -166,6 +166,7 @@ def begin(output: Output, training: Training, checkpoint: Path | None, resume: s
             raise UserError(f"--resume never: {output.address} has a run; give another one")
         folder.set_aside(output.folder)
     folder.write_config(output.folder, training.config)
+    output.sync()  # a bucket that refuses does so now
     return checkpoint
 
 
@@ -214,9 +215,9 @@ def conclude(training: Training, metrics: RunMetrics, output: Output, done: int)
         log.info("stopped after step %d; run the same command again to go on", done)
         return
     if best := metrics.best():
-        display.say_end(best, training.workload.shown)
         if output.address:  # a start on another machine may have written it
             output.fill(output.folder / "checkpoints" / folder.step_name(int(best["steps"])))
+        display.say_end(best, training.workload.shown)
     leaves = training.workload.leaves
     if not (metrics.path / "predictions.json").is_file():  # nor beside the best checkpoint
         leaves = leaves.removeprefix("predictions, ")

@@ -16,14 +16,15 @@ from determined.errors import CheckpointNotFound, NoDirectStorageAccess
 
 from detalbert.errors import Unavailable, UserError, first_line
 
-_ADDRESS = re.compile(r"(s3|gs|az)://([^/]+)/+(.+?)/*$")
+_ADDRESS = re.compile(r"(s3|gs|az)://([\w.-]+)/+(.+?)/*$")
+_MISTAKES = {*range(400, 500)} - {408, 429}  # statuses that a retry does not change
 
 
 def is_bucket(address: str) -> bool:
     """Return whether `address` is one of a bucket; UserError if it is of another protocol."""
-    if "://" in address and not _ADDRESS.match(address):
+    if ":/" in address and not _ADDRESS.match(address):
         raise UserError(f"{address}: give s3://BUCKET/PATH, gs://, az://, or a folder")
-    return "://" in address
+    return ":/" in address
 
 
 def download(address: str, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
@@ -66,8 +67,10 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
         reason = first_line(error.__cause__ or error)
         raise UserError(f"{address}: no access ({reason}); see the credentials") from None
     except Exception as error:  # of classes of each client's own
-        mine = isinstance(error, ValueError | ImportError) or _status(error) in range(400, 500)
-        raise (UserError if mine else Unavailable)(f"{address}: {first_line(error)}") from None
+        # boto3's error of an upload has no status: that from which it was raised has.
+        cause = error.__context__ if _status(error.__context__) else error
+        mine = isinstance(error, ValueError | ImportError) or _status(cause) in _MISTAKES
+        raise (UserError if mine else Unavailable)(f"{address}: {first_line(cause)}") from None
 
 
 def _status(error: Any) -> int | None:

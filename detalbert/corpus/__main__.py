@@ -26,7 +26,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("detalbert.corpus", description=__doc__, formatter_class=style)
     add = parser.add_argument
     add("config", type=Path, help="experiment config")
-    add("--output", required=True, help="folder of the shards, or s3:// or another address")
+    add("--output", required=True, help="folder of the shards, or s3://, gs:// or az://")
     key = "config key to set, e.g. data.text=wiki.jsonl (repeatable)"
     add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
     add("--workers", type=int, help="number of processes (default: one per core)")

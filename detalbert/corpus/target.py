@@ -20,7 +20,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, address: str, cache_dir: str) -> "Target":
-        if not storage.is_remote(address):
+        if not bucket.is_bucket(address):
             return cls(Path(address), None)
         key = hashlib.sha256(address.encode()).hexdigest()[:24]
         return cls(Path(cache_dir) / f"writing-{key}", address)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detalbert import bucket
 from detalbert.corpus import writer
 from detalbert.corpus.__main__ import main
 from detalbert.corpus.mixture import Mixture, apportion, draw_windows
@@ -217,6 +218,19 @@ def test_shards_alone_suffice(tmp_path: Path) -> None:
     assert held["code"] > held["wiki"] > 0
     own = write_documents(tmp_path / "code.txt", tmp_path, article="line", **more)
     assert len(LmText.load({"shards": str(own)}, type("H", (), LM)).train) > 3  # type: ignore[arg-type]
+
+
+def test_what_makes_shards_count_follows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(bucket, "put", lambda _, address, names: sent.extend(names))
+    (tmp_path / "a.bin").touch()
+    writer.Target(tmp_path, "s3://b/x/").move(["a.bin"], "jobs/0.json")
+    assert sent == ["a.bin", "jobs/0.json"] and not any(tmp_path.iterdir())
+    for address in ("s3://bucket", "file:///x", "s3:/b/x"):
+        with pytest.raises(UserError, match=f"^{address}: give s3://BUCKET/PATH"):
+            writer.Target.of(address, "")
 
 
 LM = {"max_seq_length": 16, "across_documents": False}

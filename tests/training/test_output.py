@@ -121,6 +121,8 @@ def test_of_a_damaged_checkpoint_the_one_before_it_is_used(
 
 
 WRONG = {
+    "s3:/bucket/runs": "s3:/bucket/runs: give s3://BUCKET/PATH, gs://, az://, or a folder",
+    "s3://a bucket/runs": "s3://a bucket/runs: give s3://BUCKET/PATH",
     "http://bucket/runs": "http://bucket/runs: give s3://BUCKET/PATH, gs://, az://, or a folder",
     "s3://none/runs": "s3://none/runs: An error occurred (NoSuchBucket) ",
     "az://box/runs": "az://box/runs: Either 'connection_string' or ",
@@ -143,3 +145,36 @@ def test_a_run_in_a_bucket_is_not_started_over(
     said = refusal(capsys, tiny_config, ADDRESS, "--resume", "never")
     assert said.endswith(f"--resume never: {ADDRESS} has a run; give another one")
     assert before == (143, keys(s3[0])) and steps_of(place)[-1] == 5
+
+
+def test_a_bucket_that_can_only_be_read_is_found_before_the_first_step(
+    place: Path, s3: Any, tiny_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pass_on = s3[1].respond
+    for status, kind in ((403, "error"), (429, "unavailable"), (500, "unavailable")):
+        refuse = lambda asked, s=status: (s, b"", {}) if asked.method == "PUT" else pass_on(asked)  # noqa: E731
+        monkeypatch.setattr(s3[1], "respond", refuse)
+        said = refusal(capsys, tiny_config, ADDRESS)
+        assert said.startswith(f"train.py: {kind}: {ADDRESS}: An error occurred ({status}) when ")
+        assert steps_of(place) == []
+
+
+def test_names_that_begin_alike_are_not_below(s3: Any, tmp_path: Path) -> None:
+    for key in ("runs/1/a", "runs/12/a"):
+        s3[0].put_object(Bucket="bucket", Key=key, Body=b"")
+    bucket.download(ADDRESS, tmp_path / "runs" / "1")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "runs/1/a"]
+    bucket.remove(ADDRESS)
+    assert keys(s3[0], "runs/") == {"12/a"}
+
+
+def test_a_wsd_run_made_longer_elsewhere(place: Path, s3: Any, tiny_config: Path) -> None:
+    """The decay of 12 steps begins at 8, whose files are fetched then."""
+    wsd = [*settings(schedule="wsd", decay_fraction=0.3), "--set"]
+    wsd.append("checkpoint_storage.save_trial_latest=9")
+    for steps in (12, 24):
+        for output in (ADDRESS, Path("local")):
+            assert run(tiny_config, output, *wsd, *settings(max_steps=steps)) == 0
+        if steps == 12:
+            shutil.rmtree("runs")
+    assert differences(place, Path("local")) == []
