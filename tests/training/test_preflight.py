@@ -17,10 +17,10 @@ import torch
 import train
 from detalbert.engine.memory import Memory
 from detalbert.engine.models import span_model_sizes
-from detalbert.errors import UserError
+from detalbert.errors import Unavailable, UserError
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training import preflight
-from detalbert.training.local import lost_rank
+from detalbert.training.local import lost_rank, together
 from tests.conftest import TINY
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.
@@ -186,3 +186,13 @@ def test_a_rank_whose_peer_ended_says_so_and_ends_with_5(tmp_path: Path, fork: N
     assert ranks[0].exitcode == 5
     assert re.fullmatch(r"another rank is gone \([^[].*\); its lines say why", said.get())
     assert lost_rank(RuntimeError("size mismatch")) is None
+
+
+@pytest.mark.parametrize("status, kind", [(2, UserError), (4, Unavailable)])
+def test_a_fault_of_one_rank_is_raised_on_all(status: int, kind: type) -> None:
+    group: Any = SimpleNamespace(allgather=lambda mine: [mine, (status, "its line")])
+    with pytest.raises(UserError, match="^its line$") as raised:
+        together(group, lambda: 3)
+    assert type(raised.value) is kind and raised.value.on_all_ranks
+    alone: Any = SimpleNamespace(allgather=lambda mine: [mine])
+    assert together(alone, lambda: 3) == 3 and together(alone, lambda: 1 / 0, mine=False) is None

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from determined import core
@@ -18,7 +19,7 @@ from detalbert.training.checkpoints import find_fault
 from detalbert.training.schedule import LocalStops
 from tests.conftest import Train, launcher
 from tests.fakes.metadata import MetadataServer
-from tests.fakes.runs import change, newest, steps_of, wait_for
+from tests.fakes.runs import change, newest, steps_of
 from tests.leftovers import Started
 from tests.same_bits import differences
 from tests.training.conftest import ADVICE
@@ -140,16 +141,15 @@ def test_a_long_stop_says_what_to_raise(
     below: bool, seconds: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At half of the time; torchrun alone has a limit."""
-    said: list[tuple[float, str]] = []
-    monkeypatch.setattr(scheduler, "say", lambda line: said.append((time.monotonic(), line)))
+    timer = Mock()
+    monkeypatch.setattr(scheduler.threading, "Timer", timer)
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     if below:
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     assert scheduler.seconds_to_stop() == seconds
-    began = time.monotonic()
     scheduler.warn_of_a_long_stop()
+    assert timer.call_count == below
     if below:
-        wait_for(lambda: said)
-        assert said[0][0] - began >= 0.5 and "torchrun kills its ranks after 1 s" in said[0][1]
-    assert len(said) == below
+        after, _, (said,) = timer.call_args.args
+        assert after == 0.5 and "torchrun kills its ranks after 1 s" in said
