@@ -76,6 +76,7 @@ def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
     local = {name for name in files if name.startswith("checkpoints") or "/" not in name}
     there = {name for name in keys(client) if not name.startswith("tensorboard")}
+    assert len(there) < len(keys(client))
     assert there == local - {".lock"} and len(keys(client, "runs/12/")) == 1  # also the best
     at_the_end = client.get_object(Bucket="bucket", Key="runs/1/metrics.json")["Body"].read()
     assert at_the_end == (place / "metrics.json").read_bytes()
@@ -114,7 +115,13 @@ def test_of_a_damaged_checkpoint_the_one_before_it_is_used(
     key = "runs/1/checkpoints/step-00000007/state_dict.pth"
     client.put_object(Bucket="bucket", Key=key, Body=b"cut")
     shutil.rmtree("runs")
+    fetched, download = list[str](), bucket.download
+    note = lambda address, *to: (fetched.append(address), download(address, *to))  # noqa: E731
+    monkeypatch.setattr(bucket, "download", note)
     assert start(tiny_config, monkeypatch) == 0
+    assert (
+        fetched.count(f"{ADDRESS}/checkpoints/step-00000007") == 3
+    )  # it may have been the network
     said = capsys.readouterr().err
     assert "step-00000007 is damaged (state_dict.pth" in said and "resumed at step 4 of" in said
     assert run(tiny_config, "uncut", *KEPT) == 0 and differences(place, Path("uncut")) == []

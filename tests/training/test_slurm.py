@@ -76,3 +76,17 @@ def test_a_job_array_draws_a_search(tiny_config: Path, python: str, tmp_path: Pa
     wanted = single_values(config["hyperparameters"], trial_seed(config), 3)["lr_scale"]
     run = read_yaml(slurm.folder / "runs" / "slurm-7_3" / "config.yaml")
     assert run["hyperparameters"]["lr_scale"] == wanted
+
+
+AGAIN = {(0, 0): 0, (1, 0): 0, (2, 0): 0, (4, 0): 1, (5, 19): 1, (137, 20): 0, (130, 20): 1}
+AGAIN[143, 20] = 1
+
+
+@pytest.mark.parametrize("status, restarts", AGAIN)
+def test_what_is_started_again(status: int, restarts: int, python: str, tmp_path: Path) -> None:
+    """A stopped run always, a fault 20 times, a mistake never; `srun` here only ends so."""
+    slurm = Slurm(tmp_path, python, 1, "configs/local.yaml")
+    (tmp_path / "programs" / "srun").write_text(f"#!/bin/bash\nexit {status}\n")
+    again = AGAIN[status, restarts]
+    job = slurm.start(SLURM_RESTART_COUNT=str(restarts))
+    assert slurm.end(job) == (0 if again else status, bool(again)), job.said
