@@ -19,7 +19,7 @@ class Faults(FakeServer):
     """Passes requests on, and spoils each answer about files in one of `kinds`."""
 
     protocol = "HTTP/1.1"  # else a client waits a second before each upload
-    spoiled = (".bin", ".txt", "/state_dict.pth", "/manifest.json")
+    spoiled = (".bin", ".txt", "/state_dict.pth", ".distcp", "/manifest.json")
 
     def __init__(self, upstream: str) -> None:
         self.upstream, self.dice = upstream, random.Random(0)

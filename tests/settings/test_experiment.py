@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from detalbert.errors import UserError
-from detalbert.settings.experiment import masked
+from detalbert.settings.experiment import masked, single_values
 from tests.fakes.secrets import PLANTED
 
 LOGIN = "https://me:planted@example.org/a?b=c@d"
@@ -29,3 +33,41 @@ def test_secrets_are_masked_and_all_else_stays() -> None:
     assert masked(config) == config
     error = UserError(f"data.text: {LOGIN}: gone")
     assert str(error) == "data.text: https://***@example.org/a?b=c@d: gone"
+
+
+RANGES = {
+    "model": "m",
+    "lr_scale": {"type": "double", "minval": 0.5, "maxval": 1.0},
+    "max_steps": {"type": "int", "minval": 3, "maxval": 5},
+    "base_learning_rate": {"type": "log", "minval": -5, "maxval": -3, "base": 10},
+    "beta2": {"type": "const", "val": 0.9},
+    "global_batch_size": {"type": "categorical", "vals": [48, 128]},
+}
+
+
+@given(st.integers(0, 2**32), st.integers(0, 500))
+def test_a_draw_is_a_function_of_seed_number_and_key(seed: int, draw: int) -> None:
+    found = single_values(RANGES, seed, draw)
+    rest = {key: RANGES[key] for key in ("lr_scale", "model")}
+    assert single_values(rest, seed, draw) == {key: found[key] for key in rest}
+    assert found["model"] == "m" and found["beta2"] == 0.9
+    assert 0.5 <= found["lr_scale"] <= 1 and found["max_steps"] in (3, 4, 5)
+    assert 1e-5 <= found["base_learning_rate"] <= 1e-3 and found["global_batch_size"] in (48, 128)
+    assert single_values(RANGES, seed, draw + 1)["lr_scale"] != found["lr_scale"]
+
+
+def test_twenty_draws_meet_every_value_and_half_of_a_range() -> None:
+    found = [single_values(RANGES, 42, draw) for draw in range(1, 21)]
+    assert {draw["max_steps"] for draw in found} == {3, 4, 5}
+    assert {draw["global_batch_size"] for draw in found} == {48, 128}
+    assert sum(draw["base_learning_rate"] < 1e-4 for draw in found) in range(5, 16)
+
+
+WRONG = [{"type": "int", "minval": 5, "maxval": 3}, {"type": "log", "minval": 1}]
+WRONG += [{"type": "categorical", "vals": []}, {"type": "double", "minval": "a", "maxval": 2}]
+
+
+@pytest.mark.parametrize("facts", WRONG)
+def test_a_range_without_values_is_one_line(facts: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="hyperparameters.seed: not a search range that can be"):
+        single_values({"seed": facts}, 1, 1)

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from detalbert import bucket
 from detalbert.errors import Unavailable
 from detalbert.training.checkpoints import MANIFEST
 from detalbert.training.controller import Controller
+from tests.conftest import TINY_LM, configured
 from tests.fakes.runs import change, refusal, run, steps_of, stop_after
 from tests.same_bits import differences
 
@@ -39,11 +41,20 @@ def keys(client: Any, below: str = "runs/1/") -> set[str]:
     return {entry["Key"].removeprefix(below) for entry in found}
 
 
+@pytest.mark.parametrize("weights", ["state_dict.pth", "__0_0.distcp"])
 def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
-    place: Path, s3: Any, tiny_config: Path, monkeypatch: pytest.MonkeyPatch
+    weights: str,
+    place: Path,
+    s3: Any,
+    tiny_config: Path,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Through answers that are refused, slow and cut; a run whose name begins alike is left out."""
+    """Through answers that are refused, slow and cut; a run whose name begins alike is left out.
+    A sharded model's checkpoints are uploaded beside the training."""
     client, faults = s3
+    if weights.endswith(".distcp"):
+        tiny_config.write_text(yaml.safe_dump(configured(TINY_LM, cache_dir, **PERIODS)))
     assert run(tiny_config, "uncut", *KEPT) == 0
     client.put_object(
         Bucket="bucket", Key="runs/12/checkpoints/step-00000099/manifest.json", Body=""
@@ -52,7 +63,7 @@ def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
     for until in (5, 9, 11):
         assert start(tiny_config, monkeypatch, until) == 143
         assert steps_of(place)[-1] == until
-        whole = [path.parent.name for path in place.glob("checkpoints/*/state_dict.pth")]
+        whole = [path.parent.name for path in place.glob(f"checkpoints/*/{weights}")]
         shutil.rmtree("runs")
     assert sorted(whole) == [
         "step-00000009",

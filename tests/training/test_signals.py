@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from determined import core
 
+from detalbert.training import scheduler
 from detalbert.training.checkpoints import find_fault
 from detalbert.training.schedule import LocalStops
 from tests.conftest import Train, launcher
 from tests.fakes.metadata import MetadataServer
-from tests.fakes.runs import change, newest, steps_of
+from tests.fakes.runs import change, newest, steps_of, wait_for
 from tests.leftovers import Started
 from tests.same_bits import differences
 from tests.training.conftest import ADVICE
@@ -132,3 +133,23 @@ def test_what_a_repeated_signal_does(
     process.start()
     process.join(60)
     assert process.exitcode == status
+
+
+@pytest.mark.parametrize("below, seconds", [(True, 1), (False, None)])
+def test_a_long_stop_says_what_to_raise(
+    below: bool, seconds: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At half of the time; torchrun alone has a limit."""
+    said: list[tuple[float, str]] = []
+    monkeypatch.setattr(scheduler, "say", lambda line: said.append((time.monotonic(), line)))
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if below:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert scheduler.seconds_to_stop() == seconds
+    began = time.monotonic()
+    scheduler.warn_of_a_long_stop()
+    if below:
+        wait_for(lambda: said)
+        assert said[0][0] - began >= 0.5 and "torchrun kills its ranks after 1 s" in said[0][1]
+    assert len(said) == below
