@@ -16,7 +16,7 @@ from determined import core, pytorch
 from torch.distributed.elastic.utils.distributed import get_free_port
 
 from detalbert.determined_internals import set_step
-from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.errors import Unavailable, UserError
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
@@ -91,7 +91,7 @@ def together(
 def lost_rank(error: Exception) -> Unavailable | None:
     """Return the fault of a rank whose peer ended, if `error` is NCCL's or gloo's of that."""
     gone = isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)
-    said = first_line(error).split("] ", 1)[-1]  # without the place in gloo's source
+    said = str(error).split("] ", 1)[-1].split(". ")[0][:150]  # gloo's begins with its source file
     fault = Unavailable(f"another rank is gone ({said}); its lines say why")
     fault.status = 5  # not what a scheduler retries without end: that rank may have a mistake
     return fault if gone else None
