@@ -68,7 +68,7 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
         raise UserError(f"{address}: no access ({reason}); see the credentials") from None
     except Exception as error:  # of classes of each client's own
         # boto3's error of an upload has no status: that from which it was raised has.
-        cause = error.__context__ if _status(error.__context__) else error
+        cause: Any = error.__context__ if _status(error.__context__) else error
         mine = isinstance(error, ValueError | ImportError) or _status(cause) in _MISTAKES
         raise (UserError if mine else Unavailable)(f"{address}: {first_line(cause)}") from None
 
