@@ -176,7 +176,8 @@ def test_names_that_begin_alike_are_not_below(s3: Any, tmp_path: Path) -> None:
 
 
 def test_a_wsd_run_made_longer_elsewhere(place: Path, s3: Any, tiny_config: Path) -> None:
-    """The decay of 12 steps begins at 8, whose files are fetched then."""
+    """The decay of 12 steps begins at 8, whose checkpoint is damaged; that of 4 is fetched then."""
+    damaged = "checkpoints/step-00000008/state_dict.pth"
     wsd = [*settings(schedule="wsd", decay_fraction=0.3), "--set"]
     wsd.append("checkpoint_storage.save_trial_latest=9")
     for steps in (12, 24):
@@ -184,4 +185,6 @@ def test_a_wsd_run_made_longer_elsewhere(place: Path, s3: Any, tiny_config: Path
             assert run(tiny_config, output, *wsd, *settings(max_steps=steps)) == 0
         if steps == 12:
             shutil.rmtree("runs")
+            s3[0].put_object(Bucket="bucket", Key=f"runs/1/{damaged}", Body=b"cut")
+            Path("local", damaged).write_bytes(b"cut")
     assert differences(place, Path("local")) == []
