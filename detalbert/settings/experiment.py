@@ -1,11 +1,12 @@
 """A Determined experiment config: loaded, changed by `--set`, its sections checked."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import UnknownKey, UserError, hide_logins
+from detalbert.errors import UnknownKey, UserError, as_user_error, hide_logins
 from detalbert.settings.yaml_files import parse_yaml, read_yaml
 
 # The top-level keys of Determined 0.38.1's experiment config, version 0.
@@ -31,7 +32,15 @@ UNREAD = {
     "optimizations": "hyperparameters.max_tokens_per_forward and precision",
     "records_per_epoch": "nothing: epochs are counted from the data",
 }
-_RANGES = ("int", "double", "log", "categorical")  # types of search ranges
+# Types of hyperparameters in a search -> (random numbers, facts) -> a value, as a searcher's: of
+# `log` the exponent is uniform.
+_DRAWN: dict[str, Callable[[random.Random, Any], Any]] = {
+    "const": lambda _, facts: facts["val"],
+    "categorical": lambda dice, facts: dice.choice(facts["vals"]),
+    "int": lambda dice, facts: dice.randint(facts["minval"], facts["maxval"]),
+    "double": lambda dice, facts: dice.uniform(facts["minval"], facts["maxval"]),
+    "log": lambda dice, facts: float(facts.get("base", 10) ** _DRAWN["double"](dice, facts)),
+}
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -118,32 +127,20 @@ def single_values(
     """
     values = {}
     for key, value in hyperparameters.items():
-        kind = value.get("type") if isinstance(value, dict) else None
-        name = f"{under}{key}"
-        if kind in _RANGES and draw is None:
+        kind, name = value.get("type") if isinstance(value, dict) else None, f"{under}{key}"
+        if kind in _DRAWN and kind != "const" and draw is None:
             raise UserError(
                 f"hyperparameters.{name}: a search range; a local run needs one value, "
                 f"--set hyperparameters.{name}=VALUE, or --draw N of a random search"
             )
-        if kind in (*_RANGES, "const"):
-            value = _drawn(f"hyperparameters.{name}", value, random.Random(f"{seed} {draw} {name}"))
+        if kind in _DRAWN:
+            with as_user_error(partial(_cannot_draw, name)):
+                value = _DRAWN[kind](random.Random(f"{seed} {draw} {name}"), value)
         elif isinstance(value, dict):
             value = single_values(value, seed, draw, f"{name}.")
         values[key] = value
     return values
 
 
-def _drawn(key: str, facts: Mapping[str, Any], dice: random.Random) -> Any:
-    """Return a random value of a search range, uniform as a searcher's: of `log` the exponent."""
-    try:
-        if facts["type"] == "const":
-            return facts["val"]
-        if facts["type"] == "categorical":
-            return dice.choice(facts["vals"])
-        low, high = facts["minval"], facts["maxval"]
-        if facts["type"] == "int":
-            return dice.randint(low, high)
-        drawn = dice.uniform(low, high)
-        return drawn if facts["type"] == "double" else float(facts.get("base", 10) ** drawn)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{key}: not a search range that can be drawn from: {error}") from None
+def _cannot_draw(name: str, error: Exception) -> UserError:
+    return UserError(f"hyperparameters.{name}: not a search range that can be drawn from: {error}")
