@@ -181,6 +181,7 @@ def train_locally(
     """
     chief, config = distributed.rank == 0, training.config
     metrics = RunMetrics(output.folder, config["searcher"])
+    metrics.stored = output.sync
     done = read_manifest(checkpoint)["steps"] if checkpoint else 0
     if checkpoint and chief:
         metrics.restore(checkpoint)
@@ -189,7 +190,7 @@ def train_locally(
     resumed = str(checkpoint) if checkpoint else None
     with (
         contextlib.closing(metrics),
-        trial_context(distributed, metrics, stops, *facts, output.sync) as context,
+        trial_context(distributed, metrics, stops, *facts) as context,
     ):
         metrics.loop = loop = loop_of(training)(training, context, stops, resumed, False)
         parameters = sum(p.numel() for p in loop.trial.model.parameters())

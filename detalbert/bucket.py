@@ -63,14 +63,13 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
             )
     except CheckpointNotFound:
         raise
-    except NoDirectStorageAccess as error:
-        reason = first_line(error.__cause__ or error)
-        raise UserError(f"{address}: no access ({reason}); see the credentials") from None
     except Exception as error:  # of classes of each client's own
-        # boto3's error of an upload has no status: that from which it was raised has.
-        cause: Any = error.__context__ if _status(error.__context__) else error
-        mine = isinstance(error, ValueError | ImportError) or _status(cause) in _MISTAKES
-        raise (UserError if mine else Unavailable)(f"{address}: {first_line(cause)}") from None
+        mine = isinstance(error, NoDirectStorageAccess | ValueError | ImportError)
+        # Of a refused upload, and of no access, the error says less than that which it replaced.
+        within = isinstance(error, NoDirectStorageAccess) or _status(error.__context__)
+        cause: Any = error.__context__ if within else error
+        kind = UserError if mine or _status(cause) in _MISTAKES else Unavailable
+        raise kind(f"{address}: {first_line(cause)}") from None
 
 
 def _status(error: Any) -> int | None:

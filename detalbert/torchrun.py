@@ -2,8 +2,7 @@
 
 python -m detalbert.torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
 
-torchrun ends with 1 whatever happened. A scheduler has to know (docs/layout.md, Exit status): 143
-starts a stopped run again, 2 does not. A killed rank gives 128 + the signal's number.
+A scheduler starts a run that ended with 143 again, one with 2 not (docs/layout.md, Exit status).
 """
 
 import os

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,7 @@ UNREAD = {
     "optimizations": "hyperparameters.max_tokens_per_forward and precision",
     "records_per_epoch": "nothing: epochs are counted from the data",
 }
-# Types of hyperparameters in a search -> (random numbers, facts) -> a value, as a searcher's: of
-# `log` the exponent is uniform.
+# Types of ranges -> (random numbers, facts) -> a value, uniform, of `log` the exponent.
 _DRAWN: dict[str, Callable[[random.Random, Any], Any]] = {
     "const": lambda _, facts: facts["val"],
     "categorical": lambda dice, facts: dice.choice(facts["vals"]),
@@ -125,22 +123,19 @@ def single_values(
     each search range the value of this `draw`, which is a function of (seed, draw, key).
     Raises UserError for a range without a draw, or one that cannot be drawn from.
     """
-    values = {}
-    for key, value in hyperparameters.items():
-        kind, name = value.get("type") if isinstance(value, dict) else None, f"{under}{key}"
-        if kind in _DRAWN and kind != "const" and draw is None:
-            raise UserError(
-                f"hyperparameters.{name}: a search range; a local run needs one value, "
-                f"--set hyperparameters.{name}=VALUE, or --draw N of a random search"
-            )
-        if kind in _DRAWN:
-            with as_user_error(partial(_cannot_draw, name)):
-                value = _DRAWN[kind](random.Random(f"{seed} {draw} {name}"), value)
-        elif isinstance(value, dict):
-            value = single_values(value, seed, draw, f"{name}.")
-        values[key] = value
-    return values
+    items = hyperparameters.items()
+    return {key: _single_value(f"{under}{key}", value, seed, draw) for key, value in items}
 
 
-def _cannot_draw(name: str, error: Exception) -> UserError:
-    return UserError(f"hyperparameters.{name}: not a search range that can be drawn from: {error}")
+def _single_value(name: str, value: Any, seed: int, draw: int | None) -> Any:
+    kind = str(value.get("type")) if isinstance(value, dict) else ""
+    if kind in _DRAWN and kind != "const" and draw is None:
+        raise UserError(
+            f"hyperparameters.{name}: a search range; a local run needs one value, "
+            f"--set hyperparameters.{name}=VALUE, or --draw N of a random search"
+        )
+    if kind in _DRAWN:
+        wrong = f"hyperparameters.{name}: not a search range that can be drawn from"
+        with as_user_error(lambda error: UserError(f"{wrong}: {error}")):
+            return _DRAWN[kind](random.Random(f"{seed} {draw} {name}"), value)
+    return single_values(value, seed, draw, f"{name}.") if isinstance(value, dict) else value

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         run: settings that must not change when the run is resumed; stored in every manifest.
         pruning: `checkpoint_storage:` of the experiment config, for `save_trial_latest` and
             `save_trial_best` (both 1 by default, as on a cluster).
-        stored: called after each checkpoint.
     """
 
     def __init__(
@@ -48,10 +47,8 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         metrics: Any,
         run: dict[str, Any],
         pruning: dict[str, Any],
-        stored: Callable[[], None],
     ) -> None:
         self.distributed, self.metrics, self.run = distributed, metrics, run
-        self.stored = stored
         self.folder = metrics.path / "checkpoints"
         super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
         if distributed.rank == 0:
@@ -78,7 +75,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         for older, folder in list_checkpoints(self.folder)[: -self.latest]:
             if older not in spared:
                 shutil.rmtree(folder, ignore_errors=True)
-        self.stored()
+        self.metrics.stored()
 
     @contextlib.contextmanager
     def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:

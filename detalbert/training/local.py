@@ -105,14 +105,13 @@ def trial_context(
     config: dict[str, Any],
     steps_completed: int,
     run: dict[str, Any],
-    stored: Callable[[], None] = lambda: None,
 ) -> Iterator[pytorch.PyTorchTrialContext]:
     """Yield the context of `determined.pytorch.init` on a cluster; rank 0 reports to `metrics`.
-    `run`, `stored`: see LocalCheckpoints.
+    `run`: see LocalCheckpoints.
     """
     pruning = config.get("checkpoint_storage") or {}
     core_context = core.Context(
-        checkpoint=LocalCheckpoints(distributed, metrics, run, pruning, stored),
+        checkpoint=LocalCheckpoints(distributed, metrics, run, pruning),
         distributed=distributed,
         preempt=stops,
         train=core.DummyTrainContext() if distributed.rank else metrics,

@@ -29,6 +29,7 @@ class RunMetrics(core.DummyTrainContext):
     """
 
     loop: Any = None  # the Controller that reports, set once it is created
+    stored: Any = staticmethod(lambda: None)  # called after each checkpoint
 
     def __init__(self, path: Path, searcher: Mapping[str, Any]) -> None:
         super().__init__(path / "tensorboard")

@@ -67,7 +67,6 @@ class Output:
         for name in sorted(self.kept - found.keys()):
             bucket.remove(f"{self.address}/checkpoints/{name}")
         self.kept = set(found)
-        beside = (self.folder / name for name in FILES)
-        files = [*filter(Path.is_file, beside), *self.folder.glob("tensorboard/*")]
-        names = [path.relative_to(self.folder).as_posix() for path in files]
-        bucket.put(self.folder, self.address, names)
+        there = [name for name in FILES if (self.folder / name).is_file()]
+        events = [f"tensorboard/{path.name}" for path in self.folder.glob("tensorboard/*")]
+        bucket.put(self.folder, self.address, there + events)

@@ -7,8 +7,7 @@ import threading
 from detalbert.processes import say
 
 log = logging.getLogger(__name__)
-_FACTS = {"SLURM_JOB_ID": "Slurm job", "SLURM_RESTART_COUNT": "restart"}
-_FACTS |= {"SKYPILOT_TASK_ID": "SkyPilot task"}
+_FACTS = {"SLURM_JOB_ID": "Slurm", "SLURM_RESTART_COUNT": "restart", "SKYPILOT_TASK_ID": "SkyPilot"}
 
 
 def seconds_to_stop() -> int | None:

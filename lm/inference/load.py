@@ -64,8 +64,7 @@ def open_saved(folder: Path) -> SavedLm:
     if not values.get("model_config"):
         values = {**values, "model": values.get("model") or str(folder)}
     steps, scores = facts.get("steps"), facts.get("scores") or {}
-    # Without what is None: `compile` of older versions, of which it was the default.
-    hparams = parse_lm_hparams({key: v for key, v in values.items() if v is not None})
+    hparams = parse_lm_hparams({k: v for k, v in values.items() if v is not None})  # once: compile
     return SavedLm(folder, config, tokenizer, hparams, facts.get("data") or {}, steps, scores)
 
 

@@ -133,7 +133,7 @@ WRONG = {
     "http://bucket/runs": "http://bucket/runs: give s3://BUCKET/PATH, gs://, az://, or a folder",
     "s3://none/runs": "s3://none/runs: An error occurred (NoSuchBucket) ",
     "az://box/runs": "az://box/runs: Either 'connection_string' or ",
-    "gs://box/runs": "gs://box/runs: no access (",
+    "gs://box/runs": "gs://box/runs: Your default credentials were not found",
 }
 
 

@@ -53,7 +53,7 @@ def test_a_disturbed_job_ends_in_the_uncut_bits(
         assert "Traceback" not in job.said, job.said
     job = slurm.start()
     assert slurm.end(job) == (0, False), job.said
-    restart = f"Slurm job {os.getpid()}, restart 4, torchrun, where a stop may take 110 s"
+    restart = f"Slurm {os.getpid()}, restart 4, torchrun, where a stop may take 110 s"
     assert restart in job.said and "INFO: resumed at step " in job.said
     done = train("--config", tiny_config, "--output-dir", tmp_path / "uncut", processes=nodes)
     assert done.returncode == 0, done.stderr
