@@ -2,7 +2,7 @@
 
 python -m detalbert.torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
 
-A scheduler starts a run that ended with 143 again, one with 2 not (docs/layout.md, Exit status).
+A scheduler starts a run again after 143 and not after 2; torchrun's own status is 1 for both.
 """
 
 import os

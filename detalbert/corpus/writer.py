@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import filelock
@@ -123,8 +122,9 @@ def load_in_child(name: str, *needed: str, kind: str) -> PreTrainedTokenizerBase
 
 
 def _load(*arguments: str, kind: str) -> PreTrainedTokenizerBase:
-    load = resolve_name("detalbert.squad.tokenizer:named_tokenizer")
-    return load(*arguments, kind=kind)
+    from detalbert.squad.tokenizer import named_tokenizer  # in the child alone
+
+    return named_tokenizer(*arguments, kind=kind)
 
 
 Opened = tuple[str, str, Text]  # text or validation, name of the source, its text

@@ -123,8 +123,7 @@ def single_values(
     each search range the value of this `draw`, which is a function of (seed, draw, key).
     Raises UserError for a range without a draw, or one that cannot be drawn from.
     """
-    items = hyperparameters.items()
-    return {key: _single_value(f"{under}{key}", value, seed, draw) for key, value in items}
+    return {k: _single_value(f"{under}{k}", v, seed, draw) for k, v in hyperparameters.items()}
 
 
 def _single_value(name: str, value: Any, seed: int, draw: int | None) -> Any:

@@ -64,7 +64,8 @@ def open_saved(folder: Path) -> SavedLm:
     if not values.get("model_config"):
         values = {**values, "model": values.get("model") or str(folder)}
     steps, scores = facts.get("steps"), facts.get("scores") or {}
-    hparams = parse_lm_hparams({k: v for k, v in values.items() if v is not None})  # once: compile
+    # An older version wrote `compile: null`; a key that is left out has its default.
+    hparams = parse_lm_hparams({k: v for k, v in values.items() if v is not None})
     return SavedLm(folder, config, tokenizer, hparams, facts.get("data") or {}, steps, scores)
 
 
