@@ -35,13 +35,23 @@ HEADERS = {"Host": "localhost", "Content-Type": "application/json"}
 
 
 @contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """Yield a port of 127.0.0.1 that a server can take and the system gives to nobody else."""
+    with socket.socket() as holder:  # bound, never listening
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+@contextlib.contextmanager
 def serving(model: Path, checkout: Path) -> Iterator[int]:
     """Yield the port of a server started from `checkout`."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port", str(port)]
+    command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port"]
     silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=checkout, **silent) as process:
+    with (
+        held_port() as port,
+        subprocess.Popen([*command, str(port)], cwd=checkout, **silent) as process,
+    ):
         try:
             while process.poll() is None:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import yaml
 from determined import cli
 from determined.cli.cli import all_args_description
 
+from benchmarks.serve import held_port
 from detalbert.squad import world
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
@@ -128,13 +128,12 @@ def test_a_new_users_hour(checkout):
             header = ["question", "context", "answer"][: 2 + (name == "questions")]
             csv.writer(file).writerows([header, *(row[: len(header)] for row in rows[:count])])
     lines = [line for line in commands(HOUR) if need(line) is None]
-    with socket.create_server(("127.0.0.1", 0)) as listener:  # a free port
-        port = listener.getsockname()[1]
-    lines = [line.replace("localhost:8000", f"localhost:{port}") for line in lines]
-    lines = [line.replace("--serve", f"--serve --port {port}") for line in lines]
-    hour = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines])
-    told: Any = {"capture_output": True, "text": True, "timeout": 590}
-    done = subprocess.run(["bash", "-c", hour], cwd=checkout, **told)
+    with held_port() as port:
+        lines = [line.replace("localhost:8000", f"localhost:{port}") for line in lines]
+        lines = [line.replace("--serve", f"--serve --port {port}") for line in lines]
+        hour = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines])
+        told: Any = {"capture_output": True, "text": True, "timeout": 590}
+        done = subprocess.run(["bash", "-c", hour], cwd=checkout, **told)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     scores = json.loads((checkout / "runs" / "mine" / "metrics.json").read_text())["best"]
     assert 20 < scores["total"] < 80 and scores["f1"] > 40
