@@ -42,10 +42,9 @@ def load_named(read: Callable[..., Any], name: str, kind: str = "model", /, **op
     if Path(place).exists():
         return read(place, **options)
     repo, revision = split_revision(place)
-    with contextlib.ExitStack() as stack:
-        if kind == "dataset" or name not in _named:  # later its weights, which have their own line
-            stack.enter_context(waiting(f"loading {name} from the hub or its cache"))
-            _named.add(name)
+    again = kind == "model" and name in _named  # another file of it
+    with waiting(f"loading {name} from the hub or its cache", quiet=again):
+        _named.add(name)
         if kind == "dataset" and revision is None:
             fault = _ask_hub(repo, "main", kind)[1]
         else:

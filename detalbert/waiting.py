@@ -92,18 +92,22 @@ class Wait:
 
 
 @contextlib.contextmanager
-def waiting(what: str, total: int | None = None, unit: str = "", done: int = 0) -> Iterator[Wait]:
+def waiting(
+    what: str, total: int | None = None, unit: str = "", done: int = 0, quiet: bool = False
+) -> Iterator[Wait]:
     """Log `what` before the block, its progress, and at the end, unless that comes soon, the time.
 
     Args:
         total: the work in `unit`, None if unknown; the block counts it, by `update` or `each`.
         done: how much of it was done before.
+        quiet: without the first line, and without any within other work.
     """
     wait = Wait(what, total, unit, done)
-    if os.environ.get("RANK", "0") != "0":
+    if os.environ.get("RANK", "0") != "0" or (quiet and _running):
         yield wait
         return
-    log.info("%s%s", what, f": {wait.amount()}" if total else "")
+    if not quiet:
+        log.info("%s%s", what, f": {wait.amount()}" if total else "")
     wait.start()
     try:
         yield wait
