@@ -3,40 +3,59 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cluster import plan_text
 from cluster.options import SURE, Option, finishing
 from cluster.plan_text import Plan, open_options, spread_front
+from cluster.prices import load_prices
+from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.atomic import whole_file, writing
 from detalbert.errors import UserError
 
 try:
     from cluster.page import fill_template
-    from cluster.plan_plot import Published, plot_options, published_run
+    from cluster.plan_plot import plot_options
 except ImportError as error:
     package = (error.name or "matplotlib").split(".")[0]
     cure = "pip install -r cluster/requirements.txt"
     raise UserError(f"--html: {package} is not installed; {cure}") from None
 
 
+class Published(NamedTuple):
+    """The published run of the same job."""
+
+    name: str
+    hours: float
+    dollars: float
+
+
+def published_run(option: Option) -> Published | None:
+    """Return the published run on 64 GPUs if the option trains the same recipe."""
+    if option.found is None:
+        return None
+    run, hparams = FINE_TUNING[-1], option.found.hparams
+    recipe = MODEL, run.batch, math.ceil(WINDOWS * EPOCHS / run.batch)
+    if (hparams.model, hparams.global_batch_size, option.found.job.steps) != recipe:
+        return None
+    price = load_prices()[run.instance]
+    machines = price.machines(run.slots)
+    name = f"{machines} x {run.instance} ({run.slots} V100)"
+    return Published(name, run.hours, machines * run.hours * price.hourly(run.spot))
+
+
 def write_page(plan: Plan, path: Path) -> None:
     """Write the page atomically. Raises UserError if it cannot be written."""
-    best, named = plan.best, open_options(plan)
+    best, named, run = plan.best, open_options(plan), published_run(plan.best)
     own = [o for o in named if o is plan.own]
     others = [o for o in plan.options if not o.why_not and o not in named]
     others.sort(key=lambda option: option.mean("cost"))
-    run, (machines, market) = published_run(best), best.name.rsplit(", ", 1)
+    drawn = list(dict.fromkeys([*spread_front(plan.options), best, *own]))
     text = fill_template(
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
         sentence=plan_text.recommendation(plan),
-        figures=[
-            ("Take", machines, f"{market}, slots: {best.slots}, pool: {best.pool.name}"),
-            ("Hours", *_split(plan_text.hours(best))),
-            ("Dollars", *_split(plan_text.dollars(best))),
-        ],
-        plot=plot_options(plan, [*dict.fromkeys([*spread_front(plan.options), best, *own])], run),
+        plot=plot_options(plan, drawn, run and (run.hours, run.dollars)),
         published=run and run.name,
         reasons=list(_reasons(plan, run)),
         rows=[_row(option, plan) for option in named],
@@ -52,19 +71,12 @@ def write_page(plan: Plan, path: Path) -> None:
         file.write(text)
 
 
-def _split(text: str) -> tuple[str, str]:
-    """Return a figure and its range: "1.84 h (0.80 to 40.86)"."""
-    figure, _, between = text.partition(" (")
-    return figure, between.removesuffix(")")
-
-
 def _row(option: Option, plan: Plan) -> dict[str, Any]:
     """Return the cells of an option; its ranges are in the plot."""
     hours, cost = option.mean("hours"), option.mean("cost")
     slower, dearer = hours / plan.best.mean("hours"), cost / plan.best.mean("cost")
-    beside = f"{slower:,.2g} x time, {dearer:,.2g} x cost"
-    if option is plan.own:
-        beside = f"as it stands: {beside}"
+    beside = "as it stands: " * (option is plan.own)
+    beside += f"{slower:,.2g} x time, {dearer:,.2g} x cost"
     return {
         "option": option.name,
         "slots": option.slots,

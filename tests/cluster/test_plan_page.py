@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster import options, plan, plan_page, plan_plot, plan_text
+from cluster import options, plan, plan_page, plan_text
 from tests.conftest import ROOT
 
 CONFIG = str(ROOT / "configs" / "distributed64.yaml")
@@ -97,8 +97,8 @@ def test_a_name_is_no_formula_and_no_markup(made: plan_text.Plan, tmp_path: Path
 
 def test_only_the_published_recipe_has_the_published_run(made: plan_text.Plan) -> None:
     other = plan._parser().parse_args([CONFIG, *ASKED, "--set", "hyperparameters.epochs=3"])
-    assert plan_plot.published_run(made.best) is not None
-    assert plan_plot.published_run(plan.make_plan(other).best) is None
+    assert plan_page.published_run(made.best) is not None
+    assert plan_page.published_run(plan.make_plan(other).best) is None
 
 
 def test_an_option_that_never_ends_has_a_page(made: plan_text.Plan, tmp_path: Path) -> None:
