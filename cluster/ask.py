@@ -51,19 +51,21 @@ class Master(NamedTuple):
         address = address or api.get_default_master_url()
         with reaching(address, f"no master answers at {address}", "set DET_MASTER"):
             address = api.canonicalize_master_url(address)
-            try:
-                return cls(address, _session(address, user))
+            cert = certs.default_load(address)
+            try:  # a password of None would be asked for
+                found = authentication.login_with_cache(address, user, "", cert)
+                return cls(address, api.Session(address, found.username, found.token, cert, 0))
             except errors.ForbiddenException:
                 said = f"{address} does not know this user and password; {_LOGIN}"
                 raise Unavailable(said) from None
 
-    def check(self, file: str, text: str) -> Iterator[Finding]:
+    def check(self, text: str) -> Iterator[Finding]:
         """Yield a finding with the master's reason if it rejects the experiment config `text`."""
         body = {"config": text, "validateOnly": True}
         refused = self._ask("/api/v1/experiments", body).get("refused")
         if refused:
             reason = str(refused).replace("invalid experiment configuration: ", "")
-            yield Finding(file, "master", "refuses it: " + "; ".join(reason.splitlines()))
+            yield Finding("master", "refuses it: " + "; ".join(reason.splitlines()))
 
     def cluster(self) -> Cluster:
         """Return the current pools; their images only if this user may read the master's config."""
@@ -92,30 +94,6 @@ class Master(NamedTuple):
                     said = f"{self.address} is not ready ({first_line(error)}); try again"
                     raise Unavailable(said) from None
                 return {"refused": str(error) or type(error).__name__}
-
-
-def _session(address: str, wanted: str | None) -> api.Session:
-    """Return a session with the credentials that `det` would use, without prompting.
-
-    Raises UnauthenticatedException if no stored token is valid and no password is known.
-    """
-    cert = certs.default_load(address)
-    store = authentication.TokenStore(address)
-    user, password, _ = authentication.default_load_user_password(wanted, None, store)
-    env_user = authentication.get_det_username_from_env()
-    tokens: list[tuple[str | None, str | None]] = [(user, store.get_token(user))]
-    if wanted in (None, env_user):
-        tokens.append((env_user, authentication.get_det_user_token_from_env()))
-    for name, token in tokens:
-        if name and token:
-            session = api.Session(address, name, token, cert, max_retries=0)
-            with contextlib.suppress(errors.UnauthenticatedException):
-                session.get("/api/v1/me")
-                return session
-    if password is None:
-        raise errors.UnauthenticatedException
-    token = authentication.login(address, user, password, cert).token
-    return api.Session(address, user, token, cert, max_retries=0)
 
 
 def _pool(name: str, raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:

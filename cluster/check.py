@@ -55,7 +55,7 @@ from determined.common import constants, context
 from cluster import options
 from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
-from cluster.fleet import SLOTS, Start, check_fleet, image_of, pool_name, slots_of
+from cluster.fleet import SLOTS, Start, check_fleet, image_of, slots_of
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
 from cluster.merge import merge, merge_storage
@@ -96,9 +96,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) -> None:
     said: dict[str, Any] = {"findings": [], "warnings": []}
-    for finding in findings:
-        fields = finding._asdict()
-        said["warnings" if fields.pop("warning") else "findings"].append(fields)
+    for key, problem, warning, file in findings:
+        facts = {"file": file, "key": key, "problem": problem}
+        said["warnings" if warning else "findings"].append(facts)
     print(json.dumps({**said, "plans": plans, "not_checked": left_out}, indent=2))
 
 
@@ -118,17 +118,15 @@ class Check:
         Raises Unavailable if the master that is asked does not answer.
         """
         cluster = self.asked.cluster() if self.asked else None
-        if master is not None:
-            config = yield from _load(master)
-            if config is not None:
-                yield from placeholders(str(master), "", config)
-                yield from check_master(str(master), config)
-                cluster = cluster_of(config)
+        if master is not None and (config := (yield from _load(master))) is not None:
+            found = [*placeholders("", config), *check_master(config)]
+            yield from (each._replace(file=str(master)) for each in found)
+            cluster = cluster_of(config)
         template = (yield from _load(self.template)) if self.template else None
         for path in configs:
-            config = yield from _load(path)
-            if config is not None:
-                yield from self._one(path, config, template, cluster)
+            if (config := (yield from _load(path))) is not None:
+                found = self._one(path, config, template, cluster)
+                yield from (each._replace(file=str(path)) for each in found)
         if configs:
             yield from check_context(self.folder)
 
@@ -139,55 +137,50 @@ class Check:
         template: dict[str, Any] | None,
         cluster: Cluster | None,
     ) -> Iterator[Finding]:
-        file, text = str(path), path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
         if "triggers" in config or _is_master(config):
-            yield from check_one(file, config, cluster, self.folder)
+            yield from check_one(config, cluster, self.folder)
             return
         apply_overrides(config, self.changes)
         if template is not None:
             config = merge(config, template)
         if self.changes or template is not None:
             text = json.dumps(config)  # is YAML too
-        yield from check_one(file, config, cluster, self.folder)
+        yield from check_one(config, cluster, self.folder)
         if self.asked is not None:
-            yield from self.asked.check(file, text)
-        pool = cluster and cluster.pools.get(pool_name(config, cluster))
-        if cluster is not None and pool is not None:
+            yield from self.asked.check(text)
+        if cluster is not None and (pool := cluster.pool_of(config)) is not None:
             image = image_of(config, pool) or "Determined's own"
-            plan = f"{file}: image {image}; {Start.of(config, pool).describe(load_prices())}"
+            plan = f"{path}: image {image}; {Start.of(config, pool).describe(load_prices())}"
             with contextlib.suppress(UserError):  # told by the findings
                 asked = options.Asked(load_prices(), self.folder)
-                option = options.plan_option(file, config, cluster, asked)
+                option = options.plan_option(config, cluster, asked)
                 if option and option.cases:
                     plan += f"; {outcome(option)}"
             self.plans.append(plan)
 
 
-def check_one(
-    file: str, config: dict[str, Any], cluster: Cluster | None, folder: Path
-) -> Iterator[Finding]:
+def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> Iterator[Finding]:
     """Yield the findings of one file: an experiment config, a master config or a webhook."""
-    yield from placeholders(file, "", config)
+    yield from placeholders("", config)
     if "triggers" in config:
         problem = "a webhook, not an experiment; its placeholders alone are checked"
-        yield Finding(file, "triggers", problem, warning=True)
+        yield Finding("triggers", problem, warning=True)
         return
     if _is_master(config):
-        yield from check_master(file, config)
+        yield from check_master(config)
         return
-    whole = merge_storage(config, cluster.storage if cluster else None)
-    broken = list(check_experiment(file, whole))
+    broken = list(check_experiment(merge_storage(config, cluster and cluster.storage)))
     if cluster is not None:
-        broken += check_fleet(file, config, cluster)
+        broken += check_fleet(config, cluster)
     yield from broken
     if is_ours(config):
         if slots_of(config) == 0:
             problem = "0: one process without a GPU, on a machine for notebooks; use 1 or more"
-            yield Finding(file, SLOTS, problem, warning=True)
+            yield Finding(SLOTS, problem, warning=True)
         given = {name: config.get(name) or {} for name in ("hyperparameters", "data", "searcher")}
         if all(isinstance(section, dict) for section in given.values()):
-            pool = cluster and cluster.pools.get(pool_name(config, cluster))
-            found = check_job(file, {**config, **given}, pool, folder)
+            found = check_job({**config, **given}, cluster and cluster.pool_of(config), folder)
             named = {finding.key for finding in broken if not finding.warning}
             yield from (finding for finding in found if finding.key not in named)
 
@@ -202,19 +195,16 @@ def check_context(folder: Path) -> Iterator[Finding]:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
             context.read_v1_context(folder, limit=CONTEXT_LIMIT)
     except ValueError:
-        yield Finding(
-            str(folder),
-            "context",
-            f"more than {CONTEXT_LIMIT / 2**20:.0f} MiB to upload; name what the training does not "
-            "read in .detignore (data, runs, caches)",
-        )
+        limit = f"more than {CONTEXT_LIMIT / 2**20:.0f} MiB to upload"
+        cure = "name what the training does not read in .detignore (data, runs, caches)"
+        yield Finding("context", f"{limit}; {cure}", file=str(folder))
 
 
 def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
     try:
         return read_yaml(path)
     except UserError as error:
-        yield Finding(str(path), "file", str(error).partition(": ")[2])
+        yield Finding("file", str(error).partition(": ")[2], file=str(path))
         return None
 
 

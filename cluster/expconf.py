@@ -13,26 +13,26 @@ RANGES = ("const", "categorical", "int", "double", "log")
 RANDOM = "a search range under searcher.name single; give one value"
 
 
-def check_experiment(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+def check_experiment(config: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on keys, types and limits of an experiment config, and on its entrypoint."""
-    yield from schema.check(file, config, "experiment")
+    yield from schema.check(config, "experiment")
     for key in ("entrypoint", "searcher"):
         if config.get(key) is None:
-            yield Finding(file, key, "missing; set it")
+            yield Finding(key, "missing; set it")
     for key, use in UNREAD.items():
         if key in config:
-            problem = f"deprecated: a trainer script does not get it; use {use}"
-            yield Finding(file, key, problem, warning=True)
-    yield from _check_ranges(file, config)
+            said = f"deprecated: a trainer script does not get it; use {use}"
+            yield Finding(key, said, warning=True)
+    yield from _check_ranges(config)
     for key, other in (("workspace", "project"), ("project", "workspace")):
         if config.get(other) and not config.get(key):
-            yield Finding(file, key, f"missing, and {other} is there; set both or neither")
-    yield from _check_entrypoint(file, config)
+            yield Finding(key, f"missing, and {other} is there; set both or neither")
+    yield from _check_entrypoint(config)
     if not config.get("name"):
-        yield Finding(file, "name", "missing; the master makes one up", warning=True)
+        yield Finding("name", "missing; the master makes one up", warning=True)
 
 
-def _check_ranges(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+def _check_ranges(config: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on ranges that do not suit the searcher. A range without a search is one
     random value, an error in a run of this package.
     """
@@ -43,9 +43,9 @@ def _check_ranges(file: str, config: dict[str, Any]) -> Iterator[Finding]:
     for key, value in ranges:
         if grid and value["type"] in ("int", "double", "log"):
             if value.get("count") is None:
-                yield Finding(file, f"{key}.count", "missing; searcher.name grid needs it")
+                yield Finding(f"{key}.count", "missing; searcher.name grid needs it")
         elif value["type"] in RANGES[1:] and searcher in (None, "single"):
-            yield Finding(file, key, RANDOM, warning=not is_ours(config))
+            yield Finding(key, RANDOM, warning=not is_ours(config))
 
 
 def _ranges(key: str, value: Any, in_lists: bool) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -60,28 +60,28 @@ def _ranges(key: str, value: Any, in_lists: bool) -> Iterator[tuple[str, dict[st
             yield from _ranges(f"{key}.{name}", inner, in_lists)
 
 
-def _check_entrypoint(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+def _check_entrypoint(config: dict[str, Any]) -> Iterator[Finding]:
     entrypoint = config.get("entrypoint")
     if isinstance(entrypoint, list) and all(isinstance(word, str) for word in entrypoint):
         if entrypoint and re.search(r"\s", entrypoint[0].strip()):
-            problem = f"{entrypoint[0]!r} is run as the name of one program; one word an item"
-            yield Finding(file, "entrypoint", problem)
+            said = f"{entrypoint[0]!r} is run as the name of one program; one word an item"
+            yield Finding("entrypoint", said)
         entrypoint = " ".join(entrypoint)
     if not isinstance(entrypoint, str):
         return
     if not entrypoint.strip():
         problem = "empty: the trial completes and trains nothing; name train.py"
-        yield Finding(file, "entrypoint", problem)
+        yield Finding("entrypoint", problem)
     answers = runs(config, "predict.py")
     if answers:
         for flag in ("--model", "--data"):
             if flag not in entrypoint:
-                yield Finding(file, "entrypoint", f"predict.py without {flag}; say which")
+                yield Finding("entrypoint", f"predict.py without {flag}; say which")
     slots = schema.mapping(config.get("resources")).get("slots_per_trial", 1)
     alone = (answers or runs(config, "train.py")) and "determined.launch" not in entrypoint
     if alone and isinstance(slots, int) and slots > 1:
         problem = f"{slots} slots need a launcher: python3 -m determined.launch.torch_distributed"
-        yield Finding(file, "entrypoint", f"{problem} before the rest")
+        yield Finding("entrypoint", f"{problem} before the rest")
 
 
 def is_ours(config: dict[str, Any]) -> bool:

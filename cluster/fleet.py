@@ -18,11 +18,6 @@ def slots_of(config: dict[str, Any]) -> int:
     return 1 if slots is None or slots < 0 else slots
 
 
-def pool_name(config: dict[str, Any], cluster: Cluster) -> str:
-    """Return the name of the experiment's pool: the configured one or the cluster's default."""
-    return str(mapping(config.get("resources")).get("resource_pool") or cluster.default)
-
-
 def trials_at_once(config: dict[str, Any]) -> int:
     """Return the largest number of trials that the searcher runs at the same time."""
     searcher = mapping(config.get("searcher"))
@@ -82,30 +77,29 @@ def image_of(config: dict[str, Any], pool: Pool | None) -> str | None:
     return None
 
 
-def check_fleet(file: str, config: dict[str, Any], cluster: Cluster) -> Iterator[Finding]:
+def check_fleet(config: dict[str, Any], cluster: Cluster) -> Iterator[Finding]:
     """Yield findings if the pool is missing or too small, or would run an unsuitable image."""
-    name = pool_name(config, cluster)
-    pool = cluster.pools.get(name)
+    name, pool = cluster.pool_name(config), cluster.pool_of(config)
     if pool is None:
         if not cluster.live:  # a running master says so itself
             problem = f"the master has no pool {name!r}; {nearest(name, list(cluster.pools))}"
-            yield Finding(file, "resources.resource_pool", problem)
+            yield Finding("resources.resource_pool", problem)
         return
-    width = list(_check_width(file, config, pool))
+    width = list(_check_width(config, pool))
     yield from width
     if said := retired(pool.instance, load_prices()):
-        yield Finding(file, "resources.resource_pool", f"pool {name!r}: {said}", warning=True)
+        yield Finding("resources.resource_pool", f"pool {name!r}: {said}", warning=True)
     image = image_of(config, pool)
     if image is None and cluster.images_known:
         problem = "neither the experiment nor the master names one, and 0.38.1's own has torch 2.3"
-        yield Finding(file, "environment.image", f"{problem}; name one with torch 2.6 or later")
+        yield Finding("environment.image", f"{problem}; name one with torch 2.6 or later")
     if said := no_code(image, pool.gpu):
-        yield Finding(file, "environment.image", said)
+        yield Finding("environment.image", said)
     if not width:
-        yield from _check_spare(file, config, cluster, pool)
+        yield from _check_spare(config, cluster, pool)
 
 
-def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
+def _check_width(config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
     slots, width = slots_of(config), pool.slots_per_agent
     single = mapping(config.get("resources")).get("is_single_node") is True
     most = pool.slots
@@ -113,23 +107,21 @@ def _check_width(file: str, config: dict[str, Any], pool: Pool) -> Iterator[Find
         most = width * pool.max_agents
     if width == 0 and slots:
         problem = f"pool {pool.name!r} has no slots; name a GPU pool in resources.resource_pool"
-        yield Finding(file, "resources.resource_pool", problem)
+        yield Finding("resources.resource_pool", problem)
     elif width and slots > width and slots % width:
         fit = f"{slots // width * width} or {-(-slots // width) * width}"
         problem = f"{slots} slots on agents of {width}: no agents would start"
-        yield Finding(file, SLOTS, f"{problem}; use a multiple, {fit}")
+        yield Finding(SLOTS, f"{problem}; use a multiple, {fit}")
     elif width and single and slots > width:
         problem = f"{slots} slots on one machine, and {pool.name!r} has machines of {width}"
-        yield Finding(file, "resources.is_single_node", problem)
+        yield Finding("resources.is_single_node", problem)
     elif most is not None and slots > most:
         problem = f"{slots} slots, but pool {pool.name!r} has at most {most}"
         fix = "add machines" if pool.own else "raise max_instances"
-        yield Finding(file, SLOTS, f"{problem}; lower it or {fix}")
+        yield Finding(SLOTS, f"{problem}; lower it or {fix}")
 
 
-def _check_spare(
-    file: str, config: dict[str, Any], cluster: Cluster, pool: Pool
-) -> Iterator[Finding]:
+def _check_spare(config: dict[str, Any], cluster: Cluster, pool: Pool) -> Iterator[Finding]:
     """Yield findings if no spare machine replaces an excluded one, or far too many would start."""
     slots, width, most = slots_of(config), pool.slots_per_agent, pool.max_agents
     if not width or not most:
@@ -142,10 +134,10 @@ def _check_spare(
         problem += f"trial's {machines}: once one is excluded, the trial ends or waits for ever"
         fix = "add one" if pool.own else f"max_instances: {machines + 1}"
         fix += ", or set launch_error: false in the master"
-        yield Finding(file, "log_policies", f"{problem}; {fix}", warning=pool.own)
+        yield Finding("log_policies", f"{problem}; {fix}", warning=pool.own)
     _, needed, launched = Start.of(config, pool)
     wanted = (needed or 0) + 1
     if machines > 1 and (launched or 0) > wanted:
         problem = f"pool {pool.name!r} starts up to {launched} machines for {needed}, and too many "
         problem += f"again after every reclaim; max_instances: {wanted} is enough for it"
-        yield Finding(file, SLOTS, problem, warning=True)
+        yield Finding(SLOTS, problem, warning=True)

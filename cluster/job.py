@@ -11,7 +11,7 @@ from cluster.expconf import RANGES
 from cluster.fleet import slots_of
 from cluster.masterconf import Pool
 from cluster.published import KNOWN_WINDOWS
-from cluster.schema import Finding, mapping
+from cluster.schema import mapping
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
 from workloads import choose
@@ -20,16 +20,12 @@ from workloads import choose
 class Job(NamedTuple):
     """One trial, with what is known of where it runs."""
 
-    file: str
     config: dict[str, Any]
     workload: Workload
     hparams: StepHParams
     slots: int
     pool: Pool | None  # None: not known
     root: Path  # parent folder of relative model folders
-
-    def finding(self, key: str, problem: str) -> Finding:
-        return Finding(self.file, key, problem)
 
     @property
     def windows(self) -> int | None:
@@ -44,13 +40,13 @@ class Job(NamedTuple):
         return math.ceil(self.windows * self.hparams.epochs / self.hparams.global_batch_size)
 
 
-def parse_jobs(file: str, config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator[Job]:
+def parse_jobs(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator[Job]:
     """Yield the trials at a search's corners. Raises UserError if a section is invalid."""
     workload, slots = choose(config), max(1, slots_of(config))
     workload.parsers.data(config.get("data"))
     for values in samples(mapping(config.get("hyperparameters"))):
         hparams = workload.parsers.hyperparameters(values)
-        yield Job(file, config, workload, hparams, slots, pool, root)
+        yield Job(config, workload, hparams, slots, pool, root)
 
 
 def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:

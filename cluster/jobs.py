@@ -24,9 +24,7 @@ from workloads import choose
 MAX_LOSS_MINUTES = 15
 
 
-def check_job(
-    file: str, config: dict[str, Any], pool: Pool | None, root: Path
-) -> Iterator[Finding]:
+def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator[Finding]:
     """Yield the findings of one of this package's experiments, alone or against its pool.
 
     Args:
@@ -35,43 +33,41 @@ def check_job(
     try:
         workload, slots = choose(config), max(1, slots_of(config))
     except UserError as error:
-        yield _from_error(file, error)
+        yield _from_error(error)
         return
-    yield from _check_searcher(file, config, workload)
+    yield from _check_searcher(config, workload)
     try:
         workload.parsers.data(config.get("data"))
     except UserError as error:
-        yield from (_from_error(file, each) for each in _problems(error))
+        yield from (_from_error(each) for each in _problems(error))
     found: dict[Finding, None] = {}  # in order, each once
     for values in samples(mapping(config.get("hyperparameters"))):
-        hparams, problems = _parse(file, workload, values)
+        hparams, problems = _parse(workload, values)
         found |= dict.fromkeys(problems)
         if hparams is not None:
-            job = Job(file, config, workload, hparams, slots, pool, root)
+            job = Job(config, workload, hparams, slots, pool, root)
             found |= dict.fromkeys(_check(job))
     yield from found
 
 
-def _check_searcher(file: str, config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
+def _check_searcher(config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
     searcher = config.get("searcher")
     if not isinstance(searcher, dict):
         return
     metric = str(searcher.get("metric", workload.metric))
     if metric not in (known := ["loss", *workload.metrics]):
         problem = f"validation gives no {metric!r}; {nearest(metric, known)}"
-        yield Finding(file, "searcher.metric", problem)
+        yield Finding("searcher.metric", problem)
     elif searcher.get("smaller_is_better", True) is not (metric in workload.smaller_is_better):
         right = str(metric in workload.smaller_is_better).lower()
         problem = f"would keep the worst {metric}; set smaller_is_better: {right}"
-        yield Finding(file, "searcher.smaller_is_better", problem)
+        yield Finding("searcher.smaller_is_better", problem)
     if searcher.get("time_metric") not in (None, "batches"):
         problem = "the trial counts in batches alone; set time_metric: batches and max_time to it"
-        yield Finding(file, "searcher.time_metric", problem)
+        yield Finding("searcher.time_metric", problem)
 
 
-def _parse(
-    file: str, workload: Workload, values: dict[str, Any]
-) -> tuple[StepHParams | None, list[Finding]]:
+def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | None, list[Finding]]:
     """Return the hyperparameters, None if invalid, and the findings on their keys.
 
     Keys that are not like any of ours are warnings: train.py rejects them as well, but a modified
@@ -83,10 +79,10 @@ def _parse(
         wrong = _problems(error)
     foreign = [e for e in wrong if isinstance(e, UnknownKey) and not e.is_typo]
     if not foreign:
-        return None, [_from_error(file, error) for error in wrong]
+        return None, [_from_error(error) for error in wrong]
     names = {error.key for error in foreign}
-    hparams, found = _parse(file, workload, {k: v for k, v in values.items() if k not in names})
-    warnings = [_from_error(file, error)._replace(warning=True) for error in foreign]
+    hparams, found = _parse(workload, {k: v for k, v in values.items() if k not in names})
+    warnings = [_from_error(error)._replace(warning=True) for error in foreign]
     for fault in found:  # what is not given may be another trial's matter
         given = fault.key.removeprefix("hyperparameters.") in values
         warnings.append(fault._replace(warning=not given))
@@ -99,7 +95,7 @@ def _check(job: Job) -> Iterator[Finding]:
     if batch % slots and not isinstance(hparams, LmHParams):
         problem = f"{batch} windows cannot be dealt evenly to {slots} slots"
         cure = f"use {-(-batch // slots) * slots}"
-        yield job.finding("hyperparameters.global_batch_size", f"{problem}; {cure}")
+        yield Finding("hyperparameters.global_batch_size", f"{problem}; {cure}")
     yield from _check_length(job)
     try:
         _read_text(job)
@@ -109,7 +105,7 @@ def _check(job: Job) -> Iterator[Finding]:
             if model is not None:
                 choose_layout(layout, model.config, slots, slots)
     except UserError as error:
-        yield _from_error(job.file, error)
+        yield _from_error(error)
     if job.pool is not None:
         yield from _check_on_pool(job, job.pool)
 
@@ -121,10 +117,10 @@ def _check_length(job: Job) -> Iterator[Finding]:
     if isinstance(job.hparams, LmHParams) and steps is None and isinstance(length, dict):
         problem = f"missing, and searcher.max_length {length} ends no run of this package"
         cure = "a trial would train its epochs; say its length here"
-        yield job.finding("hyperparameters.max_steps", f"{problem}: {cure}")
+        yield Finding("hyperparameters.max_steps", f"{problem}: {cure}")
     if searcher.get("time_metric") == "batches" and most != steps:
         problem = f"{most}, but a trial trains hyperparameters.max_steps = {steps} batches"
-        yield job.finding("searcher.max_time", f"{problem}; set both to one number")
+        yield Finding("searcher.max_time", f"{problem}; set both to one number")
 
 
 def _read_text(job: Job) -> None:
@@ -148,14 +144,14 @@ def _check_on_pool(job: Job, pool: Pool) -> Iterator[Finding]:
     try:
         found = estimate(job)
     except UserError as error:
-        yield _from_error(job.file, error)
+        yield _from_error(error)
         return
     known = found is not None or isinstance(job.hparams, LmHParams)
     if found is not None:
-        yield from (job.finding(key, problem) for key, problem in find_faults(found))
+        yield from (Finding(key, problem) for key, problem in find_faults(found))
     if pool.gpu is not None and pool.spot and known and not job.hparams.spot_notice:
         problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
-        yield job.finding("hyperparameters.spot_notice", f"{problem}; set it to true")
+        yield Finding("hyperparameters.spot_notice", f"{problem}; set it to true")
     if found is not None and pool.spot:
         yield from _check_loss(job, found)
 
@@ -164,11 +160,11 @@ def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
     key, gpu, precision = "hyperparameters.precision", pool.gpu, job.hparams.precision
     if gpu is None:
         if precision == "fp16" and pool.slots_per_agent is not None:
-            yield job.finding(key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")
+            yield Finding(key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")
     elif precision == "bf16" and not gpu.has_bf16:
-        yield job.finding(key, f"a {gpu.name} has no bf16; use auto or fp16")
+        yield Finding(key, f"a {gpu.name} has no bf16; use auto or fp16")
     elif precision in ("fp16", "auto") and not gpu.has_fast_fp16:
-        yield job.finding(key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
+        yield Finding(key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
 
 
 def _check_loss(job: Job, found: Estimate) -> Iterator[Finding]:
@@ -179,7 +175,7 @@ def _check_loss(job: Job, found: Estimate) -> Iterator[Finding]:
     step = found.step * hparams.max_seq_length / found.window
     if period * step > MAX_LOSS_MINUTES * 60:
         said = "" if hparams.checkpoint_period else " (an epoch, the default)"
-        yield job.finding(
+        yield Finding(
             "hyperparameters.checkpoint_period",
             f"{period} steps{said} on spot pool {found.pool.name!r}: a reclaim without notice "
             f"costs up to {period * step / 60:.0f} minutes of {job.slots} slots "
@@ -192,6 +188,6 @@ def _problems(error: UserError) -> list[UserError]:
     return error.problems if isinstance(error, SectionError) else [error]
 
 
-def _from_error(file: str, error: UserError) -> Finding:
+def _from_error(error: UserError) -> Finding:
     key, _, problem = str(error).partition(": ")
-    return Finding(file, key, problem)
+    return Finding(key, problem)

@@ -7,7 +7,6 @@ finds them. The price list is served from us-east-1 for every region.
 import argparse
 import dataclasses
 import json
-import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -20,15 +19,6 @@ from detalbert.errors import Unavailable, UserError, first_line
 PRICE_LIST_REGION = "us-east-1"
 ATTEMPTS = 3  # of each request that AWS throttles or that the network drops
 SPOT, LIST = "spot price history", "price list"
-# What is wrong, by AWS's error code: the first pattern that is found in it.
-_REASONS = {
-    "Throttling|RequestLimit|TooMany": "AWS throttled the request and did so again; try later",
-    "Unauthorized|AccessDenied": "these credentials may not ask; allow the two actions",
-    "Auth|Token|Signature|UnrecognizedClient|RequestExpired": (
-        "AWS refused the credentials; check AWS_PROFILE or the keys"
-    ),
-    "": "AWS answered an error",
-}
 
 
 def priced(
@@ -93,16 +83,10 @@ def _asked(args: argparse.Namespace, call: Callable[[], Any], what: str, notes: 
     kind: type[UserError] = UserError
     try:
         return call()
-    except errors.ClientError as error:
-        code = str(error.response.get("Error", {}).get("Code"))
-        words = next(words for pattern, words in _REASONS.items() if re.search(pattern, code))
-        reason = f"{words} ({code})"
-    except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound):
-        reason = "no AWS credentials found; run aws configure or set AWS_PROFILE"
     except (errors.HTTPClientError, errors.EndpointConnectionError):
         kind, reason = Unavailable, "AWS cannot be reached; check the network"
-    except (errors.BotoCoreError, KeyError, TypeError, ValueError) as error:
-        reason = first_line(error)
+    except (errors.ClientError, errors.BotoCoreError, KeyError, TypeError, ValueError) as error:
+        reason = f"{first_line(error)}; check the credentials and what they may ask"
     if args.live != "try":
         raise kind(f"--live: {what}: {reason}; or take --live=try")
     notes.append(f"--live: {what}: {reason}; the file's prices stand")

@@ -40,45 +40,54 @@ class Cluster(NamedTuple):
     live: bool = False  # a running master, which was asked
     images_known: bool = True  # False: it did not say what its task_container_defaults name
 
+    def pool_name(self, config: dict[str, Any]) -> str:
+        """Return the name of an experiment's pool: the configured one or the default."""
+        resources = schema.mapping(config.get("resources"))
+        return str(resources.get("resource_pool") or self.default)
+
+    def pool_of(self, config: dict[str, Any]) -> Pool | None:
+        """Return the pool of an experiment; None if there is none of its name."""
+        return self.pools.get(self.pool_name(config))
+
 
 _OLD = {"scheduler", "provisioner"}  # of the schema before 0.13
 
 
-def check_master(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+def check_master(config: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on keys, types, instance types, prices and pool names of a master config."""
     old, new = sorted(_OLD & set(config)), {"resource_manager", "resource_pools"} & set(config)
     if old and new:
-        yield Finding(file, old[0], f"old schema beside {min(new)}; the master takes one of them")
+        yield Finding(old[0], f"old schema beside {min(new)}; the master takes one of them")
     elif old:
-        yield Finding(file, old[0], "the schema of 0.12; use resource_pools", warning=True)
+        yield Finding(old[0], "the schema of 0.12; use resource_pools", warning=True)
     config = {key: value for key, value in config.items() if key not in _OLD}
-    yield from schema.check(file, config, "master")
-    yield from _check_pool_names(file, config)
-    yield from _check_kubernetes(file, config)
-    yield from _check_defaults(file, config)
+    yield from schema.check(config, "master")
+    yield from _check_pool_names(config)
+    yield from _check_kubernetes(config)
+    yield from _check_defaults(config)
     for number, pool in enumerate(schema.mappings(config.get("resource_pools"))):
         provider = schema.mapping(pool.get("provider"))
-        yield from _check_provider(file, f"resource_pools[{number}].provider", provider)
+        yield from _check_provider(f"resource_pools[{number}].provider", provider)
 
 
-def _check_pool_names(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+def _check_pool_names(config: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on pools that have one name, and on default pools that are not there."""
     manager = schema.mapping(config.get("resource_manager"))
     kind, pools = manager.get("type", "agent"), config.get("resource_pools")
     if pools == [] and kind in ("agent", "kubernetes"):
         problem = "empty; name a pool, or leave the key out (only the fork takes it)"
-        yield Finding(file, "resource_pools", problem)
+        yield Finding("resource_pools", problem)
     mine = [pool.get("pool_name") for pool in _pools(config)]
     extra = schema.mappings(config.get("additional_resource_managers"))
     others = [pool for one in extra for pool in schema.mappings(one.get("resource_pools"))]
     names = mine + [pool.get("pool_name") for pool in others]
     for name in sorted({str(name) for name in names if names.count(name) > 1}):
-        yield Finding(file, "resource_pools", f"two pools are named {name!r}; rename one")
+        yield Finding("resource_pools", f"two pools are named {name!r}; rename one")
     for key, old in _DEFAULTS.items() if kind == "agent" else ():
         name = manager.get(key) or manager.get(old) or "default"
         if name not in mine and not manager.get("no_default_resource_pools"):
             hint = nearest(str(name), [str(n) for n in mine])
-            yield Finding(file, f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
+            yield Finding(f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
 
 
 _DEFAULTS = {
@@ -94,7 +103,7 @@ def _pools(config: dict[str, Any]) -> list[dict[str, Any]]:
     return schema.mappings(config["resource_pools"])
 
 
-def _check_kubernetes(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+def _check_kubernetes(config: dict[str, Any]) -> Iterator[Finding]:
     manager = schema.mapping(config.get("resource_manager"))
     if manager.get("type") != "kubernetes":
         return
@@ -104,44 +113,44 @@ def _check_kubernetes(file: str, config: dict[str, Any]) -> Iterator[Finding]:
         there = [manager]
     if sum(one.get("max_slots_per_pod") is not None for one in there) != 1:
         problem = "give it here or in task_container_defaults.kubernetes, exactly once"
-        yield Finding(file, "resource_manager.max_slots_per_pod", problem)
+        yield Finding("resource_manager.max_slots_per_pod", problem)
 
 
-def _check_defaults(file: str, config: dict[str, Any]) -> Iterator[Finding]:
+def _check_defaults(config: dict[str, Any]) -> Iterator[Finding]:
     """Warn about valid settings that surprise users later."""
     if config.get("checkpoint_storage") is None:
         problem = "missing: every experiment has to name its own, or is refused"
-        yield Finding(file, "checkpoint_storage", problem, warning=True)
+        yield Finding("checkpoint_storage", problem, warning=True)
     security = schema.mapping(config.get("security"))
     if not security.get("initial_user_password"):
         problem = "missing: a new cluster's users have blank passwords, which 0.38's det refuses"
-        yield Finding(file, "security.initial_user_password", problem, warning=True)
+        yield Finding("security.initial_user_password", problem, warning=True)
     if schema.mapping(security.get("authz")).get("type") == "rbac":
         problem = "the open-source master starts with it, and has no roles"
-        yield Finding(file, "security.authz.type", problem, warning=True)
+        yield Finding("security.authz.type", problem, warning=True)
 
 
-def _check_provider(file: str, key: str, provider: dict[str, Any]) -> Iterator[Finding]:
+def _check_provider(key: str, provider: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on the number of machines, and on an instance type and its slots."""
     least, most = provider.get("min_instances"), provider.get("max_instances", 5)
     if isinstance(least, int) and isinstance(most, int) and least > most:
-        yield Finding(file, f"{key}.min_instances", f"{least} is more than max_instances {most}")
+        yield Finding(f"{key}.min_instances", f"{least} is more than max_instances {most}")
     kind, slots = provider.get("instance_type"), provider.get("instance_slots")
     if provider.get("type") != "aws" or not isinstance(kind, str):
         return
     if problem := retired(kind, load_prices()):
-        yield Finding(file, f"{key}.instance_type", problem, warning=True)
+        yield Finding(f"{key}.instance_type", problem, warning=True)
     known = DETERMINED_SLOTS.get(kind)
     if known is None and slots is None and not schema.PLACEHOLDER.search(kind):
         near, count = f" ({nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
         if kind in EC2_GPUS:
             near, count = "", f", {EC2_GPUS[kind]}"
         problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
-        yield Finding(file, f"{key}.instance_slots", problem + count)
+        yield Finding(f"{key}.instance_slots", problem + count)
     right = EC2_GPUS.get(kind, known)
     if slots is not None and right is not None and slots != right:
         problem = f"{slots}, but a {kind} has {right}; set {right}"
-        yield Finding(file, f"{key}.instance_slots", problem)
+        yield Finding(f"{key}.instance_slots", problem)
 
 
 def cluster_of(config: dict[str, Any]) -> Cluster:

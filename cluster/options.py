@@ -11,7 +11,7 @@ import numpy as np
 
 from cluster import spot
 from cluster.estimate import START, Estimate, estimate
-from cluster.fleet import check_fleet, pool_name
+from cluster.fleet import check_fleet
 from cluster.job import Job, parse_jobs
 from cluster.jobs import check_job
 from cluster.layouts import layout_keys, ranked
@@ -44,7 +44,7 @@ class Timing(NamedTuple):
 
     seconds: tuple[float, float, float]  # of training: at the high, middle and low speed
     step: float
-    rules: spot.Rules
+    rules: Mapping[str, float]  # of spot.SpotJob
     period: int | None  # steps between checkpoints; None: the best one
     longest: float = spot.LONGEST  # seconds of work that a period may put at stake
 
@@ -68,7 +68,7 @@ class Option:
 
     @property
     def machines(self) -> int:
-        return -(-self.slots // self.price.slots)
+        return self.price.machines(self.slots)
 
     @property
     def name(self) -> str:
@@ -89,22 +89,22 @@ class Option:
         return float(self.cases[1][f"{what} {SURE} %"])
 
 
-def plan_options(file: str, config: dict[str, Any], cluster: Cluster, asked: Asked) -> list[Option]:
+def plan_options(config: dict[str, Any], cluster: Cluster, asked: Asked) -> list[Option]:
     """Return the options of a config in the pools of a cluster, those that can run and others.
 
     Raises UserError if the config is invalid, its model's sizes are not known or no pool has one
     of the priced machines with a known GPU.
     """
-    own = next(parse_jobs(file, config, None, asked.root)).slots
+    own = next(parse_jobs(config, None, asked.root)).slots
     found = []
     for offer in _offers(cluster, asked, own):
         changed = copy.deepcopy(config)
         resources = {"slots_per_trial": offer.slots, "resource_pool": offer.pool.name}
         changed["resources"] = {**(changed.get("resources") or {}), **resources}
-        if option := plan_option(file, changed, cluster, asked):
+        if option := plan_option(changed, cluster, asked):
             found.append(option)
     if not found:
-        raise UserError(f"{file}: resources.resource_pool: no pool has priced machines with a GPU")
+        raise UserError("resources.resource_pool: no pool has priced machines with a GPU")
     return found
 
 
@@ -118,20 +118,20 @@ def _offers(cluster: Cluster, asked: Asked, own: int | None) -> Iterator[Option]
                 yield Option(pool, price, slots)
 
 
-def plan_option(file: str, config: dict[str, Any], cluster: Cluster, asked: Asked) -> Option | None:
+def plan_option(config: dict[str, Any], cluster: Cluster, asked: Asked) -> Option | None:
     """Return the option that is a config on its pool; None if its machines have no price or GPU.
 
     Raises UserError if the config is invalid.
     """
-    pool = cluster.pools.get(pool_name(config, cluster))
+    pool = cluster.pool_of(config)
     price = pool and asked.prices.get(pool.instance)
     if pool is None or price is None or pool.gpu is None:
         return None
-    jobs = list(parse_jobs(file, config, pool, asked.root))
+    jobs = list(parse_jobs(config, pool, asked.root))
     option = Option(pool, price, jobs[0].slots)
     if why := retired(price.instance, {price.instance: price}):
         return replace(option, why_not=why)
-    if fault := _first_fault(check_fleet(file, config, cluster)):
+    if fault := _first_fault(check_fleet(config, cluster)):
         return replace(option, why_not=fault)
     try:
         fitted = [_fit(each) for each in jobs]
@@ -148,9 +148,7 @@ def plan_option(file: str, config: dict[str, Any], cluster: Cluster, asked: Aske
     if pool.spot and option.period != found.hparams.checkpoint_period:
         keys["checkpoint_period"] = option.period
     config["hyperparameters"] = {**config["hyperparameters"], **keys}
-    return replace(
-        option, keys=keys, why_not=_first_fault(check_job(file, config, pool, asked.root))
-    )
+    return replace(option, keys=keys, why_not=_first_fault(check_job(config, pool, asked.root)))
 
 
 def _first_fault(findings: Iterable[Finding]) -> str:
@@ -184,7 +182,8 @@ def time_run(found: Estimate) -> Timing:
     rate, rest = found.rate, sum(named.values())
     seconds = [moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low)]
     saved = sum(found.leaving()) <= spot.NOTICE_SECONDS
-    rules = spot.Rules(found.checkpoint, first, notice_read=float(found.pool.spot and saved))
+    rules = {"checkpoint_seconds": found.checkpoint, "restart_seconds": first}
+    rules["notice_read"] = float(found.pool.spot and saved)
     # The checker counts windows of full length.
     longest = spot.LONGEST * found.window / found.hparams.max_seq_length
     period = found.hparams.checkpoint_period
@@ -195,22 +194,20 @@ def time_run(found: Estimate) -> Timing:
 
 def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
     """Return the option with its three cases, and its period where `timing` leaves it open."""
-    price = option.price
-    low, middle, high = price.spot_range() if option.pool.spot else (price.on_demand,) * 3
-    work, rules = timing.seconds[1], timing.rules
-    job = spot.SpotJob(work, work, option.machines, middle, rules)
-    markets: Mapping[str, Any] = asked.markets
-    if not option.pool.spot:
-        markets = dict.fromkeys(spot.CASES, spot.Constant(0.0))
-    steps = timing.period
-    if steps is None and option.pool.spot:
+    price, on_spot = option.price, option.pool.spot
+    prices = price.spot_range() if on_spot else (price.on_demand,) * 3
+    markets = asked.markets if on_spot else dict.fromkeys(spot.CASES, spot.Constant(0.0))
+    work, steps = timing.seconds[1], timing.period
+    if steps is None and on_spot:
+        job = spot.SpotJob(work, work, option.machines, prices[1], **timing.rules)
         seconds = spot.best_period(job, markets["middle"].alike(), timing.longest)
         steps = max(1, int(seconds / timing.step))
     period = min(steps * timing.step, work) if steps else work
     cases = []
-    for name, seconds, dollars in zip(spot.CASES, timing.seconds, (low, middle, high), strict=True):
-        job = spot.SpotJob(seconds, period * seconds / work, option.machines, dollars, rules)
-        runs = spot.simulate(job, markets[name], asked.runs if option.pool.spot else 1)
+    for name, seconds, dollars in zip(spot.CASES, timing.seconds, prices, strict=True):
+        share = period * seconds / work
+        job = spot.SpotJob(seconds, share, option.machines, dollars, **timing.rules)
+        runs = spot.simulate(job, markets[name], asked.runs if on_spot else 1)
         cases.append(_figures(name, job, runs, markets[name].alike()))
     return replace(option, cases=cases, period=steps)
 
@@ -250,7 +247,7 @@ def plain_options(work: Plain, cluster: Cluster, asked: Asked) -> list[Option]:
     for option in _offers(cluster, asked, None):
         if (teraflops := option.price.teraflops) is not None:
             seconds = work.amount / work.rate(option.slots, teraflops)
-            timing = Timing((seconds,) * 3, 1.0, spot.Rules(restart_seconds=START), None)
+            timing = Timing((seconds,) * 3, 1.0, {"restart_seconds": START}, None)
             found.append(simulate_option(option, timing, asked))
     return found
 

@@ -14,6 +14,7 @@ or misses the deadline; 4: with --ask no master answers.
 import argparse
 import json
 import math
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -71,16 +72,17 @@ if __name__ == "__main__":
 from cluster import live_prices, options, plan_text, spot
 from cluster.ask import Master
 from cluster.expconf import check_experiment
-from cluster.fleet import SLOTS, pool_name, slots_of
+from cluster.fleet import SLOTS, slots_of
 from cluster.job import parse_jobs
 from cluster.machines import ROOT, gpu_of
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.options import Asked, Plain
 from cluster.plan_text import Plan
 from cluster.prices import CHEAPEST, Price, find_price, load_prices, price_notes
+from data import load_split, load_tokenizer, open_split
 from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
-from detalbert.settings.hparams import HParams
+from detalbert.settings.hparams import HParams, parse_data_config
 from detalbert.settings.yaml_files import read_yaml
 
 # Where a pool is sought without --master.
@@ -122,9 +124,9 @@ def make_plan(args: argparse.Namespace) -> Plan:
     if config is None:
         found = options.plain_options(_plain(args, prices), cluster, asked)
     else:
-        found = options.plan_options(str(args.config), config, cluster, asked)
+        found = options.plan_options(config, cluster, asked)
     best, why, kept = options.recommend(found, asked)
-    wish = config and (pool_name(config, cluster), slots_of(config))
+    wish = config and (cluster.pool_name(config), slots_of(config))
     own = next((option for option in found if (option.pool.name, option.slots) == wish), None)
     used = list({option.price.instance: option.price for option in found}.values())
     title = str(args.config) if config is not None else "plain work"
@@ -135,17 +137,18 @@ def _read(args: argparse.Namespace) -> dict[str, Any]:
     """Return the config with --set, and with the steps of --windows, --tokens or its own file."""
     config = read_yaml(args.config)
     apply_overrides(config, args.set)
-    for finding in check_experiment(str(args.config), config):
+    for finding in check_experiment(config):
         if not finding.warning:
             raise UserError(f"{args.config}: {finding.key}: {finding.problem}")
     if slots_of(config) == 0:
         raise UserError(f"{args.config}: {SLOTS}: 0 slots train on no GPU; use 1 or more")
-    job = next(parse_jobs(str(args.config), config, None, ROOT))
+    job = next(parse_jobs(config, None, ROOT))
     hparams, amount = job.hparams, args.windows or args.tokens
     if amount is None and job.steps is None and isinstance(hparams, HParams):
-        from cluster.count import count_windows  # it imports torch
-
-        amount = count_windows(config["data"], hparams) * hparams.epochs
+        keys = parse_data_config(config["data"])
+        open_split(keys, "train")  # first: a missing file is told at once
+        split = load_split(keys, "train", load_tokenizer(keys, hparams), hparams)
+        amount = split.counts["windows"] * hparams.epochs
     if amount is None:
         return config
     each = hparams.global_batch_size * (hparams.max_seq_length if args.tokens else 1)
@@ -164,10 +167,10 @@ def _cluster(
         return any_cluster(prices)
     clusters = [cluster_of(read_yaml(file)) for file in ([args.master] if args.master else MASTERS)]
     for cluster in clusters:
-        if pool_name(config, cluster) in cluster.pools:
+        if cluster.pool_of(config):
             return cluster
     known = ", ".join(name for each in clusters for name in each.pools)
-    name = pool_name(config, clusters[0])
+    name = clusters[0].pool_name(config)
     raise UserError(f"resources.resource_pool: no pool {name!r}; give --master, or one of {known}")
 
 
@@ -203,17 +206,15 @@ def _plain(args: argparse.Namespace, prices: Mapping[str, Price]) -> Plain:
     if amount is None or args.throughput is None:
         cure = "give one, or --throughput with --windows or --tokens"
         raise UserError(f"CONFIG: missing; {cure}")
-    parts, _, instance = args.throughput.partition("@")
-    if not instance:
-        raise UserError(f"--throughput {args.throughput}: where? expected SLOTS=RATE,...@INSTANCE")
+    text, _, instance = args.throughput.partition("@")
+    parts = [part.partition("=")[::2] for part in text.split(",")]
+    rate = number("--throughput", 1e-6, 1e12)
+    points = {int(n): rate(value) for n, value in parts if re.fullmatch(r"[1-9]\d{0,5}", n)}
+    if not instance or len(points) < len(parts):
+        wanted = "SLOTS=RATE,...@INSTANCE, each number of slots once"
+        raise UserError(f"--throughput {args.throughput}: expected {wanted}")
     if (teraflops := find_price(prices, instance).teraflops) is None:
         raise UserError(f"--throughput @{instance}: an instance whose GPU is not known")
-    points: dict[int, float] = {}
-    for part in parts.split(","):
-        slots, _, value = part.partition("=")
-        if not slots.isdecimal() or not 1 <= int(slots) <= 1e6 or int(slots) in points:
-            raise UserError(f"--throughput {part}: expected SLOTS=RATE,...@INSTANCE, each once")
-        points[int(slots)] = number("--throughput", 1e-6, 1e12)(value)
     return Plain(amount, points, teraflops)
 
 

@@ -34,6 +34,8 @@ class Plan(NamedTuple):
 
 
 NUMBERS = "slots,hours,dollars,figure,machines,$/h,95 % within,reclaims,waiting h,$".split(",")
+BILL = {name: name for name in ("$/h", "hours")} | {"95 % within": "hours 95 %"}  # of a case
+BILL |= {"reclaims": "reclaims", "waiting h": "waiting h", "$": "cost"}
 Row = dict[str, Any]
 
 
@@ -130,19 +132,11 @@ def time_rows(option: Option) -> list[Row]:
 
 def bill_rows(option: Option) -> list[Row]:
     """Return the bill of the three cases of the spot market; the last column is its cost."""
-    return [
-        {
-            "case": case["case"],
-            "machines": option.machines,
-            "$/h": f"{case['$/h']:,.2f}",
-            "hours": f"{case['hours']:,.2f}",
-            "95 % within": f"{case['hours 95 %']:,.2f}",
-            "reclaims": f"{case['reclaims']:.2f}",
-            "waiting h": f"{case['waiting h']:,.2f}",
-            "$": f"{case['cost']:,.2f}",
-        }
-        for case in option.cases
-    ]
+    rows = []
+    for case in option.cases:
+        figures = {head: f"{case[name]:,.2f}" for head, name in BILL.items()}
+        rows.append({"case": case["case"], "machines": option.machines, **figures})
+    return rows
 
 
 def layout_rows(option: Option) -> list[Row]:

@@ -52,13 +52,8 @@ class Price(Section):
         return min(seen), self.spot, max(seen)
 
     def machines(self, slots: int) -> int:
-        """Return the machines for `slots`; raise UserError unless the slots fill them."""
-        if slots < 1 or slots % self.slots:
-            below = max(slots // self.slots, 1) * self.slots
-            problem = f"{slots} slots do not fill machines of {self.slots} ({self.instance})"
-            cure = f"Determined starts none of them; use {below} or {below + self.slots}"
-            raise UserError(f"--slots: {problem}; {cure}")
-        return slots // self.slots
+        """Return the number of machines that have `slots`."""
+        return -(-slots // self.slots)
 
 
 def find_price(prices: Mapping[str, Price], instance: str) -> Price:

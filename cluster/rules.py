@@ -61,29 +61,14 @@ def pattern(text: str) -> str | None:
     return None
 
 
-def max_slots(resources: dict[str, Any]) -> str | None:
-    """Check that a trial may be scheduled."""
-    most, slots = resources.get("max_slots"), resources.get("slots_per_trial", 1)
-    if isinstance(most, int) and isinstance(slots, int) and most < slots:
-        return f"max_slots {most} is less than a trial's {slots} slots: it may never be scheduled"
-    return None
-
-
-def profiling(section: dict[str, Any]) -> str | None:
-    """Check that something is profiled."""
-    first, last = section.get("begin_on_batch"), section.get("end_after_batch")
-    first = first if isinstance(first, (int, float)) else 0
-    if isinstance(last, (int, float)) and first > last:
-        return "begin_on_batch is after end_after_batch; change one"
-    return None
-
-
-def ends(value: dict[str, Any]) -> str | None:
-    """Check that a range is not empty."""
-    low, high = value.get("minval"), value.get("maxval")
-    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
-        return f"minval {low} is not below maxval {high}"
-    return None
+def ordered(
+    value: dict[str, Any], low: str, high: str, said: str, equal: bool = True
+) -> str | None:
+    """Check that the number at `low` is less than that at `high`, or equal if `equal`."""
+    least, most = value.get(low), value.get(high)
+    if not isinstance(least, (int, float)) or not isinstance(most, (int, float)):
+        return None
+    return None if least < most or (equal and least == most) else said.format(least, most)
 
 
 def network(name: str) -> str | None:

@@ -35,16 +35,16 @@ class Finding(NamedTuple):
     key, a custom of this package, or a key that only the fork accepts.
     """
 
-    file: str
     key: str
     problem: str
     warning: bool = False
+    file: str = ""  # where the key is, as soon as the checker is done with the file
 
     def __str__(self) -> str:
         return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.problem}"
 
 
-def check(file: str, config: dict[str, Any], kind: str) -> Iterator[Finding]:
+def check(config: dict[str, Any], kind: str) -> Iterator[Finding]:
     """Yield the findings on a config, where it does not match the schema `kind`.yaml."""
     errors = list(_validator(kind).iter_errors(_without_nulls(config)))
     mistyped = {tuple(error.absolute_path) for error in errors if error.validator == "type"}
@@ -52,7 +52,7 @@ def check(file: str, config: dict[str, Any], kind: str) -> Iterator[Finding]:
     for error in errors:
         told = error.validator in ("type", "deprecationMessage")
         if told or tuple(error.absolute_path) not in mistyped:
-            found |= dict.fromkeys(_findings(file, error))
+            found |= dict.fromkeys(_findings(error))
     yield from found
 
 
@@ -72,9 +72,10 @@ def _validator(kind: str) -> Any:
         raise UserError("jsonschema is missing: pip install -r cluster/requirements.txt") from None
     from cluster import rules
 
-    def rule(validator: Any, name: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+    def rule(validator: Any, name: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+        name, *more = [name] if isinstance(name, str) else name
         of_type = validator.is_type(value, schema.get("type", "object"))
-        if of_type and (problem := getattr(rules, name)(value)):
+        if of_type and (problem := getattr(rules, name)(value, *more)):
             yield jsonschema.ValidationError(problem)
 
     def deprecated(validator: Any, text: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
@@ -95,29 +96,29 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def _findings(file: str, error: Any) -> Iterator[Finding]:
+def _findings(error: Any) -> Iterator[Finding]:
     """Yield the findings that an error of jsonschema stands for."""
     key, value, schema = dotted(error.absolute_path), error.instance, error.schema
     if error.validator == "additionalProperties":
         for name in [name for name in value if name not in schema["properties"]]:
-            yield _unknown(file, f"{key}.{name}".lstrip("."), name, schema["properties"])
+            yield _unknown(f"{key}.{name}".lstrip("."), name, schema["properties"])
     elif "propertyNames" in error.absolute_schema_path:
-        yield _unknown(file, f"{key}.{value}", value, error.validator_value)
+        yield _unknown(f"{key}.{value}", value, error.validator_value)
     elif error.validator == "required":
         for name in [name for name in error.validator_value if name not in value]:
             known = schema.get("properties", {}).get(name, {})
             cure = f"set one of {_list(known['enum'])}" if "enum" in known else "set it"
             cure = known["errorMessage"] if "const" in known else cure
-            yield Finding(file, f"{key}.{name}", f"missing; {cure}")
+            yield Finding(f"{key}.{name}", f"missing; {cure}")
     elif not isinstance(value, str) or not PLACEHOLDER.search(value):  # told as a placeholder
-        yield Finding(file, key, _problem(error), warning=error.validator == "deprecationMessage")
+        yield Finding(key, _problem(error), warning=error.validator == "deprecationMessage")
 
 
-def _unknown(file: str, key: str, name: str, known: Iterable[str]) -> Finding:
+def _unknown(key: str, name: str, known: Iterable[str]) -> Finding:
     if name in FORK:
         said = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
-        return Finding(file, key, said, warning=True)
-    return Finding(file, key, f"unknown key; {nearest(name, known)}")
+        return Finding(key, said, warning=True)
+    return Finding(key, f"unknown key; {nearest(name, known)}")
 
 
 def _problem(error: Any) -> str:
@@ -159,17 +160,17 @@ def dotted(path: Any) -> str:
     return "".join(words).removeprefix(".")
 
 
-def placeholders(file: str, key: str, value: Any) -> Iterator[Finding]:
+def placeholders(key: str, value: Any) -> Iterator[Finding]:
     """Yield a finding for every placeholder that is not filled in."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from placeholders(file, f"{key}.{name}" if key else str(name), inner)
+            yield from placeholders(f"{key}.{name}" if key else str(name), inner)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from placeholders(file, f"{key}[{number}]", inner)
+            yield from placeholders(f"{key}[{number}]", inner)
     elif isinstance(value, str):
         for found in PLACEHOLDER.findall(value):
-            yield Finding(file, key, f"placeholder {found} is not filled in")
+            yield Finding(key, f"placeholder {found} is not filled in")
 
 
 def mapping(value: Any) -> dict[str, Any]:

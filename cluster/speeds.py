@@ -93,8 +93,7 @@ def measurements() -> tuple[Measurement, ...]:
 def _row(row: SimpleNamespace) -> Measurement:
     given = vars(row)
     if row.task == "language":
-        keys = given.get("shape") or _mpt(row.hidden, row.layers)
-        flops = causal_token(SimpleNamespace(**keys), row.length)
+        flops = causal_token(SimpleNamespace(**row.shape), row.length)
     else:
         config = SimpleNamespace(**KNOWN_CONFIGS[row.model])
         flops = encoder_token(config, row.length, MASKED if row.task == "pretraining" else 0.0)
@@ -109,14 +108,6 @@ def _row(row: SimpleNamespace) -> Measurement:
     return Measurement(
         shape, tokens, f"{row.by}: {row.model}, {where}", source, given.get("spread", 0.0)
     )
-
-
-def _mpt(hidden: int, layers: int) -> dict[str, Any]:
-    return {
-        "model_type": "gpt_neox", "vocab_size": 50_368, "hidden_size": hidden,
-        "intermediate_size": 4 * hidden, "num_attention_heads": hidden // 64,
-        "num_hidden_layers": layers,
-    }  # fmt: skip
 
 
 def distance(one: Shape, other: Shape) -> float:

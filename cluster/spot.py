@@ -15,6 +15,7 @@ from cluster.prices import FREE_HOUR
 from detalbert.errors import UserError
 
 NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
+BOOT_SECONDS = 180.0 + 120.0  # of machine and image: paid, before the container starts
 DETECTION_SECONDS = 25.0  # agent_reconnect_wait of the master
 MOST_LIVES = 2000  # a run that is not through by then never will be
 LONGEST = 900.0  # seconds of work that an advised period may put at stake: check's limit
@@ -148,68 +149,56 @@ def load_trace(path: Path) -> Trace:
 
 
 @dataclass(frozen=True)
-class Rules:
-    """Seconds of a launch, a checkpoint and a reclaim."""
-
-    checkpoint_seconds: float = 25.0
-    restart_seconds: float = 60.0  # from the container's start to the first step
-    boot_seconds: float = 180.0
-    image_seconds: float = 120.0
-    notice_read: float = 0.0  # share of the reclaims
-
-
-@dataclass(frozen=True)
 class SpotJob:
-    """An option for the work: seconds of training, in total and between two checkpoints."""
+    """An option for the work: seconds of training, in total and between two checkpoints, of a
+    checkpoint, and from a container's start to the first step.
+    """
 
     work_seconds: float
     period_seconds: float
     machines: int
     price: float  # dollars an hour and machine
-    rules: Rules = Rules()
+    checkpoint_seconds: float = 25.0
+    restart_seconds: float = 60.0
+    notice_read: float = 0.0  # share of the reclaims
 
     @property
     def total_seconds(self) -> float:
         """Seconds of training and checkpoints, the last one at the end, without a reclaim."""
         segments = max(1, int(np.ceil(self.work_seconds / self.period_seconds - 1e-9)))
-        return self.work_seconds + segments * self.rules.checkpoint_seconds
-
-    @property
-    def start_seconds(self) -> float:
-        """Seconds for boot and image: paid, before the container starts."""
-        return self.rules.boot_seconds + self.rules.image_seconds
+        return self.work_seconds + segments * self.checkpoint_seconds
 
     def saved(self, reached: np.ndarray, done: np.ndarray, noticed: np.ndarray) -> np.ndarray:
         """Return the progress in `total_seconds` from which a job stopped at `reached` resumes."""
-        segment = self.period_seconds + self.rules.checkpoint_seconds
+        segment = self.period_seconds + self.checkpoint_seconds
         saved = np.maximum(done, np.floor(reached / segment + 1e-9) * segment)
-        if self.rules.checkpoint_seconds > NOTICE_SECONDS:  # a checkpoint at notice does not fit
+        if self.checkpoint_seconds > NOTICE_SECONDS:  # a checkpoint at notice does not fit
             return saved
         return np.where(noticed, np.maximum(saved, reached - NOTICE_SECONDS), saved)
 
 
 def simulate(job: SpotJob, market: Market, runs: int, seed: int = 0) -> pd.DataFrame:
     """Return a row per run, by the seed alone: hours, cost (infinite: never done), their parts."""
-    rng, rules = np.random.Generator(np.random.PCG64(seed)), job.rules
+    rng = np.random.Generator(np.random.PCG64(seed))
     # Where on the market's clock each run begins.
     shift = rng.uniform(0, market.length, runs) if market.length else np.zeros(runs)
     now = market.first_wait(rng, shift, job.machines)  # seconds since the run was ordered
     waited, left = now.copy(), np.arange(runs)
     done, lost, paid, count = np.zeros((4, runs))  # done: what is saved of total_seconds
     for _ in range(MOST_LIVES):
-        start = now[left] + job.start_seconds
+        start = now[left] + BOOT_SECONDS
         until = market.next(rng, shift[left] + start, job.machines)
-        needed = rules.restart_seconds + job.total_seconds - done[left]
+        needed = job.restart_seconds + job.total_seconds - done[left]
         stopped, ran = until < needed, np.minimum(until, needed)
-        up = job.start_seconds + ran
+        up = BOOT_SECONDS + ran
         paid[left] += np.where(stopped & (up < FREE_HOUR * 3600), 0.0, up)
         now[left] = start + ran
         left, ran = left[stopped], ran[stopped]
         if not left.size:
             break
         count[left] += 1
-        reached = done[left] + np.maximum(ran - rules.restart_seconds, 0.0)
-        done[left] = job.saved(reached, done[left], rng.random(left.size) < rules.notice_read)
+        reached = done[left] + np.maximum(ran - job.restart_seconds, 0.0)
+        done[left] = job.saved(reached, done[left], rng.random(left.size) < job.notice_read)
         lost[left] += reached - done[left]
         now[left] += DETECTION_SECONDS
         wait = market.wait(rng, shift[left] + now[left], job.machines)
@@ -226,5 +215,5 @@ def best_period(job: SpotJob, market: Constant, longest: float = LONGEST) -> flo
     With a checkpoint of 25 s and 0.236 reclaims an hour: sqrt(2 * 25 * 3600 / 0.236) = 873 s. At
     most `longest` seconds or half the run.
     """
-    best = math.sqrt(2 * job.rules.checkpoint_seconds / max(market.rate, 1e-12))
+    best = math.sqrt(2 * job.checkpoint_seconds / max(market.rate, 1e-12))
     return min(best, longest, job.work_seconds / 2)

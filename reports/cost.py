@@ -3,6 +3,8 @@
 import argparse
 from typing import Any
 
+import pandas as pd
+
 from cluster import live_prices, records
 from cluster import prices as price_file
 from cluster.prices import Price, find_price, load_prices
@@ -10,7 +12,7 @@ from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
 from reports import bills, planned, shares
-from reports.report import METHOD, Report, Table, frame
+from reports.report import METHOD, Report, Table
 from reports.run import Run, machine_of, published_runs, read_runs
 
 COUNT, NUMBER, DOLLARS = "{}", "{:,.2f}", "${:,.2f}"
@@ -102,7 +104,7 @@ def _report(
     if base is None:
         known = ", ".join(named)
         raise UserError(f"--baseline {args.baseline}: not the name of a run; one of: {known}")
-    rows = frame([_row(run, base, args.tokens) for run in runs])
+    rows = pd.DataFrame([_row(run, base, args.tokens) for run in runs], dtype=object)
     unit = "$/1M tokens" if args.tokens else "$/1,000 windows"
     head = unit.replace(" ", "\n")
     narrow = {h.replace("UNIT", head): cell.replace("UNIT", unit) for h, cell in NARROW.items()}
@@ -111,7 +113,8 @@ def _report(
     tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, FORMATS)]
     tables.append(Table(f"Runs, beside {base.name}", rows, FORMATS, narrow))
     if parts := [run for run in runs if len(run.parts) > 1]:
-        paid = frame([{"run": run.name, "sum": run.cost, **run.parts} for run in parts])
+        bills_of = [{"run": run.name, "sum": run.cost, **run.parts} for run in parts]
+        paid = pd.DataFrame(bills_of, dtype=object)
         tables.append(Table("What it was paid for", paid, dict.fromkeys(paid.columns[1:], DOLLARS)))
     tables += [_price_table(used)] if used else []
     own = [f"{run.name}: {note}" for run in runs for note in run.notes]
@@ -158,7 +161,7 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
 def _price_table(prices: list[Price]) -> Table:
     """Return all prices that the report used, with origin, day and source."""
     facts = [{"instance": each.instance, **vars(each)} for each in prices]
-    rows = frame(facts).rename(columns=lambda n: n.replace("_", " "))
+    rows = pd.DataFrame(facts, dtype=object).rename(columns=lambda n: n.replace("_", " "))
     dollars = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
     formats = {"slots": COUNT, "teraflops": "{:,.0f}", **dollars}
     return Table("Prices", rows, formats, long=True)

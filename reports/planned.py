@@ -48,7 +48,7 @@ def _plan(experiment: Experiment, records: Records, prices: Mapping[str, Price])
     cluster = Cluster({name: where}, name, launch_error=False, images_known=False)
     config["resources"] = {**(config.get("resources") or {}), "resource_pool": name}
     asked = options.Asked({pool.instance: price})
-    option = options.plan_option("config", config, cluster, asked)
+    option = options.plan_option(config, cluster, asked)
     if option is None or not option.cases:
         raise UserError(option.why_not if option else f"{pool.instance}: its GPU is not known")
     return {"planned hours": plan_text.hours(option), "planned $": plan_text.dollars(option)}

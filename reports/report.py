@@ -45,14 +45,6 @@ class Table(NamedTuple):
             for row in self.frame.to_dict("records")
         ]
 
-    def markdown(self) -> str:
-        """Return the rows as a Markdown table."""
-        rows = self.shown()
-        sides = ["---:" if head in self.formats else "---" for head in rows[0]]
-        lines = [[*rows[0]], sides, *([*row.values()] for row in rows)]
-        escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-        return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
-
     def narrowed(self) -> list[dict[str, str]]:
         """Return the rows without --wide, and without the $ that a head has."""
         cells, rows = self.narrow.items(), self.shown()
@@ -130,8 +122,3 @@ def to_json(report: Report) -> str:
     content: Any = {"title": report.title, "tables": tables, "total": report.total}
     content |= {"notes": report.notes, "method": report.method}
     return json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
-
-
-def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a frame in which whole numbers stay integers even if a value is missing."""
-    return pd.DataFrame(rows, dtype=object)

@@ -163,14 +163,8 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
 
 
 def _read_json(file: Path) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({key for key, _ in pairs}) < len(pairs):
-            raise UserError(f"{file}: a key is in it twice; keep one of the two")
-        return dict(pairs)
-
     try:
-        text = file.read_text(encoding="utf-8")
-        return json.loads(text, parse_constant=str, object_pairs_hook=once)
+        return json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
     except OSError as error:
         wanted = "the directory of a finished run, or a benchmark's JSON"
         raise UserError(f"{file}: cannot read it ({first_line(error)}); give {wanted}") from None
@@ -255,7 +249,7 @@ def _benchmark(
 
 
 def _priced(run: Run, hours: Mapping[str, float], price: Price, spot: bool) -> Run:
-    machines = 1 if run.slots <= price.slots else price.machines(run.slots)
+    machines = price.machines(run.slots)
     worked = machines * sum(hours.values())
     low, middle, high = price.spot_range() if spot else [price.on_demand] * 3
     costs: dict[str, Any] = {"rate": machines * middle, "cost": worked * middle}

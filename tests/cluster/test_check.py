@@ -58,7 +58,7 @@ def test_what_ships_is_refused_until_filled_in(tmp_path):
         # A master config given in an experiment's place is known for what it is.
         assert [one for one in check.Check(ROOT).all([path], None) if not one.warning] == left
     template = yaml.safe_load((ROOT / "cluster" / "template-site.yaml").read_text())
-    keys = {finding.key for finding in check.placeholders("t", "", template)}
+    keys = {finding.key for finding in check.placeholders("", template)}
     assert "bind_mounts[0].host_path" in keys
 
 
@@ -183,12 +183,12 @@ def test_no_value_anywhere_breaks_the_checker(odd):
         for path in paths(job):
             config = copy.deepcopy(job)
             put(config, path, odd)
-            list(check.check_one("job.yaml", config, pools, ROOT))
+            list(check.check_one(config, pools, ROOT))
             Start.of(config, pools.pools["aws-p3-16xlarge"])
     for path in paths(master()):
         config = master()
         put(config, path, odd)
-        list(masterconf.check_master("master.yaml", config))
+        list(masterconf.check_master(config))
         masterconf.cluster_of(config)
 
 

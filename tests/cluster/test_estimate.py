@@ -53,7 +53,7 @@ def planned(name: str, master_name: str, **hyperparameters: Any) -> Estimate:
     config = experiment(f"{name}.yaml")
     config["hyperparameters"] |= hyperparameters
     pool = cluster_of(master(master_name)).pools[config["resources"]["resource_pool"]]
-    (job,) = parse_jobs(name, config, pool, ROOT)
+    (job,) = parse_jobs(config, pool, ROOT)
     found = estimate.estimate(job)
     assert found is not None
     return found

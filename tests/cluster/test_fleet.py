@@ -20,7 +20,7 @@ def pool(most: int = 9, **more: Any) -> Pool:
 
 def said(config: dict[str, Any], machines: Pool, **more: Any) -> list[Any]:
     config = {"resources": {"slots_per_trial": 64}, **config}
-    found = check_fleet("f", config, Cluster({"p": machines}, "p", **more))
+    found = check_fleet(config, Cluster({"p": machines}, "p", **more))
     return [finding for finding in found if finding.key != "resources.resource_pool"]  # retired
 
 

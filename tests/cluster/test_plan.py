@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import check, count, options, plan
+from cluster import check, options, plan
 from cluster.check import check_one
-from cluster.fleet import pool_name
 from cluster.masterconf import cluster_of
 from cluster.options import Option, front, recommend
 from cluster.plan import any_cluster
@@ -83,10 +82,10 @@ def test_the_checker_passes_what_is_recommended(master_name: str, capsys: Any) -
         keys, config = yaml.safe_load(found["yaml"]), experiment(name)
         for section, values in keys.items():
             config[section] = {**config[section], **values}
-        wrong = [f for f in check_one(name, config, cluster, ROOT) if not f.warning]
+        wrong = [f for f in check_one(config, cluster, ROOT) if not f.warning]
         assert [f for f in wrong if "my-" not in f.problem] == [], name
         assert cluster.pools[found["recommended"]["pool"]].instance != "p3.16xlarge"
-        own = options.plan_option(name, config, cluster, asked_for)
+        own = options.plan_option(config, cluster, asked_for)
         assert own is not None
         for what in ("hours", "cost"):
             figures = [value if math.isfinite(value) else None for value in own.figures(what)]
@@ -145,7 +144,10 @@ def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config: Path, cap
     hparams = parse_hparams(TINY["hyperparameters"])
     data = parse_data_config(config["data"])
     split = load_split(data, "train", load_tokenizer(data, hparams), hparams)
-    assert count.count_windows(config["data"], hparams) == split.counts["windows"] > 0
+    args = [str(tiny_config), "--set", "hyperparameters.max_steps=null"]
+    steps = plan._read(plan._parser().parse_args(args))["hyperparameters"]["max_steps"]
+    whole = split.counts["windows"] * hparams.epochs
+    assert steps == math.ceil(whole / hparams.global_batch_size) > 1
     assert "none.json: no such file" in refused(capsys, ONE, "--set", "data.train=none.json")
 
 
@@ -202,7 +204,7 @@ def test_a_wrong_trace(capsys: Any, tmp_path: Path, text: str, said: str) -> Non
 
 def test_a_config_s_pool_is_sought_in_our_masters() -> None:
     config = read_yaml(ROOT / "configs" / "lm_13b.yaml")
-    assert pool_name(config, cluster_of(master("master-efa.yaml"))) == "efa-p4d-24xlarge"
+    assert cluster_of(master("master-efa.yaml")).pool_name(config) == "efa-p4d-24xlarge"
 
 
 @pytest.mark.parametrize("name, master_name", [("single", "aws-modern"), ("lm_13b", "efa")])

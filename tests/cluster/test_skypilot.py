@@ -32,7 +32,7 @@ def test_its_gpus_are_those_that_the_planner_finds_fit() -> None:
     """With the config as it is: a GPU that needs smaller forwards is left out."""
     config = experiment(PLANNED)
     prices = {n: p for n, p in load_prices().items() if p.slots == slots_of(config)}
-    found = plan_options(PLANNED, config, any_cluster(prices), Asked(prices, runs=1))
+    found = plan_options(config, any_cluster(prices), Asked(prices, runs=1))
     found = [o for o in found if o.pool.spot and o.machines == 1 and not o.why_not]
     fit = {canonical(o.pool.gpu) for o in found if "max_tokens_per_forward" not in o.keys}
     assert len(fit) > 5

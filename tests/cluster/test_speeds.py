@@ -55,7 +55,7 @@ def one_h100(name: str, **hyperparameters: Any) -> Any:
     config["hyperparameters"] |= hyperparameters
     config["resources"]["slots_per_trial"] = 1
     pool = Pool("p5", 1, None, GPUS["H100"], False, "p5.4xlarge")
-    (job,) = parse_jobs(name, config, pool, ROOT)
+    (job,) = parse_jobs(config, pool, ROOT)
     return estimate(job)
 
 

@@ -13,7 +13,6 @@ import pytest
 from cluster.spot import (
     CASES,
     Constant,
-    Rules,
     SpotJob,
     Trace,
     best_period,
@@ -23,10 +22,6 @@ from cluster.spot import (
 
 # The published 64-slot job on eight spot p3.16xlarge.
 JOB = SpotJob(work_seconds=2850, period_seconds=300, machines=8, price=7.344)
-
-
-def ruled(job: SpotJob, **rules: float) -> SpotJob:
-    return dataclasses.replace(job, rules=dataclasses.replace(job.rules, **rules))
 
 
 class Steady:
@@ -87,18 +82,18 @@ class Replayed:
 
 def one_run(dice: random.Random, job: SpotJob, market: Steady | Replayed) -> tuple[float, ...]:
     """Hours, dollars, reclaims: event by event, from "How a plan is made" alone."""
-    rules, n = job.rules, job.machines
+    n = job.machines
     offset = dice.uniform(0, market.length) if isinstance(market, Replayed) else 0.0
     marks, done = [], 0.0  # ends of the checkpoints, on the clock of an undisturbed job
     while done < job.work_seconds - 1e-9:
         trained = min(job.period_seconds, job.work_seconds - done)
         done += trained
-        marks.append((marks[-1] if marks else 0.0) + trained + rules.checkpoint_seconds)
+        marks.append((marks[-1] if marks else 0.0) + trained + job.checkpoint_seconds)
     end, at, dollars, reclaims = marks[-1], 0.0, 0.0, 0
     launched = market.first(dice, offset, n)
     while True:
-        clock = launched + rules.boot_seconds + rules.image_seconds
-        finish = clock + rules.restart_seconds + end - at
+        clock = launched + 180 + 120
+        finish = clock + job.restart_seconds + end - at
         stop = market.stop(dice, offset + clock, n) - offset
         age = min(stop, finish) - launched
         if stop >= finish or age >= 3600:
@@ -106,9 +101,9 @@ def one_run(dice: random.Random, job: SpotJob, market: Steady | Replayed) -> tup
         if stop >= finish:
             return finish / 3600, dollars, reclaims
         reclaims += 1
-        reached = at + max(0.0, stop - clock - rules.restart_seconds)
+        reached = at + max(0.0, stop - clock - job.restart_seconds)
         at = max([at, *(mark for mark in marks if mark <= reached)])
-        if dice.random() < rules.notice_read and rules.checkpoint_seconds <= 120:
+        if dice.random() < job.notice_read and job.checkpoint_seconds <= 120:
             at = max(at, reached - 120)
         launched = stop + 25 + market.again(dice, offset + stop + 25, n)
 
@@ -122,17 +117,17 @@ PAIRS: dict[str, tuple[SpotJob, Constant | Trace, Callable[[], Steady | Replayed
     **{name: (JOB, case, lambda case=case: Steady(case.hourly, case.wait_seconds))
        for name, case in CASES.items()},
     "some noticed": (
-        ruled(LONG, notice_read=0.5), Constant(0.3, 600), lambda: Steady(0.3, 600)
+        dataclasses.replace(LONG, notice_read=0.5), Constant(0.3, 600), lambda: Steady(0.3, 600)
     ),
     "a trace": (LONG, TRACE, lambda: Replayed(ROWS)),
     "a trace on part of its machines": (
         dataclasses.replace(LONG, machines=3), TRACE, lambda: Replayed(ROWS)
     ),
     "a trace, some noticed": (
-        ruled(dataclasses.replace(LONG, machines=5), notice_read=0.5), TRACE, lambda: Replayed(ROWS)
+        dataclasses.replace(LONG, machines=5, notice_read=0.5), TRACE, lambda: Replayed(ROWS)
     ),
     "notices that are too short": (
-        ruled(LONG, notice_read=1.0, checkpoint_seconds=130.0), Constant(0.3, 600),
+        dataclasses.replace(LONG, notice_read=1.0, checkpoint_seconds=130.0), Constant(0.3, 600),
         lambda: Steady(0.3, 600),
     ),
 }  # fmt: skip
@@ -163,9 +158,9 @@ JOBS = {
     "1 V100 for 37 h": (SpotJob(132_198, 132_198, 1, 0.918), 24.0),
     "8 H100": (SpotJob(2110, 2110, 1, 21.15), 0.384),
     "slow checkpoints": (
-        SpotJob(20_000, 20_000, 4, 8, Rules(checkpoint_seconds=180, boot_seconds=600)), 1.5
+        SpotJob(20_000, 20_000, 4, 8, checkpoint_seconds=180), 1.5
     ),
-    "slow restarts": (SpotJob(9000, 9000, 2, 8, Rules(restart_seconds=600)), 3.0),
+    "slow restarts": (SpotJob(9000, 9000, 2, 8, restart_seconds=600), 3.0),
 }  # fmt: skip
 
 
@@ -186,7 +181,7 @@ def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the
 
 def test_the_advised_period_is_young_s() -> None:
     """sqrt(2 C / r), at most half the run."""
-    job = ruled(dataclasses.replace(JOB, work_seconds=20_000.0), checkpoint_seconds=9.0)
+    job = dataclasses.replace(JOB, work_seconds=20_000.0, checkpoint_seconds=9.0)
     assert best_period(job, Constant(0.36)) == pytest.approx(math.sqrt(2 * 9 * 3600 / 0.36))
     assert best_period(dataclasses.replace(job, work_seconds=80.0), Constant(0.36)) == 40.0
 

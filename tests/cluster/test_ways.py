@@ -29,6 +29,6 @@ def test_the_webhook_is_what_the_master_takes_and_the_sample_names_it():
     hook = bindings.v1Webhook.from_json(wanted)
     assert hook.to_json(omit_unset=True) == wanted
     assert hook.mode is bindings.v1WebhookMode.SPECIFIC
-    assert [finding.key for finding in placeholders("webhook.json", "", wanted)] == ["url"]
+    assert [finding.key for finding in placeholders("", wanted)] == ["url"]
     hooks = [sample["integrations"]["webhooks"] for sample in SAMPLES if "integrations" in sample]
     assert [hook["webhook_name"] for hook in hooks] == [[wanted["name"]]]
