@@ -119,14 +119,14 @@ class Check:
         """
         cluster = self.asked.cluster() if self.asked else None
         if master is not None and (config := (yield from _load(master))) is not None:
-            found = [*placeholders("", config), *check_master(config)]
-            yield from (each._replace(file=str(master)) for each in found)
+            for finding in (*placeholders("", config), *check_master(config)):
+                yield finding._replace(file=str(master))
             cluster = cluster_of(config)
         template = (yield from _load(self.template)) if self.template else None
         for path in configs:
             if (config := (yield from _load(path))) is not None:
-                found = self._one(path, config, template, cluster)
-                yield from (each._replace(file=str(path)) for each in found)
+                for finding in self._one(path, config, template, cluster):
+                    yield finding._replace(file=str(path))
         if configs:
             yield from check_context(self.folder)
 

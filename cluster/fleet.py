@@ -1,6 +1,6 @@
 """Machines that an experiment's trials need from a pool, how many start, and their hourly price."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cluster.machines import no_code
@@ -49,7 +49,7 @@ class Start(NamedTuple):
         most = needed if pool.max_agents is None else pool.max_agents
         return cls(pool, min(needed, most), min(2 * needed - 1 if each > 1 else needed, most))
 
-    def describe(self, prices: dict[str, Price]) -> str:
+    def describe(self, prices: Mapping[str, Price]) -> str:
         """Describe the number of machines, their type and their price per hour."""
         pool = self.pool
         if self.needed is None or pool.own or not pool.instance:

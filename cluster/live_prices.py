@@ -7,7 +7,7 @@ finds them. The price list is served from us-east-1 for every region.
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,8 +22,8 @@ SPOT, LIST = "spot price history", "price list"
 
 
 def priced(
-    args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str]
-) -> tuple[dict[str, Price], list[str]]:
+    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str]
+) -> tuple[Mapping[str, Price], list[str]]:
     """Return `known`, with AWS's figures for `wanted` if --live is set, and notes.
 
     Where AWS lacks a figure, or fails with `--live=try`, the file's price stands and a note says
@@ -36,31 +36,31 @@ def priced(
         return known, notes
     region, now = args.region or known[wanted[0]].region, pd.Timestamp.now("UTC").to_pydatetime()
     spot = _asked(args, lambda: _zones(wanted, region, StartTime=now), SPOT, notes)
-    listed = _asked(args, lambda: {i: _on_demand(i, region) for i in wanted}, LIST, notes)
+    asked = ((i, _on_demand(i, region)) for i in wanted)  # only as it is read
+    listed = _asked(args, lambda: {i: price for i, price in asked if price}, LIST, notes)
     fresh = dict(known)
     for instance in wanted:
-        zones, price = (spot or {}).get(instance), (listed or {}).get(instance)
-        gaps = ((SPOT, spot, zones), (LIST, listed, price))
-        missing = [what for what, answer, found in gaps if answer is not None and found is None]
+        answers = ((SPOT, spot), (LIST, listed))
+        missing = [what for what, found in answers if found is not None and instance not in found]
         if missing:
             notes.append(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
                 f"the region may not offer it; the file's price ({known[instance].region}) stands"
             )
         changes: dict[str, Any] = {}
-        if zones is not None:
-            low, middle, high = zones.iloc[-1].quantile([0, 0.5, 1])
+        if spot and instance in spot:
+            low, middle, high = spot[instance].iloc[-1].quantile([0, 0.5, 1])
             changes = {"spot": middle, "spot_low": low, "spot_high": high, "spot_origin": "live"}
-        if price is not None:
-            changes |= {"on_demand": price, "on_demand_origin": "live"}
-        if zones is not None and price is not None:
+        if listed and instance in listed:
+            changes |= {"on_demand": listed[instance], "on_demand_origin": "live"}
+        if changes.keys() >= {"spot", "on_demand"}:
             changes |= {"region": region, "date": args.today, "source": "AWS, asked on that day"}
         fresh[instance] = dataclasses.replace(known[instance], **changes)
     return fresh, notes
 
 
 def history(
-    args: argparse.Namespace, known: dict[str, Price], wanted: Sequence[str], *span: datetime
+    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str], *span: datetime
 ) -> tuple[dict[str, pd.Series], list[str]]:
     """Return past spot prices (dollars per hour, median of the zones) and notes; only with --live.
 

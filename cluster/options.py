@@ -11,7 +11,7 @@ import numpy as np
 
 from cluster import spot
 from cluster.estimate import START, Estimate, estimate
-from cluster.fleet import check_fleet
+from cluster.fleet import check_fleet, slots_of
 from cluster.job import Job, parse_jobs
 from cluster.jobs import check_job
 from cluster.layouts import layout_keys, ranked
@@ -95,7 +95,7 @@ def plan_options(config: dict[str, Any], cluster: Cluster, asked: Asked) -> list
     Raises UserError if the config is invalid, its model's sizes are not known or no pool has one
     of the priced machines with a known GPU.
     """
-    own = next(parse_jobs(config, None, asked.root)).slots
+    own = max(1, slots_of(config))
     found = []
     for offer in _offers(cluster, asked, own):
         changed = copy.deepcopy(config)

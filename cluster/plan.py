@@ -78,7 +78,7 @@ from cluster.machines import ROOT, gpu_of
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.options import Asked, Plain
 from cluster.plan_text import Plan
-from cluster.prices import CHEAPEST, Price, find_price, load_prices, price_notes
+from cluster.prices import CHEAPEST, PRICE_FILE, Price, find_price, load_prices, price_notes
 from data import load_split, load_tokenizer, open_split
 from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
@@ -114,7 +114,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
     if args.windows is not None and args.tokens is not None:
         raise UserError("--windows and --tokens: give one of them")
-    prices = load_prices(args.prices, CHEAPEST if args.any_region else args.region)
+    prices = load_prices(args.prices or PRICE_FILE, CHEAPEST if args.any_region else args.region)
     config = None if args.config is None else _read(args)
     cluster = _cluster(args, config, prices)
     wanted = sorted({pool.instance for pool in cluster.pools.values()} & set(prices))

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from cluster import layouts
+from cluster.estimate import Estimate
 from cluster.options import Asked, Option, finishing, front
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
-from lm.hparams import LmHParams
 
 GIB = 2**30
 ROWS = 10  # of a table of options or layouts
@@ -82,18 +82,17 @@ def outcome(option: Option) -> str:
 
 def tables(option: Option) -> dict[str, list[Row]]:
     """Return the tables behind an option; an empty one where nothing is known or to choose."""
+    found = option.found
     return {
-        "memory": memory_rows(option),
-        "time": time_rows(option),
+        "memory": memory_rows(found) if found else [],
+        "time": time_rows(found) if found else [],
         "bill": bill_rows(option),
-        "layouts": layout_rows(option),
+        "layouts": layout_rows(found) if found else [],
     }
 
 
-def memory_rows(option: Option) -> list[Row]:
+def memory_rows(found: Estimate) -> list[Row]:
     """Return the memory of a GPU by part, and the largest forward pass that fits."""
-    if (found := option.found) is None:
-        return []
     memory, length = found.memory, found.hparams.max_seq_length
     rows = [figure("states", _gib(memory.states), how="weights, gradients, two moments")]
     if memory.gathered:
@@ -110,10 +109,8 @@ def memory_rows(option: Option) -> list[Row]:
     return [*rows, figure("largest forward", f"{max(0, found.most):,} tokens", how=how)]
 
 
-def time_rows(option: Option) -> list[Row]:
+def time_rows(found: Estimate) -> list[Row]:
     """Return the time by part, and what a step and a machine's end take."""
-    if (found := option.found) is None:
-        return []
     rows = [figure(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in found.parts()]
     batch, rate = found.hparams.global_batch_size, found.rate
     speed = [batch * found.window / found.step * at / rate.tokens for at in rate[:3]]
@@ -139,11 +136,8 @@ def bill_rows(option: Option) -> list[Row]:
     return rows
 
 
-def layout_rows(option: Option) -> list[Row]:
+def layout_rows(found: Estimate) -> list[Row]:
     """Return a row for each of the fastest layouts; empty unless the model is sharded."""
-    found = option.found
-    if found is None or not isinstance(found.hparams, LmHParams):
-        return []
     return [
         {
             **(layouts.layout_keys(each)["layout"]),
@@ -153,7 +147,7 @@ def layout_rows(option: Option) -> list[Row]:
             "step s": round(each.step, 2),
             "tokens/s": round(each.hparams.global_batch_size * each.window / each.step),
         }
-        for each in layouts.ranked(found.job, found.model)[:ROWS]
+        for each in (layouts.ranked(found.job, found.model)[:ROWS] if found.layout else ())
     ]
 
 

@@ -71,23 +71,15 @@ def retired(instance: str, prices: Mapping[str, Price]) -> str | None:
     return f"AWS launches no {instance} since {day:%-d %B %Y}; take another type" if day else None
 
 
-def load_prices(path: Path | None = None, region: str | None = None) -> dict[str, Price]:
-    """Load a price file, by default PRICE_FILE, at the prices of `region`, by default each row's.
+@functools.cache
+def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[str, Price]:
+    """Load a price file at the prices of `region`, by default each row's.
 
     CHEAPEST is each type's region with the lowest spot price.
 
     Raises:
         UserError: if the file is wrong, naming the key, or has no price in `region`.
     """
-    return dict(_shipped(region)) if path is None else _load(path, region)
-
-
-@functools.cache
-def _shipped(region: str | None) -> dict[str, Price]:
-    return _load(PRICE_FILE, region)
-
-
-def _load(path: Path, region: str | None) -> dict[str, Price]:
     content = read_yaml(path)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):

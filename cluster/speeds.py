@@ -87,21 +87,20 @@ def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
 def measurements() -> tuple[Measurement, ...]:
     """Return the measurements of facts/speeds.yaml."""
     content = yaml.safe_load(_FILE.read_text(encoding="utf-8"))["rows"]
-    return tuple(_row(SimpleNamespace(**row)) for row in content)
+    return tuple(map(_row, content))
 
 
-def _row(row: SimpleNamespace) -> Measurement:
-    given = vars(row)
+def _row(given: dict[str, Any]) -> Measurement:
+    row = SimpleNamespace(**given)
     if row.task == "language":
         flops = causal_token(SimpleNamespace(**row.shape), row.length)
     else:
         config = SimpleNamespace(**KNOWN_CONFIGS[row.model])
         flops = encoder_token(config, row.length, MASKED if row.task == "pretraining" else 0.0)
-    names = "gigabytes", "gpus", "forward", "compiled", "fp8"
-    more = {name: given[name] for name in names if name in given}
-    more["recomputed"] = RECOMPUTED[given.get("recompute", "none")]
+    known = {name: fact for name, fact in given.items() if name in Shape._fields}
     half, ours = row.gpu not in ("V100", "T4"), "measured" in given
-    shape = Shape(row.task, flops, row.gpu, half, ours=ours, **more)
+    recomputed = RECOMPUTED[given.get("recompute", "none")]
+    shape = Shape(flops=flops, half=half, ours=ours, recomputed=recomputed, **known)
     tokens = given.get("tokens") or row.windows * row.length / row.gpus
     where = f"{row.gpus} x {row.gpu} {row.gigabytes} GB"
     source = MEASURED if ours else "published"

@@ -1,13 +1,14 @@
 """The command `cost`: time and cost of runs, compared with one of them as the baseline."""
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from cluster import live_prices, records
 from cluster import prices as price_file
-from cluster.prices import Price, find_price, load_prices
+from cluster.prices import PRICE_FILE, Price, find_price, load_prices
 from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
@@ -52,7 +53,7 @@ NARROW = {  # within 80 columns; UNIT as --tokens says
 
 def run(args: argparse.Namespace) -> Report:
     """Report the cost of published, local and cluster runs."""
-    known, found = load_prices(args.prices), records.fetch_experiments(args)
+    known, found = load_prices(args.prices or PRICE_FILE), records.fetch_experiments(args)
     if args.by and found is None:
         raise UserError("--by: totals are of a cluster's experiments; give --experiment or --since")
     found = _with_pools(found, args.price_pool, known)
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> Report:
     return _report(args, runs, [known[instance] for instance in used], notes, sums)
 
 
-def _with_pools(found: Records | None, asked: list[str], known: dict[str, Price]) -> Any:
+def _with_pools(found: Records | None, asked: list[str], known: Mapping[str, Price]) -> Any:
     """Return the records with pools priced as --price-pool says; UserError for others' names."""
     pools = dict(found.pools) if found else {}
     for text in asked:

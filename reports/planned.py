@@ -23,10 +23,9 @@ def with_plans(
         try:
             plan = _plan(experiment, records, prices)
             found[index] = dataclasses.replace(runs[index], plan=plan)
-        except UserError as error:
-            reasons[str(error)].append(str(experiment.id))
         except Exception as error:  # a master has any config, and no plan may fail the bill
-            reasons[f"{type(error).__name__}: {error}"].append(str(experiment.id))
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            reasons[f"{kind}{error}"].append(str(experiment.id))
     return found, [f"experiment {', '.join(ids)}: no plan: {why}" for why, ids in reasons.items()]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from cluster import records
-from cluster.prices import load_prices
+from cluster.prices import PRICE_FILE, load_prices
 from cluster.published import FINE_TUNING, SERIES
 from detalbert.errors import UserError
 from reports import bills, shares
@@ -56,7 +56,11 @@ def efficiency(found: pd.DataFrame) -> pd.DataFrame:
 
 def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row per run and experiment; one series per model and data."""
-    known, runs, first = load_prices(args.prices), list[tuple[str, Run]](), dict[str, Run]()
+    known, runs, first = (
+        load_prices(args.prices or PRICE_FILE),
+        list[tuple[str, Run]](),
+        dict[str, Run](),
+    )
     for text in args.run:
         label, path = text.split("=", 1) if "=" in text else (f"measured, {UNIT}", text)
         runs += [(label, run) for run in read_runs([path], known, None)[0]]

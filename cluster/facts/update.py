@@ -11,6 +11,7 @@ import argparse
 import datetime
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -36,23 +37,17 @@ def main(argv: list[str] | None = None) -> None:
     kinds = {kind for kind, slots in {**DETERMINED_SLOTS, **EC2_GPUS}.items() if slots}
     table = pd.read_csv(args.catalog).dropna(subset=["Price"])
     table = table[table["InstanceType"].isin(kinds - set(yaml.safe_load(kept)["instances"]))]
-    rows: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-    for (kind, region), zones in table.groupby(["InstanceType", "Region"]):
-        regions = rows.setdefault(str(kind), {"regions": {}})["regions"]
-        regions[str(region)] = price_of(zones)
+    zones = table.groupby(["InstanceType", "Region"])
+    prices = zones["SpotPrice"].agg(spot="median", spot_low="min", spot_high="max").round(4)
+    prices.insert(0, "on_demand", zones["Price"].first())
+    prices["spot"] = prices["spot"].fillna(prices["on_demand"])
+    rows: dict[str, Any] = {}
+    for (kind, region), price in prices.iterrows():
+        rows.setdefault(kind, {"regions": {}})["regions"][region] = price.dropna().to_dict()
     text = yaml.safe_dump(rows, sort_keys=False, default_flow_style=None, width=200)
     with whole_file(args.file) as file:
         file.write(kept + MARK + re.sub("(?m)^(?=.)", "  ", text))
     load_prices(args.file)
-
-
-def price_of(zones: pd.DataFrame) -> dict[str, float]:
-    """Return the prices of a type in a region, of whose zones these are the catalog's rows."""
-    price = {"on_demand": float(zones["Price"].iloc[0])}
-    if zones["SpotPrice"].isna().all():
-        return {**price, "spot": price["on_demand"]}
-    low, middle, high = zones["SpotPrice"].quantile([0, 0.5, 1]).round(4)
-    return {**price, "spot": float(middle), "spot_low": float(low), "spot_high": float(high)}
 
 
 if __name__ == "__main__":

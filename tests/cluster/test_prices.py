@@ -112,10 +112,10 @@ def test_a_stale_price_is_said(tmp_path):
 
 
 def test_the_cheapest_region_of_each_type() -> None:
-    cheapest = prices.load_prices(None, prices.CHEAPEST)
+    cheapest = prices.load_prices(prices.PRICE_FILE, prices.CHEAPEST)
     regions = {price.region for price in cheapest.values()}
     assert len(regions) > 2 and cheapest.keys() == prices.load_prices().keys()
     for region in regions:
-        for name, price in prices.load_prices(None, region).items():
+        for name, price in prices.load_prices(prices.PRICE_FILE, region).items():
             assert cheapest[name].spot <= price.spot
             assert cheapest[name].region != region or cheapest[name].spot == price.spot
