@@ -32,6 +32,8 @@ def reaching(address: str, said: str, cure: str) -> Iterator[None]:
     except errors.UnauthenticatedException:
         raise Unavailable(f"{address} wants a login; {_LOGIN}") from None
     except _FAULTS as error:
+        if getattr(error, "status_code", 0) in _AWAY:
+            said, cure = f"{address} is not ready", "try again"
         why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
         raise Unavailable(f"{said}{why}; {cure}") from None
 
@@ -54,7 +56,9 @@ class Master(NamedTuple):
             cert = certs.default_load(address)
             try:  # a password of None would be asked for
                 found = authentication.login_with_cache(address, user, "", cert)
-                return cls(address, api.Session(address, found.username, found.token, cert, 0))
+                session = api.Session(address, found.username, found.token, cert, 0)
+                session.get("/api/v1/me")  # a token of the environment was not tried yet
+                return cls(address, session)
             except errors.ForbiddenException:
                 said = f"{address} does not know this user and password; {_LOGIN}"
                 raise Unavailable(said) from None
@@ -91,8 +95,7 @@ class Master(NamedTuple):
                 return mapping((post(path, json=body) if body else get(path)).json())
             except (errors.APIException, errors.ForbiddenException) as error:
                 if getattr(error, "status_code", 0) in _AWAY:
-                    said = f"{self.address} is not ready ({first_line(error)}); try again"
-                    raise Unavailable(said) from None
+                    raise
                 return {"refused": str(error) or type(error).__name__}
 
 

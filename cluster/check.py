@@ -20,23 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.flags import Parser
+from cluster.flags import Parser, needing
 from detalbert.errors import UserError
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     style = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="cluster.check", description=__doc__, formatter_class=style)
-    add = parser.add_argument
-    add("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
-    add("--master", type=Path, metavar="YAML", help="master config to check with")
-    add("--template", type=Path, metavar="YAML", help="template of the experiments")
-    said = "config key to set in every experiment, as det's --config does"
-    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=said)
-    said = "also validate with the master of DET_MASTER and the login of det; creates nothing"
-    add("--ask", action="store_true", help=said)
-    add("--context", type=Path, default=Path(), metavar="FOLDER", help="folder to be uploaded")
-    add("--json", action="store_true", help="print findings as JSON")
+    parser.add_flags("check")
     args = parser.parse_args(argv)
     if not args.configs and args.master is None:
         raise UserError("CONFIG: missing; give an experiment config, or --master")
@@ -55,7 +46,7 @@ from determined.common import constants, context
 from cluster import options
 from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
-from cluster.fleet import SLOTS, Start, check_fleet, image_of, slots_of
+from cluster.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
 from cluster.merge import merge, merge_storage
@@ -78,7 +69,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args = _parse(argv)
         check = Check(args.context, Master.login() if args.ask else None, args.template, args.set)
-        findings = list(check.all(args.configs, args.master))
+        with needing("cluster/requirements.txt"):
+            findings = list(check.all(args.configs, args.master))
     except UserError as error:
         return fail("cluster.check", error)
     faults = [finding for finding in findings if not finding.warning]
@@ -151,7 +143,7 @@ class Check:
             yield from self.asked.check(text)
         if cluster is not None and (pool := cluster.pool_of(config)) is not None:
             image = image_of(config, pool) or "Determined's own"
-            plan = f"{path}: image {image}; {Start.of(config, pool).describe(load_prices())}"
+            plan = f"{path}: image {image}; {describe_start(config, pool, load_prices())}"
             with contextlib.suppress(UserError):  # told by the findings
                 asked = options.Asked(load_prices(), self.folder)
                 option = options.plan_option(config, cluster, asked)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cluster import speeds, traffic
+from cluster import speeds, spot, traffic
 from cluster.job import Job
 from cluster.machines import MACHINES
 from cluster.models import Model, find_model
@@ -221,7 +221,7 @@ def find_faults(found: Estimate) -> Iterator[tuple[str, str]]:
     machine, slow = found.machine, found.network(False) > found.compute / 2
     if machine and machine.efa > machine.plain and not found.efa and slow:
         yield "resources.resource_pool", _no_efa(found)
-    if found.pool.spot and sum(found.leaving()) > traffic.NOTICE:
+    if found.pool.spot and sum(found.leaving()) > spot.NOTICE_SECONDS:
         yield "environment.environment_variables", _too_slow(found)
 
 

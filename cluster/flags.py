@@ -1,11 +1,19 @@
-"""Parsing of command lines whose mistakes are one line."""
+"""Command lines: flags from YAML, mistakes as one line, and the libraries that a command needs."""
 
 import argparse
+import contextlib
 import math
-from collections.abc import Callable
-from typing import NoReturn
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
 
 from detalbert.errors import UserError
+
+FLAGS = Path(__file__).with_suffix(".yaml")
 
 
 class Parser(argparse.ArgumentParser):
@@ -13,6 +21,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see python -m {self.prog} --help")
+
+    def add_flags(self, *groups: str, file: Path = FLAGS) -> None:
+        """Add the flags of groups of a flags.yaml; `today` is this day if they do not set it."""
+        facts = yaml.safe_load(file.read_text(encoding="utf-8"))
+        exclusive: dict[Any, Any] = defaultdict(self.add_mutually_exclusive_group, {None: self})
+        for flag, given in (item for group in groups for item in facts[group].items()):
+            if "number" in given:
+                given["type"] = number(flag, *given.pop("number"))
+            if "kind" in given:
+                given["type"] = KINDS[given.pop("kind")]
+            exclusive[given.pop("exclusive", None)].add_argument(flag, **given)
+        self.set_defaults(today=date.today())
 
 
 def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[[str], float]:
@@ -29,3 +49,24 @@ def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[
         return value
 
     return read
+
+
+def _time(text: str) -> Any:
+    from cluster.records import parse_time  # --help needs none of its libraries
+
+    return parse_time(text)
+
+
+KINDS: dict[str, Any] = {"path": Path, "day": date.fromisoformat, "time": _time, "int": int}
+
+
+@contextlib.contextmanager
+def needing(requirements: str) -> Iterator[None]:
+    """Convert a failed import of a library to UserError that says how to install it."""
+    try:
+        yield
+    except ImportError as error:
+        missing = str(error.name).split(".")[0]
+        if missing in ("cluster", "detalbert", "reports"):
+            raise
+        raise UserError(f"{missing} is not installed; run pip install -r {requirements}") from None

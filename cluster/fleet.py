@@ -1,7 +1,7 @@
 """Machines that an experiment's trials need from a pool, how many start, and their hourly price."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from cluster.machines import no_code
 from cluster.masterconf import Cluster, Pool
@@ -27,42 +27,36 @@ def trials_at_once(config: dict[str, Any]) -> int:
     return min(number for number in [*numbers, 16 * 64] if number)
 
 
-class Start(NamedTuple):
-    """Machines that an idle pool starts for an experiment."""
+def machines_at_start(config: dict[str, Any], pool: Pool) -> tuple[int, int] | None:
+    """Return the machines that the trials need at once, and that an idle `pool` starts at most;
+    None if its machines are not known.
 
-    pool: Pool
-    needed: int | None  # machines for the trials at once; None: not known
-    launched: int | None  # at most; the provisioner counts machines that are up as missing
+    The provisioner counts machines that are up, but wait for others of the same trial, as missing
+    (agentrm/scaledecider of 0.38.1): with seven of eight up, eight more start.
+    """
+    slots, width = slots_of(config), pool.slots_per_agent
+    if not width:
+        return None
+    each, trials = -(-slots // width), trials_at_once(config)
+    needed = each * trials if slots >= width else -(-slots * trials // width)
+    most = needed if pool.max_agents is None else pool.max_agents
+    return min(needed, most), min(2 * needed - 1 if each > 1 else needed, most)
 
-    @classmethod
-    def of(cls, config: dict[str, Any], pool: Pool) -> "Start":
-        """Compute the machines that `pool` starts for the trials of `config`.
 
-        Machines that are up, but wait for others of the same trial, are not subtracted from the
-        missing ones (agentrm/scaledecider of 0.38.1): with seven of eight up, eight more start.
-        """
-        slots, width = slots_of(config), pool.slots_per_agent
-        if not width:
-            return cls(pool, None, None)
-        each, trials = -(-slots // width), trials_at_once(config)
-        needed = each * trials if slots >= width else -(-slots * trials // width)
-        most = needed if pool.max_agents is None else pool.max_agents
-        return cls(pool, min(needed, most), min(2 * needed - 1 if each > 1 else needed, most))
-
-    def describe(self, prices: Mapping[str, Price]) -> str:
-        """Describe the number of machines, their type and their price per hour."""
-        pool = self.pool
-        if self.needed is None or pool.own or not pool.instance:
-            count = f"{self.needed} of " if self.needed else ""
-            return f"pool {pool.name}: {count}your own machines"
-        counts = sorted({self.needed, self.launched or 0} - {0})
-        count, kind = " to ".join(map(str, counts)) or "0", "spot" if pool.spot else "on demand"
-        text = f"pool {pool.name}: {count} {pool.instance} ({kind}) at the start"
-        if pool.instance not in prices:
-            return f"{text}, no price in cluster/facts/prices.yaml"
-        hour = prices[pool.instance].hourly(pool.spot)
-        dollars = " to ".join(f"${n * hour:,.2f}" for n in counts) or "$0"
-        return f"{text}, {dollars} an hour"
+def describe_start(config: dict[str, Any], pool: Pool, prices: Mapping[str, Price]) -> str:
+    """Describe the machines that an idle pool starts: number, type and price per hour."""
+    numbers = machines_at_start(config, pool)
+    if numbers is None or pool.own or not pool.instance:
+        count = f"{numbers[0]} of " if numbers and numbers[0] else ""
+        return f"pool {pool.name}: {count}your own machines"
+    counts = sorted({*numbers} - {0})
+    count, kind = " to ".join(map(str, counts)) or "0", "spot" if pool.spot else "on demand"
+    text = f"pool {pool.name}: {count} {pool.instance} ({kind}) at the start"
+    if pool.instance not in prices:
+        return f"{text}, no price in cluster/facts/prices.yaml"
+    hour = prices[pool.instance].hourly(pool.spot)
+    dollars = " to ".join(f"${n * hour:,.2f}" for n in counts) or "$0"
+    return f"{text}, {dollars} an hour"
 
 
 def image_of(config: dict[str, Any], pool: Pool | None) -> str | None:
@@ -135,9 +129,8 @@ def _check_spare(config: dict[str, Any], cluster: Cluster, pool: Pool) -> Iterat
         fix = "add one" if pool.own else f"max_instances: {machines + 1}"
         fix += ", or set launch_error: false in the master"
         yield Finding("log_policies", f"{problem}; {fix}", warning=pool.own)
-    _, needed, launched = Start.of(config, pool)
-    wanted = (needed or 0) + 1
-    if machines > 1 and (launched or 0) > wanted:
+    needed, launched = machines_at_start(config, pool) or (0, 0)
+    if machines > 1 and launched > needed + 1:
         problem = f"pool {pool.name!r} starts up to {launched} machines for {needed}, and too many "
-        problem += f"again after every reclaim; max_instances: {wanted} is enough for it"
+        problem += f"again after every reclaim; max_instances: {needed + 1} is enough for it"
         yield Finding(SLOTS, problem, warning=True)

@@ -10,6 +10,7 @@ from cluster.job import Job, samples
 from cluster.masterconf import Pool
 from cluster.models import find_model
 from cluster.schema import Finding, mapping
+from cluster.spot import LONGEST
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import SectionError
@@ -19,9 +20,6 @@ from lm.corpus import load_tokenizer
 from lm.hparams import LmHParams, parse_documents_config
 from lm.layout import choose_layout, parse_layout
 from workloads import choose
-
-# A reclaim without notice may cost every slot at most this much work.
-MAX_LOSS_MINUTES = 15
 
 
 def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator[Finding]:
@@ -173,13 +171,13 @@ def _check_loss(job: Job, found: Estimate) -> Iterator[Finding]:
     if period is None:
         return
     step = found.step * hparams.max_seq_length / found.window
-    if period * step > MAX_LOSS_MINUTES * 60:
+    if period * step > LONGEST:
         said = "" if hparams.checkpoint_period else " (an epoch, the default)"
         yield Finding(
             "hyperparameters.checkpoint_period",
             f"{period} steps{said} on spot pool {found.pool.name!r}: a reclaim without notice "
             f"costs up to {period * step / 60:.0f} minutes of {job.slots} slots "
-            f"({found.rate.source}); use {max(1, int(MAX_LOSS_MINUTES * 60 / step))} or less",
+            f"({found.rate.source}); use {max(1, int(LONGEST / step))} or less",
         )
 
 

@@ -11,56 +11,22 @@ rules. Exit status 0; 2 with one line: what is wrong; 3: the recommended option 
 or misses the deadline; 4: with --ask no master answers.
 """
 
-import argparse
 import json
 import math
 import re
 import signal
 import sys
+from argparse import Namespace, RawTextHelpFormatter
 from collections.abc import Mapping
-from datetime import date
-from pathlib import Path
 from typing import Any
 
-from cluster.flags import Parser, number
+from cluster.flags import Parser, needing, number
 from detalbert.errors import UserError
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="cluster.plan", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    add = parser.add_argument
-    add("config", nargs="?", type=Path, metavar="CONFIG", help="experiment config")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--master", type=Path, metavar="FILE", help="master config (default: ours)")
-    where.add_argument("--ask", action="store_true", help="the pools of the master of DET_MASTER")
-    where.add_argument("--any", action="store_true", help="every machine that AWS launches")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
-    for flag, (low, most), usual, said in (
-        ("--deadline", (1e-3, 1e6), None, "hours within which the run must end"),
-        ("--budget", (0.01, 1e15), None, "dollars that it may cost"),
-        ("--windows", (1, 1e15), None, "windows to train on, instead of the config's steps"),
-        ("--tokens", (1, 1e18), None, "tokens to train on, instead of the config's steps"),
-        ("--hourly", (0, 60), None, "reclaims per machine-hour (as recorded)"),
-        ("--wait-seconds", (0, 2_592_000), None, "mean wait for capacity (as recorded)"),
-        ("--runs", (10, 1e6), 4000, "simulated runs per option and case (4000)"),
-    ):
-        kind = number(flag, low, most, whole=usual is not None)
-        add(flag, type=kind, default=usual, metavar="N", help=said)
-    add("--throughput", metavar="SLOTS=RATE,...@INSTANCE", help="a measured speed, per second")
-    add("--trace", type=Path, metavar="FILE", help="recorded capacity to replay")
-    add("--prices", type=Path, metavar="YAML", help="price file (default: ours)")
-    region = parser.add_mutually_exclusive_group()
-    region.add_argument("--region", metavar="R", help="AWS region of the prices")
-    region.add_argument(
-        "--any-region", action="store_true", help="each type where its spot price is lowest"
-    )
-    add("--live", nargs="?", const="must", choices=["try", "must"], metavar="try",
-        help="AWS's prices; without an answer exit 4, or with =try the file's")  # fmt: skip
-    add("--html", type=Path, metavar="FILE", help="also write one page")
-    add("--json", action="store_true", help="print the plan as JSON")
-    add("--today", type=date.fromisoformat, default=date.today(), help=argparse.SUPPRESS)
+def _parser() -> Parser:
+    parser = Parser(prog="cluster.plan", description=__doc__, formatter_class=RawTextHelpFormatter)
+    parser.add_flags("plan", "prices")
     return parser
 
 
@@ -96,11 +62,12 @@ def main(argv: list[str] | None = None) -> int:
     """Print the plan; return the exit status."""
     try:
         args = _parser().parse_args(argv)
-        plan = make_plan(args)
-        if args.html is not None:
-            from cluster.plan_page import write_page
+        with needing("cluster/requirements.txt"):
+            plan = make_plan(args)
+            if args.html is not None:
+                from cluster.plan_page import write_page
 
-            write_page(plan, args.html)
+                write_page(plan, args.html)
     except UserError as error:
         return fail("cluster.plan", error)
     if args.json:
@@ -110,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if plan.kept else 3
 
 
-def make_plan(args: argparse.Namespace) -> Plan:
+def make_plan(args: Namespace) -> Plan:
     """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
     if args.windows is not None and args.tokens is not None:
         raise UserError("--windows and --tokens: give one of them")
@@ -133,7 +100,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     return Plan(title, found, best, why, own, kept, [*notes, *price_notes(used, args.today)], asked)
 
 
-def _read(args: argparse.Namespace) -> dict[str, Any]:
+def _read(args: Namespace) -> dict[str, Any]:
     """Return the config with --set, and with the steps of --windows, --tokens or its own file."""
     config = read_yaml(args.config)
     apply_overrides(config, args.set)
@@ -158,7 +125,7 @@ def _read(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _cluster(
-    args: argparse.Namespace, config: dict[str, Any] | None, prices: Mapping[str, Price]
+    args: Namespace, config: dict[str, Any] | None, prices: Mapping[str, Price]
 ) -> Cluster:
     """Return the pools to plan for; UserError if no master has the config's pool."""
     if args.ask:
@@ -185,7 +152,7 @@ def any_cluster(prices: Mapping[str, Price]) -> Cluster:
     return Cluster(pools, next(iter(pools)), launch_error=False, images_known=False)
 
 
-def _markets(args: argparse.Namespace) -> dict[str, spot.Market]:
+def _markets(args: Namespace) -> dict[str, spot.Market]:
     """Return the low, middle and high market: as recorded, or three times the given one."""
     if args.trace is not None:
         if args.hourly is not None or args.wait_seconds is not None:
@@ -200,7 +167,7 @@ def _markets(args: argparse.Namespace) -> dict[str, spot.Market]:
     }
 
 
-def _plain(args: argparse.Namespace, prices: Mapping[str, Price]) -> Plain:
+def _plain(args: Namespace, prices: Mapping[str, Price]) -> Plain:
     """Return the work of --windows or --tokens at the speeds of --throughput."""
     amount = args.windows or args.tokens
     if amount is None or args.throughput is None:

@@ -3,35 +3,22 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cluster import plan_text
 from cluster.options import SURE, Option, finishing
+from cluster.page import fill_template
+from cluster.plan_plot import plot_options
 from cluster.plan_text import Plan, open_options, spread_front
 from cluster.prices import load_prices
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert.atomic import whole_file, writing
-from detalbert.errors import UserError
-
-try:
-    from cluster.page import fill_template
-    from cluster.plan_plot import plot_options
-except ImportError as error:
-    package = (error.name or "matplotlib").split(".")[0]
-    cure = "pip install -r cluster/requirements.txt"
-    raise UserError(f"--html: {package} is not installed; {cure}") from None
 
 
-class Published(NamedTuple):
-    """The published run of the same job."""
-
-    name: str
-    hours: float
-    dollars: float
-
-
-def published_run(option: Option) -> Published | None:
-    """Return the published run on 64 GPUs if the option trains the same recipe."""
+def published_run(option: Option) -> tuple[str, float, float] | None:
+    """Return name, hours and dollars of the published run on 64 GPUs if the option trains the same
+    recipe.
+    """
     if option.found is None:
         return None
     run, hparams = FINE_TUNING[-1], option.found.hparams
@@ -41,7 +28,7 @@ def published_run(option: Option) -> Published | None:
     price = load_prices()[run.instance]
     machines = price.machines(run.slots)
     name = f"{machines} x {run.instance} ({run.slots} V100)"
-    return Published(name, run.hours, machines * run.hours * price.hourly(run.spot))
+    return name, run.hours, machines * run.hours * price.hourly(run.spot)
 
 
 def write_page(plan: Plan, path: Path) -> None:
@@ -55,8 +42,8 @@ def write_page(plan: Plan, path: Path) -> None:
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
         sentence=plan_text.recommendation(plan),
-        plot=plot_options(plan, drawn, run and (run.hours, run.dollars)),
-        published=run and run.name,
+        plot=plot_options(plan, drawn, run and run[1:]),
+        published=run and run[0],
         reasons=list(_reasons(plan, run)),
         rows=[_row(option, plan) for option in named],
         others=[_row(option, plan) for option in others],
@@ -88,7 +75,7 @@ def _row(option: Option, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _reasons(plan: Plan, run: Published | None) -> Iterator[str]:
+def _reasons(plan: Plan, run: tuple[str, float, float] | None) -> Iterator[str]:
     """Yield why the recommended option and not the cheapest, the fastest or the config's own."""
     best, asked = plan.best, plan.asked
     fine = finishing(plan.options)
@@ -107,4 +94,5 @@ def _reasons(plan: Plan, run: Published | None) -> Iterator[str]:
     if plan.own is not None and plan.own is not best:
         yield f"As it stands the config takes {plan_text.outcome(plan.own)}."
     if run is not None:
-        yield f"Published: {run.name}, {run.hours:,.2f} h, ${run.dollars:,.2f} at today's price."
+        name, hours, dollars = run
+        yield f"Published: {name}, {hours:,.2f} h, ${dollars:,.2f} at today's price."

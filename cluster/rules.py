@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from cluster.schema import mappings
-from detalbert.errors import UserError, nearest
+from detalbert.errors import nearest
 
 
 def inside_host(storage: dict[str, Any]) -> str | None:
@@ -23,29 +23,18 @@ def inside_host(storage: dict[str, Any]) -> str | None:
     return f"storage_path {inner!r} is not inside host_path"
 
 
-def targets(mounts: list[Any]) -> str | None:
-    """Check that no two mounts share a container path, which Docker rejects."""
-    paths: list[Any] = [mount.get("container_path") for mount in mappings(mounts)]
-    paths = [posixpath.normpath(path) for path in paths if isinstance(path, str)]
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    return f"two go to container_path {twice[0]!r}; change one" if twice else None
-
-
-def names(policies: list[Any]) -> str | None:
-    """Check that no two log policies share a name."""
-    found = [policy.get("name") for policy in mappings(policies)]
-    for name in found:
-        if isinstance(name, str) and found.count(name) > 1:
-            return f"{name!r} is there twice; the master refuses that"
-    return None
+def unique(items: list[Any], name: str, said: str) -> str | None:
+    """Check that no two mappings have one text at `name`; paths are compared as Docker does."""
+    found = [item[name] for item in mappings(items) if isinstance(item.get(name), str)]
+    found = [posixpath.normpath(each) if each.startswith("/") else each for each in found]
+    twice = [each for each in found if found.count(each) > 1]
+    return said.format(min(twice)) if twice else None
 
 
 def pattern(text: str) -> str | None:
     """Check that a log policy's pattern compiles in Go, whose syntax is RE2's, and is not idle."""
-    try:
-        import re2
-    except ImportError:
-        raise UserError("google-re2 is missing: pip install -r cluster/requirements.txt") from None
+    import re2  # only here: the planner does without
+
     silent = re2.Options()
     silent.log_errors = False  # on stderr
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detalbert.errors import UserError, nearest
+from detalbert.errors import nearest
 from detalbert.settings.yaml_files import read_yaml
 
 # Names in our files that a user replaces by their own.
@@ -65,11 +65,9 @@ def load_schema(kind: str) -> dict[str, Any]:
 @functools.cache
 def _validator(kind: str) -> Any:
     """Return jsonschema's validator with the keywords of our schemas."""
-    try:
-        import jsonschema
-        import referencing.jsonschema
-    except ImportError:
-        raise UserError("jsonschema is missing: pip install -r cluster/requirements.txt") from None
+    import jsonschema
+    import referencing.jsonschema
+
     from cluster import rules
 
     def rule(validator: Any, name: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:

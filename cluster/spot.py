@@ -18,7 +18,7 @@ NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
 BOOT_SECONDS = 180.0 + 120.0  # of machine and image: paid, before the container starts
 DETECTION_SECONDS = 25.0  # agent_reconnect_wait of the master
 MOST_LIVES = 2000  # a run that is not through by then never will be
-LONGEST = 900.0  # seconds of work that an advised period may put at stake: check's limit
+LONGEST = 900.0  # seconds of work that a reclaim without notice may cost every slot
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from cluster.machines import MACHINES
 from cluster.masterconf import Pool
 from cluster.schema import mapping, mappings
 
-NOTICE = 120  # seconds from EC2's notice to the machine's end
 READ = 5  # seconds until the notice is read
 STORE_RATE = 1e9  # bytes a second onto one NVMe drive; an assumption
 UPLOAD_RATE = 0.25e9  # bytes a second of a process that uploads; an assumption

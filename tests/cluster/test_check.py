@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cluster import check, masterconf
-from cluster.fleet import Start
+from cluster.fleet import machines_at_start
 from cluster.schema import PLACEHOLDER
 from detalbert.training.metrics import RunMetrics
 from tests.cluster.planted import experiment, filled, findings, master, put
@@ -184,7 +184,7 @@ def test_no_value_anywhere_breaks_the_checker(odd):
             config = copy.deepcopy(job)
             put(config, path, odd)
             list(check.check_one(config, pools, ROOT))
-            Start.of(config, pools.pools["aws-p3-16xlarge"])
+            machines_at_start(config, pools.pools["aws-p3-16xlarge"])
     for path in paths(master()):
         config = master()
         put(config, path, odd)
@@ -223,7 +223,9 @@ def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
 def test_without_re2_the_pip_command_is_said(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "re2", None)
     assert check.main([str(ROOT / "configs" / "single.yaml")]) == 2
-    said = "cluster.check: error: google-re2 is missing: pip install -r cluster/requirements.txt\n"
+    said = (
+        "cluster.check: error: re2 is not installed; run pip install -r cluster/requirements.txt\n"
+    )
     assert capsys.readouterr().err == said
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cluster import machines
-from cluster.fleet import Start, check_fleet, image_of
+from cluster.fleet import check_fleet, describe_start, image_of, machines_at_start
 from cluster.machines import FAMILIES, no_code
 from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.merge import merge, merge_storage
@@ -52,16 +52,16 @@ def test_machines_of_ones_own_and_more_than_needed():
 def test_start_and_price():
     wide, search = {"resources": {"slots_per_trial": 64}}, {"resources": {"slots_per_trial": 4}}
     search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
-    assert Start.of(wide, pool(64))[1:] == (8, 15)
-    assert Start.of({"resources": {"slots_per_trial": 16}}, pool())[1:] == (2, 3)
-    assert Start.of(search, pool())[1:] == (3, 3)  # two trials a machine
+    assert machines_at_start(wide, pool(64)) == (8, 15)
+    assert machines_at_start({"resources": {"slots_per_trial": 16}}, pool()) == (2, 3)
+    assert machines_at_start(search, pool()) == (3, 3)  # two trials a machine
     for config, its, words in (
         (wide, pool(), "8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"),
         ({}, pool(spot=False), "(on demand) at the start, $24.48 an hour"),
         ({}, pool(instance="x9.large"), "no price in cluster/facts/prices.yaml"),
         (wide, pool(slots_per_agent=None, instance=""), "pool p: your own machines"),
     ):
-        assert Start.of(config, its).describe(load_prices()).endswith(words)
+        assert describe_start(config, its, load_prices()).endswith(words)
 
 
 def test_templates():

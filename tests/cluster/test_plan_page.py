@@ -142,7 +142,7 @@ def test_only_the_page_needs_its_libraries(
     assert plan.main([CONFIG, *ASKED]) == 0
     capsys.readouterr()
     assert plan.main([CONFIG, *ASKED, "--html", str(tmp_path / "plan.html")]) == 2
-    said = f"--html: {library} is not installed; pip install -r cluster/requirements.txt\n"
+    said = f"{library} is not installed; run pip install -r cluster/requirements.txt\n"
     assert capsys.readouterr().err.endswith(said) and not list(tmp_path.iterdir())
 
 
