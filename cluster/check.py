@@ -49,7 +49,7 @@ from cluster.expconf import check_experiment, is_ours
 from cluster.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
 from cluster.jobs import check_job
 from cluster.masterconf import Cluster, check_master, cluster_of
-from cluster.merge import merge, merge_storage
+from cluster.merge import merge
 from cluster.plan_text import outcome
 from cluster.prices import load_prices
 from cluster.schema import Finding, placeholders
@@ -162,7 +162,8 @@ def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> 
     if _is_master(config):
         yield from check_master(config)
         return
-    broken = list(check_experiment(merge_storage(config, cluster and cluster.storage)))
+    storage = {"checkpoint_storage": cluster and cluster.storage}
+    broken = list(check_experiment(merge(config, storage)))
     if cluster is not None:
         broken += check_fleet(config, cluster)
     yield from broken

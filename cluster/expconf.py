@@ -16,9 +16,6 @@ RANDOM = "a search range under searcher.name single; give one value"
 def check_experiment(config: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on keys, types and limits of an experiment config, and on its entrypoint."""
     yield from schema.check(config, "experiment")
-    for key in ("entrypoint", "searcher"):
-        if config.get(key) is None:
-            yield Finding(key, "missing; set it")
     for key, use in UNREAD.items():
         if key in config:
             said = f"deprecated: a trainer script does not get it; use {use}"

@@ -129,29 +129,25 @@ def plan_option(config: dict[str, Any], cluster: Cluster, asked: Asked) -> Optio
         return None
     jobs = list(parse_jobs(config, pool, asked.root))
     option = Option(pool, price, jobs[0].slots)
-    if why := retired(price.instance, {price.instance: price}):
+    why = retired(price.instance, {price.instance: price})
+    if why := why or first_fault(check_fleet(config, cluster)):
         return replace(option, why_not=why)
-    if fault := _first_fault(check_fleet(config, cluster)):
-        return replace(option, why_not=fault)
     try:
-        fitted = [_fit(each) for each in jobs]
-    except UserError as error:
+        found, keys = max(map(_fit, jobs), key=lambda each: each[0].memory.at(each[0].tokens))
+        option = replace(option, found=found)
+        option = simulate_option(option, time_run(found), asked)
+    except UserError as error:  # of its memory or layout, or a trace with fewer machines
         return replace(option, why_not=str(error))
-    found, keys = max(fitted, key=lambda each: each[0].memory.at(each[0].tokens))
     if pool.spot and not found.hparams.spot_notice:
         keys["spot_notice"] = True
-    option = replace(option, found=found)
-    try:
-        option = simulate_option(option, time_run(found), asked)
-    except UserError as error:  # a trace with fewer machines
-        return replace(option, why_not=str(error))
     if pool.spot and option.period != found.hparams.checkpoint_period:
         keys["checkpoint_period"] = option.period
     config["hyperparameters"] = {**config["hyperparameters"], **keys}
-    return replace(option, keys=keys, why_not=_first_fault(check_job(config, pool, asked.root)))
+    return replace(option, keys=keys, why_not=first_fault(check_job(config, pool, asked.root)))
 
 
-def _first_fault(findings: Iterable[Finding]) -> str:
+def first_fault(findings: Iterable[Finding]) -> str:
+    """Return key and problem of the first finding that is no warning; empty if there is none."""
     return next((f"{each.key}: {each.problem}" for each in findings if not each.warning), "")
 
 

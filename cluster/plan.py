@@ -79,8 +79,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def make_plan(args: Namespace) -> Plan:
     """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
-    if args.windows is not None and args.tokens is not None:
-        raise UserError("--windows and --tokens: give one of them")
     prices = load_prices(args.prices or PRICE_FILE, CHEAPEST if args.any_region else args.region)
     config = None if args.config is None else _read(args)
     cluster = _cluster(args, config, prices)
@@ -104,9 +102,8 @@ def _read(args: Namespace) -> dict[str, Any]:
     """Return the config with --set, and with the steps of --windows, --tokens or its own file."""
     config = read_yaml(args.config)
     apply_overrides(config, args.set)
-    for finding in check_experiment(config):
-        if not finding.warning:
-            raise UserError(f"{args.config}: {finding.key}: {finding.problem}")
+    if fault := options.first_fault(check_experiment(config)):
+        raise UserError(f"{args.config}: {fault}")
     if slots_of(config) == 0:
         raise UserError(f"{args.config}: {SLOTS}: 0 slots train on no GPU; use 1 or more")
     job = next(parse_jobs(config, None, ROOT))

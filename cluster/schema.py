@@ -107,7 +107,7 @@ def _findings(error: Any) -> Iterator[Finding]:
             known = schema.get("properties", {}).get(name, {})
             cure = f"set one of {_list(known['enum'])}" if "enum" in known else "set it"
             cure = known["errorMessage"] if "const" in known else cure
-            yield Finding(f"{key}.{name}", f"missing; {cure}")
+            yield Finding(f"{key}.{name}".lstrip("."), f"missing; {cure}")
     elif not isinstance(value, str) or not PLACEHOLDER.search(value):  # told as a placeholder
         yield Finding(key, _problem(error), warning=error.validator == "deprecationMessage")
 

@@ -8,7 +8,7 @@ from cluster import machines
 from cluster.fleet import check_fleet, describe_start, image_of, machines_at_start
 from cluster.machines import FAMILIES, no_code
 from cluster.masterconf import Cluster, Pool, cluster_of
-from cluster.merge import merge, merge_storage
+from cluster.merge import merge
 from cluster.prices import load_prices
 
 EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]
@@ -90,7 +90,7 @@ def test_templates():
         "checkpoint_storage": {"type": "s3", "bucket": "b", "save_trial_best": 2},
         "hyperparameters": {"lr": {"type": "const", "val": 1}, "more": 1},
     }
-    other = merge_storage({"checkpoint_storage": {"type": "gcs"}}, template["checkpoint_storage"])
+    other = merge({"checkpoint_storage": {"type": "gcs"}}, template)
     assert other["checkpoint_storage"] == {"type": "gcs", "save_trial_best": 1}
 
 
