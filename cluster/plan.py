@@ -11,6 +11,7 @@ rules. Exit status 0; 2 with one line: what is wrong; 3: the recommended option 
 or misses the deadline; 4: with --ask no master answers.
 """
 
+import dataclasses
 import json
 import math
 import re
@@ -155,13 +156,9 @@ def _markets(args: Namespace) -> dict[str, spot.Market]:
         if args.hourly is not None or args.wait_seconds is not None:
             raise UserError("--trace: it has its own reclaims and waits; leave the others out")
         return dict.fromkeys(spot.CASES, spot.load_trace(args.trace))
-    return {
-        name: spot.Constant(
-            case.hourly if args.hourly is None else args.hourly,
-            case.wait_seconds if args.wait_seconds is None else args.wait_seconds,
-        )
-        for name, case in spot.CASES.items()
-    }
+    given = {"hourly": args.hourly, "wait_seconds": args.wait_seconds}
+    given = {name: value for name, value in given.items() if value is not None}
+    return {name: dataclasses.replace(case, **given) for name, case in spot.CASES.items()}
 
 
 def _plain(args: Namespace, prices: Mapping[str, Price]) -> Plain:

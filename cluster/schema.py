@@ -126,16 +126,17 @@ def _problem(error: Any) -> str:
     cure = f"; {told}" if told else ""
     if value is None:
         return "empty; fill it in or take it out"
+    got = f"{value!r:.60}"
     if error.validator == "type":
         kinds = wanted if isinstance(wanted, list) else [wanted]
         names = " or ".join(_TYPES[kind] for kind in kinds)
         least = f" of at least {schema['minimum']}" if "minimum" in schema else ""
         lines = "; begin lines with '-'" if wanted == "array" else ""
-        return f"expected {names}{least}, got {shown(value)}{lines}{cure}"
+        return f"expected {names}{least}, got {got}{lines}{cure}"
     if error.validator == "enum":
         hint = nearest(value, map(str, wanted)) if isinstance(value, str) else ""
         near = f"; {hint}" if hint.startswith("did you") else ""
-        return shown(value) + (f": {told}" if told else f" is not one of {_list(wanted)}") + near
+        return got + (f": {told}" if told else f" is not one of {_list(wanted)}") + near
     if error.validator in ("x-rule", "deprecationMessage"):
         return str(error.message)
     limits = {
@@ -144,7 +145,7 @@ def _problem(error: Any) -> str:
         "maximum": f"{value} is more than {wanted}; lower it",
     }
     if told and isinstance(value, (str, int, float)) and not schema.get("writeOnly"):
-        return f"{shown(value)}: {told}"
+        return f"{got}: {told}"
     return told or limits.get(error.validator, str(error.message))
 
 
@@ -186,9 +187,3 @@ def whole(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return int(value) if value == value // 1 else None
-
-
-def shown(value: Any) -> str:
-    """Return `value` as messages show it, at most 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
