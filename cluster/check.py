@@ -134,9 +134,8 @@ class Check:
             yield from check_one(config, cluster, self.folder)
             return
         apply_overrides(config, self.changes)
-        if template is not None:
-            config = merge(config, template)
-        if self.changes or template is not None:
+        config = merge(config, template or {})
+        if self.changes or template:
             text = json.dumps(config)  # is YAML too
         yield from check_one(config, cluster, self.folder)
         if self.asked is not None:
