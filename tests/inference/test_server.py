@@ -19,9 +19,10 @@ import pytest
 from detalbert.inference import batching, server, web
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask, ask_together
-from tests.conftest import ROOT, LocalRun, Script
+from tests.conftest import ROOT, Script
 from tests.fakes.no_models import refused
 from tests.fakes.runs import wait_for
+from tests.fakes.trained import LocalRun
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
