@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -240,6 +241,7 @@ def test_a_signal_ends_it(how: int, busy: bool, local_run: LocalRun, python: str
                 wait_for(lambda: meter(port, "waiting") == 3)
             for one in [served] * 2 if busy else [process]:
                 one.send_signal(how)
+                time.sleep(0.3)
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
