@@ -5,6 +5,7 @@ environment and files, Google's application default, AZURE_STORAGE_CONNECTION_ST
 """
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +18,14 @@ from determined.errors import CheckpointNotFound, NoDirectStorageAccess
 from detalbert.errors import Unavailable, UserError, first_line
 
 _ADDRESS = re.compile(r"(s3|gs|az)://([\w.-]+)/+(.+?)/*$")
+_LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)  # of the disk beside the bucket
 _MISTAKES = {*range(400, 500)} - {408, 429}  # statuses that a retry does not change
 
 
 def is_bucket(address: str) -> bool:
     """Return whether `address` is one of a bucket; UserError if it is of another protocol."""
-    if ":/" in address and not _ADDRESS.match(address):
+    odd = not _ADDRESS.match(address) or ".." in address.split("/")
+    if ":/" in address and odd:
         raise UserError(f"{address}: give s3://BUCKET/PATH, gs://, az://, or a folder")
     return ":/" in address
 
@@ -65,6 +68,7 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
         raise
     except Exception as error:  # of classes of each client's own
         mine = isinstance(error, NoDirectStorageAccess | ValueError | ImportError)
+        mine |= getattr(error, "errno", None) in _LOCAL
         # Of a refused upload, and of no access, the error says less than that which it replaced.
         within = isinstance(error, NoDirectStorageAccess) or _status(error.__context__)
         cause: Any = error.__context__ if within else error

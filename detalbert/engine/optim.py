@@ -65,7 +65,7 @@ def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
 
 def decay_start(hparams: StepHParams, total: int) -> int:
     """Return the step from which wsd decays in a run of `total` steps."""
-    return total - round(total * (hparams.decay_fraction or 0.1))
+    return total - round(total * hparams.decay)
 
 
 def build_scheduler(

@@ -133,6 +133,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
             app,
             http=BoundedProtocol,
             ws="none",
+            lifespan="off",  # the app has none; a second Ctrl-C would print its traceback
             log_level="warning",
             timeout_keep_alive=5,
             timeout_graceful_shutdown=3,

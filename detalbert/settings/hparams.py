@@ -106,6 +106,11 @@ class StepHParams(Section):
     def known_seed(self) -> int:
         return cast(int, self.seed)  # a trial or `Training.load` has set it
 
+    @property
+    def decay(self) -> float:
+        """The fraction of the steps over which wsd decays."""
+        return self.decay_fraction or (0.1 if self.schedule == "wsd" else 0.0)
+
     def learning_rate(self) -> float:
         """Return the peak learning rate by linear scaling (Goyal et al. 2017, arXiv:1706.02677).
         5e-5 at 48 windows, scaled to 256 windows with lr_scale 0.75, is 2.0e-4.
@@ -138,7 +143,7 @@ class StepHParams(Section):
                 problem = f"{size!r:.60}; use a number from 1 to {most:,}"
                 raise UserError(f"hyperparameters.model_config.{key}: {problem}")
         room = 1 - self.warmup_fraction if self.schedule == "wsd" else 0
-        if (self.decay_fraction or 0) > room:
+        if self.decay > room + 1e-9:
             raise UserError(
                 f"hyperparameters.decay_fraction: at most {room:g} with schedule {self.schedule} "
                 f"and warmup_fraction {self.warmup_fraction:g}; lower it or leave it out"

@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 
 from detalbert import bucket
-from detalbert.atomic import alone
+from detalbert.atomic import alone, writing
 from detalbert.training.checkpoints import MANIFEST, find_fault, list_checkpoints, read_manifest
+from detalbert.training.folder import ELSEWHERE
 from detalbert.waiting import waiting
 
 FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")  # of a run's folder
@@ -37,7 +38,8 @@ class Output:
                 self.kept.add(found[1])
             return found is not None or name in FILES
 
-        with waiting(f"fetching {self.address} into {self.folder}"), alone(self.folder):
+        said = waiting(f"fetching {self.address} into {self.folder}")
+        with said, writing(self.folder, ELSEWHERE), alone(self.folder):
             bucket.download(self.address, self.folder, wanted)
             checkpoints = self.folder / "checkpoints"
             for _, path in list_checkpoints(checkpoints):

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 import predict
-from tests.conftest import ROOT, LocalRun
+from tests.conftest import ROOT
 from tests.fakes.encoders import make_model
+from tests.fakes.trained import LocalRun
 
 
 def refused(arguments: list[Any], message: str, capsys: Any) -> None:

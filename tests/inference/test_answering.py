@@ -21,8 +21,9 @@ from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.metrics import Tally, score
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
-from tests.conftest import LocalRun, max_examples
+from tests.conftest import max_examples
 from tests.fakes import encoders
+from tests.fakes.trained import LocalRun
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ from detalbert.inference.export import CARD, PACKAGES, card, export, push
 from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.question_stream import read_questions
-from tests.conftest import LocalRun, Once
+from tests.conftest import Once
+from tests.fakes.trained import LocalRun
 
 
 def export_to(folder: Path, model: Path, *words: str) -> None:

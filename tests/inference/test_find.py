@@ -17,11 +17,11 @@ from detalbert.inference import find, register
 from detalbert.inference.export import export
 from detalbert.inference.model import choose_threshold, load_model
 from detalbert.inference.reply import ask
-from tests.conftest import LocalRun
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.hub import put
 from tests.fakes.no_models import refused
 from tests.fakes.runs import official
+from tests.fakes.trained import LocalRun
 
 BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abc")
 

@@ -13,7 +13,7 @@ from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
-from tests.conftest import LocalRun
+from tests.fakes.trained import LocalRun
 from tests.inference.test_server import serving_here
 
 

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -19,9 +20,10 @@ import pytest
 from detalbert.inference import batching, server, web
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask, ask_together
-from tests.conftest import ROOT, LocalRun, Script
+from tests.conftest import ROOT, Script
 from tests.fakes.no_models import refused
 from tests.fakes.runs import wait_for
+from tests.fakes.trained import LocalRun
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
@@ -239,6 +241,7 @@ def test_a_signal_ends_it(how: int, busy: bool, local_run: LocalRun, python: str
                 wait_for(lambda: meter(port, "waiting") == 3)
             for one in [served] * 2 if busy else [process]:
                 one.send_signal(how)
+                time.sleep(0.3)
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()

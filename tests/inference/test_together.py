@@ -24,8 +24,9 @@ from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask, ask_together
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
-from tests.conftest import ROOT, LocalRun
+from tests.conftest import ROOT
 from tests.fakes.runs import wait_for
+from tests.fakes.trained import LocalRun
 from tests.inference.test_server import ASKED, connected, get, meter, send, serving_here, start
 
 KIND = {"Content-Type": "application/json"}

@@ -1,8 +1,10 @@
 """A run whose output is in a bucket, and whose machine vanishes between two starts."""
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -131,6 +133,7 @@ WRONG = {
     "s3:/bucket/runs": "s3:/bucket/runs: give s3://BUCKET/PATH, gs://, az://, or a folder",
     "s3://a bucket/runs": "s3://a bucket/runs: give s3://BUCKET/PATH",
     "http://bucket/runs": "http://bucket/runs: give s3://BUCKET/PATH, gs://, az://, or a folder",
+    "s3://b/../../x": "s3://b/../../x: give s3://BUCKET/PATH",
     "s3://none/runs": "s3://none/runs: An error occurred (NoSuchBucket) ",
     "az://box/runs": "az://box/runs: Either 'connection_string' or ",
     "gs://box/runs": "gs://box/runs: Your default credentials were not found",
@@ -164,6 +167,15 @@ def test_a_bucket_that_can_only_be_read_is_found_before_the_first_step(
         said = refusal(capsys, tiny_config, ADDRESS)
         assert said.startswith(f"train.py: {kind}: {ADDRESS}: An error occurred ({status}) when ")
         assert steps_of(place) == []
+
+
+def test_a_full_disk_is_no_fault_of_the_bucket(
+    place: Path, s3: Any, tiny_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(bucket.storage.S3StorageManager, "download", full)
+    said = refusal(capsys, tiny_config, ADDRESS)
+    assert said == f"train.py: error: {ADDRESS}: No space left on device"
 
 
 def test_names_that_begin_alike_are_not_below(s3: Any, tmp_path: Path) -> None:

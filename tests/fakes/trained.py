@@ -1,0 +1,84 @@
+"""Finished runs that several test files use: fixtures, which tests/conftest.py imports."""
+
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from detalbert.squad import world
+from tests.conftest import ROOT, TINY, TINY_LM, Once, Train, configured, settings
+from tests.fakes import secrets
+
+
+class LocalRun(NamedTuple):
+    """A short run that learned something, and its validation questions: more than one chunk."""
+
+    path: pathlib.Path
+    questions: pathlib.Path
+
+    @property
+    def best(self) -> dict[str, float]:
+        return json.loads((self.path / "metrics.json").read_text())["best"]
+
+    @property
+    def checkpoint(self) -> pathlib.Path:
+        return self.path / "checkpoints" / f"step-{self.best['steps']:08d}"
+
+
+@pytest.fixture(scope="session")
+def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
+    def fill(folder: pathlib.Path) -> None:
+        document = world.generate("validation", seed=1, paragraphs=90)
+        (folder / "dev.json").write_text(json.dumps(document))
+        done = train(
+            *("--output-dir", folder / "out", "--set", f"data.validation={folder}/dev.json"),
+            *settings(max_steps=100, validation_period=50, checkpoint_period=40, num_workers=0),
+            *("--set", f"data.cache_dir={cache_dir}"),
+        )
+        assert done.returncode == 0, done.stderr
+
+    folder = once("local_run", fill)
+    return LocalRun(folder / "out", folder / "dev.json")
+
+
+@pytest.fixture(scope="session")
+def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
+    """TINY, its config in tiny.yaml, trained into out/ with all three checkpoints; to copy. The
+    config has secrets."""
+
+    def fill(folder: pathlib.Path) -> None:
+        storage = {"checkpoint_storage": {"save_trial_latest": 3}, **secrets.PLANTED}
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(configured(TINY, cache_dir) | storage))
+        done = train("--config", folder / "tiny.yaml", "--output-dir", folder / "out")
+        assert done.returncode == 0, done.stderr
+        (folder / "shown").write_text(done.stderr)
+
+    return once("finished", fill)
+
+
+@pytest.fixture(scope="session")
+def lm_run(once: Once, cache_dir: pathlib.Path) -> pathlib.Path:
+    """The output directory of a language model's run, beside the text that it validated on."""
+    from tests.fakes.runs import train_into
+
+    def fill(folder: pathlib.Path) -> None:
+        text, held = folder / "text.jsonl", folder / "held.jsonl"
+        for target, page in ((text, ROOT / "README.md"), (held, ROOT / "lm" / "README.md")):
+            rows = [json.dumps({"text": part}) for part in page.read_text().split("\n## ")]
+            target.write_text("\n".join(rows))
+        values = configured(TINY_LM, cache_dir, max_validation_windows=None, checkpoint_period=6)
+        values["data"] |= {"documents": str(text), "validation_documents": str(held)}
+        values["data"]["shard_mib"] = 0.001
+        train_into(folder, values)
+
+    return once("lm", fill) / "out"
+
+
+@pytest.fixture(scope="session")
+def model(local_run: LocalRun) -> Any:
+    """The best of `local_run`, as `Trained`."""
+    from detalbert.inference.model import load_model
+
+    return load_model(str(local_run.path))
