@@ -12,7 +12,7 @@ from cluster.job import Job
 from cluster.machines import MACHINES
 from cluster.models import Model, find_model
 from cluster.published import VALIDATION_WINDOWS
-from cluster.schema import mapping
+from cluster.schema import Finding, mapping
 from detalbert.engine.memory import replicated
 from detalbert.errors import UserError
 from lm.hparams import LmHParams
@@ -208,8 +208,8 @@ def estimate(job: Job) -> Estimate | None:
     return None if model is None else Estimate(job, model)
 
 
-def find_faults(found: Estimate) -> Iterator[tuple[str, str]]:
-    """Yield each fault: key of the experiment config, and what is wrong and what to do."""
+def find_faults(found: Estimate) -> Iterator[Finding]:
+    """Yield what is wrong with an estimate, by key of the experiment config."""
     yield from _memory_faults(found)
     if found.layout is None:
         return
@@ -217,15 +217,15 @@ def find_faults(found: Estimate) -> Iterator[tuple[str, str]]:
     if batch < ranks:
         problem = f"{batch} windows for {ranks} data ranks ({found.layout}): some train on"
         cure = f"use {ranks} or more, or a larger layout.tensor"
-        yield "hyperparameters.global_batch_size", f"{problem} nothing; {cure}"
+        yield Finding("hyperparameters.global_batch_size", f"{problem} nothing; {cure}")
     machine, slow = found.machine, found.network(False) > found.compute / 2
     if machine and machine.efa > machine.plain and not found.efa and slow:
-        yield "resources.resource_pool", _no_efa(found)
+        yield Finding("resources.resource_pool", _no_efa(found))
     if found.pool.spot and sum(found.leaving()) > spot.NOTICE_SECONDS:
-        yield "environment.environment_variables", _too_slow(found)
+        yield Finding("environment.environment_variables", _too_slow(found))
 
 
-def _memory_faults(found: Estimate) -> Iterator[tuple[str, str]]:
+def _memory_faults(found: Estimate) -> Iterator[Finding]:
     gpu, most, hparams = found.pool.known_gpu, found.most, found.hparams
     where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
     more, budget = "", hparams.max_tokens_per_forward
@@ -235,10 +235,10 @@ def _memory_faults(found: Estimate) -> Iterator[tuple[str, str]]:
         key, cure = "hyperparameters.model", "take a smaller model or another GPU"
         if found.layout is not None:
             key, cure = "hyperparameters.layout", "use more shards or another GPU"
-        yield key, f"does not train in {where}; {cure}{more}"
+        yield Finding(key, f"does not train in {where}; {cure}{more}")
     elif budget != "auto" and budget > most:
         problem = f"{budget} tokens do not fit {where}; use {most // 128 * 128} or less{more}"
-        yield "hyperparameters.max_tokens_per_forward", problem
+        yield Finding("hyperparameters.max_tokens_per_forward", problem)
 
 
 def _no_efa(found: Estimate) -> str:

@@ -146,7 +146,7 @@ def _check_on_pool(job: Job, pool: Pool) -> Iterator[Finding]:
         return
     known = found is not None or isinstance(job.hparams, LmHParams)
     if found is not None:
-        yield from (Finding(key, problem) for key, problem in find_faults(found))
+        yield from find_faults(found)
     if pool.gpu is not None and pool.spot and known and not job.hparams.spot_notice:
         problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
         yield Finding("hyperparameters.spot_notice", f"{problem}; set it to true")

@@ -12,12 +12,6 @@ from detalbert.settings.yaml_files import read_yaml
 # Names in our files that a user replaces by their own.
 PLACEHOLDER = re.compile(r"<<[^<>]*>>|(?<![\w.-])my-(?:bucket|pretrained-checkpoint)(?![\w.-])")
 SCHEMAS = Path(__file__).with_suffix("")
-# Keys under which null is a value; under any other, Determined treats it as absent.
-NULLS = {"type", "val", "agent_reconnect_wait", "launch_error_timeout", "max_agent_starting_period"}
-NULLS |= {"max_idle_agent_period", "operation_timeout_period"}
-# Keys of the fork (WU-CVGL/determined, 0.41 and 0.42), which 0.38.1 refuses.
-FORK = set("prefer_gpu_topology numa_packing shell_terminal session_cookie csrf".split())
-FORK |= {"trusted_proxies", "task_mapping_delay"}
 _TYPES = {
     "string": "text",
     "integer": "a whole number",
@@ -89,7 +83,8 @@ def _validator(kind: str) -> Any:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if v is not None or k in NULLS}
+        nulls = load_schema("experiment")["x-null"]
+        kept = {k: v for k, v in value.items() if v is not None or k in nulls}
         return {str(k): _without_nulls(v) for k, v in kept.items()}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
@@ -113,7 +108,7 @@ def _findings(error: Any) -> Iterator[Finding]:
 
 
 def _unknown(key: str, name: str, known: Iterable[str]) -> Finding:
-    if name in FORK:
+    if name in load_schema("experiment")["x-fork"]:
         said = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
         return Finding(key, said, warning=True)
     return Finding(key, f"unknown key; {nearest(name, known)}")

@@ -71,7 +71,7 @@ def test_13_b_on_eight_p4d() -> None:
     hybrid = planned("lm_13b", EFA, layout={"shard": 8})
     assert hybrid.memory.states / 2**30 == pytest.approx(24.6, rel=0.01)
     assert 4 <= hybrid.most // 2048 <= 5
-    ((key, problem),) = find_faults(hybrid)  # HSDP beyond its batch
+    ((key, problem, *_),) = find_faults(hybrid)  # HSDP beyond its batch
     assert key.endswith("max_tokens_per_forward") and "32768 tokens do not fit" in problem
     assert f"use {hybrid.most // 128 * 128} or less" in problem
     assert found.leaving()[2] == pytest.approx(found.stored / traffic.UPLOAD_RATE / 8)
