@@ -186,10 +186,8 @@ def check_context(folder: Path) -> Iterator[Finding]:
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
             context.read_v1_context(folder, limit=CONTEXT_LIMIT)
-    except ValueError:
-        limit = f"more than {CONTEXT_LIMIT / 2**20:.0f} MiB to upload"
-        cure = "name what the training does not read in .detignore (data, runs, caches)"
-        yield Finding("context", f"{limit}; {cure}", file=str(folder))
+    except ValueError as error:
+        yield Finding("context", " ".join(str(error).split()), file=str(folder))
 
 
 def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:

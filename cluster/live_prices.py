@@ -16,8 +16,6 @@ import pandas as pd
 from cluster.prices import Price
 from detalbert.errors import Unavailable, UserError, first_line
 
-PRICE_LIST_REGION = "us-east-1"
-ATTEMPTS = 3  # of each request that AWS throttles or that the network drops
 SPOT, LIST = "spot price history", "price list"
 
 
@@ -97,7 +95,7 @@ def _client(service: str, region: str) -> Any:
     import boto3
     from botocore.config import Config
 
-    retries = {"mode": "standard", "total_max_attempts": ATTEMPTS}
+    retries = {"mode": "standard", "total_max_attempts": 3}  # if it is throttled or dropped
     config = Config(retries=retries, connect_timeout=5, read_timeout=20)
     session = boto3.session.Session()  # boto3.client would keep the first credentials it saw
     return session.client(service, region_name=region, config=config)
@@ -122,7 +120,7 @@ def _on_demand(instance: str, region: str) -> float | None:
     """Return dollars per hour for Linux, shared tenancy, no software; None if not listed."""
     wanted = {"instanceType": instance, "regionCode": region, "operatingSystem": "Linux"}
     wanted |= {"tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
-    answer = _client("pricing", PRICE_LIST_REGION).get_products(
+    answer = _client("pricing", "us-east-1").get_products(
         ServiceCode="AmazonEC2",
         Filters=[{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()],
     )
