@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from cluster import prices
+from cluster.facts import update
 from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
 from detalbert.errors import UserError
 from tests.conftest import ROOT
@@ -67,6 +68,39 @@ def test_prices_of_another_region_and_the_range_of_one(tmp_path):
     assert prices.load_prices(own, "us-east-1") == prices.load_prices(own)
     with pytest.raises(UserError, match="--region us-east-2: no price there"):
         prices.load_prices(own, "us-east-2")
+
+
+CATALOG = """InstanceType,Price,SpotPrice,Region,AvailabilityZone
+m5.large,0.1,0.05,us-east-1,use1-az1
+p3.2xlarge,3.06,0.3,us-east-1,use1-az1
+p5.48xlarge,55,20.5,us-east-1,use1-az1
+p5.48xlarge,55,10,us-east-1,use1-az2
+p5.48xlarge,55,,us-east-1,use1-az3
+p5.48xlarge,55,12,us-east-1,use1-az4
+p5.48xlarge,60,,eu-west-2,euw2-az1
+p5e.48xlarge,,18,us-east-2,use2-az1
+"""
+
+
+def test_the_price_file_is_made_from_the_catalog(tmp_path):
+    """The rows above the mark stay; of the rest, every type that is known and has a price."""
+    catalog, file = tmp_path / "vms.csv", tmp_path / "prices.yaml"
+    catalog.write_text(CATALOG)
+    file.write_text(prices.PRICE_FILE.read_text())
+    words = [str(catalog), "--commit", "abc", "--day", "2026-11-01", "--file", str(file)]
+    update.main(words)
+    made, shipped = prices.load_prices(file), prices.load_prices()
+    by_hand = yaml.safe_load(file.read_text().partition(update.MARK)[0])["instances"]
+    assert made.keys() == {*by_hand, "p5.48xlarge"} and made["p3.2xlarge"].retired
+    assert made["p3.2xlarge"].spot == shipped["p3.2xlarge"].spot
+    price = made["p5.48xlarge"]
+    assert (price.spot_range(), price.date) == ((10, 12, 20.5), datetime.date(2026, 11, 1))
+    assert price.source == "SkyPilot's catalog at abc"
+    (london,) = prices.load_prices(file, "eu-west-2").values()
+    assert (london.on_demand, london.spot) == (60, 60)
+    again = file.read_text()
+    update.main(words)
+    assert file.read_text() == again
 
 
 def test_a_stale_price_is_said(tmp_path):

@@ -1,0 +1,54 @@
+"""Write prices.yaml anew from SkyPilot's catalog of AWS, in all its regions (for maintainers).
+
+python -m cluster.facts.update vms.csv --commit 00148f2 --day 2026-05-24
+
+vms.csv is catalogs/v8/aws/vms.csv of github.com/skypilot-org/skypilot-catalog at that commit, of
+that day. Rows above the line MARK are typed in by hand and stay: types that the catalog lacks, and
+retired ones. A spot price is the median over a region's zones, else that on demand.
+"""
+
+import argparse
+import datetime
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
+from cluster.prices import PRICE_FILE, load_prices
+from detalbert.atomic import whole_file
+
+MARK = "  # From the catalog, by update.py:\n"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Read the catalog and replace the price file."""
+    parser = argparse.ArgumentParser(prog="cluster.facts.update", description=__doc__)
+    parser.add_argument("catalog", type=Path)
+    parser.add_argument("--commit", required=True, help="of the catalog")
+    parser.add_argument("--day", required=True, type=datetime.date.fromisoformat)
+    parser.add_argument("--file", type=Path, default=PRICE_FILE, help="default: prices.yaml")
+    args = parser.parse_args(argv)
+    kept = args.file.read_text(encoding="utf-8").partition(MARK)[0]
+    kept = re.sub("(?m)^date: .*$", f"date: {args.day}", kept)
+    kept = re.sub("(?m)^source: .*$", f"source: SkyPilot's catalog at {args.commit}", kept)
+    kinds = {kind for kind, slots in {**DETERMINED_SLOTS, **EC2_GPUS}.items() if slots}
+    table = pd.read_csv(args.catalog).dropna(subset=["Price"])
+    table = table[table["InstanceType"].isin(kinds - set(yaml.safe_load(kept)["instances"]))]
+    zones = table.groupby(["InstanceType", "Region"])
+    prices = zones["SpotPrice"].agg(spot="median", spot_low="min", spot_high="max").round(4)
+    prices.insert(0, "on_demand", zones["Price"].first())
+    prices["spot"] = prices["spot"].fillna(prices["on_demand"])
+    rows: dict[str, Any] = {}
+    for (kind, region), price in prices.iterrows():
+        rows.setdefault(kind, {"regions": {}})["regions"][region] = price.dropna().to_dict()
+    text = yaml.safe_dump(rows, sort_keys=False, default_flow_style=None, width=200)
+    with whole_file(args.file) as file:
+        file.write(kept + MARK + re.sub("(?m)^(?=.)", "  ", text))
+    load_prices(args.file)
+
+
+if __name__ == "__main__":
+    main()
