@@ -138,8 +138,8 @@ class SquadData(NamedTuple):
         """Load `data:` of an experiment config. Raises UserError if data or keys are invalid."""
         data = parse_data_config(config)
         tokenizer = load_tokenizer(data, hparams)
-        splits = [load_split(data, name, tokenizer, hparams) for name in ("train", "validation")]
-        train, validation = splits
+        names = "train", "validation"
+        train, validation = (load_split(data, name, tokenizer, hparams) for name in names)
         if shared := int(np.isin(validation.asked, train.asked).sum()):
             said = "data.validation: %s of its %s questions are in data.train, too: scores too high"
             log.warning(said, f"{shared:,}", f"{len(validation.asked):,}")

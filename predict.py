@@ -26,9 +26,9 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-
-from detalbert.inference.flags import parse_arguments
+from typing import Any
 
 MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
 # Options that only a model that answers questions takes, and only a language model.
@@ -36,17 +36,77 @@ OF_QUESTIONS = "context context_file threshold raw top".split()
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 UNREAD = {"json": "export serve", "raw": "export", "top": "data export serve"}  # in these modes
 
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("predict.py", description=__doc__, formatter_class=style)
+    add = parser.add_argument
+    add("--model", required=True, help="the trained model, in one of the forms above")
+    add("--export", type=Path, metavar="DIR", help="write a new Hugging Face model folder")
+    add("--push-to-hub", metavar="NAME", help="hub repository to upload the exported folder to")
+    add("--license", default="unknown", help="license of the exported weights (default: unknown)")
+    add("--serve", action="store_true", help="serve a page and a JSON API (requirements-serve.txt)")
+    add("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
+    add("--port", type=int, default=8000, help="port to serve on (default: 8000)")
+    names = "another name by which clients call the server, beside --host (repeatable)"
+    add("--host-name", action="append", default=[], metavar="NAME", help=names)
+    token = "token that clients must send: Authorization: Bearer TOKEN; ps shows it to other users"
+    add("--token", help=token)
+    add("--token-file", type=Path, metavar="FILE", help="file with the token; else ALBERT_TOKEN")
+    add("--json", action="store_true", help="print replies as JSON, one per line; or the scores")
+    threads = "compute threads; auto (default): one per core that is idle now"
+    add("--threads", type=_thread_count, default="auto", metavar="auto|N", help=threads)
+    _add_question_flags(parser.add_argument_group("a model that answers questions").add_argument)
+    _add_language_flags(parser.add_argument_group("a language model").add_argument)
+    return parser.parse_args(argv)
+
+
+def _add_question_flags(add: Callable[..., Any]) -> None:
+    add("--data", help="questions: SQuAD JSON, .csv, .tsv, .jsonl, .parquet, a folder or hub name")
+    add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
+    odds = "null odds above which the model abstains; best: that of the best F1 at validation"
+    add("--threshold", metavar="best|FLOAT", help=odds)
+    add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
+    add("--top", type=_positive, metavar="K", help="list the K best answers that do not overlap")
+    add("--question", help="question to answer")
+    add("--context", help="text to search for the answer")
+    add("--context-file", type=Path, help="file with the text to search")
+    add("--interactive", action="store_true", help="read questions from standard input")
+
+
+def _add_language_flags(add: Callable[..., Any]) -> None:
+    add("--prompt", metavar="TEXT", help="text to continue; -: read it from standard input")
+    add("--max-new-tokens", type=int, metavar="N", help="maximum new tokens (default: 200)")
+    add("--temperature", type=float, metavar="X", help="temperature; 0: greedy (default: 0.8)")
+    top_p = "total probability of the likeliest tokens to sample from (default: 0.95)"
+    add("--top-p", type=float, metavar="P", help=top_p)
+    add("--seed", type=int, metavar="N", help="seed of the sampling (default: 0)")
+    add("--perplexity", metavar="FILE", help="text to score as in the run's validation")
+
+
+def _thread_count(text: str) -> int | str:
+    """Parse `--threads`: a number above 0, or auto."""
+    return text if text == "auto" else _positive(text)
+
+
+def _positive(text: str) -> int:
+    """Parse a number above 0."""
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0")
+    return int(text)
+
+
 if __name__ == "__main__":
-    parse_arguments(None, __doc__)  # --help and mistakes need none of the imports below
+    parse_arguments(None)  # --help and mistakes need none of the imports below
 
 import torch
 
 from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
+from detalbert.inference.answering import Reply, ask, format_reply, keep_best
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
-from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.log import fail, start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries
@@ -55,7 +115,7 @@ from detalbert.training.model_kind import ANSWERING, ENCODER, LANGUAGE, check_mo
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return the exit status (docs/layout.md has the table of all commands)."""
-    args = parse_arguments(argv, __doc__)
+    args = parse_arguments(argv)
     start_logging()
     quiet_libraries()
     try:
@@ -95,17 +155,23 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f"--{name}: {args.model} is {kind.name}; leave it out")
     uses = {ANSWERING: answer_questions, LANGUAGE: use_language_model, ENCODER: export_encoder}
     uses[kind](args, folder)
+    if args.export is not None:
+        print(f"the model is in {args.export}")
+    if args.push_to_hub:
+        from detalbert.inference.export import push
+
+        print(f"uploaded to {push(args.export, args.push_to_hub)}")
 
 
 def serve(args: argparse.Namespace, folder: Path) -> None:
     """Serve until interrupted. Raises UserError if no web framework is installed."""
     try:
-        from detalbert.inference import guard, server
+        from detalbert.inference import server, web
     except ImportError as missing:
         raise UserError(
             f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
         ) from None
-    token = guard.read_token(args.token, args.token_file)
+    token = web.read_token(args.token, args.token_file)
     model = load_model(str(folder))
     threshold, address = choose_threshold(model, args.threshold), (args.host, args.port)
     model = choose_probabilities(model, args.raw)
@@ -136,7 +202,6 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
 
         hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
         export(model._replace(hparams=hparams), args.export, args.license)
-        say_exported(args)
     elif args.interactive:
         converse(args, model, context, threshold)
     else:
@@ -160,14 +225,12 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         perplexity.print_perplexity(source, args.perplexity, args.json)
     else:
         export.export(source, args.export, args.license)
-        say_exported(args)
 
 
 def export_encoder(args: argparse.Namespace, folder: Path) -> None:
     from pretrain.export import export
 
     export(folder, args.export, args.license)
-    say_exported(args)
 
 
 def read_context(args: argparse.Namespace) -> str:
@@ -192,18 +255,14 @@ def read_context(args: argparse.Namespace) -> str:
 def converse(args: argparse.Namespace, model: Trained, context: str, threshold: float) -> None:
     """Answer questions from standard input, one per line, until it ends."""
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
-    terminal = sys.stdin.isatty()
+    prompt = "question> " if sys.stdin.isatty() else ""
     while True:
-        if terminal:
-            print("question> ", end="", flush=True)
-        question = sys.stdin.readline()
-        if not question:
-            return
-        if not question.strip():
-            continue
         try:
-            check_text("question", question, context)
-            show(args, ask(model, question.strip(), context, threshold), context)
+            if question := input(prompt).strip():
+                check_text("question", question, context)
+                show(args, ask(model, question, context, threshold), context)
+        except EOFError:
+            return
         except UserError as error:  # the next one may be better
             fail("predict.py", error)
 
@@ -216,15 +275,6 @@ def show(args: argparse.Namespace, reply: Reply, context: str) -> None:
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
     print(format_reply(reply, context, marks, listed=args.top is not None), flush=True)
-
-
-def say_exported(args: argparse.Namespace) -> None:
-    """Print where the folder is, and upload it if requested."""
-    print(f"the model is in {args.export}")
-    if args.push_to_hub:
-        from detalbert.inference.export import push
-
-        print(f"uploaded to {push(args.export, args.push_to_hub)}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ FOLDER, one of an earlier commit: e206833 is the last that answers one question 
 import contextlib
 import http.client
 import json
-import socket
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,31 +35,17 @@ HEADERS = {"Host": "localhost", "Content-Type": "application/json"}
 
 
 @contextlib.contextmanager
-def held_port() -> Iterator[int]:
-    """Yield a port of 127.0.0.1 that a server can take and the system gives to nobody else."""
-    with socket.socket() as holder:  # bound, never listening
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
-
-
-@contextlib.contextmanager
 def serving(model: Path, checkout: Path) -> Iterator[int]:
     """Yield the port of a server started from `checkout`."""
-    command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port"]
-    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with (
-        held_port() as port,
-        subprocess.Popen([*command, str(port)], cwd=checkout, **silent) as process,
-    ):
+    command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port", "0"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, cwd=checkout, **pipes) as process:
         try:
-            while process.poll() is None:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                    break
-                time.sleep(0.1)
-            else:
+            line = next(iter(process.stdout or ()), "")
+            said = re.match(r"serving on http://127\.0\.0\.1:(\d+)", line)
+            if said is None:
                 raise UserError(f"--before {checkout}: its predict.py --serve ended at once")
-            yield port
+            yield int(said[1])
         finally:
             process.kill()
 

@@ -41,15 +41,11 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 def commit_of(checkout: Path) -> str | None:
     """Return the commit of a checkout, marked if files were changed; None if there is none."""
-    git = "git", "-C", str(checkout)
-    commit = _output(*git, "rev-parse", "HEAD")
-    changed = _output(*git, "status", "--porcelain", "--untracked-files=no")
-    return f"{commit} and changes" if commit and changed else commit
-
-
-def _output(*command: str) -> str | None:
+    options: Any = {"cwd": checkout, "stderr": subprocess.DEVNULL, "text": True, "timeout": 20}
+    changes = ("git", "status", "--porcelain", "--untracked-files=no")
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        commit = subprocess.check_output(("git", "rev-parse", "HEAD"), **options).strip()
+        changed = subprocess.check_output(changes, **options).strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() or None if result.returncode == 0 else None
+    return f"{commit} and changes" if changed else commit

@@ -42,6 +42,15 @@ def is_sealed(values: Mapping[str, Any]) -> bool:
     return values.get(SUM) == seal(values)[SUM]
 
 
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """Return the values of a JSON file; None if it is missing, or their sum does not match."""
+    try:
+        values = json.loads(path.read_text())
+        return values if is_sealed(values) else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def write_facts(path: Path, facts: Mapping[str, Any], pattern: str = "*") -> None:
     """Write `facts` to `path`, sealed, with the SHA-256 of files there that match `pattern`."""
     files = {file.name: checksum(file) for file in sorted(path.parent.glob(pattern))}
@@ -50,11 +59,7 @@ def write_facts(path: Path, facts: Mapping[str, Any], pattern: str = "*") -> Non
 
 def find_change(path: Path) -> str | None:
     """Return the name of a file changed since `write_facts` wrote `path`, or None."""
-    try:
-        facts = json.loads(path.read_text())
-        if not is_sealed(facts):
-            return path.name
-    except (OSError, ValueError, AttributeError):
+    if (facts := read_sealed(path)) is None:
         return path.name
     sums = {path.parent / name: digest for name, digest in facts["files"].items()}
     return next((file.name for file in find_damaged(sums, path.parent)), None)

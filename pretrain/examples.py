@@ -15,7 +15,7 @@ from detalbert.engine.order import TrainOrder, deal
 from detalbert.engine.rows import SpanRow
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
-from pretrain.spans import Cloze, make_cloze
+from pretrain.spans import make_cloze
 
 NO_LABEL = -100
 _VALIDATION = 2**40  # the "epoch" of held-out examples: they are masked alike every time
@@ -52,14 +52,10 @@ class PretrainExamples:
         if hparams.span_fraction and rng.random() < hparams.span_fraction and len(sentences) > 1:
             cloze = make_cloze(tokens, sentences, self.vocabulary, rng)
             if cloze is not None:
-                return self._select(cloze)
+                before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # -1 + 1 is [CLS]
+                place = {"start": cloze.first + before, "end": cloze.last + before}
+                return self._lay_out([cloze.query, cloze.passage], **place)
         return self._hide(tokens, sentences, rng)
-
-    def _select(self, cloze: Cloze) -> dict[str, Any]:
-        """Return the example of a cloze exercise, with its answer or [CLS] as the span."""
-        before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # -1 + 1 is [CLS]
-        place = {"start": cloze.first + before, "end": cloze.last + before}
-        return self._lay_out([cloze.query, cloze.passage], **place)
 
     def _hide(
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
@@ -129,8 +125,8 @@ class ExampleOrder(TrainOrder):
         self, examples: PretrainExamples, global_batch_size: int, slots: int, seed: int, group: int
     ) -> None:
         super().__init__(examples.lengths, global_batch_size, slots, seed)
-        corpus, self.group = examples.corpus, group
-        self.bounds, weights = tuple(corpus.bounds.tolist()), corpus.weights or [1.0]
+        corpus = self.corpus = examples.corpus
+        self.group, weights = group, corpus.weights or [1.0]
         self.mixture, self.kept = Mixture(weights), dict[tuple[int, int], np.ndarray]()
         self.owners = np.array(corpus.sources if corpus.weights else [0] * len(corpus.shards))
         sizes = np.diff(corpus.bounds)
@@ -151,11 +147,9 @@ class ExampleOrder(TrainOrder):
             others = ((s, e) for s, e in self.kept if s != source or abs(e - epoch) == 1)
             self.kept = {key: self.kept[key] for key in others}
             rng = np.random.default_rng([self._seed(source), epoch])
-            shards = (
-                [np.arange(self.bounds[s], self.bounds[s + 1]) for s in group]
-                for group in self.groups(epoch, source)
-            )
-            parts = [rng.permutation(_join(some)) for some in shards]
+            numbers = np.split(np.arange(len(self.corpus)), self.corpus.bounds[1:-1])  # by shard
+            groups = ([numbers[shard] for shard in g] for g in self.groups(epoch, source))
+            parts = [rng.permutation(np.concatenate(some)) for some in groups]
             self.kept[source, epoch] = np.concatenate(parts)
         return self.kept[source, epoch]
 
@@ -180,7 +174,7 @@ class ExampleOrder(TrainOrder):
 
     def soon(self, epoch: int, number: int) -> list[int]:
         """Return the shards of the group of example `number` of `epoch`, and of the next group."""
-        shard = int(np.searchsorted(self.bounds, number, side="right")) - 1
+        shard = self.corpus.shard_of(number)
         source = int(self.owners[shard])
         groups = [*self.groups(epoch, source), *self.groups(epoch + 1, source)]
         at = next(i for i, group in enumerate(groups) if shard in group)

@@ -8,7 +8,7 @@ they were distributed to ranks and micro-batches.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -29,31 +29,25 @@ from detalbert.errors import UserError, as_user_error
 from detalbert.settings.text import parse_text_config
 from detalbert.training import preflight
 from detalbert.training.workload import Workload
+from pretrain import objectives
 from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
 from pretrain.hparams import PARSERS, PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
-from pretrain.objectives import (
-    AlbertForSpanPreTraining,
-    order_losses,
-    read_pretraining,
-    score_row,
-    span_losses,
-    token_losses,
-)
 
 METRICS = tuple(
     "mlm_loss mlm_accuracy mlm_baseline sop_loss sop_accuracy span_loss span_accuracy".split()
 )
 CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
 BY_SOURCE = ("loss", "mlm_accuracy")  # of each of several sources, too
+LABELS: Final = ("mlm_labels", "sop_labels", "start_positions")  # of tokens, pairs, spans
 SHOWN = ("loss", "mlm_accuracy", "sop_accuracy", "span_accuracy", "mlm_baseline")
 
 
 class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     """Pretrains an ALBERT; `given` are hyperparameters and data, default: from `context`."""
 
-    read = staticmethod(read_pretraining)
+    read = staticmethod(objectives.read_pretraining)
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_experiment(
@@ -96,14 +90,9 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
 
     def _weights(self, batch: list[PretrainRow]) -> torch.Tensor:
         """Return the weight of a masked token, a pair and a span in the rank's loss, [3]."""
-        labels = [[row[name] for row in batch] for name in ("sop_labels", "start_positions")]
-        counts = torch.tensor(
-            [
-                sum(len(row["mlm_labels"]) for row in batch),
-                *(sum(int((of != NO_LABEL).sum()) for of in rows) for rows in labels),
-            ],
-            dtype=torch.float32,
-        )
+        labels = [[row[name] for row in batch] for name in LABELS]
+        known = [sum(int((of != NO_LABEL).sum()) for of in rows) for rows in labels]
+        counts = torch.tensor(known, dtype=torch.float32)
         # Made on the device it would wait for the step before.
         counts = counts.to(self.context.device, non_blocking=True)
         if self.slots > 1:
@@ -115,12 +104,12 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     def _loss(self, row: PretrainRow, weights: torch.Tensor) -> torch.Tensor:
         mlm, sop, *spans = self.forward(row)
         parts: list[tuple[torch.Tensor, Any]] = [
-            (token_losses(mlm, row), max(1, len(row["mlm_labels"]))),
-            (order_losses(sop, row), (row["sop_labels"] != NO_LABEL).sum().clamp(min=1)),
+            (objectives.token_losses(mlm, row), max(1, len(row["mlm_labels"]))),
+            (objectives.order_losses(sop, row), (row["sop_labels"] != NO_LABEL).sum().clamp(min=1)),
         ]
         for logits in spans:
             asked = (row["start_positions"] != NO_LABEL).sum().clamp(min=1)
-            parts.append((span_losses(logits, row), asked))
+            parts.append((objectives.span_losses(logits, row), asked))
         # The meter divides by windows: each is given an even share of the row's.
         share: Any = sum(losses.detach().sum() / count for losses, count in parts)
         self.meter.update(row, share.expand(len(row["sop_labels"])))
@@ -133,7 +122,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         self.forward.refresh()
         for row in batch:
             moved = to_device(row, self.context.device)
-            self.scores.update(row, score_row(moved, *self.forward(moved)))
+            self.scores.update(row, objectives.score_row(moved, *self.forward(moved)))
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
@@ -200,7 +189,7 @@ def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraini
     LAMB's weight decay would shrink them. Raises UserError if the model cannot be built.
     """
     torch.manual_seed(hparams.known_seed)
-    kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
+    kind = objectives.AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
         with as_user_error(partial(models.model_error, hparams.model)):
             model, _ = models.load_weights(kind, hparams.model)

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ import yaml
 from determined import cli
 from determined.cli.cli import all_args_description
 
-from benchmarks.serve import held_port
 from detalbert.squad import world
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
@@ -128,7 +128,10 @@ def test_a_new_users_hour(checkout):
             header = ["question", "context", "answer"][: 2 + (name == "questions")]
             csv.writer(file).writerows([header, *(row[: len(header)] for row in rows[:count])])
     lines = [line for line in commands(HOUR) if need(line) is None]
-    with held_port() as port:
+    with socket.socket() as holder:  # bound, never listening: the system gives its port to nobody
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
         lines = [line.replace("localhost:8000", f"localhost:{port}") for line in lines]
         lines = [line.replace("--serve", f"--serve --port {port}") for line in lines]
         hour = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.kinds import Kind, Rows
+from detalbert.corpus.shards import Kind, Rows
 from detalbert.corpus.sources import group
 from detalbert.corpus.words import WordEncoder
 

@@ -50,20 +50,18 @@ def fetch_tokenizer(data: CorpusConfig) -> Path:
     """
     assert data.shards is not None
     address = storage.join(data.shards, TOKENIZER)
-    lacking = UserError(
-        f"data.tokenizer: missing, and {address} is not there; name the shards' own"
-    )
-    if not storage.is_remote(address):
-        if not Path(address).is_dir():
-            raise lacking
+    said = f"data.tokenizer: missing, and {address} is not there; name the shards' own"
+    if Path(address).is_dir():
         return Path(address)
+    if not storage.is_remote(address):
+        raise UserError(said)
     key = read_index(data.shards)["tokenizer"]
     folder = Path(data.cache_dir) / f"tokenizer-{key[:24]}"
     with writing(folder, what="the tokenizer"), alone(folder):
         if not folder.is_dir():
             files = storage.list_files(address, "data.shards")
             if not files:
-                raise lacking
+                raise UserError(said)
             with whole_folder(folder) as aside:
                 for file in files:
                     (aside / Path(file.address).name).write_bytes(storage.read_all(file.address))

@@ -14,28 +14,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.atomic import alone, whole_folder, writing
 from detalbert.corpus.index import fetch_tokenizer
-from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.read_text import TextReader
-from detalbert.corpus.sources import (
-    Part,
-    cut_parts,
-    open_text,
-    size_of,
-    unpack_sizes,
-)
+from detalbert.corpus.shards import is_held_out
+from detalbert.corpus.sources import Part, cut_parts, open_text, size_of, unpack_sizes
 from detalbert.integrity import SUMS, find_change, write_facts
 from detalbert.settings.text import CorpusConfig
 from detalbert.waiting import waiting
@@ -66,7 +54,7 @@ def train_bpe(texts: Iterable[str], size: int, positions: int | None) -> PreTrai
     # White space comes first, so that words are encoded apart from one another: see words.py.
     kinds = pre_tokenizers.WhitespaceSplit, pre_tokenizers.Metaspace, pre_tokenizers.Punctuation
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([kind() for kind in kinds])
-    trainer = trainers.BpeTrainer(
+    trainer = BpeTrainer(
         vocab_size=size,
         special_tokens=list(SPECIALS.values()),
         initial_alphabet=[chr(code) for code in range(33, 127) if not chr(code).isupper()],
@@ -74,7 +62,7 @@ def train_bpe(texts: Iterable[str], size: int, positions: int | None) -> PreTrai
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
@@ -96,7 +84,7 @@ def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
+    trainer = BpeTrainer(
         vocab_size=size,
         special_tokens=[END_OF_TEXT],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),

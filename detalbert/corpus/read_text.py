@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from detalbert.corpus import api_text, storage, streams
+from detalbert.corpus import api_text, storage
 from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
 from detalbert.errors import UserError
 from detalbert.squad.rows import table_rows
@@ -78,7 +78,7 @@ class TextReader:
         self.stream = part.address if whole else ""
         self.at = 0 if whole else max(0, part.begin - 1)
         blocks = _blocks(part) if whole else storage.read(part.address, self.at, part.size)
-        file = streams.as_file(blocks)
+        file = storage.as_file(blocks)
         if not whole and part.begin:
             self.at += len(file.readline())
         self.documents = _PARSERS[part.form](part, self._lines(part, file))
@@ -179,7 +179,7 @@ def _text_of(row: Any, part: Part) -> str:
 def _blocks(part: Part) -> Iterator[bytes]:
     """Yield the file's content from its start."""
     if part.packed:
-        return streams.unpack(part.address, part.packed)
+        return storage.unpack(part.address, part.packed)
     return storage.read(part.address, 0, part.size)
 
 

@@ -1,5 +1,6 @@
-"""Token shards: each depends on the text of its job alone.
+"""Token shards: what kinds there are, and their files. Each depends on the text of its job alone.
 
+Documents become columns: `examples` for ALBERT, `documents` for a language model.
 A job becomes `train-00007.bin` and, from held-out documents, `validation-00007.bin`; the record
 `jobs/00007.json` is written last. A restart runs the jobs without a record and gives the same
 bytes. After all jobs, `index.json` makes the folder a corpus (see `writer` and `reader`).
@@ -7,37 +8,80 @@ bytes. After all jobs, `index.json` makes the folder a corpus (see `writer` and 
 
 import contextlib
 import hashlib
-import json
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
-from detalbert import atomic
+from detalbert import atomic, bucket
 from detalbert.atomic import whole_file, write_json
-from detalbert.corpus.kinds import SPLITS, Rows
-from detalbert.integrity import is_sealed, seal
+from detalbert.corpus import storage
+from detalbert.corpus.words import WordEncoder
+from detalbert.integrity import read_sealed, seal
+from detalbert.squad.encoding import tokenizer_sum
 
 FORMAT = 1  # raise it when the columns or their meaning change
 RECORD = "jobs/{:05d}.json"
 INDEX, PLAN = "index.json", "plan.json"
+SPLITS = ("train", "validation")
+
+
+class Rows(NamedTuple):
+    """Some consecutive documents of a split, tokenized. No column crosses a document, so a shard
+    does not depend on how its documents were grouped.
+    """
+
+    tokens: np.ndarray  # [N]
+    columns: dict[str, np.ndarray]  # those ending in _ptr hold lengths, which become offsets
+    counts: dict[str, int]
+
+
+class Kind(ABC):
+    """A format of shards. `counts` are the keys of `Rows.counts`."""
+
+    counts: ClassVar[tuple[str, ...]]
+    exact: ClassVar[bool]  # whether text is read unchanged: see `sources.Part`
+
+    def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """Return all that a shard's bytes depend on besides its text."""
+        return {"tokenizer": tokenizer_sum(tokenizer)}
+
+    def backend(self, tokenizer: PreTrainedTokenizerBase) -> Any:
+        """Return the `tokenizers.Tokenizer` that encodes the text."""
+        return tokenizer.backend_tokenizer
+
+    @abstractmethod
+    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> Rows:
+        """Tokenize at least one document."""
+
+    def describe(
+        self, folder: Path, address: str, split: str, shards: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return additional facts on a split, whose shards are at `address`, for the index."""
+        return {}
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Return whether a document is held out, by a hash of its text, so copies stay in one split."""
+    if share in (0.0, 1.0):
+        return bool(share)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
 
 
 def read_record(folder: Path, number: int, sizes: Mapping[str, int]) -> dict[str, Any] | None:
     """Return the facts on a job's shards, by split; None if it is to be done, or done again.
     `sizes` are those of all shards that are there, in bytes.
     """
-    try:
-        record = json.loads((folder / RECORD.format(number)).read_text())
-        if not is_sealed(record):
-            return None
-        shards = {split: record[split] for split in SPLITS if split in record}
-        whole = [sizes.get(shard["name"]) == shard["bytes"] for shard in shards.values()]
-        return shards if all(whole) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    if (record := read_sealed(folder / RECORD.format(number))) is None:
         return None
+    shards = {split: record[split] for split in SPLITS if split in record}
+    whole = [sizes.get(shard["name"]) == shard["bytes"] for shard in shards.values()]
+    return shards if all(whole) else None
 
 
 def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
@@ -108,3 +152,51 @@ def sweep(folder: Path) -> None:
     """Remove the temporary files that killed processes left."""
     atomic.sweep(folder, "*.bin", "*.npy", "*.json")
     atomic.sweep(folder / "jobs", "*.json")
+
+
+class Target(NamedTuple):
+    """`folder` is where files are written; `remote`, if any, where they go then.
+
+    What is there is known by its records (`jobs/`), which follow their shards, as in a folder.
+    """
+
+    folder: Path
+    remote: str | None
+
+    @classmethod
+    def of(cls, address: str, cache_dir: str) -> "Target":
+        if not bucket.is_bucket(address):
+            return cls(Path(address), None)
+        key = hashlib.sha256(address.encode()).hexdigest()[:24]
+        return cls(Path(cache_dir) / f"writing-{key}", address)
+
+    @property
+    def address(self) -> str:
+        return self.remote or str(self.folder)
+
+    def open(self) -> None:
+        """Fetch plan, records and index of what is there already."""
+        if self.remote is None:
+            return
+        for old in (PLAN, INDEX, "jobs/*.json"):
+            for path in self.folder.glob(old):
+                path.unlink()
+        wanted = (PLAN, INDEX, "jobs/")
+        bucket.download(self.remote, self.folder, lambda name: name.startswith(wanted))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of the shards that are there, by name."""
+        if self.remote is None:
+            return {path.name: path.stat().st_size for path in self.folder.glob("*.bin")}
+        start = len(storage.join(self.remote, ""))
+        found = storage.list_files(self.remote, "--output")
+        return {f.address[start:]: f.size for f in found if f.address.endswith(".bin")}
+
+    def move(self, names: list[str], *last: str) -> None:
+        """Upload files, those that make them count last; remove the others here."""
+        if self.remote is None:
+            return
+        for part in (names, last):
+            bucket.put(self.folder, self.remote.rstrip("/"), part)
+        for name in names:
+            (self.folder / name).unlink()

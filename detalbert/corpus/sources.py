@@ -22,15 +22,15 @@ from typing import Any, NamedTuple, TypeVar
 import botocore
 import pyarrow.parquet
 
-from detalbert import hub
 from detalbert.atomic import write_json
-from detalbert.corpus import api_text, storage, streams
+from detalbert.corpus import api_text, storage
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import looks_like_path
-from detalbert.integrity import is_sealed, seal
+from detalbert.integrity import read_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.settings.text import SourceConfig
 from detalbert.squad import world
+from detalbert.squad.sources import load_hub_rows
 from detalbert.waiting import waiting
 
 PLAIN = (".txt", ".md")
@@ -123,7 +123,7 @@ def open_parquet(address: str) -> pyarrow.parquet.ParquetFile:
     """Return the table of a file. Raises UserError if it is none."""
     said = f"{address}: not a Parquet file"
     with as_user_error(lambda error: UserError(f"{said} ({first_line(error)}); fix it")):
-        return pyarrow.parquet.ParquetFile(streams.open_file(address))
+        return pyarrow.parquet.ParquetFile(storage.open_file(address))
 
 
 def unpack_sizes(text: Text, folder: Path) -> list[Part]:
@@ -133,11 +133,7 @@ def unpack_sizes(text: Text, folder: Path) -> list[Part]:
     if not any(part.packed for part in text.parts):
         return text.parts
     path = folder / f"sizes-{text.fingerprint[:24]}.json"
-    try:
-        found = json.loads(path.read_text())
-        if not is_sealed(found):
-            raise ValueError
-    except (FileNotFoundError, ValueError, AttributeError):
+    if (found := read_sealed(path)) is None:
         found = {"sizes": _measure(text.parts)}
         write_json(path, seal(found))
     pairs = zip(text.parts, found["sizes"], strict=True)
@@ -147,7 +143,7 @@ def unpack_sizes(text: Text, folder: Path) -> list[Part]:
 def _measure(parts: list[Part]) -> list[int]:
     def measure(part: Part) -> int:
         packed = part.packed
-        return sum(map(len, streams.unpack(part.address, packed))) if packed else part.size
+        return sum(map(len, storage.unpack(part.address, packed))) if packed else part.size
 
     with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
         sizes = threads.map(measure, parts)
@@ -198,12 +194,9 @@ def contexts(document: dict[str, Any]) -> list[str]:
 
 def hub_rows(address: str, key: str, text_key: str = "text") -> Any:
     """Load the rows of a hub name, memory-mapped. Raises UserError if it lacks the column."""
-    import datasets
-
-    name, _, config = address.partition(":")
-    options = {"name": config or None, "split": "train"}
-    with hub.hub_errors(f"{key}: {name!r} is not a file here, and the hub does not give it"):
-        rows = hub.load_named(datasets.load_dataset, name, "dataset", **options)
+    name = address.partition(":")[0]
+    said = f"{key}: {name!r} is not a file here, and the hub does not give it"
+    rows = load_hub_rows(address, "train", said)
     if text_key not in rows.column_names:
         raise UserError(
             f"{key}: {name!r} has no column {text_key!r}, but {', '.join(rows.column_names)}"

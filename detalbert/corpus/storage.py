@@ -1,4 +1,4 @@
-"""Reads from this machine, from `s3://`, and from any other address that fsspec knows.
+"""Files of this machine, of `s3://` and of any other address that fsspec knows: list, read, unpack.
 
 S3 is read with boto3, which Determined installs. s3fs needs an aiobotocore that pins another
 botocore than Determined runs on, so the two cannot be installed together. Every read requests an
@@ -7,16 +7,19 @@ exact range, and resumes at the first missing byte after a failure.
 
 import fnmatch
 import glob
+import io
 import logging
 import os
 import re
 import time
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detalbert.errors import Unavailable, UserError, first_line
+import pyarrow
+
+from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.integrity import checksum
 
 CODECS = {".zst": "zstd", ".gz": "gzip"}  # as pyarrow, which reads them, calls them
@@ -49,9 +52,17 @@ def list_files(address: str, key: str) -> list[File]:
     """Return the file that `address` names, or those below it, or that fit it as a pattern with
     `*`. Raises UserError, naming the config `key`, or Unavailable if a server fails.
     """
-    if address.startswith("s3://"):
-        return _list_s3(address, key)
-    return _list_fsspec(address, key) if is_remote(address) else _list_local(address, key)
+    if not is_remote(address):
+        return _list_local(address, key)
+    with as_user_error(partial(_not_listed, f"{key}: {address} cannot be listed")):
+        return _list_s3(address) if address.startswith("s3://") else _list_fsspec(address)
+
+
+def _not_listed(said: str, error: Any) -> UserError:
+    answer = getattr(error, "response", None)  # a mapping in botocore's errors
+    facts = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    kind = UserError if 400 <= facts.get("HTTPStatusCode", 0) < 500 else Unavailable
+    return kind(f"{said}: {first_line(error)}")
 
 
 def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
@@ -111,7 +122,7 @@ def read_all(address: str) -> bytes:
 
 def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
     if address.startswith("s3://"):
-        bucket, key = _split(address)
+        bucket, _, key = address.removeprefix("s3://").partition("/")
         span = f"bytes={begin}-{end - 1}"
         body = _s3(os.getpid()).get_object(Bucket=bucket, Key=key, Range=span)["Body"]
         yield from body.iter_chunks(BLOCK)
@@ -153,11 +164,6 @@ def _stamp(path: Path) -> str:
     return f"{facts.st_size} {facts.st_mtime_ns}"
 
 
-def _split(address: str) -> tuple[str, str]:
-    bucket, _, key = address[len("s3://") :].partition("/")
-    return bucket, key
-
-
 @lru_cache(maxsize=1)
 def _s3(process: int) -> Any:
     """Return the client of `process`, with AWS_ENDPOINT_URL, region and credentials as usual."""
@@ -168,17 +174,12 @@ def _s3(process: int) -> Any:
     return boto3.client("s3", config=Config(connect_timeout=10, read_timeout=20, retries=retries))
 
 
-def _list_s3(address: str, key: str) -> list[File]:
-    bucket, wanted = _split(address)
+def _list_s3(address: str) -> list[File]:
+    bucket, _, wanted = address.removeprefix("s3://").partition("/")
     prefix = _PATTERN.split(wanted)[0]
-    try:
-        paginator = _s3(os.getpid()).get_paginator("list_objects_v2")
-        pages = paginator.paginate(Bucket=bucket, Prefix=prefix)
-        objects = [o for page in pages for o in page.get("Contents", ()) if o["Size"]]
-    except Exception as error:  # botocore makes its classes at run time
-        status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
-        kind = UserError if status and 400 <= status < 500 else Unavailable
-        raise kind(f"{key}: {address} cannot be listed: {first_line(error)}") from None
+    paginator = _s3(os.getpid()).get_paginator("list_objects_v2")
+    pages = paginator.paginate(Bucket=bucket, Prefix=prefix)
+    objects = [o for page in pages for o in page.get("Contents", ()) if o["Size"]]
     below = prefix if not prefix or prefix.endswith("/") else prefix + "/"
     mine = [o for o in objects if o["Key"] == prefix or o["Key"].startswith(below)]
     if prefix != wanted:
@@ -195,14 +196,79 @@ def _fsspec(address: str) -> Any:
         raise UserError(f"{address}: {error}; install what reads this kind of address") from None
 
 
-def _list_fsspec(address: str, key: str) -> list[File]:
+def _list_fsspec(address: str) -> list[File]:
     system = _fsspec(address)
-    try:
-        found = (system.glob if _PATTERN.search(address) else system.find)(address, detail=True)
-    except Exception as error:
-        raise Unavailable(f"{key}: {address} cannot be listed: {first_line(error)}") from None
+    found = (system.glob if _PATTERN.search(address) else system.find)(address, detail=True)
     files = []
     for name, facts in found.items():
         stamp = facts.get("ETag") or facts.get("etag") or facts.get("mtime") or facts.get("created")
         files.append(File(system.unstrip_protocol(name), facts["size"], str(stamp)))
     return files
+
+
+def unpack(address: str, size: int) -> Iterator[bytes]:
+    """Yield the content of a compressed file of `size` bytes in blocks. Raises UserError if it is
+    damaged.
+    """
+    packed = as_file(read(address, 0, size))
+    try:
+        with pyarrow.input_stream(packed, CODECS[Path(address).suffix]) as file:
+            while block := file.read(BLOCK):
+                yield block
+    except OSError as error:
+        raise UserError(
+            f"{address}: damaged, or not what its name says: {first_line(error)}; copy it again"
+        ) from None
+
+
+def open_file(address: str) -> Any:
+    """Return a file, its content if it is compressed, for random access."""
+    remote = is_remote(address)
+    size = list_files(address, address)[0].size if remote else Path(address).stat().st_size
+    if address.endswith(tuple(CODECS)):
+        return io.BytesIO(b"".join(unpack(address, size)))
+    return io.BufferedReader(_Ranges(address, size), BLOCK)
+
+
+class _Ranges(io.RawIOBase):
+    """File interface to exact ranges of an address."""
+
+    def __init__(self, address: str, size: int) -> None:
+        self.address, self.size, self.at = address, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = offset + (0, self.at, self.size)[whence]
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), self.size - self.at)
+        buffer[:count] = b"".join(read(self.address, self.at, self.at + count))
+        self.at += count
+        return count
+
+
+def as_file(blocks: Iterator[bytes]) -> io.BufferedReader:
+    """Return `blocks` as a file. A line of any length is read in linear time."""
+    return io.BufferedReader(_Blocks(blocks), BLOCK)
+
+
+class _Blocks(io.RawIOBase):
+    """File interface to an iterator of blocks."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.blocks, self.rest = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.rest = self.rest or memoryview(next(self.blocks, b""))
+        count = min(len(buffer), len(self.rest))
+        buffer[:count], self.rest = self.rest[:count], self.rest[count:]
+        return count

@@ -86,7 +86,7 @@ class WordEncoder:
     def _stay_whole(self, sentences: list[str]) -> list[bool]:
         """Return for each sentence whether it must not be split into words."""
         odd = _NOT_PLAIN if self.words == "bytes" else _ODD
-        plain = str.isascii if self.words == "bytes" else _is_printable_ascii
+        plain = str.isascii if self.words == "bytes" else re.compile("[ -~]*").fullmatch
         whole = [not s or not plain(s) and odd.search(s) is not None for s in sentences]
         joined = " ".join(sentences)
         for token in self.greedy:
@@ -125,10 +125,6 @@ class WordEncoder:
         return tokens.ids, np.diff(tokens.ptr)
 
 
-def _is_printable_ascii(text: str) -> bool:
-    return text.isascii() and text.isprintable()
-
-
 def find_word_rule(backend: Any) -> str:
     """Return how texts split into words whose tokens do not depend on the words around them.
 
@@ -147,12 +143,12 @@ def find_word_rule(backend: Any) -> str:
         # Plain text is already in its normal form (NFC).
         plain = normalizers in ([], [{"type": "NFC"}]) and steps["model"]["type"] == "BPE"
         return "bytes" if plain and not others else ""
-    tokens = steps["added_tokens"]
-    if not all(map(_is_local, normalizers)) or not all(map(_stays_in_word, others)):
-        return ""
-    if any(re.search(r"\s", token["content"]) or _takes_spaces(token) for token in tokens):
-        return ""
-    return "apart" if first["type"] in _SPLITTERS else ""
+    apart = first["type"] in _SPLITTERS and all(map(_is_local, normalizers))
+    apart = apart and all(map(_stays_in_word, others))
+    for token in steps["added_tokens"]:
+        takes_spaces = token["normalized"] and (token["lstrip"] or token["rstrip"])
+        apart = apart and not takes_spaces and not re.search(r"\s", token["content"])
+    return "apart" if apart else ""
 
 
 def _parts(step: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
@@ -172,7 +168,3 @@ def _stays_in_word(splitter: dict[str, Any]) -> bool:
     if splitter["type"] == "Metaspace":
         return splitter["prepend_scheme"] in ("always", "never")
     return splitter["type"] in (*_SPLITTERS, "Punctuation", "Digits")
-
-
-def _takes_spaces(token: dict[str, Any]) -> bool:
-    return token["normalized"] and (token["lstrip"] or token["rstrip"])

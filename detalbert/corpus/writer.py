@@ -19,20 +19,11 @@ import filelock
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import write_json, writing
+from detalbert.corpus import shards
 from detalbert.corpus.index import TOKENIZER, read_index, remove_damaged
-from detalbert.corpus.kinds import SPLITS, Kind, Rows, is_held_out
 from detalbert.corpus.read_text import TextReader
-from detalbert.corpus.shards import FORMAT, INDEX, PLAN, RECORD, read_record, sweep, write_job
-from detalbert.corpus.sources import (
-    Part,
-    Text,
-    cut_parts,
-    group,
-    open_text,
-    size_of,
-    unpack_sizes,
-)
-from detalbert.corpus.target import Target
+from detalbert.corpus.shards import SPLITS, Kind, Rows, Target, is_held_out
+from detalbert.corpus.sources import Part, Text, cut_parts, group, open_text, size_of, unpack_sizes
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import seal
@@ -53,14 +44,7 @@ class ShardText(NamedTuple):
     source: str  # its name; "" if there is one source
 
 
-class Batch(NamedTuple):
-    """Consecutive documents of a job."""
-
-    job: int
-    held_out: float
-    texts: list[str]
-
-
+Batch = tuple[int, float, list[str]]  # a job's number, its `held_out`, some of its documents
 Tokenize = Callable[[Batch], tuple[int, dict[str, Rows]]]
 
 
@@ -80,17 +64,15 @@ def write_shards(
     texts = _open_texts(data, kind.exact)
     held_out = [purpose for purpose, _, _ in texts if purpose == "validation"]
     facts = {
-        "format": FORMAT,
+        "format": shards.FORMAT,
         **kind.facts(tokenizer),
         "part_bytes": max(1, int(data.shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE)),
         "held_out": 0.0 if held_out else data.validation_fraction,
         "text": _fingerprints(texts),
     }
-    more: dict[str, Any] = {
-        "weights": {one.name: one.weight for one in data.training if one.weight},
-        "article": next((text.articles for *_, text in texts if text.articles), None),
-    }
-    found = {name: value for name, value in more.items() if value}
+    weights = {one.name: one.weight for one in data.training if one.weight}
+    article = next((text.articles for *_, text in texts if text.articles), None)
+    found = ({"weights": weights} if weights else {}) | ({"article": article} if article else {})
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     target = Target.of(output or str(Path(data.cache_dir) / f"shards-{key}"), data.cache_dir)
     folder = target.folder
@@ -99,15 +81,14 @@ def write_shards(
         with filelock.FileLock(folder / ".lock"):
             target.open()
             _check_same(folder, facts)
-            target.move([], PLAN)  # before any shard: so no other text's are added to these
+            target.move([], shards.PLAN)  # before any shard: so no other text's are added to these
             if target.remote is None:
                 remove_damaged(folder)
-            there = folder / INDEX
+            there = folder / shards.INDEX
             index = json.loads(there.read_text()) if there.is_file() else {}
             if not index or output and {**index, **found} != index:
                 jobs = _plan_jobs(folder, texts, facts)
-                dtype = "<u2" if len(tokenizer) <= 1 << 16 else "<u4"
-                _write_missing(target, jobs, kind, kind.backend(tokenizer), dtype, processes)
+                _write_missing(target, jobs, kind, tokenizer, processes)
                 tokenizer.save_pretrained(folder / TOKENIZER)
                 _write_index(target, kind, {**facts, **found}, jobs)
     return target.address
@@ -144,22 +125,20 @@ def _fingerprints(texts: list[Opened]) -> dict[str, Any]:
     """Return the fingerprints by purpose, and by name where a purpose has a list of sources."""
     found: dict[str, Any] = {}
     for purpose, name, text in texts:
-        if name:
-            found.setdefault(purpose, {})[name] = text.fingerprint
-        else:
-            found[purpose] = text.fingerprint
+        place = found.setdefault(purpose, {}) if name else found
+        place[name or purpose] = text.fingerprint
     return found
 
 
 def _check_same(folder: Path, facts: dict[str, Any]) -> None:
     """Raise UserError if the folder holds shards of another text, tokenizer or length."""
     try:
-        if json.loads((folder / PLAN).read_text()) != facts:
+        if json.loads((folder / shards.PLAN).read_text()) != facts:
             raise UserError(
                 f"{folder}: holds shards of another text, tokenizer or length; give a fresh folder"
             )
     except (FileNotFoundError, ValueError):
-        write_json(folder / PLAN, facts)
+        write_json(folder / shards.PLAN, facts)
 
 
 def _plan_jobs(folder: Path, texts: list[Opened], facts: dict[str, Any]) -> list[ShardText]:
@@ -173,27 +152,22 @@ def _plan_jobs(folder: Path, texts: list[Opened], facts: dict[str, Any]) -> list
 
 
 def _write_missing(
-    target: Target,
-    jobs: list[ShardText],
-    kind: Kind,
-    backend: Any,
-    dtype: str,
-    processes: int | None,
+    target: Target, jobs: list[ShardText], kind: Kind, tokenizer: Any, processes: int | None
 ) -> None:
-    """Write the jobs that are not done."""
     folder, there = target.folder, target.sizes()
-    sweep(folder)
-    todo = [job for job in jobs if read_record(folder, job.number, there) is None]
+    shards.sweep(folder)
+    todo = [job for job in jobs if shards.read_record(folder, job.number, there) is None]
     total, missing = (sum(size_of(job.parts) for job in some) for some in (jobs, todo))
     processes = min(processes or count_cores(), -(-missing // _BATCH))
-    tokenize = partial(_tokenize, kind, WordEncoder(backend), dtype)
+    dtype = "<u2" if len(tokenizer) <= 1 << 16 else "<u4"
+    tokenize = partial(_tokenize, kind, WordEncoder(kind.backend(tokenizer)), dtype)
     with waiting("writing token shards", total, "B", total - missing) as wait:
         batches = _read_batches(todo, wait.update)
         made = _map_in_processes(folder, tokenize, batches, processes)
         with contextlib.closing(made):  # which ends the processes
             for number, rows in itertools.groupby(made, key=lambda pair: pair[0]):
-                names = write_job(folder, number, (by_split for _, by_split in rows))
-                target.move(names, RECORD.format(number))
+                names = shards.write_job(folder, number, (by_split for _, by_split in rows))
+                target.move(names, shards.RECORD.format(number))
 
 
 def _read_batches(jobs: list[ShardText], count: Callable[[int], None]) -> Iterator[Batch]:
@@ -202,29 +176,22 @@ def _read_batches(jobs: list[ShardText], count: Callable[[int], None]) -> Iterat
     for job in jobs:
         documents = itertools.chain.from_iterable(map(reader.read, job.parts))
         for texts in itertools.chain(group(documents, len, _BATCH), [[]]):
-            yield Batch(job.number, job.held_out, texts)
+            yield job.number, job.held_out, texts
 
 
 def _tokenize(
     kind: Kind, encoder: WordEncoder, dtype: str, batch: Batch
 ) -> tuple[int, dict[str, Rows]]:
     """Return the batch's job, and rows by split."""
-    texts: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for text in batch.texts:
-        texts[SPLITS[is_held_out(text, batch.held_out)]].append(text)
-    made = {split: kind.tokenize(encoder, some) for split, some in texts.items() if some}
-    return batch.job, {
-        split: rows._replace(tokens=rows.tokens.astype(dtype)) for split, rows in made.items()
-    }
+    job, held_out, texts = batch
+    by_split: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for text in texts:
+        by_split[SPLITS[is_held_out(text, held_out)]].append(text)
+    made = {split: kind.tokenize(encoder, some) for split, some in by_split.items() if some}
+    return job, {s: rows._replace(tokens=rows.tokens.astype(dtype)) for s, rows in made.items()}
 
 
-_work: Tokenize  # of a worker process
-
-
-def _start_worker(tokenize: Tokenize) -> None:
-    global _work
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: the cores have a worker each
-    _work = tokenize
+_work: Tokenize  # of the workers, which are forks
 
 
 def _run_worker(batch: Batch) -> tuple[int, dict[str, Rows]]:
@@ -235,12 +202,14 @@ def _map_in_processes(
     folder: Path, tokenize: Tokenize, batches: Iterable[Batch], processes: int
 ) -> Generator[tuple[int, dict[str, Rows]], None, None]:
     """Yield `tokenize` of each batch, in order, with at most two batches per process in memory."""
+    global _work
     if processes <= 1:
         yield from map(tokenize, batches)
         return
-    waiting: deque[Any] = deque()
+    _work, waiting = tokenize, deque[Any]()
+    one_thread = {"TOKENIZERS_PARALLELISM": "false"}  # the cores have a worker each
     try:
-        with ProcessPoolExecutor(processes, CHILDREN, _start_worker, (tokenize,)) as pool:
+        with ProcessPoolExecutor(processes, CHILDREN, os.environ.update, (one_thread,)) as pool:
             for batch in batches:
                 waiting.append(pool.submit(_run_worker, batch))
                 if len(waiting) > 2 * processes:
@@ -257,21 +226,21 @@ def _map_in_processes(
 def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[ShardText]) -> None:
     """Write the index, last of all: the shards, their counts and the facts of the format."""
     folder, there, splits = target.folder, target.sizes(), {}
-    records = [read_record(folder, job.number, there) for job in jobs]
+    records = [shards.read_record(folder, job.number, there) for job in jobs]
     assert None not in records, f"{folder}: a shard that was written is gone"
     for split in SPLITS:
-        shards = [
+        found = [
             {**record[split], **({"source": job.source} if job.source else {})}
             for job, record in zip(jobs, records, strict=True)
             if record and split in record
         ]
         splits[split] = {
-            "shards": shards,
-            "counts": {name: sum(shard[name] for shard in shards) for name in kind.counts},
-            **kind.describe(folder, target.address, split, shards),
+            "shards": found,
+            "counts": {name: sum(shard[name] for shard in found) for name in kind.counts},
+            **kind.describe(folder, target.address, split, found),
         }
-    write_json(folder / INDEX, seal({**facts, "splits": splits}))
+    write_json(folder / shards.INDEX, seal({**facts, "splits": splits}))
     read_index.cache_clear()
     tables = [path.name for path in folder.glob("*-lengths.npy")]
     tables += [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).iterdir()]
-    target.move(tables, INDEX)
+    target.move(tables, shards.INDEX)

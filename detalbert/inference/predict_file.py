@@ -86,14 +86,13 @@ def open_questions(
 
 @contextlib.contextmanager
 def _json_mapping(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield a function that appends entries to a JSON mapping, in the bytes of `write_json`."""
+    """Yield a function that appends entries to a JSON mapping, each on a line, as `write_json`."""
     with whole_file(path) as file:
         before = itertools.chain(["{\n "], itertools.repeat(",\n "))
 
         def add(values: dict[str, Any]) -> None:
             for name, value in values.items():
-                text = _indented(value) if isinstance(value, list) else _encode(value)
-                file.write(f"{next(before)}{_encode(name)}: {text}")
+                file.write(f"{next(before)}{_encode(name)}: {_encode(value)}")
 
         yield add
         file.write("\n}")
@@ -124,16 +123,7 @@ def _not_a_formula(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
-# Without `indent` the encoder is the one in C, ten times as fast.
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",\n   ", ": ")).encode
-
-
-def _indented(entries: list[dict[str, Any]]) -> str:
-    """Format `entries`, one or more flat mappings, as `write_json` does inside a mapping. JSON text
-    contains no raw line break, so `},` before one ends an entry.
-    """
-    body = _encode(entries)[2:-2].replace("},\n   {", "\n  },\n  {\n   ")
-    return f"[\n  {{\n   {body}\n  }}\n ]"
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # without `indent`, ten times as fast
 
 
 def score_table(metrics: dict[str, float]) -> str:

@@ -71,10 +71,9 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any, 
         threshold, path = choose_threshold(trained, wanted), Path(data)
         trained = choose_probabilities(trained, raw, said=distributed.rank == 0)
         questions = checksum(path) if path.is_file() else data
-        asked: dict[str, Any] = {"model": folder.name, "questions": questions}
         columns = trained.data.get("columns")
+        asked: dict[str, Any] = {"model": folder.name, "questions": questions, "raw": raw}
         asked |= {"total": open_questions(data, columns)[1], "threshold": threshold, "chunk": CHUNK}
-        asked["raw"] = raw
         job = _Job(context, asked, partial(open_questions, data, columns), Path(own))
         if job.restore(master.task().latest_checkpoint):
             job.run(zip(job.mine, answer(trained, job.questions(), threshold), strict=True))

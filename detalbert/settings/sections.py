@@ -6,11 +6,12 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Union
 
 from detalbert.errors import UnknownKey, UserError
-from detalbert.settings.synonyms import hint
 
 # What a limit is called in an error, and when a value keeps it.
 _LIMITS = {
@@ -92,6 +93,23 @@ def _walk(
                 _check_limits(where, checked[key], limits_of(cls, key))
             except UserError as problem:
                 yield problem
+
+
+@cache
+def _synonyms() -> dict[str, Any]:
+    from detalbert.settings.yaml_files import read_yaml  # YAML may be missing in a task's image
+
+    return read_yaml(Path(__file__).with_name("synonyms.yaml"))
+
+
+def hint(key: str, known: Iterable[str]) -> str | None:
+    """Return what to use for `key`, a word of another trainer; None if synonyms.yaml lacks it."""
+    table, word = _synonyms(), key.lower().replace("-", "_")
+    for name, words in table["names"].items():
+        if word in words and name in known:
+            note = "It counts steps" if name.endswith("_period") else table["notes"].get(name, "")
+            return f"did you mean {name!r}? {note}".rstrip()
+    return table["advice"].get(word)
 
 
 def limits_of(cls: type, key: str) -> dict[str, Any]:

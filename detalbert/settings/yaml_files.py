@@ -71,11 +71,6 @@ class _Loader(yaml.SafeLoader):
         return names[key] if key is None or isinstance(key, bool) else str(key)
 
 
-def _integer(text: str) -> int:
-    text = text.replace("_", "")
-    return int(text, 8 if re.match("[-+]?0[0-7]", text) else 0)
-
-
 # The plain scalars that are not text, and what they mean.
 _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "bool": (
@@ -83,7 +78,10 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
         lambda text: text.lower() in ("y", "yes", "true", "on"),
     ),
     "null": (r"~|null|Null|NULL|", lambda text: None),
-    "int": (r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0|0o?[0-7_]+|[1-9][0-9_]*)", _integer),
+    "int": (
+        r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0|0o?[0-7_]+|[1-9][0-9_]*)",
+        lambda text: int(text.replace("_", ""), 8 if re.match("[-+]?0_*[0-7]", text) else 0),
+    ),
     "float": (
         r"[-+]?(?:\.[0-9_]*[0-9]|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
         r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",

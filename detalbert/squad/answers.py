@@ -99,28 +99,21 @@ def n_best_list(
     pool = _pool(windows, candidates)
     question, first = np.unique(pool.question, return_index=True)  # [questions]
     null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
-    # "No answer" stands behind all spans, as one more of its question, characters 0 to 0.
-    begin, end = (np.append(c.ravel(), np.zeros_like(question)) for c in (pool.begin, pool.end))
-    scores = np.append(pool.scores.ravel(), null)  # [entries]: n * K spans, then the questions
-    place = np.arange(len(question))
-    owner = np.repeat(np.searchsorted(question, pool.question), pool.scores.shape[1])  # [n * K]
-    owner = np.append(owner, place)  # [entries], the question's place
-    order = np.lexsort((-scores, owner))  # stable: the earlier of equals first
-    rank = np.arange(len(order)) - np.searchsorted(owner[order], place)[owner[order]]
-    listed = (rank < n_best_size) & (scores[order] > -np.inf) | (order >= pool.scores.size)
-    order = order[listed]  # [listed]
-    counts = np.bincount(owner[order])  # [questions]
-    stops = np.cumsum(counts)
-    scores = scores[order]
-    weights = np.exp(scores - np.repeat(scores[stops - counts], counts))  # [listed], best first
-    share = weights / np.repeat(_sums(weights, counts), counts)
-    flat = [column.tolist() for column in (begin[order], end[order], scores, share)]
+    rows = np.split(np.arange(len(pool.question)), first[1:])  # of each question
     result = {}
-    for e, a, z in zip(question.tolist(), (stops - counts).tolist(), stops.tolist(), strict=True):
+    for e, none, mine in zip(question.tolist(), null, rows, strict=True):
+        # "No answer" stands behind all spans, as one more, characters 0 to 0.
+        begin, end = (np.append(column[mine], 0) for column in (pool.begin, pool.end))
+        scores = np.append(pool.scores[mine], none)  # [spans + 1]
+        order = np.argsort(-scores, kind="stable")  # the earlier of equals first
+        best = (np.arange(len(order)) < n_best_size) & (scores[order] > -np.inf)
+        order = order[best | (order == len(order) - 1)]  # [listed]
+        weights = np.exp(scores[order] - scores[order[0]])  # [listed]
+        columns = begin[order], end[order], scores[order], weights / weights.sum()
         context = examples[e].context
         entries = [
             {"text": context[b:t], "start": b, "end": t, "score": s, "probability": p}
-            for b, t, s, p in zip(*(column[a:z] for column in flat), strict=True)
+            for b, t, s, p in zip(*(column.tolist() for column in columns), strict=True)
         ]
         if len(entries) == 1:
             share = float(np.exp(-np.logaddexp(0, entries[0]["score"])))
@@ -129,13 +122,3 @@ def n_best_list(
             entries.insert(entries[0]["score"] > 0, empty)
         result[examples[e].id] = entries
     return result
-
-
-def _sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the sum of each group of neighbours, in NumPy's order for a single group."""
-    starts = np.cumsum(counts) - counts  # [groups]
-    sums = np.empty(len(counts), values.dtype)
-    for size in np.unique(counts):
-        same = np.flatnonzero(counts == size)
-        sums[same] = values[starts[same, None] + np.arange(size)].sum(axis=1)
-    return sums

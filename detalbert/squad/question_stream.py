@@ -1,18 +1,16 @@
-"""Questions of a file, read and checked one at a time: SQuAD JSON, or rows (rows.py)."""
+"""Questions of a file (rows.py), checked one at a time."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
-from detalbert.squad.find_answer import find_answer
-from detalbert.squad.json_stream import JsonText
-from detalbert.squad.rows import MAX_CONTEXT, READERS, Question, row_question, unicode_text
+from detalbert.squad.rows import MAX_CONTEXT, Question, file_questions
 from detalbert.squad.windows import Example
 
 MAX_QUESTION = 10_000  # characters
-SUFFIXES = (".json", *READERS)
 REPEATED = "answers stand more than once in their text (the first is taken)"
 
 
@@ -27,21 +25,6 @@ def read_questions(path: Path, columns: Mapping[str, str] | None = None) -> Iter
         yield example
     if not count:
         raise UserError(f"{path}: no question in it")
-
-
-def file_questions(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Question]:
-    """Yield the questions of a file, unchecked: rows by its ending (READERS), else SQuAD JSON.
-
-    `columns` are the file's names for columns of `rows.COLUMNS`. A row without an id gets its
-    number, from 1.
-    """
-    where, read = str(path), READERS.get(path.suffix.lower())
-    if read is None:
-        with unicode_text(path) as file:
-            yield from article_questions(where, JsonText(where, file).elements("data"))
-        return
-    for number, row in enumerate(read(path, columns or {}), 1):
-        yield row_question(where, row, number)
 
 
 def checked_examples(
@@ -135,6 +118,29 @@ def _answer(name: str, context: str, answer: Any) -> tuple[str, int, int]:
     return text, start, 1
 
 
+def find_answer(context: str, answer: str) -> tuple[int, int, int] | None:
+    """Return start and end (characters, end exclusive) of an answer, and how often it is there.
+
+    The first of these that is there counts: the text as it is, between words; as it is, within a
+    word; without regard to case and white space, between words; so within a word. "art" of "A
+    party for art" is at 12, not at 3.
+    """
+    answer = answer.strip()
+    words = r"\s+".join(map(re.escape, answer.split()))
+    for pattern, flags in ((re.escape(answer), 0), (words, re.IGNORECASE)):
+        found = [(m.start(), m.end()) for m in re.finditer(pattern, context, flags)]
+        whole = [place for place in found if _is_whole(context, *place)]
+        if places := whole or found:
+            return (*places[0], len(places))
+    return None
+
+
+def _is_whole(context: str, start: int, end: int) -> bool:
+    """Return whether no word goes on over the start or the end."""
+    edges = context[max(start - 1, 0) : start + 1], context[end - 1 : end + 1]
+    return not any(len(edge) == 2 and edge.isalnum() for edge in edges)
+
+
 def check_text(where: str, question: str, context: str, max_context: int = MAX_CONTEXT) -> None:
     """Raise UserError if question or context is empty, too long or not Unicode text."""
     limits = {"question": (question, MAX_QUESTION), "context": (context, max_context)}
@@ -152,27 +158,4 @@ def check_text(where: str, question: str, context: str, max_context: int = MAX_C
 
 def is_unicode(text: str) -> bool:
     """Return whether a text has no lone surrogates, which JSON and broken encodings can contain."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _wrong_shape(where: str, fault: str) -> UserError:
-    """Return the error for a JSON file that is not SQuAD's."""
-    return UserError(
-        f"{where}: not of SQuAD's shape ({fault}); expected data > paragraphs > context, qas"
-    )
-
-
-def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]:
-    """Yield the questions of the articles of an official file."""
-    for number, article in enumerate(articles):
-        if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
-            raise _wrong_shape(where, f"article {number} has no list 'paragraphs'")
-        for paragraph in article["paragraphs"]:
-            if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
-                raise _wrong_shape(where, f"a paragraph of article {number} has no list 'qas'")
-            for question in paragraph["qas"]:
-                yield where, str(article.get("title", "")), paragraph.get("context"), question
+    return not re.search("[\ud800-\udfff]", text)

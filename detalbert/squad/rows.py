@@ -1,4 +1,4 @@
-"""Rows of questions: CSV, TSV, JSON lines, Parquet, and data sets of a hub.
+"""Files of questions as streams: SQuAD JSON, and rows of CSV, TSV, JSON lines, Parquet, a hub.
 
 A row is a mapping with `question` and `context` and, if known, `id`, `title`, and the answers:
 `answer` (a text, or a list of texts; empty: the context has none) or `answers` in SQuAD's layout.
@@ -8,6 +8,7 @@ import contextlib
 import csv
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +19,9 @@ from detalbert.errors import UserError, all_lines, as_user_error, first_line
 from detalbert.settings.hparams import COLUMNS
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
+_PIECE = 1 << 16  # characters read at a time
+_SPACE = re.compile(r"[ \t\r\n]*")
+_AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
 Question = tuple[str, str, Any, Any]  # file or data set, title, context, raw question
 Row = dict[str, Any]
 
@@ -38,6 +42,102 @@ def unicode_text(path: Path) -> Iterator[TextIO]:
     except OSError as error:
         reason = first_line(error)
         raise UserError(f"{path}: cannot read it ({reason}); give a file of questions") from None
+
+
+class JsonText:
+    """A JSON mapping in a file: iterates over one of its lists with one element in memory."""
+
+    def __init__(self, where: str, file: TextIO) -> None:
+        self.where, self.file = where, file
+        self.text = ""  # read from the file; the part from `at` on is not used yet
+        self.at = 0
+        self.lines = 1  # number of the line on which `text` begins
+        self.decoder = json.JSONDecoder()
+
+    def elements(self, key: str) -> Iterator[Any]:
+        """Yield the elements of the list `key` of the mapping; skip the other keys."""
+        missing = self._not_squad(f"no list {key!r} at the top")
+        found = False
+        if not self._next("{"):
+            raise missing
+        for _ in self._items("}"):
+            name = self._value()
+            self._need(":")
+            if name != key:
+                self._value()
+                continue
+            found = True
+            if not self._next("["):
+                raise missing
+            for _ in self._items("]"):
+                yield self._value()
+        if not found:
+            raise missing
+        if self._peek():
+            raise self._broken("more text after its end")
+
+    def _peek(self) -> str:
+        """Return the next character that is not white space, "" at the end."""
+        while True:
+            self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.at < len(self.text) or not self._more():
+                return self.text[self.at : self.at + 1]
+
+    def _next(self, character: str) -> bool:
+        """Return whether `character` comes next; if so, skip it."""
+        found = self._peek() == character
+        self.at += found
+        return found
+
+    def _need(self, character: str) -> None:
+        if not self._next(character):
+            raise self._broken(f"expecting {character!r}")
+
+    def _items(self, end: str) -> Iterator[None]:
+        """Yield before every item up to `end`, and skip the commas between them."""
+        more = not self._next(end)
+        while more:
+            yield
+            if more := not self._next(end):
+                self._need(",")
+                if self._peek() == end:
+                    raise self._broken("a comma with nothing after it")
+
+    def _value(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                value, end = self.decoder.raw_decode(self.text, self.at)
+            except RecursionError:
+                raise self._broken("nested too deep") from None
+            except ValueError as error:  # the text so far ends inside a value, or is wrong
+                used = getattr(error, "pos", self.at) - self.at
+                if not self._more():
+                    self.at = used
+                    raise self._broken(getattr(error, "msg", str(error))) from None
+                continue
+            used = end - self.at
+            # More text may turn the number 1 into 12 or 1.5.
+            if self.text[end : end + 1] in _AFTER or not self._more():
+                self.at += used
+                return value
+
+    def _more(self) -> bool:
+        """Read as much again as is in memory, to parse a value few times; False at the end."""
+        piece = self.file.read(max(_PIECE, len(self.text) - self.at))
+        self.lines += self.text.count("\n", 0, self.at)
+        self.text, self.at = self.text[self.at :] + piece, 0
+        return bool(piece)
+
+    def _broken(self, fault: str) -> UserError:
+        line = self.lines + self.text.count("\n", 0, self.at)
+        return self._not_squad(f"line {line}: {fault}")
+
+    def _not_squad(self, fault: str) -> UserError:
+        return UserError(
+            f"{self.where}: not SQuAD JSON ({fault}); give SQuAD JSON, JSON lines (.jsonl) or CSV "
+            "(.csv)"
+        )
 
 
 def row_question(where: str, row: Row, number: int) -> Question:
@@ -106,21 +206,15 @@ def _table(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
 
 
 def table_rows(where: str, lines: Iterator[str], longest: int = MAX_CONTEXT + 1) -> Iterator[Row]:
-    """Yield the rows of a table, the lines of which are separated by comma, semicolon or tab.
-    `longest` are the characters of a cell, at most.
+    """Yield the rows of a table that are not empty; comma, semicolon or tab separate its cells, of
+    at most `longest` characters. Raises UserError, naming the line in which a row begins, for text
+    under no name and for quotes in the wrong place: what follows would be misread.
     """
     csv.field_size_limit(longest)
     header = next(lines, "").removeprefix("\ufeff")
     delimiter = max(",;\t", key=header.count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
-    return _cells(where, csv.reader(lines, delimiter=delimiter, strict=True), names)
-
-
-def _cells(where: str, reader: Any, names: list[str]) -> Iterator[Row]:
-    """Yield the rows that are not empty. Raises UserError, naming the line in which a row begins,
-    for text under no name and for quotes in the wrong place: what follows would be misread.
-    """
-    line = 2
+    reader, line = csv.reader(lines, delimiter=delimiter, strict=True), 2
     try:
         for cells in reader:
             if any(cells[len(names) :]):
@@ -154,3 +248,35 @@ READERS: dict[str, Callable[[Path, Mapping[str, str]], Iterator[Row]]] = {
     **dict.fromkeys((".csv", ".tsv"), _table),
     ".parquet": _parquet,
 }
+SUFFIXES = (".json", *READERS)
+
+
+def file_questions(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Question]:
+    """Yield the questions of a file, unchecked: rows by its ending (READERS), else SQuAD JSON.
+
+    `columns` are the file's names for columns of COLUMNS. A row without an id gets its
+    number, from 1.
+    """
+    where, read = str(path), READERS.get(path.suffix.lower())
+    if read is None:
+        with unicode_text(path) as file:
+            yield from article_questions(where, JsonText(where, file).elements("data"))
+        return
+    for number, row in enumerate(read(path, columns or {}), 1):
+        yield row_question(where, row, number)
+
+
+def article_questions(where: str, articles: Iterable[Any]) -> Iterator[Question]:
+    """Yield the questions of the articles of an official file."""
+    for number, article in enumerate(articles):
+        name = f"article {number}"
+        for paragraph in _list_in(article, "paragraphs", where, name):
+            for question in _list_in(paragraph, "qas", where, f"a paragraph of {name}"):
+                yield where, str(article.get("title", "")), paragraph.get("context"), question
+
+
+def _list_in(value: Any, key: str, where: str, name: str) -> list[Any]:
+    if isinstance(value, dict) and isinstance(found := value.get(key), list):
+        return found
+    wanted = "expected data > paragraphs > context, qas"
+    raise UserError(f"{where}: not of SQuAD's shape ({name} has no list {key!r}); {wanted}")

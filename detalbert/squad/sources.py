@@ -7,6 +7,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +16,9 @@ from detalbert.atomic import alone, whole_file
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import looks_like_path
 from detalbert.integrity import checksum
-from detalbert.squad import world
-from detalbert.squad.question_stream import (
-    SUFFIXES,
-    article_questions,
-    checked_examples,
-    file_questions,
-)
-from detalbert.squad.rows import Question, renamed, row_question
+from detalbert.squad import rows, world
+from detalbert.squad.question_stream import checked_examples
+from detalbert.squad.rows import SUFFIXES, Question
 from detalbert.squad.windows import Example
 from detalbert.waiting import waiting
 
@@ -72,8 +68,8 @@ def open_source(
         except OSError as error:
             raise UserError(f"{path}: cannot read it: {first_line(error)}") from None
     else:
-        rows = _world(found) if name == "generated" else repr(_hub_rows(name, found))
-        digest = hashlib.sha256(rows.encode()).hexdigest()
+        content = _world(found) if name == "generated" else repr(_hub_rows(name, found))
+        digest = hashlib.sha256(content.encode()).hexdigest()
     if columns or fraction:
         parts = [digest, sorted((columns or {}).items()), fraction]
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -113,12 +109,12 @@ def read_examples(
     split = "train" if source.fraction else source.split
     questions: Iterable[Question]
     if source.path is not None:
-        questions = file_questions(source.path, source.columns)
+        questions = rows.file_questions(source.path, source.columns)
     elif source.name == "generated":
-        questions = article_questions("generated", json.loads(_world(split))["data"])
+        questions = rows.article_questions("generated", json.loads(_world(split))["data"])
     else:
-        rows = renamed(source.name, _hub_rows(source.name, split), source.columns)
-        questions = (row_question(source.name, row, at) for at, row in enumerate(rows, 1))
+        found = rows.renamed(source.name, _hub_rows(source.name, split), source.columns)
+        questions = (rows.row_question(source.name, row, at) for at, row in enumerate(found, 1))
     if source.fraction:
         questions = _part(source, source.fraction, questions)
     faults: Counter = Counter()
@@ -152,41 +148,39 @@ def _world(split: str) -> str:
 
 @lru_cache(maxsize=2)
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
+    said = f"data.{split}: {name!r} is no file, and as a data set it does not load"
+    return list(load_hub_rows(name, split, said))
+
+
+def load_hub_rows(name: str, split: str, said: str) -> Any:
+    """Load a split of a data set NAME, NAME@REVISION or NAME:CONFIG, memory-mapped. Raises
+    `hub_errors`' UserError, which begins with `said`.
+    """
     import datasets
 
-    options: dict[str, Any] = {"split": split}
-    place, colon, config = name.partition(":")
-    if colon and not Path(name).exists():
-        options["name"] = config
-    with hub.hub_errors(f"data.{split}: {name!r} is no file, and as a data set it does not load"):
-        rows = list(hub.load_named(datasets.load_dataset, place, "dataset", **options))
-    return rows
+    place, _, config = name.partition(":")
+    options = {"split": split, "name": config or None}
+    with hub.hub_errors(said):
+        return hub.load_named(datasets.load_dataset, place, "dataset", **options)
 
 
 def _download(name: str, cache_dir: Path) -> Path:
-    """Download an official file once, with progress; atomic, and only if its SHA-256 is correct."""
+    """Download an official file once; atomic, and only if its SHA-256 is correct."""
     target, url = cache_dir / name, f"{OFFICIAL_URL}/{name}"
     if target.is_file():
         return target
     by_hand = f"fetch {name} by hand and set the data key to its path"
-    digest = hashlib.sha256()
     try:
-        with (
-            alone(target),
-            urllib.request.urlopen(url, timeout=30) as response,
-            whole_file(target, binary=True) as file,
-        ):
-            size = int(response.headers.get("Content-Length") or 0)
-            with waiting(f"downloading {name}", size or None, "B") as bar:
-                while chunk := response.read(1 << 20):
-                    file.write(chunk)
-                    digest.update(chunk)
-                    bar.update(len(chunk))
-            if digest.hexdigest() != OFFICIAL_SHA256[name]:
+        with alone(target), waiting(f"downloading {name}"):
+            with urllib.request.urlopen(url, timeout=30) as response:
+                content = response.read()
+            if hashlib.sha256(content).hexdigest() != OFFICIAL_SHA256[name]:
                 raise Unavailable(
                     f"{url}: its SHA-256 is not the official one; try again, or {by_hand}"
                 )
-    except OSError as error:
+            with whole_file(target, binary=True) as file:
+                file.write(content)
+    except (OSError, HTTPException) as error:
         raise Unavailable(
             f"{name}: not here, and fetching {url} failed: {error}; {by_hand}"
         ) from None

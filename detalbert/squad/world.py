@@ -3,20 +3,49 @@
 Every paragraph states a few facts about several towns, ships, lutes or scholars. A question asks
 for one fact in another wording. An unanswerable question asks for a fact that the paragraph states
 only of another thing, or about a name that is not in the paragraph. A name belongs to one split
-only, so a model trained on "train" is tested on unseen names.
+only, so a model trained on "train" is tested on unseen names. world.yaml holds the words.
 """
 
 import hashlib
+from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
-from detalbert.squad.relations import KINDS, SYLLABLES, WORDS, Relation, Topic
+import yaml
 
 PARAGRAPHS = {"train": 1400, "validation": 100}
 PARAGRAPHS_PER_ARTICLE = 10
 QUESTIONS = 6
 IMPOSSIBLE = 0.36
+
+
+class Relation(NamedTuple):
+    """One relation of a thing to a value; each text holds forms, of which `_form` draws one."""
+
+    sort: str  # of the value: "person", "place", "river", "year" or a key of WORDS
+    says: str
+    later: str  # statements that follow one on the thing
+    asks: str
+    back: str  # questions for the thing
+
+
+class Topic(NamedTuple):
+    """One kind of thing: the sort of its names, openings of a paragraph on it, its relations."""
+
+    sort: str
+    opening: str
+    relations: tuple[Relation, ...]
+
+
+_FOUND: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("world.yaml").read_text())
+WORDS, SYLLABLES = (
+    {name: words.split() for name, words in _FOUND[key].items()} for key in ("words", "syllables")
+)
+KINDS = tuple(
+    Topic(kind["sort"], kind["opening"], tuple(Relation(**r) for r in kind["relations"]))
+    for kind in _FOUND["kinds"]
+)
 
 
 class Fact(NamedTuple):
@@ -37,6 +66,10 @@ class Page(NamedTuple):
     used: set[str]
     context: str
     places: dict[tuple[Fact, str], int]  # (fact, "x" or "v") -> character where it starts
+
+
+def _form(rng: Random, forms: str) -> str:
+    return rng.choice(forms.split(" | "))
 
 
 def _word(rng: Random, split: str, ends: str = "ends") -> str:
@@ -82,10 +115,10 @@ def _write(rng: Random, told: list[Fact]) -> tuple[str, dict[tuple[Fact, str], i
     text, places, previous = "", {}, None
     for fact in told:
         if previous is None or fact.kind is not previous.kind:
-            opening = rng.choice(fact.kind.opening)
+            opening = _form(rng, fact.kind.opening)
             text += opening + " " if opening else ""
         follows = previous is not None and fact.thing == previous.thing and rng.random() < 0.5
-        form = rng.choice(fact.relation.later if follows else fact.relation.says)
+        form = _form(rng, fact.relation.later if follows else fact.relation.says)
         slots = {"x": fact.thing, "v": fact.value}
         for slot in slots:
             before, found, _ = form.partition("{" + slot + "}")
@@ -123,7 +156,7 @@ def _answerable(rng: Random, page: Page) -> tuple[str, dict]:
     answers = [_span(page, fact, slot)]
     if page.split == "validation":
         answers += _shorter_and_longer(page, fact, slot)
-    question = rng.choice(forms).format(x=fact.thing, v=fact.value)
+    question = _form(rng, forms).format(x=fact.thing, v=fact.value)
     return question, {"answers": answers, "is_impossible": False}
 
 
@@ -139,7 +172,7 @@ def _impossible(rng: Random, page: Page) -> tuple[str, dict]:
         relation, fact = rng.choice(list(like.items()))
         thing = _draw(rng, page.split, fact.kind.sort, page.used)
     plausible = [_span(page, like[relation], "v")]
-    question = rng.choice(relation.asks).format(x=thing)
+    question = _form(rng, relation.asks).format(x=thing)
     return question, {"answers": [], "plausible_answers": plausible, "is_impossible": True}
 
 

@@ -1,7 +1,6 @@
 """Each stage, short: a complete result, a row of the table; a planted difference fails it."""
 
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -96,15 +95,6 @@ def test_serving_beside_another_checkout(result_of: Any, monkeypatch: pytest.Mon
     result = result_of("serve", "--before", str(ROOT))
     assert result["settings"]["questions"] == 4
     assert result["median_seconds_of_one_client"]["ours"]["median"] > 0
-
-
-def test_a_servers_port_is_given_to_nobody_else() -> None:
-    """A port that is only looked up goes to another test's server before ours has loaded torch."""
-    with serve.held_port() as port, socket.socket() as other:
-        with pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
-        with socket.create_server(("127.0.0.1", port)):
-            socket.create_connection(("127.0.0.1", port)).close()
 
 
 @pytest.mark.parametrize("workload", ["finetuning", "pretraining"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus import documents, storage, streams
+from detalbert.corpus import documents, storage
 from detalbert.corpus.documents import DocumentKind, split_long
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.sources import open_text, unpack_sizes
@@ -78,7 +78,7 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> No
 def test_lines_do_not_depend_on_blocks(blocks: list[str], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "BLOCK", size)
-        lines = list(streams.as_file(block.encode() for block in blocks))
+        lines = list(storage.as_file(block.encode() for block in blocks))
     assert lines == "".join(blocks).encode().splitlines(keepends=True)
 
 

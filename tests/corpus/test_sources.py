@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detalbert import hub
 from detalbert.corpus import api_text, sources
-from detalbert.corpus.examples import cut_examples
+from detalbert.corpus.examples import _ABBREVIATION, cut_examples, split_sentences
 from detalbert.corpus.read_text import TextReader
-from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
 from detalbert.corpus.sources import Part, cut_parts, group, open_text
 from detalbert.errors import UserError
 from detalbert.settings.text import SourceConfig
@@ -126,7 +126,7 @@ def test_examples_hold_what_fits_of_one_document(sentences: Any, capacity: int) 
 
 def test_a_hub_data_set_has_a_column_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = SimpleNamespace(column_names=["text"])
-    monkeypatch.setattr(sources.hub, "load_named", lambda *_, **__: rows)
+    monkeypatch.setattr(hub, "load_named", lambda *_, **__: rows)
     assert sources.hub_rows("x", "data.text") is rows
     rows.column_names = ["id", "body"]
     with pytest.raises(UserError, match="data.text: 'x' has no column 'text', but id, body"):

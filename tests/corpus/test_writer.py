@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from detalbert.corpus import shards, writer
-from detalbert.corpus.examples import ExampleKind
+from detalbert.corpus.examples import ExampleKind, split_sentences
 from detalbert.corpus.reader import Corpus
-from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.shards import sweep
 from detalbert.corpus.writer import write_shards
 from detalbert.errors import Unavailable, UserError

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from detalbert.inference import batching, server, web
+from detalbert.inference import server, web
+from detalbert.inference.answering import ask, ask_together
 from detalbert.inference.model import Trained
-from detalbert.inference.reply import ask, ask_together
 from tests.conftest import ROOT, Script
 from tests.fakes.no_models import refused
 from tests.fakes.runs import wait_for
@@ -154,7 +154,7 @@ def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) 
         answered.append([question for question, _ in asked])
         return ask_together(trained, asked, *more)
 
-    monkeypatch.setattr(batching, "ask_together", slow)
+    monkeypatch.setattr(server, "ask_together", slow)
     monkeypatch.setattr(web, "WAITING", 1)
     monkeypatch.setattr(web, "SECONDS", 3.0)
     with serving_here(model) as port, ThreadPoolExecutor(2) as pool:

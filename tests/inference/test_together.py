@@ -18,10 +18,10 @@ import pytest
 
 from detalbert.engine.evaluation import evaluate_row
 from detalbert.errors import UserError
-from detalbert.inference import answering, batching, web
-from detalbert.inference.guard import LOOPBACK, describe_access, read_token, served_names
+from detalbert.inference import answering, server, web
+from detalbert.inference.answering import ask, ask_together
 from detalbert.inference.model import Trained
-from detalbert.inference.reply import ask, ask_together
+from detalbert.inference.web import LOOPBACK, describe_access, read_token, served_names
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from tests.conftest import ROOT
@@ -73,14 +73,14 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     made = Held()
-    monkeypatch.setattr(batching, "ask_together", made)
+    monkeypatch.setattr(server, "ask_together", made)
     return made
 
 
 @pytest.mark.parametrize(("threads", "sizes"), [(1, [1, 23]), (3, [1, 7, 8, 8])])
 def test_rows(threads: int, sizes: Any, model: Any, held: Held, monkeypatch: Any) -> None:
     """Questions that wait share rows, and many are spread over the threads."""
-    monkeypatch.setattr(batching.torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(server.torch, "get_num_threads", lambda: threads)
     with serving_here(model) as port:
         statuses, replies = zip(*held.ask(port, QUESTIONS), strict=True)
     assert sorted(held.sizes) == sizes and statuses == (200,) * 24

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.corpus import learn_tokenizer, sources, writer
-from detalbert.corpus.kinds import is_held_out
 from detalbert.corpus.reader import Shards
+from detalbert.corpus.shards import is_held_out
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from lm.corpus import load_tokenizer, write_documents

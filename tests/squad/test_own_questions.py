@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from data import SquadData
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams, parse_data_config
-from detalbert.squad.find_answer import find_answer
-from detalbert.squad.question_stream import REPEATED, read_questions
+from detalbert.squad.question_stream import REPEATED, find_answer, read_questions
 from detalbert.squad.sources import open_source, read_examples
 from detalbert.squad.windows import Example, build_windows
 from tests.fakes.questions import read_squad

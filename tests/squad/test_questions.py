@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError
-from detalbert.squad import json_stream, sources
+from detalbert.squad import rows, sources
 from detalbert.squad.question_stream import MAX_CONTEXT, read_questions
 from detalbert.squad.sources import open_source, read_examples
 from detalbert.squad.windows import Example
@@ -93,7 +93,7 @@ before = st.dictionaries(st.text().filter(lambda x: x != "data"), values, max_si
 
 
 def walk(text: str) -> Any:
-    return json_stream.JsonText("x", io.StringIO(text))
+    return rows.JsonText("x", io.StringIO(text))
 
 
 @max_examples(200)
@@ -101,7 +101,7 @@ def walk(text: str) -> Any:
 def test_any_json_is_walked(before: Any, data: Any, piece: int, indent: Any) -> None:
     text = json.dumps({**before, "data": data, "after": [1, {"data": 2}]}, indent=indent)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_stream, "_PIECE", piece)
+        patch.setattr(rows, "_PIECE", piece)
         assert list(walk(text).elements("data")) == data
         with pytest.raises(UserError, match="x: not SQuAD JSON"):
             list(walk(text[:-1]).elements("data"))
