@@ -21,7 +21,7 @@ from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import SquadRow, to_device, validation_rows
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
+from detalbert.engine.trial import Given, read_experiment
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
 from detalbert.squad import calibration
 from detalbert.squad.answers import Answers, merge_answers, n_best_list
@@ -84,8 +84,13 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
             self.answers.update(*evaluate_row(self.forward, row, self.hparams))
         return {}
 
-    def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        return {**super().build_callbacks(), "answers": AnswersBesideCheckpoint(self)}
+    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+        """Save predictions and scores as well, if the checkpoint's weights were validated."""
+        super().on_checkpoint_write_end(checkpoint_dir)
+        answers, scores = self.validated()
+        if answers is not None:
+            write_predictions(Path(checkpoint_dir), answers)
+            write_json(Path(checkpoint_dir) / SCORES, scores)
 
 
 class AnswerReducer(pytorch.MetricReducer):
@@ -125,17 +130,6 @@ class AnswerReducer(pytorch.MetricReducer):
             metrics |= found
         self.metrics = metrics
         return dict(metrics)  # the trainer adds counts to what it gets
-
-
-class AnswersBesideCheckpoint(ModelBesideCheckpoint):
-    """Saves predictions and scores as well, if the checkpoint's weights were validated."""
-
-    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        super().on_checkpoint_write_end(checkpoint_dir)
-        answers, scores = self.trial.validated()
-        if answers is not None:
-            write_predictions(Path(checkpoint_dir), answers)
-            write_json(Path(checkpoint_dir) / SCORES, scores)
 
 
 FINE_TUNING = Workload(

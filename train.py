@@ -82,8 +82,7 @@ from detalbert.training.length import choose_checkpoint
 from detalbert.training.local import lost_rank, process_group, together, trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.output import Output
-from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
-from detalbert.training.scheduler import say_scheduler
+from detalbert.training.schedule import LocalStops, MasterStops, restored_signals, say_scheduler
 from detalbert.training.workload import Training
 from workloads import choose
 
@@ -188,10 +187,7 @@ def train_locally(
     stops = LocalStops(distributed)
     facts = config, done, training.identity()
     resumed = str(checkpoint) if checkpoint else None
-    with (
-        contextlib.closing(metrics),
-        trial_context(distributed, metrics, stops, *facts) as context,
-    ):
+    with trial_context(distributed, metrics, stops, *facts) as context:
         metrics.loop = loop = loop_of(training)(training, context, stops, resumed, False)
         parameters = sum(p.numel() for p in loop.trial.model.parameters())
         if chief and done < loop.trial.steps:

@@ -56,7 +56,7 @@ class _Period(pytorch.Batch):
         self.loop, self.name = loop, name
 
     def should_stop(self, step_num: int) -> bool:
-        return getattr(self.loop.due, self.name)
+        return self.name in self.loop.due
 
 
 class TrialLoop(pytorch._PyTorchTrialController):

@@ -4,7 +4,7 @@ FSDP hangs if its ranks run unequal numbers of forwards. So they first agree on 
 and ranks with fewer rows add dummy rows without targets.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -110,50 +110,46 @@ def _pad(rows: Sequence[CausalRow], layout: Layout) -> tuple[list[CausalRow], in
     return [*rows, *(empty_row() for _ in range(missing))], int(ranks[:, 1].sum()) // layout.tensor
 
 
-@torch.no_grad()
-def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale gradients to a norm of at most `max_norm` (0: no limit); return the norm before, fp32.
-
-    torch's clip_grad_norm_ cannot combine gradients of different meshes. Here each rank sums its
-    squares, divided by the number of ranks that hold the same values: a norm's weight on (shard 2,
-    tensor 2) is on 2 of 4 as the same half, so it counts half on each.
-    """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    local = [local_part(gradient) for gradient in gradients]
-    squares = torch.zeros((), dtype=torch.float32, device=local[0].device)
-    for gradient, part in zip(gradients, local, strict=True):
-        squares += part.float().square().sum() / _holders(gradient)
-    if dist.is_initialized():
-        dist.all_reduce(squares)
-    norm = squares.sqrt()
-    if max_norm:
-        torch._foreach_mul_(local, (max_norm / (norm + 1e-6)).clamp(max=1.0))
-    return norm
-
-
-def _holders(gradient: Any) -> int:
-    """Return the number of ranks that hold the same shard of `gradient`."""
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    if not isinstance(gradient, DTensor):
-        return world
-    mesh = gradient.device_mesh
-    split = (mesh.size(i) for i, p in enumerate(gradient.placements) if not p.is_replicate())
-    return world // torch.Size(split).numel()
-
-
 class ShardedGradients:
     """Sharded gradients, as `StepTrial` uses them."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def zero(self) -> None:
         self.model.zero_grad()
 
-    def clip(self, max_norm: float) -> torch.Tensor:
-        return clip(self.model.parameters(), max_norm)
+    @torch.no_grad()
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale gradients to a norm of at most `max_norm` (0: no limit); return the norm before,
+        fp32.
 
-    def zero_unless(self, keep: torch.Tensor) -> None:
+        torch's clip_grad_norm_ cannot combine gradients of different meshes. Here each rank sums
+        its squares, divided by the number of ranks that hold the same values: a norm's weight on
+        (shard 2, tensor 2) is on 2 of 4 as the same half, so it counts half on each.
+        """
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        local = [local_part(gradient) for gradient in gradients]
+        squares = torch.zeros((), dtype=torch.float32, device=local[0].device)
+        for gradient, part in zip(gradients, local, strict=True):
+            squares += part.float().square().sum() / _holders(gradient)
+        dist.all_reduce(squares)
+        norm = squares.sqrt()
+        if max_norm:
+            torch._foreach_mul_(local, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def zero_unless(self, keep: Tensor) -> None:
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 local_part(parameter.grad).masked_fill_(~keep, 0.0)
+
+
+def _holders(gradient: Any) -> int:
+    """Return the number of ranks that hold the same shard of `gradient`."""
+    world = dist.get_world_size()
+    if not isinstance(gradient, DTensor):
+        return world
+    mesh = gradient.device_mesh
+    split = (mesh.size(i) for i, p in enumerate(gradient.placements) if not p.is_replicate())
+    return world // torch.Size(split).numel()

@@ -20,15 +20,6 @@ _FEW = 1 << 12
 Share = tuple[int, Any]  # a step (-1: validation), and (shard, window) of each of its windows
 
 
-class _Group(NamedTuple):
-    """Windows that are mixed with each other."""
-
-    epoch: int
-    number: int  # in the epoch
-    shards: tuple[int, ...]
-    sizes: tuple[int, ...]  # windows of each of these
-
-
 class WindowOrder:
     """The windows of every optimizer step.
 
@@ -101,30 +92,40 @@ class _Source(NamedTuple):
     windows: np.ndarray  # int64 [n]: of each of these
 
     def places(self, at: int, end: int) -> np.ndarray:
-        """Return (shard, window) of positions at .. end - 1, int64 [end - at, 2]."""
+        """Return (shard, window) of positions at .. end - 1, int64 [end - at, 2]. In a group of
+        sizes 3 and 2, number 3 of the five windows is the first of the second shard.
+        """
         parts = []
         while at < end:
-            group, begin = self._find(at)
-            stop = min(end, begin + sum(group.sizes))
-            parts.append(_places(self.seed, group, range(at - begin, stop - begin)))
+            epoch, number, begin, group = self._find(at)
+            sizes = self.windows[group]
+            ends = np.cumsum(sizes)
+            stop = min(end, begin + int(ends[-1]))
+            rng = np.random.default_rng([self.seed, epoch, 1 + number])
+            wanted = np.arange(at - begin, stop - begin, dtype=np.uint64)
+            numbers = permute(wanted, int(ends[-1]), rng).astype(np.int64)  # [n]
+            which = np.searchsorted(ends, numbers, side="right")  # [n]
+            windows = numbers - (ends - sizes)[which]
+            parts.append(np.stack([self.shards[group][which], windows], axis=1))
             at = stop
         return np.concatenate(parts)
 
-    def soon(self, position: int) -> tuple[int, ...]:
+    def soon(self, position: int) -> list[int]:
         """Return the shards of the group of a position, and of the next group."""
-        group, begin = self._find(position)
-        return (*group.shards, *self._find(begin + sum(group.sizes))[0].shards)
+        _, _, begin, group = self._find(position)
+        following = self._find(begin + int(self.windows[group].sum()))[-1]
+        return self.shards[np.concatenate([group, following])].tolist()
 
-    def _find(self, position: int) -> tuple[_Group, int]:
-        """Return the group of a position in all epochs end to end, and its first position."""
+    def _find(self, position: int) -> tuple[int, int, int, np.ndarray]:
+        """Return the epoch of a position in all epochs end to end; the number of its group there,
+        its first position, and its places in `shards`: the windows of these are mixed.
+        """
         size = int(self.windows.sum())
         epoch, at = divmod(position, size)
         order, ends = _epoch(self.seed, epoch, self.group, self.windows.tobytes())
         number = int(np.searchsorted(ends, at, side="right"))
         begin = epoch * size + (int(ends[number - 1]) if number else 0)
-        mine = order[number * self.group : (number + 1) * self.group]
-        sizes = tuple(self.windows[mine].tolist())
-        return _Group(epoch, number, tuple(self.shards[mine].tolist()), sizes), begin
+        return epoch, number, begin, order[number * self.group : (number + 1) * self.group]
 
 
 @lru_cache(maxsize=4)
@@ -135,18 +136,6 @@ def _epoch(seed: int, epoch: int, group: int, windows: bytes) -> tuple[np.ndarra
     sizes = np.frombuffer(windows, np.int64)
     shards = np.random.default_rng([seed, epoch, 0]).permutation(len(sizes))
     return shards, np.cumsum(np.add.reduceat(sizes[shards], np.arange(0, len(sizes), group)))
-
-
-def _places(seed: int, group: _Group, chosen: range) -> np.ndarray:
-    """Return (shard, window) of some places of a group, int64 [n, 2]. Sizes 3 and 2: number 3 of
-    the five windows is the first of the second shard.
-    """
-    ends = np.cumsum(group.sizes)
-    rng = np.random.default_rng([seed, group.epoch, 1 + group.number])
-    numbers = permute(np.array(chosen, np.uint64), int(ends[-1]), rng).astype(np.int64)  # [n]
-    which = np.searchsorted(ends, numbers, side="right")  # [n]
-    windows = numbers - (ends - group.sizes)[which]
-    return np.stack([np.array(group.shards)[which], windows], axis=1)
 
 
 def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

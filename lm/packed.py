@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from detalbert.engine.attention import PACKED_CAUSAL
-from detalbert.engine.attention import RowBounds as Bounds
+from detalbert.engine.attention import PACKED_CAUSAL, RowBounds
 from detalbert.engine.forward import pad_row
 from detalbert.errors import UserError, as_user_error, first_line
 
@@ -78,7 +77,7 @@ def hidden_states(model: PreTrainedModel, row: CausalRow) -> Tensor:
     output = model.base_model(
         input_ids=row["input_ids"][None],
         position_ids=row["position_ids"][None],
-        packed_layout=Bounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
+        packed_layout=RowBounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
         use_cache=False,
     )
     return output.last_hidden_state[0, :tokens]

@@ -51,16 +51,12 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
 
 def find_text(name: str, key: str) -> int:
     """Return the bytes of the plain files that the config's `key` names, as far as known. Raises
-    UserError if nothing is there. A hub's data set is looked up only.
+    UserError if a server has none; other text is looked for when it is read.
     """
-    if name in ("generated", "botocore"):
-        return 0
     if storage.is_remote(name):
         files = storage.find_files(name, key, sources.READ)
         return sum(file.size for file in files if file.address.endswith(sources.SUFFIXES))
     found = storage.find_paths(name)
-    if not found:
-        preflight.check_place(name.partition(":")[0], key, sources.READ)
     return sum(path.stat().st_size for path in found if path.suffix in sources.SUFFIXES)
 
 

@@ -5,7 +5,6 @@ were distributed to data ranks and rows.
 """
 
 import math
-import time
 from functools import partial
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from detalbert.corpus.mixture import name_scores
 from detalbert.engine.flops import causal_flops, row_lengths
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.precision import resolve_precision
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, StepTrial, read_experiment
+from detalbert.engine.trial import Given, StepTrial, read_experiment
 from detalbert.training.workload import Workload
 from lm.data import LmText
 from lm.gradients import ShardedGradients, accumulate, compile_layers, evaluate
@@ -48,15 +47,14 @@ class LmMeter(TrainingMeter):
         self.windows += windows
         self.tokens += tokens
 
-    def per_slot_reduce(self) -> Any:
+    def per_slot_reduce(self) -> dict[str, float]:
         sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
         loss, right, targets = sums[sums.isfinite().all(1)].sum(0).tolist()
-        seconds = time.monotonic() - self.began
-        return loss, targets, self.windows, self.tokens, seconds, right
+        return {**super().per_slot_reduce(), "loss": loss, "counted": targets, "right": right}
 
     def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
         metrics = super().cross_slot_reduce(per_slot)
-        targets, right = (sum(slot[i] for slot in per_slot) for i in (1, 5))
+        targets, right = (sum(slot[key] for slot in per_slot) for key in ("counted", "right"))
         speed = self.throughput["tokens"] / self.throughput["seconds"]
         accuracy = 100.0 * right / max(targets, 1)
         return {**metrics, "accuracy": accuracy, "tokens_per_second": speed}
@@ -143,7 +141,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
         samples = {"samples": Samples(self)} if self.hparams.samples else {}
-        return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self), **samples}
+        return {**super().build_callbacks(), **samples}
 
 
 class Scores(pytorch.MetricReducer):

@@ -24,7 +24,7 @@ from detalbert.engine.flops import flops_of_row
 from detalbert.engine.loaders import LateLoader, validation_loader
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device, validation_rows
-from detalbert.engine.trial import Given, ModelBesideCheckpoint, read_experiment
+from detalbert.engine.trial import Given, read_experiment
 from detalbert.errors import UserError, as_user_error
 from detalbert.settings.text import parse_text_config
 from detalbert.training import preflight
@@ -124,9 +124,6 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
             moved = to_device(row, self.context.device)
             self.scores.update(row, objectives.score_row(moved, *self.forward(moved)))
         return {}
-
-    def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        return {**super().build_callbacks(), "model": ModelBesideCheckpoint(self)}
 
 
 class ScoreReducer(pytorch.MetricReducer):

@@ -16,7 +16,7 @@ from detalbert.settings.hparams import DataConfig, HParams
 from detalbert.squad.answers import merge_answers
 from detalbert.squad.metrics import score
 from detalbert.training.folder import SCORES
-from model_def import AnswerReducer, AnswersBesideCheckpoint, SquadTrial
+from model_def import AnswerReducer, SquadTrial
 from tests.engine.trials import first_batch, trial_of
 from tests.fakes.runs import official
 
@@ -82,14 +82,13 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config, tmp_path):
         # However rows are dealt, the bits are the same; what is kept is not what is handed on.
         assert reducer.cross_slot_reduce(parts[::-1])["loss"] == loss == reducer.metrics["loss"]
 
-        beside = AnswersBesideCheckpoint(trial)
-        beside.on_checkpoint_write_end(str(tmp_path / "scored"))
+        trial.on_checkpoint_write_end(str(tmp_path / "scored"))
         assert json.loads((tmp_path / "scored" / SCORES).read_text()) == reducer.metrics
         answers = json.loads((tmp_path / "scored" / "predictions.json").read_text())
         assert answers == wanted.predictions and (tmp_path / "scored" / PRETRAINED).is_dir()
         next(trial.losses(first_batch(trial)))  # the weights move on
         assert trial.validated()[0] is None
-        beside.on_checkpoint_write_end(str(tmp_path / "later"))
+        trial.on_checkpoint_write_end(str(tmp_path / "later"))
         assert [path.name for path in (tmp_path / "later").iterdir()] == [PRETRAINED]
 
         other = AnswerReducer(trial.hparams, split, rank=1)

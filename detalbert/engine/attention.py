@@ -8,7 +8,7 @@ to itself and the tokens before it in its window.
 import contextlib
 import inspect
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -105,6 +105,15 @@ class RowBounds:
 Heads = tuple[Tensor, Tensor, Tensor]  # query, key and value, [1, heads, T, d] each
 
 
+class _How(NamedTuple):
+    """Arguments of an attention besides its tensors."""
+
+    dropout: float
+    scaling: float | None
+    causal: bool
+    local: int | None  # distance within which a token attends
+
+
 def packed_attention(
     module: nn.Module,
     query: Tensor,
@@ -143,8 +152,8 @@ def packed_attention(
             f"hyperparameters.model: {type(module).__name__} uses {more or 'is_causal'}, which "
             f"packed rows do not support; use {use if causal else _ENCODERS}"
         )
-    options = dropout, scaling, causal, sliding_window
-    return _attend((query, key, value), packed_layout, *options), None
+    how = _How(dropout, scaling, causal, sliding_window)
+    return _attend((query, key, value), packed_layout, how), None
 
 
 def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
@@ -152,16 +161,9 @@ def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
     return packed_attention(*tensors, **{**kwargs, "causal": True})
 
 
-def _attend(
-    qkv: Heads,
-    layout: RowBounds,
-    dropout: float,
-    scaling: float | None,
-    causal: bool,
-    local: int | None,
-) -> Tensor:
+def _attend(qkv: Heads, layout: RowBounds, how: _How) -> Tensor:
     """Return [1, T, heads, d], by the flash kernel if it supports the inputs."""
-    query, key, value = qkv
+    (query, key, value), (dropout, scaling, causal, local) = qkv, how
     fits = query.dtype in KERNEL_DTYPES and query.shape[-1] <= 256 and dropout == 0
     by_kernel = layout.kernel and fits and (local is None or _BY_WINDOW)
     shared = query.shape[1] != key.shape[1]
@@ -170,7 +172,7 @@ def _attend(
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         shared = False
     if not by_kernel:
-        return _without_kernel((query, key, value), layout, dropout, scaling, causal, local)
+        return _without_kernel((query, key, value), layout, how)
     bounds = layout.cu_seqlens, layout.cu_seqlens
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
     options: dict[str, Any] = {**(_CAUSAL_KERNEL if causal else {})}
@@ -183,15 +185,9 @@ def _attend(
 
 
 @torch.compiler.disable
-def _without_kernel(
-    qkv: Heads,
-    layout: RowBounds,
-    dropout: float,
-    scaling: float | None,
-    causal: bool,
-    local: int | None,
-) -> Tensor:
+def _without_kernel(qkv: Heads, layout: RowBounds, how: _How) -> Tensor:
     """Return [1, T, heads, d] by the grid, or window by window."""
+    dropout, scaling, causal, local = how
     if layout.padded:
         # Places past a window's end still attend to its tokens, so that no softmax is empty. They
         # come after all tokens, so that a causal mask hides them from every one.
@@ -209,7 +205,7 @@ def _without_kernel(
         mask = None if local is None else _near(q.shape[2], local, q.device)
         if by_hand:
             mask = torch.ones(2 * q.shape[2:3], dtype=torch.bool).tril() if causal else mask
-            outs.append(_with_dropout(q, k, v, scaling, dropout, mask))
+            outs.append(_with_dropout((q, k, v), how, mask))
         else:
             attend = F.scaled_dot_product_attention
             outs.append(attend(q, k, v, mask, dropout, causal, scale=scaling))
@@ -222,20 +218,14 @@ def _near(length: int, local: int, device: torch.device) -> Tensor:
     return (place[:, None] - place).abs() < local
 
 
-def _with_dropout(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float | None,
-    dropout: float,
-    mask: Tensor | None,
-) -> Tensor:
+def _with_dropout(qkv: Heads, how: _How, mask: Tensor | None) -> Tensor:
     """Compute scaled_dot_product_attention with `drop` as dropout; all [1, heads, length, d]."""
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    query, key, value = qkv
+    scale = query.shape[-1] ** -0.5 if how.scaling is None else how.scaling
     scores = (query * scale) @ key.transpose(-1, -2)  # [1, heads, length, length]
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
-    return drop(scores.softmax(-1), dropout) @ value
+    return drop(scores.softmax(-1), how.dropout) @ value
 
 
 def _no_mask(attention_mask: Tensor | None = None, **_: Any) -> None:

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 from detalbert.engine.rows import Row, pack_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
-from detalbert.waiting import Wait
 
 
 class Parcel:
@@ -86,7 +85,7 @@ class LateLoader(DataLoader):
     Determined requests loaders before it reads the checkpoint that determines how rows are packed.
     """
 
-    def __init__(self, make: Callable[[], DataLoader]) -> None:
+    def __init__(self, make: Callable[[], Any]) -> None:
         super().__init__([])  # type: ignore[arg-type]  # Determined wants a DataLoader
         self.make = make
 
@@ -95,17 +94,6 @@ class LateLoader(DataLoader):
 
     def __iter__(self) -> Any:
         yield from self.make()
-
-
-class CountedLoader(DataLoader):
-    """The batches of `loader`, counted by `wait` as they are used."""
-
-    def __init__(self, loader: DataLoader, wait: Wait) -> None:
-        super().__init__([])  # type: ignore[arg-type]  # as LateLoader
-        self.loader, self.wait = loader, wait
-
-    def __iter__(self) -> Any:
-        return self.wait.each(self.loader)
 
 
 @functools.cache

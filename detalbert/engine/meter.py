@@ -14,15 +14,29 @@ from detalbert.engine.rows import Row
 
 
 class TrainingMeter(pytorch.MetricReducer):
-    """Means of finite losses and gradient norms, and throughput, since the last report.
+    """Means of finite losses and norms, throughput, and use of GPUs, since the last report.
 
-    Losses and norms stay on the device until then. `epoch` is the steps per epoch, a fraction.
+    Losses and norms stay on the device until then. `mfu` is the FLOPs of the model's products over
+    real tokens, without recomputation, divided by the peak of the ranks' GPUs (Chowdhery et al.
+    2022, arXiv:2204.02311, section 4.1); omitted if a GPU or the model is not known. `memory_gib`
+    is the peak memory of a rank's tensors.
+
+    Args:
+        epoch: steps per epoch, a fraction.
+        device: the model's.
+        half: whether products are in fp16 or bf16.
     """
 
-    def __init__(self, epoch: float) -> None:
-        self.epoch = epoch
+    def __init__(self, epoch: float, device: torch.device, half: bool) -> None:
+        self.epoch, self.device = epoch, device
         self.step = 0  # of the whole run
         self.throughput = {"windows": 0, "tokens": 0, "seconds": 0.0}  # of all slots, last report
+        peak = peak_flops(torch.cuda.get_device_name(device), half) if self.on_a_gpu else None
+        self.peak = peak or math.nan
+
+    @property
+    def on_a_gpu(self) -> bool:
+        return self.device.type == "cuda"
 
     def epochs(self, step: int) -> float:
         """Return the epochs at `step`: 100 steps of 256 of 132,198 windows are 0.1937."""
@@ -33,7 +47,10 @@ class TrainingMeter(pytorch.MetricReducer):
         self.counts: list[int] = []  # of each row, its windows
         self.norms: list[torch.Tensor] = []  # of each step's gradient, over all ranks
         self.windows = self.tokens = 0
+        self.flops = 0.0
         self.began = time.monotonic()
+        if self.on_a_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
 
     def update(self, row: Row, losses: torch.Tensor) -> None:
         self.losses.append(losses.detach().sum())
@@ -41,23 +58,39 @@ class TrainingMeter(pytorch.MetricReducer):
         self.windows += len(losses)
         self.tokens += len(row["input_ids"])
 
-    def per_slot_reduce(self) -> tuple[float, int, int, int, float]:
+    def add_flops(self, flops: Iterable[float | None]) -> None:
+        """Add the FLOPs of rows; None is unknown."""
+        self.flops += sum(math.nan if found is None else found for found in flops)
+
+    def per_slot_reduce(self) -> dict[str, float]:
         losses = torch.stack(self.losses) if self.losses else torch.zeros(0)
         finite = losses.isfinite()
-        counted = sum(itertools.compress(self.counts, finite.tolist()))
-        seconds = time.monotonic() - self.began
-        return float(losses[finite].sum()), counted, self.windows, self.tokens, seconds
+        return {
+            "loss": float(losses[finite].sum()),
+            "counted": sum(itertools.compress(self.counts, finite.tolist())),
+            "windows": self.windows,
+            "tokens": self.tokens,
+            "seconds": time.monotonic() - self.began,
+            "flops": self.flops,
+            "peak": self.peak,
+            "memory": torch.cuda.max_memory_allocated(self.device) if self.on_a_gpu else 0,
+        }
 
     def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
-        loss, counted, windows, tokens = (sum(slot[i] for slot in per_slot) for i in range(4))
-        seconds = max(slot[4] for slot in per_slot)
-        self.throughput = {"windows": windows, "tokens": tokens, "seconds": seconds}
-        return {
-            "loss": loss / counted if counted else math.nan,
-            "examples_per_second": windows / seconds,
+        total = {name: sum(slot[name] for slot in per_slot) for name in per_slot[0]}
+        seconds = max(slot["seconds"] for slot in per_slot)
+        self.throughput = {key: total[key] for key in ("windows", "tokens")} | {"seconds": seconds}
+        metrics = {
+            "loss": total["loss"] / total["counted"] if total["counted"] else math.nan,
+            "examples_per_second": total["windows"] / seconds,
             "epochs": self.epochs(self.step),
             **self.gradient_norms(),
         }
+        if self.on_a_gpu:
+            metrics["memory_gib"] = max(slot["memory"] for slot in per_slot) / 2**30
+            if not math.isnan(mfu := total["flops"] / (total["peak"] * seconds)):
+                metrics["mfu"] = mfu
+        return metrics
 
     def gradient_norms(self) -> dict[str, float]:
         """Return `grad_norm`, the mean of finite norms, and `skipped_steps` if there are any."""
@@ -66,35 +99,3 @@ class TrainingMeter(pytorch.MetricReducer):
         found = {"grad_norm": float(finite.mean())} if len(finite) else {}
         skipped = len(norms) - len(finite)
         return {**found, "skipped_steps": skipped} if skipped else found
-
-
-class Utilization(pytorch.MetricReducer):
-    """GPU utilization of the steps since the last report.
-
-    `mfu` is the FLOPs of the model's products over real tokens, without recomputation, divided by
-    the peak of the ranks' GPUs (Chowdhery et al. 2022, arXiv:2204.02311, section 4.1); omitted if a
-    GPU or the model is not known. `memory_gib` is the peak memory of a rank's tensors. `half`:
-    products are in fp16 or bf16.
-    """
-
-    def __init__(self, meter: TrainingMeter, device: torch.device, half: bool) -> None:
-        self.meter, self.device = meter, device
-        self.peak = peak_flops(torch.cuda.get_device_name(device), half)
-        self.flops = 0.0
-
-    def reset(self) -> None:
-        self.flops = 0.0
-        torch.cuda.reset_peak_memory_stats(self.device)
-
-    def add(self, flops: Iterable[float | None]) -> None:
-        """Add the FLOPs of rows; None is unknown."""
-        self.flops += sum(math.nan if found is None else found for found in flops)
-
-    def per_slot_reduce(self) -> tuple[float, float, int]:
-        return self.flops, self.peak or math.nan, torch.cuda.max_memory_allocated(self.device)
-
-    def cross_slot_reduce(self, per_slot: list[tuple[float, float, int]]) -> dict[str, float]:
-        flops, peak = (sum(slot[i] for slot in per_slot) for i in (0, 1))
-        mfu = flops / (peak * self.meter.throughput["seconds"])
-        metrics = {"memory_gib": max(slot[2] for slot in per_slot) / 2**30}
-        return metrics if math.isnan(mfu) else {"mfu": mfu, **metrics}

@@ -41,7 +41,6 @@ class StepLinear(nn.Linear):
     """An nn.Linear that computes with a half-precision copy of its weight; see `refresh`."""
 
     copy: Tensor
-    half_dtype: torch.dtype
     version = -1
 
     @classmethod

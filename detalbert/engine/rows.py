@@ -71,25 +71,14 @@ def micro_batches(lengths: np.ndarray, max_tokens: int, padded: bool = False) ->
             f"{lengths.max()} tokens; raise it"
         )
     if padded:
-        return _of_like_lengths(lengths, max_tokens)
+        rows = rows_of_like_lengths(lengths, 0, len(lengths), max_tokens, padded)
+        return [np.sort(row) for row in rows]
     bins = max(1, -(-int(lengths.sum()) // max_tokens))
     while True:
         parts = spread(lengths, bins, room=len(lengths))
         if max(int(lengths[part].sum()) for part in parts) <= max_tokens:
             return parts
         bins += 1
-
-
-def _of_like_lengths(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
-    """Cut windows, shortest first, before windows times the longest exceed `max_tokens`. Lengths 9,
-    3, 8, 4 with 20 tokens are parts 3, 4 and 8, 9.
-    """
-    parts: list[list[int]] = [[]]
-    for place in np.argsort(lengths, kind="stable").tolist():
-        if (len(parts[-1]) + 1) * lengths[place] > max_tokens:
-            parts.append([])
-        parts[-1].append(place)
-    return [np.sort(np.array(part, np.int64)) for part in parts]
 
 
 def pack_rows(windows: Any, share: np.ndarray, max_tokens: int, padded: bool = False) -> list[Any]:
@@ -126,16 +115,18 @@ def validation_rows(
 
 
 def rows_of_like_lengths(
-    lengths: np.ndarray, begin: int, end: int, max_tokens: int
+    lengths: np.ndarray, begin: int, end: int, max_tokens: int, padded: bool = False
 ) -> list[np.ndarray]:
-    """Cut windows begin..end, shortest first, into rows of at most `max_tokens` tokens (int64)."""
-    rows = []
-    by_length = begin + np.argsort(lengths[begin:end], kind="stable")
-    ends = np.cumsum(lengths[by_length], dtype=np.int64)
-    first = 0
-    while first < len(by_length):
-        before = ends[first] - lengths[by_length[first]]
-        last = int(np.searchsorted(ends, before + max_tokens, side="right"))
-        rows.append(by_length[first:last])
-        first = last
-    return rows
+    """Cut windows begin..end, shortest first, into rows (int64) of at most `max_tokens` tokens, or
+    if `padded` with the padding to the longest. Padded to 20, lengths 9, 3, 8, 4 are 3, 4 and 8, 9.
+    """
+    rows: list[list[int]] = []
+    held = 0  # tokens of the last row
+    for number in (begin + np.argsort(lengths[begin:end], kind="stable")).tolist():
+        size = int(lengths[number])
+        held = size * (len(rows[-1]) + 1) if padded and rows else held + size
+        if not rows or held > max_tokens:
+            rows.append([])
+            held = size
+        rows[-1].append(number)
+    return [np.array(row, np.int64) for row in rows]

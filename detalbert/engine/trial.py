@@ -21,7 +21,7 @@ from detalbert.engine.early_stopping import EarlyStopping
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
 from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import RowLoader, default_workers
-from detalbert.engine.meter import TrainingMeter, Utilization
+from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import Steps
 from detalbert.engine.precision import resolve_precision
@@ -49,8 +49,9 @@ def read_experiment(
     return hparams, load(context.get_data_config(), hparams)
 
 
-class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
-    """Base class of the trials: one `train_batch` is one optimizer step over packed rows.
+class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParams, AnyRow]):
+    """Base class of trials: one `train_batch` is one optimizer step over packed rows. A trial is
+    also a callback: it filters the metrics of a validation, and adds files to each checkpoint.
 
     Args:
         context: Determined's.
@@ -86,13 +87,13 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         self.max_tokens = self.prepare_gradients()
         self._prepare_optimizer(examples)
         epoch = examples / hparams.global_batch_size  # steps
-        self.meter = context.wrap_reducer(self.meter_kind(epoch), for_validation=False)
+        meter = self.meter_kind(epoch, context.device, self.dtype is not torch.float32)
+        self.meter = context.wrap_reducer(meter, for_validation=False)
         self.finite = FiniteSteps(context.device)
-        self.utilization = self._prepare_utilization()
         first = context.get_initial_batch()
         self.progress = Progress(self.steps, first, self.rank == 0, shown)
         searcher = context.get_experiment_config()["searcher"]
-        self.charts = Charts({*charted, searcher["metric"]}, self.meter, first)
+        self.charted, self.meter.step = {*charted, searcher["metric"]}, first
         self.early = EarlyStopping(searcher, hparams.early_stopping, self.rank == 0)
         self.profile = self._prepare_profile()
         # The loaders repeat, deal and skip by themselves, and rows move to the device one by one.
@@ -103,7 +104,7 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         return {
             "handover": self.handover,
             "progress": self.progress,
-            "charts": self.charts,  # after the progress, which shows more
+            "trial": self,  # after the progress, which shows more
             "early_stopping": self.early,
             "profile": self.profile,
         }
@@ -155,6 +156,28 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         """Return the last validation's answers (None if there are none) and all its scores."""
         return None, self.scores.metrics
 
+    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+        """Remove metrics that are not charted and add fractional `epochs`; raise Diverged if one is
+        not finite. The WebUI draws a chart for each reported metric, so constants and duplicates
+        are removed. Determined's own `epochs` would be whole ones.
+        """
+        step = self.meter.step
+        for name in self.charted & metrics.keys():
+            if not math.isfinite(metrics[name]):
+                raise Diverged(f"validation at step {step}: {name} is {metrics[name]}; {CURE}")
+        for name in metrics.keys() - self.charted:
+            del metrics[name]
+        metrics["epochs"] = self.meter.epochs(step)
+
+    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+        """Save the model's config, with its class, and the tokenizer in a checkpoint's folder."""
+        # Of a class of transformers, or one made of it here or by FSDP.
+        kinds = type(self.model).__mro__
+        known = next(kind for kind in kinds if kind.__module__.startswith("transformers."))
+        self.model.config.architectures = [known.__name__]
+        for part in (self.model.config, self.data.tokenizer):
+            part.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
+
     def workers(self) -> int:
         """Return the number of loader processes of this rank."""
         if self.hparams.num_workers is None:
@@ -180,8 +203,8 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
             self.gradients.zero()
             self.add_gradients(batch)
             self.meter.step = self.progress.wait.done = step = batch_idx + 1
-            if self.utilization is not None:
-                self.utilization.add(map(self.row_flops, batch))
+            if self.meter.on_a_gpu:
+                self.meter.add_flops(map(self.row_flops, batch))
             self.scaler.unscale_(self.optimizer)
             norm = self.gradients.clip(self.hparams.max_grad_norm)
             self.meter.norms.append(norm)
@@ -202,14 +225,6 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
     def backward(self, loss: Tensor) -> None:
         self.context.backward(self.scaler.scale(loss))
 
-    def _prepare_utilization(self) -> Utilization | None:
-        """Return the utilization reducer, None on a CPU; wrap it after the meter it reads."""
-        device, half = self.context.device, self.dtype is not torch.float32
-        if device.type != "cuda":
-            return None
-        used = Utilization(self.meter, device, half)
-        return self.context.wrap_reducer(used, for_validation=False)
-
     def _prepare_profile(self) -> StepProfile:
         wanted = self.hparams.profile_steps
         if wanted and WARM_UP + wanted > self.steps:
@@ -220,41 +235,3 @@ class StepTrial(pytorch.PyTorchTrial, Generic[AnyHParams, AnyRow]):
         left = self.steps - self.context.get_initial_batch()
         folder = self.context.get_tensorboard_path()
         return StepProfile(wanted * (self.rank == 0), left, folder, self.context.device)
-
-
-class Charts(pytorch.PyTorchCallback):
-    """Callback that removes validation metrics that are not charted and adds fractional `epochs`.
-
-    The WebUI draws a chart for each reported metric, so constants and duplicates are removed.
-    Determined's own `epochs` would be whole ones. `done` are the steps before this start.
-    """
-
-    def __init__(self, charted: set[str], meter: TrainingMeter, done: int) -> None:
-        self.charted, self.meter = charted, meter
-        meter.step = done
-
-    def on_validation_end(self, metrics: dict[str, Any]) -> None:
-        """Filter `metrics` before Determined reports them; raise Diverged if not finite."""
-        step = self.meter.step
-        for name in self.charted & metrics.keys():
-            if not math.isfinite(metrics[name]):
-                raise Diverged(f"validation at step {step}: {name} is {metrics[name]}; {CURE}")
-        for name in metrics.keys() - self.charted:
-            del metrics[name]
-        metrics["epochs"] = self.meter.epochs(step)
-
-
-class ModelBesideCheckpoint(pytorch.PyTorchCallback):
-    """Saves the model's config, with its class, and the tokenizer in each checkpoint."""
-
-    def __init__(self, trial: Any) -> None:
-        self.trial = trial
-
-    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        model = self.trial.model  # of a class of transformers, or one made of it here or by FSDP
-        known = (
-            kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")
-        )
-        model.config.architectures = [next(known).__name__]
-        for part in (model.config, self.trial.data.tokenizer):
-            part.save_pretrained(Path(checkpoint_dir) / PRETRAINED)

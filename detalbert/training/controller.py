@@ -18,7 +18,7 @@ from determined import pytorch
 
 from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
-from detalbert.engine.loaders import CountedLoader
+from detalbert.engine.loaders import LateLoader
 from detalbert.errors import UserError, first_line
 from detalbert.training import display, spot
 from detalbert.training.local import copy_modules
@@ -76,7 +76,7 @@ class Controller(TrialLoop):
     def validate(self) -> dict[str, Any]:
         loader: Any = self.validation_loader
         with waiting("validation", len(loader), "batches") as wait:
-            self.validation_loader = CountedLoader(loader, wait)
+            self.validation_loader = LateLoader(lambda: wait.each(loader))
             try:
                 return super().validate()
             finally:
@@ -90,7 +90,7 @@ class Controller(TrialLoop):
         self.stalls.append(time.monotonic() - began)
 
     def store(self, exiting: bool) -> None:
-        """Write a checkpoint of finite weights."""
+        """Write a checkpoint of finite weights; `exiting`: the last one of this start."""
         super().save(exiting)
 
     def load(self, folder: Path) -> None:

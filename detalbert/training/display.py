@@ -22,7 +22,6 @@ def quiet_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
     for name in ("determined", "transformers", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message=".*on_checkpoint_end.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # an error comes
 
 

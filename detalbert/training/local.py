@@ -52,20 +52,13 @@ def process_group() -> Iterator[core.DistributedContext]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.distributed.broadcast_object_list(ports)
+
+    class Context(core.DistributedContext):  # two runs must not meet on Determined's fixed ports
+        def __init__(self, **ranks: Any) -> None:
+            super().__init__(**ranks, pub_port=ports[0][0], pull_port=ports[0][1])
+
     try:
-        # As DistributedContext.from_torch_distributed, but for the ports: two runs on one
-        # machine must not meet on Determined's fixed ones.
-        yield core.DistributedContext(
-            rank=int(os.environ["RANK"]),
-            size=int(os.environ["WORLD_SIZE"]),
-            local_rank=int(os.environ["LOCAL_RANK"]),
-            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-            cross_rank=int(os.environ["GROUP_RANK"]),
-            cross_size=int(os.environ["GROUP_WORLD_SIZE"]),
-            chief_ip=os.environ["MASTER_ADDR"],
-            pub_port=ports[0][0],
-            pull_port=ports[0][1],
-        )
+        yield Context.from_torch_distributed(os.environ["MASTER_ADDR"])
     finally:
         torch.distributed.destroy_process_group()
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from determined import core
@@ -41,7 +41,9 @@ class RunMetrics(core.DummyTrainContext):
         self.start = _now()
         self.earlier = self._earlier_starts()
         self.done = 0  # steps before this start
-        self._file: BinaryIO | None = None  # TensorBoard's events
+        began = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+        self._chart = self.get_tensorboard_path() / f"events.out.tfevents.{began}"
+        self._begun = False  # whether this start has written events
 
     def _earlier_starts(self) -> list[dict[str, str]] | None:
         """Return start and end of the run's earlier starts; None if its folder lacks them."""
@@ -115,34 +117,28 @@ class RunMetrics(core.DummyTrainContext):
         with writing(self.path / "metrics.json", RESUME):
             write_json(self.path / "metrics.json", plain)
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
     def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
         """Append to TensorBoard's events. torch's SummaryWriter uses a thread, whose errors cannot
         be caught.
         """
-        folder, numbers = self.get_tensorboard_path(), (int, float, np.number)
         values = [
             Summary.Value(tag=f"{group}/{name}", simple_value=float(value))
             for name, value in metrics.items()
-            if isinstance(value, numbers)
+            if isinstance(value, (int, float, np.number))
         ]
-        with writing(folder, RESUME):
-            if self._file is None:
-                folder.mkdir(parents=True, exist_ok=True)
-                start = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
-                self._file = (folder / f"events.out.tfevents.{start}").open("ab", buffering=0)
-                self._append(file_version="brain.Event:2")
-                if self.done:  # what earlier starts wrote of later steps is not drawn
-                    log = SessionLog(status=SessionLog.START)
-                    self._append(step=self.done + 1, session_log=log)
-            self._append(step=step, summary=Summary(value=values))
-
-    def _append(self, **fields: Any) -> None:
-        event = Event(wall_time=time.time(), **fields)
-        RecordWriter(self._file).write(event.SerializeToString())
+        events: list[dict[str, Any]] = [{"step": step, "summary": Summary(value=values)}]
+        if not self._begun:
+            if self.done:  # what earlier starts wrote of later steps is not drawn
+                log = SessionLog(status=SessionLog.START)
+                events.insert(0, {"step": self.done + 1, "session_log": log})
+            events.insert(0, {"file_version": "brain.Event:2"})
+        with writing(self._chart.parent, RESUME):
+            self._chart.parent.mkdir(parents=True, exist_ok=True)
+            with self._chart.open("ab") as file:
+                for fields in events:
+                    event = Event(wall_time=time.time(), **fields)
+                    RecordWriter(file).write(event.SerializeToString())
+        self._begun = True
 
 
 def _now() -> str:

@@ -43,10 +43,8 @@ class TensorSaver:
         """Copy the current state; return a function that writes it, before the next copy. It raises
         RuntimeError if a rank's disk is full.
         """
-        tensors = {"model": parts.get_model_state_dict(model)}
-        numbers: dict[str, dict[str, torch.Tensor]] = {}
-        if optimizer.state:  # else torch would make one, and count a step
-            tensors["optimizer"], numbers = _split(model, optimizer)[1:]
+        # Of an optimizer without state torch would make one, and count a step.
+        tensors, numbers, _ = _split(model, optimizer if optimizer.state else None)
         if dist.get_rank() == 0:
             values = {n: {k: v.item() for k, v in kept.items()} for n, kept in numbers.items()}
             (path / NUMBERS).write_text(json.dumps(values))
@@ -86,9 +84,8 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
     """Load what a `TensorSaver` wrote, with any layout; without `optimizer`, only the weights.
     Raises UserError if weights are of another model, or files are damaged.
     """
-    wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
+    wanted, numbers, whole = _split(model, optimizer)
     if optimizer is not None:
-        whole, wanted["optimizer"], numbers = _split(model, optimizer)
         _fill_numbers(path / NUMBERS, numbers)
     _read(path, wanted)
     parts.set_model_state_dict(model, wanted["model"])
@@ -127,10 +124,7 @@ def _read(path: Path, wanted: dict[str, Any], **how: Any) -> None:
 
 def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> set[str]:
     """Return the files that `load_tensors` reads on this rank, by the table of `path`."""
-    table = read_table(path)
-    wanted: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
-    if optimizer is not None:
-        wanted["optimizer"] = _split(model, optimizer)[1]
+    table, (wanted, *_) = read_table(path), _split(model, optimizer)
     planner = dcp.DefaultLoadPlanner()
     with as_user_error(partial(_misfit, path)):
         planner.set_up_planner(wanted, table)
@@ -138,15 +132,18 @@ def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> s
     return {table.storage_data[item.storage_index].relative_path for item in items}
 
 
-def _split(model: nn.Module, optimizer: Optimizer) -> tuple[Any, Any, Any]:
-    """Return the optimizer's state, its tensors with a dimension, its scalars; both by name. All
-    are the optimizer's own, or new ones if it has taken no step.
+def _split(model: nn.Module, optimizer: Optimizer | None) -> tuple[dict[str, Any], Any, Any]:
+    """Return the tensors of model and optimizer that are saved in parts; the optimizer's scalars,
+    by name; its state as torch has it. All are its own, or new ones if it has taken no step.
     """
+    tensors: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
+    if optimizer is None:
+        return tensors, {}, None
     whole: Any = parts.get_optimizer_state_dict(model, optimizer)
     state = whole["state"].items()
-    tensors = {name: {k: v for k, v in kept.items() if v.ndim} for name, kept in state}
+    tensors["optimizer"] = {n: {k: v for k, v in kept.items() if v.ndim} for n, kept in state}
     numbers = {name: {k: v for k, v in kept.items() if not v.ndim} for name, kept in state}
-    return whole, tensors, numbers
+    return tensors, numbers, whole
 
 
 def _misfit(path: Path, error: BaseException) -> UserError:

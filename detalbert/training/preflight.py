@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pynvml
 import torch
 from determined.common import constants
@@ -23,7 +22,6 @@ from determined.common import constants
 from detalbert.engine.memory import Memory, Sizes, replicated
 from detalbert.engine.models import span_model_sizes
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.hub import hub_errors, looks_like_path, split_revision
 from detalbert.settings.hparams import HParams, StepHParams, parse_data_config
 
 GIB = 2**30
@@ -138,25 +136,6 @@ def gpu_memory() -> list[tuple[str, int, int]]:
             memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
             found.append((pynvml.nvmlDeviceGetUUID(gpu), memory.free, memory.total))
     return found
-
-
-def check_place(name: str, key: str, suffixes: tuple[str, ...]) -> None:
-    """Raise UserError if a file, folder or hub data set is missing; download nothing. `name` is the
-    value of the config's `key`; `suffixes`: see `looks_like_path`.
-    """
-    path = Path(name)
-    if path.exists():
-        if not os.access(path, os.R_OK):
-            raise UserError(f"{key}: {path} cannot be read; give this task's user access")
-    elif looks_like_path(name, suffixes):
-        raise UserError(
-            f"{key}: {path}: no such file in this container; mount it (bind_mounts), or "
-            f"set {key} to where it is"
-        )
-    elif not huggingface_hub.constants.HF_HUB_OFFLINE:  # else loading uses the hub's cache
-        repo, revision = split_revision(name)
-        with hub_errors(f"{key}: {name!r} is no file, and the hub does not give it"):
-            huggingface_hub.HfApi().dataset_info(repo, revision=revision, timeout=20)
 
 
 def checkpoint_folder(storage: Mapping[str, Any]) -> Path:

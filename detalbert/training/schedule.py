@@ -1,7 +1,6 @@
 """Work due after a step of a run; requests to stop it by signals, EC2, the master or a search."""
 
 import contextlib
-import dataclasses
 import logging
 import os
 import signal
@@ -18,20 +17,10 @@ from detalbert.errors import first_line
 from detalbert.processes import STOP_SIGNALS, say
 from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
-from detalbert.training.scheduler import warn_of_a_long_stop
 
 log = logging.getLogger(__name__)
+_FACTS = {"SLURM_JOB_ID": "Slurm", "SLURM_RESTART_COUNT": "restart", "SKYPILOT_TASK_ID": "SkyPilot"}
 SHORTEST = 5  # steps of a report after a start; fewer say more of the start than of the training
-
-
-@dataclasses.dataclass(frozen=True)
-class Due:
-    """Work that is due after a step."""
-
-    report: bool
-    validate: bool
-    checkpoint: bool
-    stop: bool
 
 
 class Schedule:
@@ -54,26 +43,30 @@ class Schedule:
         self, hparams: StepHParams, distributed: core.DistributedContext, done: int, stops: Any
     ) -> None:
         self.hparams, self.distributed, self.done, self.stopping = hparams, distributed, done, stops
-        self._early = threading.Event()  # a checkpoint is requested on this rank
+        self._early = False  # whether a checkpoint is requested on this rank
         self._dropped = False
         self._logged = distributed.rank != 0  # who requested the stop
 
-    def at(self, step: int) -> Due:
+    def at(self, step: int) -> set[str]:
         """Return what is due after `step`. Collective: call after every step, on every rank."""
         keys: Any = self.hparams
-        early = keys.spot_notice and step % keys.reporting_period == 0 and self._take_request()
+        early = False
+        if keys.spot_notice and step % keys.reporting_period == 0:
+            requested, self._early = self._early, False
+            early = any(self.distributed.allgather(requested))  # expensive
         # A search drops a trial a moment after a validation: so its state is requested 1, 2, 4, 8,
         # ... steps after each, and at each report.
         since = (step - 1) % keys.validation_period + 1
         if since.bit_count() == 1 or step % keys.reporting_period == 0:
             self._dropped = self._dropped or self.stopping.dropped(step)
         stop = self.stops(acknowledge=False)
-        return Due(
-            report=stop or self._regular(step, keys.reporting_period),
-            validate=step % keys.validation_period == 0,
-            checkpoint=early or self._regular(step, keys.checkpoint_period),
-            stop=stop,
-        )
+        due = {
+            "report": stop or self._regular(step, keys.reporting_period),
+            "validate": step % keys.validation_period == 0,
+            "checkpoint": early or self._regular(step, keys.checkpoint_period),
+            "stop": stop,
+        }
+        return {name for name, holds in due.items() if holds}
 
     def stops(self, acknowledge: bool = True) -> bool:
         """Return whether to stop now, and log once who requested it. Collective. `acknowledge`
@@ -83,20 +76,13 @@ class Schedule:
             return True
         requested = self.stopping.should_preempt(acknowledge)
         if requested and not self._logged:
-            log.info("asked to stop by %s; a checkpoint follows", self.stopping.by())
+            log.info("asked to stop by %s; a checkpoint follows", self.stopping.reason)
             self._logged = True
         return requested
 
     def request_checkpoint(self) -> None:
         """Request one checkpoint at the next report. Safe from any thread, on any rank."""
-        self._early.set()
-
-    def _take_request(self) -> bool:
-        """Return whether any rank got a request since the last report. Collective, so expensive."""
-        requested = self._early.is_set()
-        if requested:
-            self._early.clear()
-        return any(self.distributed.allgather(requested))
+        self._early = True
 
     def _regular(self, step: int, period: int) -> bool:
         soon = self.done and step < self.done + min(SHORTEST, period)
@@ -105,6 +91,8 @@ class Schedule:
 
 class LocalStops(core.DummyPreemptContext):
     """Requests in a local run, on any rank; replaces Determined's preemption signal."""
+
+    dropped = staticmethod(lambda step: False)  # it belongs to no search
 
     def __init__(self, distributed: core.DistributedContext) -> None:
         super().__init__(distributed)
@@ -126,14 +114,6 @@ class LocalStops(core.DummyPreemptContext):
         if flag.item():
             self.request("another rank")
         return bool(flag.item())
-
-    def by(self) -> str | None:
-        """Return who requested the stop, as far as this rank knows."""
-        return self.reason
-
-    def dropped(self, step: int) -> bool:
-        """Return False: a local run belongs to no search."""
-        return False
 
     def take_signals(self) -> None:
         """Handle SIGTERM and SIGINT as requests from now on (see `restored_signals`).
@@ -171,6 +151,31 @@ def restored_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def seconds_to_stop() -> int | None:
+    """Return after how many seconds torchrun kills the ranks that it stops; None without it."""
+    below = "TORCHELASTIC_RUN_ID" in os.environ
+    return int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30)) if below else None
+
+
+def say_scheduler() -> None:
+    """Log the job and torchrun, if there are any, and how long a stop may take."""
+    found = [f"{name} {os.environ[key]}" for key, name in _FACTS.items() if key in os.environ]
+    if seconds := seconds_to_stop():
+        found.append(f"torchrun, where a stop may take {seconds} s")
+    if found:
+        log.info("%-14s%s", "scheduler", ", ".join(found))
+
+
+def warn_of_a_long_stop() -> None:
+    """Warn, when half of the seconds that a stop may take are over, what to raise."""
+    if seconds := seconds_to_stop():
+        said = f"not stopped after {seconds // 2} s; torchrun kills its ranks after {seconds} s: "
+        said += "raise TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the scheduler's own grace period"
+        timer = threading.Timer(seconds / 2, say, [said])
+        timer.daemon = True
+        timer.start()
+
+
 class MasterStops:
     """Requests on a cluster: the master's, which receives EC2's notices from here, and a search's,
     which may drop the trial if `searched`.
@@ -179,23 +184,18 @@ class MasterStops:
     def __init__(self, context: pytorch.PyTorchTrialContext, searched: bool) -> None:
         self.distributed, self.searched = context.distributed, searched
         self.should_preempt = core_context(context).preempt.should_preempt
-        self._noticed = False  # on this machine
+        # Who requests a stop, as far as this machine knows.
+        self.reason = "the master (a pause, a job of higher priority, a machine that is taken back)"
         self._failed = False
 
     def request(self, notice: str) -> None:
         """Make the Determined master preempt this allocation: the trial saves a checkpoint and is
         requeued, at no cost in `max_restarts`. Raises an Exception as `master.call`.
         """
-        self._noticed = True
+        self.reason = "EC2, which takes this machine back"
         allocation = master.task().allocation_id
         path = f"/api/v1/allocations/{allocation}/signals/pending_preemption"
         master.call("post", path, json={"allocationId": allocation})
-
-    def by(self) -> str:
-        """Return who requested the stop, as far as this machine knows."""
-        if self._noticed:
-            return "EC2, which takes this machine back"
-        return "the master (a pause, a job of higher priority, a machine that is taken back)"
 
     def dropped(self, step: int) -> bool:
         """Return whether the search has dropped this trial, by its state: 0.38.1's master marks it

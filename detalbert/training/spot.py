@@ -40,15 +40,14 @@ log = logging.getLogger(__name__)
 class Metadata:
     """Client of the service at its own address, or at `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
 
-    Uses a token (IMDSv2), or none if it cannot get one (IMDSv1): with a metadata hop limit of 1
-    none reaches a container with its own network.
+    Reads with a new token (IMDSv2), or without (IMDSv1) if it gets none: with a metadata hop limit
+    of 1 none reaches a container with its own network.
     """
 
     def __init__(self) -> None:
         endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
         self.address = endpoint.rstrip("/")
-        self.way: str | None = None  # how the last answer came, None before the first
-        self._token: str | None = None
+        self.way = ""  # how the last answer came
         # The service is never behind the proxy of the environment.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -56,31 +55,22 @@ class Metadata:
         """Return the text at `path` (below meta-data/), or None if there is none (status 404).
         Raises OSError, a PermissionError if no token arrives, or http.client.HTTPException.
         """
-        if self.way is None:
-            self._token = self._take_token()
+        token = None
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            token = self._request("PUT", "api/token", {f"{TOKEN}-ttl-seconds": "60"})
+        self.way = WITH_TOKEN if token else WITHOUT_TOKEN
         try:
-            text: str | None = self._request("GET", f"meta-data/{path}", {TOKEN: self._token})
+            return self._request("GET", f"meta-data/{path}", {TOKEN: token} if token else {})
         except urllib.error.HTTPError as error:
-            if error.code == 401 and self.way is not None:
-                self.way = None  # the token ran out, or tokens are wanted from now on
-                return self.read(path)
-            if error.code == 401 and self._token is None:
+            if error.code == 401 and not token:
                 raise PermissionError(WANTED) from None
             if error.code != 404:
                 raise
-            text = None
-        self.way = WITH_TOKEN if self._token else WITHOUT_TOKEN
-        return text
+            return None
 
-    def _take_token(self) -> str | None:
-        """Return a token for six hours, or None if the service sends none to this process."""
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return self._request("PUT", "api/token", {f"{TOKEN}-ttl-seconds": "21600"})
-        return None
-
-    def _request(self, method: str, path: str, headers: dict[str, str | None]) -> str:
-        url, given = f"{self.address}/latest/{path}", {k: v for k, v in headers.items() if v}
-        request = urllib.request.Request(url, method=method, headers=given)
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
+        url = f"{self.address}/latest/{path}"
+        request = urllib.request.Request(url, method=method, headers=headers)
         with self._open(request, timeout=TIMEOUT) as response:
             return response.read(4096).decode("utf-8", "replace").strip()
 
@@ -133,32 +123,25 @@ class SpotWatcher(threading.Thread):
     def _read(self, path: str) -> str | None:
         text = self._metadata.read(path)
         self._answered = True
-        self._say_once(logging.INFO, "way", f"spot notices: read {self._metadata.way}")
+        self._say_once(logging.INFO, "way", f"read {self._metadata.way}")
         return None if text is None else " ".join([path, *text.split()])  # one line, for the log
 
     def _say_failure(self, error: Exception, failures: int, notice: str | None) -> None:
-        if notice is not None:
-            text = f"spot notices: not passed on ({_reason(error)}); asking again"
-            self._say_once(logging.WARNING, f"told {_kind(error)}", text)
-        elif self._answered:
-            text = f"spot notices: no answer now ({_reason(error)}); asking again"
-            self._say_once(logging.WARNING, f"read {_kind(error)}", text)
+        if notice is not None or self._answered:
+            what = "no answer now" if notice is None else "not passed on"
+            text = f"{what} ({_reason(error)}); asking again"
+            self._say_once(logging.WARNING, f"{what} {type(error)}", text)
         elif failures >= TRIES and isinstance(error, PermissionError):
-            self._say_once(logging.WARNING, "token", f"spot notices: not read: {error}. {REMEDY}")
+            self._say_once(logging.WARNING, "token", f"not read: {error}. {REMEDY}")
         elif failures >= TRIES:
             text = f"no instance metadata at {self._metadata.address} ({_reason(error)})"
-            text = f"spot notices: not read: {text}, so probably not on EC2. There: {REMEDY}"
+            text = f"not read: {text}, so probably not on EC2. There: {REMEDY}"
             self._say_once(logging.INFO, "none", text)
 
     def _say_once(self, level: int, what: str, text: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            log.log(level, "%s", text)
-
-
-def _kind(error: Exception) -> str:
-    status = getattr(error, "status_code", getattr(error, "code", ""))
-    return f"{type(error).__name__} {status}"
+            log.log(level, "spot notices: %s", text)
 
 
 def _reason(error: Exception) -> str:

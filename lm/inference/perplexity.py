@@ -32,10 +32,6 @@ def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
         return
     for name, value in scores.items():
         print(f"{name:24}{f'{value:,}' if isinstance(value, int) else f'{value:.6g}'}")
-    limit = source.hparams.max_validation_windows
-    if limit and limit < scores["windows"]:
-        said = f"{limit:,} windows: max_validation_windows"
-        print(f"(a validation of the run takes {said})")
 
 
 def perplexity(source: SavedLm, text: str) -> dict[str, float]:

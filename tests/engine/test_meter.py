@@ -9,7 +9,7 @@ import torch
 
 from detalbert.engine import meter as meter_module
 from detalbert.engine.flops import causal_flops, flops_of_row, row_lengths, training_flops
-from detalbert.engine.meter import TrainingMeter, Utilization
+from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.trial import StepTrial
 from detalbert.training.metrics import RunMetrics
 from lm.trial import LmTrial
@@ -18,25 +18,32 @@ from tests.engine.trials import config_file
 from tests.fakes.runs import run
 
 
+def sums_of(meter: TrainingMeter) -> tuple[float, ...]:
+    found = meter.per_slot_reduce()
+    return tuple(found[key] for key in ("loss", "counted", "windows", "tokens", "seconds"))
+
+
 def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(meter_module.time, "monotonic", lambda: now[0])
-    meter = TrainingMeter(epoch=12.5)
+    meter = TrainingMeter(12.5, torch.device("cpu"), half=False)
     meter.step = 5
     for _ in range(2):  # the second time nothing is left of the first
         meter.reset()
-        assert meter.per_slot_reduce() == (0.0, 0, 0, 0, 0.0)
+        assert sums_of(meter) == (0.0, 0, 0, 0, 0.0)
         losses = torch.tensor([1.0, 2.5], requires_grad=True)
         meter.update({"input_ids": torch.zeros(30)}, losses)
         meter.update({"input_ids": torch.zeros(12)}, losses[:1])
         now[0] += 4.0
         assert not any(loss.requires_grad for loss in meter.losses)
-        assert meter.per_slot_reduce() == (4.5, 3, 3, 42, 4.0)
-    both = meter.cross_slot_reduce([(4.5, 3, 3, 42, 4.0), (1.5, 1, 1, 8, 2.0)])
+        assert sums_of(meter) == (4.5, 3, 3, 42, 4.0)
+    other = {"loss": 1.5, "counted": 1, "windows": 1, "tokens": 8, "seconds": 2.0}
+    one = meter.per_slot_reduce()
+    both = meter.cross_slot_reduce([one, one | other])
     assert both == {"loss": 1.5, "examples_per_second": 1.0, "epochs": 0.4}
     assert meter.throughput == {"windows": 4, "tokens": 50, "seconds": 4.0}
     meter.update({"input_ids": torch.zeros(7)}, torch.tensor([1.0, torch.inf]))
-    assert meter.per_slot_reduce() == (4.5, 3, 5, 49, 4.0)
+    assert sums_of(meter) == (4.5, 3, 5, 49, 4.0)
     meter.norms = [torch.tensor(norm) for norm in (1.0, torch.nan, 3.0)]
     assert meter.gradient_norms() == {"grad_norm": 2.0, "skipped_steps": 1}
 
@@ -54,32 +61,36 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def metered(seconds: float) -> TrainingMeter:
-    meter = TrainingMeter(1.0)
-    meter.throughput = {"windows": 1, "tokens": 1, "seconds": seconds}
-    return meter
+def test_mfu_is_of_all_slots_and_memory_of_the_fullest(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter_module.time, "monotonic", lambda: 0.0)
 
+    def reported(used: TrainingMeter, *others: dict[str, float]) -> dict[str, float]:
+        one = used.per_slot_reduce() | {"seconds": 2.0}
+        found = used.cross_slot_reduce([one, *(one | other for other in others)])
+        return {name: found[name] for name in ("mfu", "memory_gib") if name in found}
 
-def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: Any) -> None:
-    used = Utilization(metered(2.0), GPU, half=True)
-    used.add([9e12])  # before the first report began
+    used = TrainingMeter(1.0, GPU, half=True)
     used.reset()
-    used.add([3e12, 4e12])
-    used.add([5e12])
+    used.add_flops([9e12])  # before the report
+    used.reset()
+    used.add_flops([3e12, 4e12])
+    used.add_flops([5e12])
     cuda.most = 3 * 2**30
-    assert used.per_slot_reduce() == (12e12, 989e12, 3 * 2**30)
-    found = used.cross_slot_reduce([(12e12, 989e12, 3 * 2**30), (8e12, 989e12, 5 * 2**29)])
+    assert (used.flops, used.peak) == (12e12, 989e12)
+    found = reported(used, {"flops": 8e12, "memory": 5 * 2**29})
     assert found == {"mfu": pytest.approx(20 / 2 / 989 / 2), "memory_gib": 3.0}
     used.reset()
-    assert used.per_slot_reduce()[0] == cuda.most == 0
-    assert Utilization(metered(1.0), GPU, half=False).peak == 67e12
-    used.add([1e12, None])  # no MFU where a model or a GPU is not known
-    both = [used.per_slot_reduce(), (1e12, 989e12, 2**29)]
-    assert used.cross_slot_reduce(both) == {"memory_gib": 0.5}
+    assert used.flops == cuda.most == 0
+    assert TrainingMeter(1.0, GPU, half=False).peak == 67e12
+    used.add_flops([1e12, None])  # no MFU where a model or a GPU is not known
+    assert reported(used, {"flops": 1e12, "memory": 2**29}) == {"memory_gib": 0.5}
     cuda.name = "a newer one"
-    used = Utilization(metered(2.0), GPU, half=True)
-    used.add([1e12])
-    assert used.cross_slot_reduce([used.per_slot_reduce()]) == {"memory_gib": 0.0}
+    used = TrainingMeter(1.0, GPU, half=True)
+    used.reset()
+    used.add_flops([1e12])
+    assert reported(used) == {"memory_gib": 0.0}
 
 
 WORKLOADS: dict[str, tuple[Any, Any]] = {
@@ -98,10 +109,6 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
     counted: list[float] = []
     reports: list[tuple[dict[str, Any], float]] = []
 
-    def prepare(self: StepTrial) -> Utilization:
-        used = Utilization(self.meter, self.context.device, half=False)
-        return self.context.wrap_reducer(used, for_validation=False)
-
     step, report = StepTrial.train_batch, RunMetrics.report_training_metrics
 
     def count(self: StepTrial, batch: list[Any], **numbers: int) -> dict[str, Any]:
@@ -113,7 +120,7 @@ def test_training_reports_of_every_workload_have_both_on_a_gpu(
         counted.clear()
         report(self, metrics=metrics, **more)
 
-    monkeypatch.setattr(StepTrial, "_prepare_utilization", prepare)
+    monkeypatch.setattr(TrainingMeter, "on_a_gpu", True)
     monkeypatch.setattr(StepTrial, "train_batch", count)
     monkeypatch.setattr(RunMetrics, "report_training_metrics", keep)
     assert run(path, tmp_path / "out", *settings(max_steps=6)) == 0

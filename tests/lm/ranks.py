@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from lm.gradients import accumulate, add_up, clip
+from lm.gradients import ShardedGradients, accumulate, add_up
 from lm.initial import draw, record_rules
 from lm.layout import Layout, make_mesh
 from lm.model import build_causal_model, empty_model
@@ -128,7 +128,7 @@ def _train(layout: Layout, mesh: Any, case: Case) -> Trained:
         share = windows(step, case.batch)[mine :: layout.data_ranks]
         return add_up(accumulate(model, rows_of(share, case.per_row), layout), layout)
 
-    return _steps(model, case, gradients, clip)
+    return _steps(model, case, gradients, lambda _, norm: ShardedGradients(model).clip(norm))
 
 
 def library_model(case: Case) -> PreTrainedModel:

@@ -50,8 +50,8 @@ def test_families_that_read_packed_rows_rightly_are_taken(family):
 
 @pytest.mark.parametrize("family", [*SHAPES, "opt"])
 def test_a_planted_leak_is_found(family, monkeypatch):
-    bounds = packed.Bounds
-    monkeypatch.setattr(packed, "Bounds", lambda _, n, __: bounds(torch.IntTensor([0, n]), n, n))
+    bounds = packed.RowBounds
+    monkeypatch.setattr(packed, "RowBounds", lambda _, n, __: bounds(torch.IntTensor([0, n]), n, n))
     with pytest.raises(UserError, match=f"{family} reads packed rows wrongly.*off by [01]"):
         check_family(config_of(family))
 

@@ -66,7 +66,6 @@ def asked(monkeypatch) -> dict[str, Any]:
         ({"activation_checkpointing": 1.0}, "activation_checkpointing: 1.0 must be .* less than 1"),
         ({"activation_checkpointing": "half"}, "expected a number or none or full, got 'half'"),
         ({"max_seq_length": 64, "max_tokens_per_forward": 64}, "embeddings 32 is less"),
-        ({"data": {"documents": "/no/text"}}, "data.documents: /no/text: no such file in this"),
         ({"data": {"vocab_size": None, "tokenizer": "/no"}}, "data.tokenizer: '/no' does not load"),
         ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "has no eos_token"),
         ({"model": "tests", "model_config": None}, "model: 'tests' has no weights"),
@@ -77,23 +76,6 @@ def test_a_mistake_ends_there(changes, said, asked):
     with pytest.raises(UserError, match=said) as error:
         check(**changes)
     assert "\n" not in str(error.value)
-
-
-def test_a_data_set_of_the_hub_is_asked_for(monkeypatch, asked):
-    names = []
-
-    def found(_: Any, name: str, revision: str | None, timeout: float) -> None:
-        names.append((name, revision))
-        if name == "wrong/text":
-            raise ValueError("no such data set")
-
-    monkeypatch.setattr(shared.huggingface_hub.HfApi, "dataset_info", found)
-    check(data={"documents": "some/text"})  # offline: it may be in the hub's cache
-    monkeypatch.setattr(shared.huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    check(data={"documents": "some/text@v1:en", "validation_documents": "other/text"})
-    assert names == [("some/text", "v1"), ("other/text", None)]
-    with pytest.raises(UserError, match="documents: .wrong/text. is no file.*no such data set"):
-        check(data={"documents": "wrong/text"})
 
 
 KEYS = {**TINY_LM["hyperparameters"]["model_config"], "vocab_size": 320}

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 from determined import core
 
-from detalbert.training import scheduler
+from detalbert.training import schedule
 from detalbert.training.checkpoints import find_fault
 from detalbert.training.schedule import LocalStops
 from tests.conftest import Train, launcher
@@ -142,13 +142,13 @@ def test_a_long_stop_says_what_to_raise(
 ) -> None:
     """At half of the time; torchrun alone has a limit."""
     timer = Mock()
-    monkeypatch.setattr(scheduler.threading, "Timer", timer)
+    monkeypatch.setattr(schedule.threading, "Timer", timer)
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     if below:
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert scheduler.seconds_to_stop() == seconds
-    scheduler.warn_of_a_long_stop()
+    assert schedule.seconds_to_stop() == seconds
+    schedule.warn_of_a_long_stop()
     assert timer.call_count == below
     if below:
         after, _, (said,) = timer.call_args.args
