@@ -42,9 +42,9 @@ class PretrainExamples:
     def make(self, epoch: int, number: int) -> dict[str, Any]:
         """Return one example of T tokens, M of them masked.
 
-        It has input_ids, token_type_ids, int64 [T]; masked, positions, and mlm_labels, their ids,
-        int64 [M]; sop_label, 0 as in the text, 1 swapped; start and end, the span's tokens. Labels
-        may be NO_LABEL. If a span is to be selected, nothing is masked.
+        It has these columns of a `PretrainRow`: input_ids, token_type_ids, [T]; masked, mlm_labels,
+        [M]; sop_labels, start_positions and end_positions, a number each, which may be NO_LABEL. If
+        a span is to be selected, nothing is masked.
         """
         hparams = self.hparams
         rng = np.random.default_rng([hparams.known_seed, epoch, number])
@@ -53,8 +53,9 @@ class PretrainExamples:
             cloze = make_cloze(tokens, sentences, self.vocabulary, rng)
             if cloze is not None:
                 before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # -1 + 1 is [CLS]
-                place = {"start": cloze.first + before, "end": cloze.last + before}
-                return self._lay_out([cloze.query, cloze.passage], **place)
+                first, last = cloze.first + before, cloze.last + before
+                segments = [cloze.query, cloze.passage]
+                return self._lay_out(segments, start_positions=first, end_positions=last)
         return self._hide(tokens, sentences, rng)
 
     def _hide(
@@ -76,7 +77,7 @@ class PretrainExamples:
             [text[:first], text[first:]][: len(segments)],
             masked=chosen + 1 + (chosen >= first),
             mlm_labels=labels,
-            sop_label=label,
+            sop_labels=label,
         )
 
     def _lay_out(self, segments: list[np.ndarray], **targets: Any) -> dict[str, Any]:
@@ -87,8 +88,8 @@ class PretrainExamples:
         ids = np.concatenate(parts)  # [T]
         types = np.zeros(len(ids), np.int64)
         types[len(segments[0]) + 2 :] = 1
-        nothing = {"masked": np.zeros(0, np.int64), "mlm_labels": np.zeros(0, np.int64)}
-        no_labels = dict.fromkeys(("sop_label", "start", "end"), NO_LABEL)
+        nothing = dict.fromkeys(("masked", "mlm_labels"), np.zeros(0, np.int64))
+        no_labels = dict.fromkeys(("sop_labels", "start_positions", "end_positions"), NO_LABEL)
         return {"input_ids": ids, "token_type_ids": types, **nothing, **no_labels, **targets}
 
     def pack(self, tickets: np.ndarray) -> dict[str, np.ndarray]:
@@ -96,23 +97,14 @@ class PretrainExamples:
         made = [self.make(epoch, number) for epoch, number in tickets.tolist()]
         lengths = [len(one["input_ids"]) for one in made]
         bounds = np.cumsum([0, *lengths])  # [n + 1]: each example's first token, and T
-        masked = [one["masked"] + at for one, at in zip(made, bounds, strict=False)]
+        for one, begin in zip(made, bounds, strict=False):
+            one["masked"] = one["masked"] + begin
         return {
-            "input_ids": _join([one["input_ids"] for one in made]),
-            "token_type_ids": _join([one["token_type_ids"] for one in made]),
-            "position_ids": _join([np.arange(length) for length in lengths]),
+            **{name: np.hstack([one[name] for one in made]).astype(np.int64) for name in made[0]},
+            "position_ids": np.concatenate([np.arange(length) for length in lengths]),
             "cu_seqlens": bounds.astype(np.int32),
-            "masked": _join(masked),
-            "mlm_labels": _join([one["mlm_labels"] for one in made]),
-            "sop_labels": np.array([one["sop_label"] for one in made], np.int64),
-            "start_positions": np.array([one["start"] for one in made], np.int64),
-            "end_positions": np.array([one["end"] for one in made], np.int64),
             "windows": np.ascontiguousarray(tickets[:, 1]),
         }
-
-
-def _join(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *arrays])
 
 
 class ExampleOrder(TrainOrder):

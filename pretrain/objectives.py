@@ -4,7 +4,7 @@ The losses are those of transformers' AlbertForPreTraining and AlbertForQuestion
 same examples, padded. But logits are computed for masked tokens only, [M, V] and not [T, V].
 """
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from detalbert.engine.evaluation import row_losses, window_grid
 from detalbert.engine.rows import Row
 from pretrain.examples import NO_LABEL, PretrainRow
 
+LABELS: Final = ("mlm_labels", "sop_labels", "start_positions")  # of tokens, pairs, spans
 _MASKED_EVERY = 7  # every 7th token of a dummy row is masked, about 15 %
 
 
@@ -44,40 +45,31 @@ def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[T
     return (*logits, model.qa_outputs(hidden)[:tokens]) if hasattr(model, "qa_outputs") else logits
 
 
-def token_losses(logits: Tensor, row: PretrainRow) -> Tensor:
-    """Return the cross-entropy of each masked token in nats, fp32 [M]."""
-    return F.cross_entropy(logits.float(), row["mlm_labels"], reduction="none")
+def label_losses(row: PretrainRow, mlm: Tensor, sop: Tensor, *spans: Tensor) -> list[Tensor]:
+    """Return the cross-entropy in nats, fp32, of each masked token [M] and of each window's order
+    [n], and, if the model has a span head, the mean of start and end [n]; 0 without a label.
+    """
+    both = (mlm, row["mlm_labels"]), (sop, row["sop_labels"])
+    losses = [F.cross_entropy(logits.float(), of, reduction="none") for logits, of in both]
+    return [*losses, *(row_losses(row, logits[:, 0], logits[:, 1]) for logits in spans)]
 
 
-def order_losses(logits: Tensor, row: PretrainRow) -> Tensor:
-    """Return cross-entropy of each window's order in nats, fp32 [n]; 0 for one without a pair."""
-    labels = row["sop_labels"]
-    return F.cross_entropy(logits.float(), labels, ignore_index=NO_LABEL, reduction="none")
+def count_labels(row: PretrainRow) -> Tensor:
+    """Return the numbers of masked tokens, pairs and spans of a row, on its device, int64 [3]."""
+    return torch.stack([(row[name] != NO_LABEL).sum() for name in LABELS])
 
 
-def span_losses(logits: Tensor, row: PretrainRow) -> Tensor:
-    """Return mean cross-entropy of start and end per window in nats, fp32 [n]; 0 without a span."""
-    return row_losses(row, logits[:, 0], logits[:, 1])
-
-
-def score_row(row: PretrainRow, mlm: Tensor, sop: Tensor, *spans: Tensor) -> dict[str, Tensor]:
-    """Return sums over a row, scalars on its device: losses (float64), hits and counts (int64)."""
-    pairs = row["sop_labels"] != NO_LABEL
-    sums = {
-        "mlm_loss": token_losses(mlm, row).double().sum(),
-        "mlm_hits": (mlm.argmax(-1) == row["mlm_labels"]).sum(),
-        "tokens": torch.full((), len(row["mlm_labels"]), device=mlm.device),
-        "sop_loss": order_losses(sop, row).double().sum(),
-        "sop_hits": ((sop.argmax(-1) == row["sop_labels"]) & pairs).sum(),
-        "pairs": pairs.sum(),
-    }
+def score_row(row: PretrainRow, mlm: Tensor, sop: Tensor, *spans: Tensor) -> Tensor:
+    """Return loss, correct predictions and number of labels of each objective, summed over a row,
+    float64 [objectives, 3].
+    """
+    hits = [mlm.argmax(-1) == row["mlm_labels"], sop.argmax(-1) == row["sop_labels"]]
     for logits in spans:
         starts, ends = (  # [n] each
             window_grid(logits[:, i], row["cu_seqlens"], row["max_length"]).argmax(-1)
             for i in range(2)
         )
-        right = (starts == row["start_positions"]) & (ends == row["end_positions"])
-        sums["span_loss"] = span_losses(logits, row).double().sum()
-        sums["span_hits"] = right.sum()
-        sums["spans"] = (row["start_positions"] != NO_LABEL).sum()
-    return sums
+        hits.append((starts == row["start_positions"]) & (ends == row["end_positions"]))
+    losses = label_losses(row, mlm, sop, *spans)
+    sums = [torch.stack([values.double().sum() for values in both]) for both in (losses, hits)]
+    return torch.stack([*sums, count_labels(row)[: len(losses)].double()], dim=1)

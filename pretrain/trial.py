@@ -8,7 +8,7 @@ they were distributed to ranks and micro-batches.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from detalbert.training import preflight
 from detalbert.training.workload import Workload
 from pretrain import objectives
 from pretrain.data import PretrainText
-from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
+from pretrain.examples import ExampleOrder, ExampleRows, PretrainRow
 from pretrain.hparams import PARSERS, PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
 
@@ -40,7 +40,6 @@ METRICS = tuple(
 )
 CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
 BY_SOURCE = ("loss", "mlm_accuracy")  # of each of several sources, too
-LABELS: Final = ("mlm_labels", "sop_labels", "start_positions")  # of tokens, pairs, spans
 SHOWN = ("loss", "mlm_accuracy", "sop_accuracy", "span_accuracy", "mlm_baseline")
 
 
@@ -90,9 +89,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
 
     def _weights(self, batch: list[PretrainRow]) -> torch.Tensor:
         """Return the weight of a masked token, a pair and a span in the rank's loss, [3]."""
-        labels = [[row[name] for row in batch] for name in LABELS]
-        known = [sum(int((of != NO_LABEL).sum()) for of in rows) for rows in labels]
-        counts = torch.tensor(known, dtype=torch.float32)
+        counts = torch.stack([objectives.count_labels(row) for row in batch]).sum(0).float()
         # Made on the device it would wait for the step before.
         counts = counts.to(self.context.device, non_blocking=True)
         if self.slots > 1:
@@ -102,20 +99,12 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         return self.slots / counts.clamp(min=1)
 
     def _loss(self, row: PretrainRow, weights: torch.Tensor) -> torch.Tensor:
-        mlm, sop, *spans = self.forward(row)
-        parts: list[tuple[torch.Tensor, Any]] = [
-            (objectives.token_losses(mlm, row), max(1, len(row["mlm_labels"]))),
-            (objectives.order_losses(sop, row), (row["sop_labels"] != NO_LABEL).sum().clamp(min=1)),
-        ]
-        for logits in spans:
-            asked = (row["start_positions"] != NO_LABEL).sum().clamp(min=1)
-            parts.append((objectives.span_losses(logits, row), asked))
+        losses = objectives.label_losses(row, *self.forward(row))
+        counts = objectives.count_labels(row).clamp(min=1)
         # The meter divides by windows: each is given an even share of the row's.
-        share: Any = sum(losses.detach().sum() / count for losses, count in parts)
+        share: Any = sum(of.detach().sum() / n for of, n in zip(losses, counts, strict=False))
         self.meter.update(row, share.expand(len(row["sop_labels"])))
-        return sum(
-            losses.sum() * weight for (losses, _), weight in zip(parts, weights, strict=False)
-        )
+        return sum(of.sum() * weight for of, weight in zip(losses, weights, strict=False))
 
     def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this rank's rows; the metrics come from the reducer, once for all ranks."""
@@ -134,17 +123,16 @@ class ScoreReducer(pytorch.MetricReducer):
         self.metrics: dict[str, float] = {}  # of the last validation
 
     def reset(self) -> None:
-        self.rows: list[tuple[int, dict[str, torch.Tensor]]] = []
+        self.rows: list[tuple[int, torch.Tensor]] = []
         self.labels = np.zeros(self.vocabulary, np.int64)
 
-    def update(self, row: PretrainRow, sums: dict[str, torch.Tensor]) -> None:
+    def update(self, row: PretrainRow, sums: torch.Tensor) -> None:
         """Add a row (on the CPU) and its `sums`, of objectives.score_row."""
         self.rows.append((int(row["windows"][0]), sums))
         self.labels += np.bincount(row["mlm_labels"].numpy(), minlength=self.vocabulary)
 
     def per_slot_reduce(self) -> Any:
-        plain = [(first, {k: v.item() for k, v in sums.items()}) for first, sums in self.rows]
-        return plain, self.labels
+        return [(first, sums.cpu().numpy()) for first, sums in self.rows], self.labels
 
     def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
         # In the order of the examples, so that the sums are rounded alike at every slot count.
@@ -160,23 +148,18 @@ class ScoreReducer(pytorch.MetricReducer):
         return dict(metrics)  # what is reported is less
 
 
-def _scores(rows: list[dict[str, Any]], labels: np.ndarray) -> dict[str, float]:
-    """Return the metrics of some rows; `labels` are the counts of all hidden tokens, int64 [V]."""
-    total = {name: sum(row[name] for row in rows) for name in rows[0]}
-    tokens = max(total["tokens"], 1)
-    metrics = {
-        "mlm_loss": total["mlm_loss"] / tokens,
-        "mlm_accuracy": 100.0 * total["mlm_hits"] / tokens,
-        # What the best single guess for every hidden token would get.
-        "mlm_baseline": 100.0 * float(labels.max()) / tokens,
-    }
-    metrics["loss"] = metrics["mlm_loss"]
-    for name, count in (("sop", total["pairs"]), ("span", total.get("spans"))):
-        if count:
-            metrics[f"{name}_loss"] = total[f"{name}_loss"] / count
-            metrics[f"{name}_accuracy"] = 100.0 * total[f"{name}_hits"] / count
+def _scores(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
+    """Return the metrics of some rows, by their sums of objectives.score_row; `labels` are the
+    counts of all hidden tokens, int64 [V].
+    """
+    metrics, sums = {"loss": 0.0}, sum(rows).tolist()
+    for name, (loss, hits, count) in zip(("mlm", "sop", "span"), sums, strict=False):
+        if count or name == "mlm":
+            metrics[f"{name}_loss"] = loss / max(count, 1)
+            metrics[f"{name}_accuracy"] = 100.0 * hits / max(count, 1)
             metrics["loss"] += metrics[f"{name}_loss"]
-    return metrics
+    # What the best single guess for every hidden token would get.
+    return {**metrics, "mlm_baseline": 100.0 * float(labels.max()) / max(sums[0][2], 1)}
 
 
 def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:

@@ -31,10 +31,10 @@ def test_examples_keep_to_their_document(tmp_path: Path) -> None:
         letters = tokenizer.decode(tokens).replace("the", "").replace("was", "")
         assert len(set(filter(str.isalpha, letters))) == 1  # of one document
         parts = [text[types == 0], text[types == 1]]
-        order = parts[::-1] if made["sop_label"] == 1 else parts
+        order = parts[::-1] if made["sop_labels"] == 1 else parts
         assert np.array_equal(np.concatenate(order), tokens)  # all of it, in order
-        assert made["sop_label"] == NO_LABEL or all(map(len, parts))
-        swapped[made["sop_label"]] += 1
+        assert made["sop_labels"] == NO_LABEL or all(map(len, parts))
+        swapped[made["sop_labels"]] += 1
         rate.append((len(made["masked"]), len(tokens)))
     assert 0.4 < swapped[1] / (swapped[0] + swapped[1]) < 0.6
     hidden, total = np.sum(rate, axis=0)
@@ -50,11 +50,11 @@ def test_examples_are_a_function_of_seed_epoch_and_number(kind: Any, tmp_path: P
         for examples, epoch in ((one, 3), (again, 3), (one, 4), (other, 3))
     ]
     assert ids[0] == ids[1] and ids[0] != ids[2] and ids[0] != ids[3]
-    selects = [one.make(3, number)["start"] != NO_LABEL for number in range(12)]
+    selects = [one.make(3, number)["start_positions"] != NO_LABEL for number in range(12)]
     assert any(selects) == bool(kind)
     examples = make_examples(tmp_path, sentence_order=False)  # one segment
     made = examples.make(0, 0)
-    assert made["sop_label"] == NO_LABEL and not made["token_type_ids"].any()
+    assert made["sop_labels"] == NO_LABEL and not made["token_type_ids"].any()
     assert len(made["input_ids"]) == len(examples.corpus.example(0)[0]) + 2
 
 

@@ -145,21 +145,21 @@ def test_exercises_hide_nothing_and_point_at_their_answer(tmp_path: Path) -> Non
         for epoch in range(4):
             made = examples.make(epoch, number)
             assert len(made["input_ids"]) <= examples.lengths[number]
-            if made["start"] == NO_LABEL:
-                assert made["end"] == NO_LABEL and len(made["masked"])
+            if made["start_positions"] == NO_LABEL:
+                assert made["end_positions"] == NO_LABEL and len(made["masked"])
                 kinds[0] += 1
                 continue
-            assert not len(made["masked"]) and made["sop_label"] == NO_LABEL
+            assert not len(made["masked"]) and made["sop_labels"] == NO_LABEL
             ids, types = made["input_ids"], made["token_type_ids"]
             query = int(np.flatnonzero(ids == special.sep)[0]) + 1
             assert ids[0] == special.cls and ids[-1] == special.sep
             assert not types[:query].any() and types[query:].all()
-            if made["start"] == 0:
-                assert made["end"] == 0
+            if made["start_positions"] == 0:
+                assert made["end_positions"] == 0
                 kinds[1] += 1
             else:
-                assert query <= made["start"] <= made["end"] < len(ids) - 1
-                answer = ids[made["start"] : made["end"] + 1]
+                assert query <= made["start_positions"] <= made["end_positions"] < len(ids) - 1
+                answer = ids[made["start_positions"] : made["end_positions"] + 1]
                 assert special.lettered[answer].any()
                 kinds[2] += 1
     total = sum(kinds)

@@ -17,7 +17,7 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import NO_LABEL, PretrainExamples
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.matching import start_matching
-from pretrain.objectives import order_losses, score_row, span_losses, token_losses
+from pretrain.objectives import label_losses, score_row
 from pretrain.trial import ScoreReducer, build_albert
 from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
 
@@ -62,20 +62,20 @@ def test_the_loss_is_the_librarys(multiple: int, run: Any, examples: Any, monkey
     assert mlm.shape == (len(row["masked"]), run.model.config.vocab_size) and sop.shape == (12, 2)
     pairs = int((row["sop_labels"] >= 0).sum())
     assert pairs > 0
-    loss = token_losses(mlm, row).mean() + order_losses(sop, row).sum() / pairs
+    tokens, order_losses, losses = label_losses(row, mlm, sop, spans)
+    loss = tokens.mean() + order_losses.sum() / pairs
     labels = pad_sequence(list(map(token_labels, made)), batch_first=True, padding_value=-100)
-    order = torch.tensor([one["sop_label"] for one in made])
+    order = torch.tensor([one["sop_labels"] for one in made])
     given = {"labels": labels, "sentence_order_label": order}
     wanted = library_loss(run, AlbertForPreTraining, made, **given)
     torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)
 
     asked = row["start_positions"] != NO_LABEL
     assert 2 < asked.sum() < 12 and spans.shape == (len(row["input_ids"]), 2)
-    losses = span_losses(spans, row)
     assert not losses[~asked].any()
     for number in np.flatnonzero(asked).tolist():
         one = made[number]
-        ends = {f"{end}_positions": torch.tensor([one[end]]) for end in ("start", "end")}
+        ends = {f"{end}_positions": torch.tensor([one[f"{end}_positions"]]) for end in ("start", "end")}
         wanted = library_loss(run, AlbertForQuestionAnswering, [one], **ends)
         torch.testing.assert_close(losses[number], wanted, rtol=0, atol=1e-5)
 
@@ -85,8 +85,8 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
     with torch.no_grad():
         mlm, sop, spans = run(row)
     sums = score_row(row, mlm, sop, spans)
-    assert float(sums["mlm_loss"]) == pytest.approx(float(token_losses(mlm, row).sum()), rel=1e-5)
-    assert int(sums["tokens"]) == len(row["mlm_labels"])
+    losses = [float(of.sum()) for of in label_losses(row, mlm, sop, spans)]
+    assert sums[:, 0].tolist() == pytest.approx(losses, rel=1e-5)
     asked = row["start_positions"] != NO_LABEL
     first, last = (row["cu_seqlens"][:-1] + row[f"{end}_positions"] for end in ("start", "end"))
     perfect = torch.zeros(len(row["input_ids"]), 2)
@@ -94,8 +94,9 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
     right = one_hot(row["mlm_labels"], mlm.shape[1]).float()
     order = one_hot(row["sop_labels"].clamp(min=0), 2).float()
     sums = score_row(row, right, order, perfect)
-    assert sums["mlm_hits"] == sums["tokens"] and sums["sop_hits"] == sums["pairs"] > 0
-    assert sums["span_hits"] == sums["spans"] == asked.sum() > 2 and sums["span_loss"] < 1e-3
+    counts = [len(row["mlm_labels"]), int((row["sop_labels"] >= 0).sum()), int(asked.sum())]
+    assert sums[:, 1].tolist() == sums[:, 2].tolist() == counts and min(counts) > 0
+    assert counts[2] > 2 and sums[2, 0] < 1e-3
     two: Any = SimpleNamespace(names=["a", "none"], source_of=lambda number: 0)
     reducer = ScoreReducer(mlm.shape[1], two)
     reducer.reset()
@@ -104,7 +105,7 @@ def test_scores_count_what_the_losses_sum(run: Forward, examples: Any) -> None:
     assert {found[f"{part}_accuracy"] for part in ("mlm", "sop", "span")} == {100.0}
     assert found["mlm_accuracy_a"] == 100.0 and "mlm_accuracy_none" not in found
     perfect[last[asked][0], 1] = -20.0  # both ends must be right
-    assert score_row(row, right, order, perfect)["span_hits"] == asked.sum() - 1
+    assert score_row(row, right, order, perfect)[2, 1] == asked.sum() - 1
     mlm, sop, _ = run(dummy_row(200, 96, torch.device("cpu")))  # of no labels
     assert mlm.shape[0] == 29 and sop.shape == (3, 2)
 

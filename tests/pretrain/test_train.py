@@ -15,7 +15,7 @@ from detalbert.engine.safe_load import read_weights
 from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.hparams import parse_pretrain_hparams
-from pretrain.objectives import order_losses, token_losses
+from pretrain.objectives import label_losses
 from pretrain.trial import build_albert
 from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, settings
 from tests.engine.trials import config_file, first_batch, trial_of
@@ -100,9 +100,9 @@ def test_a_steps_loss_is_the_sum_of_the_means_of_its_parts(config: Path) -> None
     change(config, max_tokens_per_forward=4096, model_config=shape)
     with trial_of(config) as trial:
         (row,) = rows = first_batch(trial)
-        mlm, sop = trial.forward(row)
+        tokens, order = label_losses(row, *trial.forward(row))
         pairs = (row["sop_labels"] >= 0).sum()
-        wanted = token_losses(mlm, row).mean() + order_losses(sop, row).sum() / pairs
+        wanted = tokens.mean() + order.sum() / pairs
         torch.testing.assert_close([*trial.losses(rows)], [wanted])
 
 
