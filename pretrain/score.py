@@ -48,7 +48,6 @@ from detalbert.log import fail, start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
-from detalbert.training.checkpoints import list_checkpoints, read_manifest
 from detalbert.training.folder import ELSEWHERE, claim_folder, step_name
 from detalbert.training.local import HERE
 
@@ -93,9 +92,10 @@ def score_run(args: argparse.Namespace) -> int:
             if not (is_reference(name) or Path(name).is_dir()):  # the pretraining keeps few
                 log.warning("%s is gone; it gets no scores", name)
                 continue
-            status, best = fine_tune(args, name, args.output_dir / step_name(steps))
-            if status or not best:
+            output = args.output_dir / step_name(steps)
+            if status := fine_tune(args, name, output):
                 return status
+            best = read_json(output / "metrics.json")["best"]
             row = {**validation, **best, "steps": steps, "checkpoint": name}
             row |= environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
             rows[steps] = {key: row[key] for key in (*COLUMNS, *KEPT) if key in row}
@@ -106,17 +106,13 @@ def score_run(args: argparse.Namespace) -> int:
     return 0
 
 
-def fine_tune(args: argparse.Namespace, name: str, output: Path) -> tuple[int, dict[str, Any]]:
-    """Run train.py from a checkpoint: its exit status, and the best scores if it has finished."""
+def fine_tune(args: argparse.Namespace, name: str, output: Path) -> int:
+    """Run train.py from a checkpoint; return its exit status, 0 if it has finished."""
     words = ["--config", str(args.config), "--output-dir", str(output)]
     for change in (*args.set, *OWN, f"hyperparameters.model={json.dumps(str(find(name)))}"):
         words += ["--set", change]
     log.info("python train.py %s", shlex.join(words))
-    if status := train.main(words):
-        return status, {}
-    steps, newest = list_checkpoints(output / "checkpoints")[-1]
-    finished = steps >= read_manifest(newest)["run"]["hyperparameters.max_steps"]
-    return 0, read_json(output / "metrics.json")["best"] if finished else {}
+    return train.main(words)
 
 
 def read_rows(path: Path, facts: dict[str, Any]) -> dict[int, dict[str, Any]]:
