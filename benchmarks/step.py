@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from argparse import Namespace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -121,7 +122,8 @@ def write_lm_inputs(options: Namespace, folder: Path, gpu: bool) -> list[dict[st
     hparams = parse_lm_hparams(config["hyperparameters"])
     tokenizer = LmText.load(config["data"], hparams).tokenizer
     torch.manual_seed(42)
-    made = AutoModelForCausalLM.from_config(causal_config(None, keys, tokenizer, length))
+    hparams = replace(hparams, model=None, model_config=keys)
+    made = AutoModelForCausalLM.from_config(causal_config(hparams, tokenizer))
     made.save_pretrained(model)
     settings = {"workload": "lm", "shape": shape, "model": keys, "windows": WINDOWS}
     return [config, {**settings, "steps_per_turn": TURN, "windows_per_forward": MICRO}]

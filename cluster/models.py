@@ -82,5 +82,5 @@ def _language(data: dict[str, Any], hparams: LmHParams) -> PretrainedConfig | No
     if hparams.model is not None or not isinstance(pieces, int):
         return None  # a hub's tokenizer says how many
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        return causal_config(None, keys, cast(Any, range(pieces)), hparams.max_seq_length)
+        return causal_config(hparams, cast(Any, range(pieces)))
     return None

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,10 +23,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.forward import ROW_MULTIPLE
 from detalbert.engine.memory import Sizes, count_recomputed
-from detalbert.engine.models import config_from_keys, named_config, not_built
+from detalbert.engine.models import check_vocabulary, config_from_keys, named_config, not_built
 from detalbert.errors import UserError, as_user_error
 from detalbert.waiting import waiting
 from lm import initial
+from lm.hparams import LmHParams
 from lm.layout import STYLES
 from lm.loss import head_loss
 from lm.packed import CausalRow, hidden_states
@@ -35,37 +36,26 @@ from lm.packed import CausalRow, hidden_states
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
-def causal_config(
-    model: str | None,
-    model_config: Mapping[str, Any] | None,
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-) -> PretrainedConfig:
-    """Return the config of `model` (a folder or hub name), or of `model_config`, for `tokenizer`.
+def causal_config(hparams: LmHParams, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    """Return the config of `hparams.model`, or of `hparams.model_config`, for `tokenizer`.
 
     The latter has no dropout unless its keys set it. Raises UserError for a key that the model does
     not have, and if sizes do not fit.
     """
-    if model is not None:
-        config = named_config(model)
-    elif not model_config or "model_type" not in model_config:
+    keys = hparams.model_config or {}
+    if hparams.model is not None:
+        config = named_config(hparams.model)
+    elif "model_type" not in keys:
         raise UserError(
             "hyperparameters.model_config.model_type: missing; one of gpt2, gpt_neox, llama, qwen2"
         )
     else:
-        config = config_from_keys(dict(model_config), tokenizer)
+        config = config_from_keys(keys, tokenizer)
         for key in config.to_dict():
-            if key.endswith(("dropout", "pdrop")) and key not in model_config:
+            if key.endswith(("dropout", "pdrop")) and key not in keys:
                 setattr(config, key, 0.0)
-    for what, size, wanted in (
-        ("tokens of hyperparameters.max_seq_length", "max_position_embeddings", max_seq_length),
-        ("pieces of data.tokenizer", "vocab_size", len(tokenizer)),
-    ):
-        if getattr(config, size, wanted) < wanted:
-            raise UserError(
-                f"hyperparameters.model: {size} {getattr(config, size)} is less than the {wanted} "
-                f"{what}"
-            )
+    check_vocabulary(config, tokenizer)
+    hparams.check_positions(getattr(config, "max_position_embeddings", None))
     return config
 
 

@@ -68,7 +68,7 @@ def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
         check_weights(hparams.model, "*.safetensors")
     pieces = data.vocab_size  # a range stands for a tokenizer that is not trained yet
     tokenizer: Any = load_tokenizer(data, named_tokenizer) if pieces is None else range(pieces)
-    return causal_config(hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length)
+    return causal_config(hparams, tokenizer)
 
 
 def check_disks(

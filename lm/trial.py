@@ -68,10 +68,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_experiment(context, parse_lm_hparams, LmText.load)
-        tokenizer, slots = self.data.tokenizer, context.distributed.size
-        config = causal_config(
-            hparams.model, hparams.model_config, tokenizer, hparams.max_seq_length
-        )
+        config, slots = causal_config(hparams, self.data.tokenizer), context.distributed.size
         check_family(config)
         keys, machine = parse_layout(hparams.layout), context.distributed.local_size
         self.layout = choose_layout(keys, config, slots, machine)

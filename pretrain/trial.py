@@ -173,12 +173,12 @@ def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraini
     if hparams.model is not None:
         with as_user_error(partial(models.model_error, hparams.model)):
             model, _ = models.load_weights(kind, hparams.model)
-        models.check_vocabulary(model, tokenizer)
     else:
         config = models.config_from_keys(hparams.model_keys(), tokenizer)
         model = models.random_model(kind, config)
         if hparams.matching_start:
             start_matching(model.albert)
+    models.check_vocabulary(model.config, tokenizer)
     check_model(model)
     if model.config.model_type != "albert":
         raise UserError("hyperparameters.model_config.model_type: only albert is pretrained here")

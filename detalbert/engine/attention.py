@@ -7,7 +7,7 @@ to itself and the tokens before it in its window.
 
 import contextlib
 import inspect
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -156,9 +156,8 @@ def packed_attention(
     return _attend((query, key, value), packed_layout, how), None
 
 
-def causal_attention(*tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    """Attend to itself and earlier tokens of the window, as `packed_attention`."""
-    return packed_attention(*tensors, **{**kwargs, "causal": True})
+# A token attends to itself and to the earlier ones of its window.
+causal_attention = partial(packed_attention, causal=True)
 
 
 def _attend(qkv: Heads, layout: RowBounds, how: _How) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from detalbert.engine.rows import Row, pack_rows
+from detalbert.engine.rows import Row, convert_row, pack_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
 
@@ -26,19 +26,14 @@ class Parcel:
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self.contents = [_convert(row, Tensor, lambda tensor: tensor.numpy()) for row in rows]
+        self.contents = [convert_row(row, Tensor, Tensor.numpy) for row in rows]
 
     def rows(self) -> list[Any]:
-        return [_convert(row, np.ndarray, torch.from_numpy) for row in self.contents]
+        return [convert_row(row, np.ndarray, torch.from_numpy) for row in self.contents]
 
     def pin_memory(self) -> list[Any]:
         """Return the rows in page-locked memory; torch's loader calls it if `pin_memory` is set."""
-        return [_convert(row, Tensor, Tensor.pin_memory) for row in self.rows()]
-
-
-def _convert(row: Any, kind: type, change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return `row` with `change(value)` in place of each value of class `kind`."""
-    return {name: change(v) if isinstance(v, kind) else v for name, v in row.items()}
+        return [convert_row(row, Tensor, Tensor.pin_memory) for row in self.rows()]
 
 
 class RowLoader(DataLoader):

@@ -60,19 +60,19 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
                 f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} "
                 f"and {len(missing) - 1} more; give a folder whose weights fit its config.json"
             )
-    check_vocabulary(model, tokenizer)
+    check_vocabulary(model.config, tokenizer)
     pack_or_pad(model)
     hparams.check_positions(positions(model))
     return model
 
 
-def check_vocabulary(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise UserError if the model has fewer tokens than the tokenizer."""
-    tokens = getattr(model.config, "vocab_size", len(tokenizer))
+    tokens = getattr(config, "vocab_size", len(tokenizer))
     if len(tokenizer) > tokens:
         raise UserError(
             f"hyperparameters.model: it has {tokens} tokens, and the tokenizer {len(tokenizer)} "
-            "pieces: they are not of one model; give the model's own tokenizer"
+            "pieces; give the model's own tokenizer, or leave model_config.vocab_size out"
         )
 
 
@@ -156,11 +156,6 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
     for key in keys:
         if key not in known:
             raise UnknownKey(key, "hyperparameters.model_config", known)
-    if keys["vocab_size"] < len(tokenizer):
-        raise UserError(
-            f"hyperparameters.model_config.vocab_size: {keys['vocab_size']} is less than the "
-            f"tokenizer's {len(tokenizer)} pieces; leave it out"
-        )
     with as_user_error(not_built):
         config = AutoConfig.for_model(model_type, **keys)
     if config.hidden_size % (getattr(config, "num_attention_heads", None) or 1):

@@ -3,7 +3,7 @@
 A batch is one rank's windows of one optimizer step, as a list of packed rows (micro-batches).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, TypeVar, cast
 
 import numpy as np
@@ -45,13 +45,15 @@ class SquadRow(SpanRow):
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 
 
+def convert_row(row: AnyRow, kind: type, change: Callable[[Any], Any]) -> AnyRow:
+    """Return `row` with `change(value)` in place of each value of class `kind`."""
+    changed = {name: change(v) if isinstance(v, kind) else v for name, v in row.items()}
+    return cast(AnyRow, changed)
+
+
 def to_device(row: AnyRow, device: torch.device) -> AnyRow:
     """Return `row` with its tensors on `device`."""
-    moved = {
-        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-        for name, value in row.items()
-    }
-    return cast(AnyRow, moved)
+    return convert_row(row, Tensor, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def micro_batches(lengths: np.ndarray, max_tokens: int, padded: bool = False) -> list[np.ndarray]:

@@ -135,7 +135,7 @@ def prepare(model: Any, tokenizer: Any, hparams: HParams, device: torch.device) 
     """Move `model` to `device`, in evaluation mode; return its forward pass, compiled. Raises
     UserError if the model does not run, or has fewer tokens than the tokenizer.
     """
-    check_vocabulary(model, tokenizer)
+    check_vocabulary(model.config, tokenizer)
     pack_or_pad(model)
     forward = Forward(model.to(device).eval(), hparams.precision, device, hparams.compile)
     forward.refresh()

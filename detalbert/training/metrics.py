@@ -42,8 +42,8 @@ class RunMetrics(core.DummyTrainContext):
         self.earlier = self._earlier_starts()
         self.done = 0  # steps before this start
         began = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+        # Of this start alone.
         self._chart = self.get_tensorboard_path() / f"events.out.tfevents.{began}"
-        self._begun = False  # whether this start has written events
 
     def _earlier_starts(self) -> list[dict[str, str]] | None:
         """Return start and end of the run's earlier starts; None if its folder lacks them."""
@@ -78,8 +78,7 @@ class RunMetrics(core.DummyTrainContext):
         return {int(validation["steps"]) for validation in ranked[:count]}
 
     def get_experiment_best_validation(self) -> float | None:
-        best = self.best()
-        return None if best is None else best[self.metric]
+        return best[self.metric] if (best := self.best()) else None
 
     def report_training_metrics(
         self, steps_completed: int, metrics: dict[str, Any], batch_metrics: Any = None
@@ -127,7 +126,7 @@ class RunMetrics(core.DummyTrainContext):
             if isinstance(value, (int, float, np.number))
         ]
         events: list[dict[str, Any]] = [{"step": step, "summary": Summary(value=values)}]
-        if not self._begun:
+        if not self._chart.exists():
             if self.done:  # what earlier starts wrote of later steps is not drawn
                 log = SessionLog(status=SessionLog.START)
                 events.insert(0, {"step": self.done + 1, "session_log": log})
@@ -138,7 +137,6 @@ class RunMetrics(core.DummyTrainContext):
                 for fields in events:
                     event = Event(wall_time=time.time(), **fields)
                     RecordWriter(file).write(event.SerializeToString())
-        self._begun = True
 
 
 def _now() -> str:

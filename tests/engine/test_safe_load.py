@@ -20,6 +20,7 @@ from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
 from lm import model as lm_model
+from lm.hparams import LmHParams
 from lm.inference.load import open_saved
 from pretrain.hparams import PretrainHParams
 from pretrain.trial import build_albert as pretrain_model
@@ -108,7 +109,7 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     "memory": lambda name, own: span_model_sizes(HParams(model=name)),
     "answers": lambda name, own: load_model(name),
     "pretraining": lambda name, own: pretrain_model(PretrainHParams(model=name, **KEYS), own),
-    "language model": lambda name, own: lm_model.causal_config(name, None, own, 64),
+    "language model": lambda name, own: lm_model.causal_config(LmHParams(model=name), own),
     "continuing": lambda name, own: open_saved(Path(name)),
     "planning": lambda name, own: find_model({}, HParams(model=name), Path("/")),
 }

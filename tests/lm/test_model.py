@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.errors import UserError
 from lm import initial
+from lm.hparams import LmHParams
 from lm.layout import Layout, make_mesh
 from lm.model import build_causal_model, causal_config, empty_model
 from tests.conftest import ROOT
@@ -75,10 +76,11 @@ def test_no_model_is_one_line_and_one_from_a_config_drops_nothing_out():
         read(Path("no/such"))
     with pytest.raises(UserError, match="hyperparameters.model: cannot be built"):
         empty_model(AutoConfig.for_model("vit"))
-    config = causal_config(None, {"model_type": "gpt2"}, TOKENIZER, 64)
+    config = causal_config(LmHParams(model_config={"model_type": "gpt2"}), TOKENIZER)
     assert config.attn_pdrop == config.resid_pdrop == config.embd_pdrop == 0
     assert config.vocab_size == len(TOKENIZER)
-    kept = causal_config(None, {"model_type": "gpt2", "attn_pdrop": 0.2}, TOKENIZER, 64)
+    keys = {"model_type": "gpt2", "attn_pdrop": 0.2}
+    kept = causal_config(LmHParams(model_config=keys), TOKENIZER)
     assert kept.attn_pdrop == 0.2 and kept.embd_pdrop == 0
 
 
@@ -96,7 +98,7 @@ def load(layout: Layout, folder: Path, saved: dict[str, dict[str, Tensor]]) -> N
     mesh = make_mesh(layout, CPU)
     for family, parameters in saved.items():
         weights = str(folder / family)
-        config = causal_config(weights, None, range(10), 64)
+        config = causal_config(LmHParams(model=weights, max_seq_length=64), range(10))
         model = build_causal_model(config, mesh, 0, weights=weights)
         loaded = {name: whole(p) for name, p in model.named_parameters()}
         assert loaded.keys() == parameters.keys()

@@ -65,7 +65,10 @@ def asked(monkeypatch) -> dict[str, Any]:
         ({"max_tokens_per_forward": "auto"}, "takes no 'auto'"),
         ({"activation_checkpointing": 1.0}, "activation_checkpointing: 1.0 must be .* less than 1"),
         ({"activation_checkpointing": "half"}, "expected a number or none or full, got 'half'"),
-        ({"max_seq_length": 64, "max_tokens_per_forward": 64}, "embeddings 32 is less"),
+        (
+            {"max_seq_length": 64, "max_tokens_per_forward": 64},
+            "seq_length: 64 tokens, and the model has 32",
+        ),
         ({"data": {"vocab_size": None, "tokenizer": "/no"}}, "data.tokenizer: '/no' does not load"),
         ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "has no eos_token"),
         ({"model": "tests", "model_config": None}, "model: 'tests' has no weights"),

@@ -75,7 +75,8 @@ def test_the_loss_is_the_librarys(multiple: int, run: Any, examples: Any, monkey
     assert not losses[~asked].any()
     for number in np.flatnonzero(asked).tolist():
         one = made[number]
-        ends = {f"{end}_positions": torch.tensor([one[f"{end}_positions"]]) for end in ("start", "end")}
+        names = "start_positions", "end_positions"
+        ends = {name: torch.tensor([one[name]]) for name in names}
         wanted = library_loss(run, AlbertForQuestionAnswering, [one], **ends)
         torch.testing.assert_close(losses[number], wanted, rtol=0, atol=1e-5)
 
