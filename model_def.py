@@ -139,7 +139,5 @@ FINE_TUNING = Workload(
     check=preflight.check,
     metrics=tuple(METRICS),
     metric="f1",
-    shown=SHOWN,
-    leaves="predictions, metrics and checkpoints",
     use="python predict.py --model {} --data FILE (or --question, --serve, --export)",
 )

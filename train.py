@@ -214,11 +214,9 @@ def conclude(training: Training, metrics: RunMetrics, output: Output, done: int)
     if best := metrics.best():
         if output.address:  # a start on another machine may have written it
             output.fill(output.folder / "checkpoints" / folder.step_name(int(best["steps"])))
-        display.say_end(best, training.workload.shown)
-    leaves = training.workload.leaves
-    if not (metrics.path / "predictions.json").is_file():  # nor beside the best checkpoint
-        leaves = leaves.removeprefix("predictions, ")
-    log.info("%s are in %s", leaves, metrics.path)
+        display.say_end(best, metrics.loop.trial.progress.shown)
+    predictions = "predictions, " * (metrics.path / "predictions.json").is_file()
+    log.info("%smetrics and checkpoints are in %s", predictions, metrics.path)
     run = shlex.quote(str(metrics.path))
     log.info("charts: tensorboard --logdir %s", run)
     if training.workload.use:
@@ -253,7 +251,7 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
             log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
     # Outside the block, whose end waits for the thread that reports validations to the master.
     if chief and (best := master.best_validation()):
-        display.say_end(best, workload.shown)
+        display.say_end(best, trial.progress.shown)
 
 
 if __name__ == "__main__":

@@ -209,8 +209,6 @@ PRETRAINING = Workload(
     check=check,
     metrics=METRICS,
     metric="loss",
-    shown=SHOWN,
-    leaves="metrics and checkpoints",
     use="python predict.py --model {} --export DIR (or go on with it: pretrain/README.md)",
     smaller_is_better=("loss", "mlm_loss", "sop_loss", "span_loss"),
 )

@@ -45,8 +45,6 @@ class Workload(NamedTuple):
     check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]  # preflight.check, or its like
     metrics: tuple[str, ...]  # that a validation gives, beside `loss`
     metric: str  # the searcher's, where the config names none
-    shown: tuple[str, ...]  # of a validation, in what a run prints
-    leaves: str  # what is in the output directory
     use: str = ""  # command for a trained model, with {} for the run's output directory
     smaller_is_better: tuple[str, ...] = ("loss",)  # of which metrics
     sharded: bool = False  # whether a model is split over the processes

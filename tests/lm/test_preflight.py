@@ -67,7 +67,7 @@ def asked(monkeypatch) -> dict[str, Any]:
         ({"activation_checkpointing": "half"}, "expected a number or none or full, got 'half'"),
         (
             {"max_seq_length": 64, "max_tokens_per_forward": 64},
-            "seq_length: 64 tokens, and the model has 32",
+            "the model has 32 positions",
         ),
         ({"data": {"vocab_size": None, "tokenizer": "/no"}}, "data.tokenizer: '/no' does not load"),
         ({"data": {"vocab_size": None, "tokenizer": "embedded/albert-tiny"}}, "has no eos_token"),
