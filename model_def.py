@@ -44,13 +44,8 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         hparams, self.data = given or read_experiment(context, parse_hparams, SquadData.load)
         model = build_span_model(hparams, self.data.tokenizer)
         super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN, CHARTED)
-        self.answers = context.wrap_reducer(
-            AnswerReducer(hparams, self.data.validation, self.rank), for_training=False
-        )
-
-    def validated(self) -> tuple[Answers | None, dict[str, float]]:
-        """Return the last validation's answers (None after a step) and scores. Rank 0 only."""
-        return self.answers.latest, self.answers.metrics
+        scores = AnswerReducer(hparams, self.data.validation, self.rank)
+        self.scores = context.wrap_reducer(scores, for_training=False)
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
@@ -69,7 +64,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         )
 
     def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
-        self.answers.latest = None  # the weights move on from what was validated
+        self.scores.latest = None  # the weights move on from what was validated
         windows = self.get_batch_length(batch)
         for row in batch:
             moved = to_device(row, self.context.device)
@@ -81,7 +76,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         """Decode this rank's rows; the metrics come from the reducer, once for the whole split."""
         self.forward.refresh()
         for row in batch:
-            self.answers.update(*evaluate_row(self.forward, row, self.hparams))
+            self.scores.update(*evaluate_row(self.forward, row, self.hparams))
         return {}
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:

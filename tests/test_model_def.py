@@ -59,15 +59,15 @@ def validated(trial: SquadTrial) -> list[tuple[list, list]]:
     parts = []
     with torch.no_grad():
         for batch in trial.build_validation_data_loader():
-            trial.answers.reset()
+            trial.scores.reset()
             assert trial.evaluate_batch(batch, 0) == {}
-            parts.append(trial.answers.per_slot_reduce())
+            parts.append(trial.scores.per_slot_reduce())
     return parts
 
 
 def test_the_chief_scores_the_answers_of_all_slots(tiny_config, tmp_path):
     with trial_of(tiny_config, null_score_diff_threshold=-1.0) as trial:
-        parts, reducer, split = validated(trial), trial.answers, trial.data.validation
+        parts, reducer, split = validated(trial), trial.scores, trial.data.validation
         assert len(parts) > 2 and trial.validated()[0] is None
         metrics = reducer.cross_slot_reduce(parts)
         spans = [span for part in parts for span in part[0]]

@@ -211,11 +211,10 @@ def encoder_sizes(config: PretrainedConfig, model_class: Any = None) -> Sizes | 
     """Return the sizes of `config`'s model of `model_class`; default: the one with a span head, or
     None if transformers has none.
     """
+    # Before the meta device: under it transformers cannot import the module with torch 2.6.
+    model_class = model_class or MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
     if model_class is None:
-        if type(config) not in MODEL_FOR_QUESTION_ANSWERING_MAPPING:
-            return None
-        # Before the meta device: under it transformers cannot import the module with torch 2.6.
-        model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)]
+        return None
     with torch.device("meta"):
         model = model_class(config)
     return Sizes.of(config, sum(parameter.numel() for parameter in model.parameters()))

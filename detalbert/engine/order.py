@@ -43,16 +43,13 @@ class TrainOrder:
         """Return the window indices of step `step` (from 0), int64 [global_batch_size]."""
         first = step * self.global_batch_size
         positions = np.arange(first, first + self.global_batch_size)
-        epochs, places = np.divmod(positions, len(self.lengths))
+        epochs, places = np.divmod(positions, len(self))
         batch = np.empty(self.global_batch_size, np.int64)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
-            batch[chosen] = self.permutation(int(epoch))[places[chosen]]
+            shuffled = _permutation(self.seed, int(epoch), len(self))  # [W]
+            batch[chosen] = shuffled[places[chosen]]
         return batch
-
-    def permutation(self, epoch: int) -> np.ndarray:
-        """Return all window indices in the order of `epoch`, int64 [W]."""
-        return _permutation(self.seed, epoch, len(self.lengths))
 
     def share(self, step: int, slot: int) -> np.ndarray:
         """Return the windows of `step` for rank `slot`, int64 [global_batch_size / slots]."""

@@ -23,8 +23,7 @@ def attention_of(config: PretrainedConfig) -> str | None:
     """Return the attention to load a question-answering model with: PACKED if its code takes one
     from outside, else None, the library's choice.
     """
-    known = type(config) in MODEL_FOR_QUESTION_ANSWERING_MAPPING
-    model_class: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING[type(config)] if known else None
+    model_class: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
     return PACKED if getattr(model_class, "_supports_attention_backend", False) else None
 
 

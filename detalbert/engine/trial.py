@@ -64,7 +64,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     meter_kind = TrainingMeter
     data: Any  # as the workload's `load` gives it
     gradients: Any  # of all parameters: a FlatGradients, or its like for a sharded model
-    scores: Any  # reducer of a validation, with its `metrics`
+    scores: Any  # reducer of a validation: its `metrics` and, if it gives answers, the `latest`
 
     def __init__(
         self,
@@ -153,8 +153,10 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             self.schedule.lr_lambdas = self._scheduler().lr_lambdas
 
     def validated(self) -> tuple[Any, dict[str, float]]:
-        """Return the last validation's answers (None if there are none) and all its scores."""
-        return None, self.scores.metrics
+        """Return the last validation's answers (None after a step, or if there are none) and all
+        its scores. Rank 0 only.
+        """
+        return getattr(self.scores, "latest", None), self.scores.metrics
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
         """Remove metrics that are not charted and add fractional `epochs`; raise Diverged if one is

@@ -182,7 +182,7 @@ def test_a_step_and_a_validation(
         with Watch() as validation, torch.no_grad():
             trial.model.eval()
             scores = trial.scores if workload == "pretraining" else trial.answers
-            scores.reset()
+            trial.scores.reset()
             trial.evaluate_batch(held_out, 0)
         trained = [p for p in trial.model.parameters() if p.requires_grad]
     # torch's scaler asks whether there was an infinity, once a step.

@@ -52,7 +52,7 @@ def test_a_step_starts_from_no_gradients_and_clips_them(tiny_config: Path) -> No
 def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config: Path) -> None:
     with trial_of(tiny_config, precision="bf16") as trial:
         rows, held_out = first_batch(trial), next(iter(trial.build_validation_data_loader()))
-        trial.answers.reset()
+        trial.scores.reset()
         (linear, *_) = trial.forward.linears
         for training in (True, False):
             with torch.no_grad():
