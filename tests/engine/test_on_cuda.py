@@ -181,7 +181,6 @@ def test_a_step_and_a_validation(
             trial.train_batch(rows, 0, 4)  # the fifth: the count of skipped steps is copied
         with Watch() as validation, torch.no_grad():
             trial.model.eval()
-            scores = trial.scores if workload == "pretraining" else trial.answers
             trial.scores.reset()
             trial.evaluate_batch(held_out, 0)
         trained = [p for p in trial.model.parameters() if p.requires_grad]
