@@ -214,7 +214,7 @@ def conclude(training: Training, metrics: RunMetrics, output: Output, done: int)
     if best := metrics.best():
         if output.address:  # a start on another machine may have written it
             output.fill(output.folder / "checkpoints" / folder.step_name(int(best["steps"])))
-        display.say_end(best, metrics.loop.trial.progress.shown)
+        metrics.loop.trial.progress.say_best(best)
     predictions = "predictions, " * (metrics.path / "predictions.json").is_file()
     log.info("%smetrics and checkpoints are in %s", predictions, metrics.path)
     run = shlex.quote(str(metrics.path))
@@ -251,7 +251,7 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
             log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
     # Outside the block, whose end waits for the thread that reports validations to the master.
     if chief and (best := master.best_validation()):
-        display.say_end(best, trial.progress.shown)
+        trial.progress.say_best(best)
 
 
 if __name__ == "__main__":

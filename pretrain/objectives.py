@@ -37,9 +37,7 @@ def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[T
     masked = row.get("masked")
     if masked is None:
         masked = torch.arange(0, tokens, _MASKED_EVERY, device=hidden.device)
-    labels: Any = row.get("sop_labels")
-    windows = len(row["cu_seqlens"]) - 1 if labels is None else len(labels)
-    first = hidden[row["cu_seqlens"][:windows].long()]  # [n, h], of every [CLS]
+    first = hidden[row["cu_seqlens"][: len(row["windows"])].long()]  # [n, h], of every [CLS]
     pooled = model.albert.pooler_activation(model.albert.pooler(first))
     logits = model.predictions(hidden[masked]), model.sop_classifier(pooled)  # [M, V], [n, 2]
     return (*logits, model.qa_outputs(hidden)[:tokens]) if hasattr(model, "qa_outputs") else logits

@@ -88,6 +88,10 @@ class Progress(pytorch.PyTorchCallback):
     def on_trial_shutdown(self) -> None:
         self._waits.close()
 
+    def say_best(self, best: Mapping[str, float]) -> None:
+        """Log the best validation of a finished run."""
+        self.say(format_scores(best, self.shown, f"best validation (step {best['steps']:.0f}):"))
+
     def say(self, line: str) -> None:
         if self.chief:
             log.info("%s", line)

@@ -167,12 +167,11 @@ def check_same_run(
         was, now = before[key], run.get(key)
         if was == now or key == LENGTH and now >= manifest["steps"]:
             continue
-        said = f"was {was!r} in {path}, is {now!r} now; set it back"
         if all(re.fullmatch("[0-9a-f]{64}", str(value)) for value in (was, now)):  # two sums
             was, now = (_named(each, key) for each in (_run_config(path), config))
-            said = f"was {was!r} in {path}, is {now!r} now; set it back"
-            if was == now:
-                said = f"{now!r} is not what it was in {path}; restore it"
+        said = f"was {was!r} in {path}, is {now!r} now; set it back"
+        if was == now:  # the names of other contents
+            said = f"{now!r} is not what it was in {path}; restore it"
         raise UserError(
             f"{key}: {said}, or give another --output-dir, or start over with --resume never"
         )

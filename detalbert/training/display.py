@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 import transformers
 
 from detalbert.engine.models import starts_from_scratch
-from detalbert.engine.progress import format_scores
 from detalbert.engine.trial import StepTrial
 from detalbert.training.workload import Training
 
@@ -103,8 +101,3 @@ def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
         "hyperparameters": asdict(hparams),
         "data": asdict(training.workload.parsers.data(training.config["data"])),
     }
-
-
-def say_end(best: Mapping[str, float], shown: Sequence[str]) -> None:
-    """Log the best validation of a finished run."""
-    log.info("%s", format_scores(best, shown, f"best validation (step {best['steps']:.0f}):"))

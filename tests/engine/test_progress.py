@@ -13,7 +13,6 @@ from detalbert import waiting
 from detalbert.engine import progress
 from detalbert.engine.progress import Progress, format_scores
 from detalbert.log import start_logging
-from detalbert.training.display import say_end
 
 METRICS = {"loss": 1.23456, "learning_rate_1e6": 1230.0, "examples_per_second": 12.34}
 
@@ -117,7 +116,8 @@ def test_a_validation_fits_a_line(workload: str, capsys: Any) -> None:
     """In the WebUI at 1280 pixels, level included, with the first of the scores at their widest."""
     start_logging()
     names = importlib.import_module(workload).SHOWN
-    say_end({"steps": 132_198, **dict.fromkeys(names, 100.0)}, names)
+    best = {"steps": 132_198, **dict.fromkeys(names, 100.0)}
+    Progress(132_198, done=0, chief=True, shown=names).say_best(best)
     (line,) = capsys.readouterr().err.splitlines()
     wanted = f"INFO: best validation (step 132198):  {names[0]} 100.00  {names[1]} 100.00"
     assert line.startswith(wanted) and 80 < len(line) <= 100
