@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import PretrainedConfig
-
 from detalbert.corpus import sources, storage
 from detalbert.engine.models import check_weights
-from detalbert.settings.text import DocumentsConfig, parse_documents_config
+from detalbert.settings.text import parse_documents_config
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training import preflight
 from detalbert.training.preflight import GIB
@@ -34,8 +32,11 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
     found = [(source.source, f"data.{data.source}") for source in data.training]
     found += [(source.source, f"data.{data.held_out_source}") for source in data.held_out]
     text = sum(find_text(*each) for each in found)
-    model = model_config(data, hparams)
-    check_family(model)
+    if hparams.model is not None:
+        check_weights(hparams.model, "*.safetensors")
+    pieces = data.vocab_size  # a range stands for a tokenizer that is not trained yet
+    tokenizer: Any = load_tokenizer(data, named_tokenizer) if pieces is None else range(pieces)
+    check_family(model := causal_config(hparams, tokenizer))
     slots = (config.get("resources") or {}).get("slots_per_trial", 1)
     here = len(gpu_uuids) or slots
     layout = choose_layout(parse_layout(hparams.layout), model, slots, here)
@@ -58,17 +59,6 @@ def find_text(name: str, key: str) -> int:
         return sum(file.size for file in files if file.address.endswith(sources.SUFFIXES))
     found = storage.find_paths(name)
     return sum(path.stat().st_size for path in found if path.suffix in sources.SUFFIXES)
-
-
-def model_config(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
-    """Return the config of the model to train. Raises UserError as `load_tokenizer` and
-    `causal_config` do, and for a folder without weights.
-    """
-    if hparams.model is not None:
-        check_weights(hparams.model, "*.safetensors")
-    pieces = data.vocab_size  # a range stands for a tokenizer that is not trained yet
-    tokenizer: Any = load_tokenizer(data, named_tokenizer) if pieces is None else range(pieces)
-    return causal_config(hparams, tokenizer)
 
 
 def check_disks(
