@@ -152,7 +152,8 @@ def _scores(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
     """Return the metrics of some rows, by their sums of objectives.score_row; `labels` are the
     counts of all hidden tokens, int64 [V].
     """
-    metrics, sums = {"loss": 0.0}, sum(rows, np.zeros(3)).tolist()  # [objectives, 3]
+    sums: Any = sum(rows, np.zeros(3)).tolist()  # [objectives, 3]
+    metrics = {"loss": 0.0}
     for name, (loss, hits, count) in zip(("mlm", "sop", "span"), sums, strict=False):
         if count or name == "mlm":
             metrics[f"{name}_loss"] = loss / max(count, 1)
