@@ -60,10 +60,7 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
             login = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
             yield storage.AzureStorageManager(bucket, connection_string=login), path
         else:
-            yield (
-                {"s3": storage.S3StorageManager, "gs": storage.GCSStorageManager}[kind](bucket),
-                path,
-            )
+            yield storage.from_string(f"{kind}://{bucket}"), path
     except CheckpointNotFound:
         raise
     except Exception as error:  # of classes of each client's own
