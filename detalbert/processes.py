@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 from multiprocessing import context, popen_fork
 from types import FrameType
 from typing import Any, cast
@@ -19,6 +21,7 @@ from detalbert.atomic import remove_temporaries
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_PERIOD = 0.5  # seconds between two looks at the parent, where the kernel tells nobody
 
 
 def count_cores() -> int:
@@ -92,10 +95,17 @@ CHILDREN = _Children()  # the multiprocessing context of all processes that a pr
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when `parent`, the id of the process that started it, ends in any way: by
-    Linux's prctl(2), at the end of the *thread* that started it.
+    """End this process when `parent`, the id of the process that started it, ends in any way: on
+    Linux by prctl(2), at the end of the *thread* that started it; elsewhere a thread polls.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if libc is None or libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
     if os.getppid() != parent:  # it ended before the kernel was asked
         os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PERIOD)
+    os._exit(1)  # sys.exit() would wait for a queue that nobody reads

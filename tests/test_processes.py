@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import time
+import types
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,7 +18,9 @@ from tests.leftovers import Started
 CONTEXT = multiprocessing.get_context("fork")
 
 
-def test_a_child_ends_with_its_parent(fork):
+@pytest.mark.parametrize("way", ["linux", "elsewhere"])
+def test_a_child_ends_with_its_parent(way, monkeypatch, fork):
+    monkeypatch.setattr(processes, "sys", types.SimpleNamespace(platform=way))
     ids = CONTEXT.SimpleQueue()
 
     def wait(parent: int) -> None:
@@ -32,7 +35,7 @@ def test_a_child_ends_with_its_parent(fork):
     parent = CONTEXT.Process(target=be_parent)
     parent.start()
     child = psutil.Process(ids.get())
-    time.sleep(0.2)
+    time.sleep(2 * processes._PERIOD)
     assert child.is_running()
     parent.kill()
     parent.join()
