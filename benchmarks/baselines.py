@@ -12,13 +12,12 @@ from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelFo
 from benchmarks.measure import device, pad
 from detalbert.engine import optim
 
-# Terms of the loss by workload, each with its logits in the model's output, and their weight.
+# Terms of the loss by workload, each with its logits in the model's output.
 TERMS = {
     "finetuning": {"start": "start_logits", "end": "end_logits"},
     "pretraining": {"masked": "prediction_logits", "order": "sop_logits"},
     "lm": {"next": "logits"},
 }
-SHARE = {"finetuning": 0.5, "pretraining": 1.0, "lm": 1.0}
 
 
 class Baseline:
@@ -44,7 +43,7 @@ class Baseline:
         micros = [self._padded(row) for row in rows]
         counts = torch.tensor([[(m[x] >= 0).sum() for x in self.terms] for m in micros])
         windows = torch.tensor([len(micro["input_ids"]) for micro in micros])
-        share = SHARE[self.workload]
+        share = 0.5 if self.workload == "finetuning" else 1.0  # of a term
         for micro, count, part in zip(micros, counts, windows / windows.sum(), strict=True):
             micro["gradient_weights"] = share / counts.sum(0).clamp(min=1)
             micro["loss_weights"] = share * part / count.clamp(min=1)

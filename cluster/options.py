@@ -164,8 +164,7 @@ def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
     forward = found.most // 128 * 128
     if job.hparams.max_seq_length <= forward < found.tokens:
         keys: dict[str, Any] = {"max_tokens_per_forward": forward}
-        smaller = estimate(job._replace(hparams=replace(job.hparams, **keys)))
-        return smaller or found, keys
+        return Estimate(job._replace(hparams=replace(job.hparams, **keys)), found.model), keys
     return found, {}
 
 

@@ -18,7 +18,6 @@ from cluster.models import KNOWN_CONFIGS
 from detalbert.engine.flops import PEAKS, causal_flops, training_flops
 
 _FILE = ROOT / "cluster" / "facts" / "speeds.yaml"
-MEASURED = "measured"
 MASKED = 0.15  # of a window's tokens, in published pretraining
 REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 RECOMPUTED = {"none": 0.0, "part": 0.5, "full": 1.0}  # share of the activations; a part is assumed
@@ -103,7 +102,7 @@ def _row(given: dict[str, Any]) -> Measurement:
     shape = Shape(flops=flops, half=half, ours=ours, recomputed=recomputed, **known)
     tokens = given.get("tokens") or row.windows * row.length / row.gpus
     where = f"{row.gpus} x {row.gpu} {row.gigabytes} GB"
-    source = MEASURED if ours else "published"
+    source = "measured" if ours else "published"
     return Measurement(
         shape, tokens, f"{row.by}: {row.model}, {where}", source, given.get("spread", 0.0)
     )
