@@ -72,13 +72,13 @@ def _row(option: Option, plan: Plan) -> dict[str, Any]:
 
 def _reasons(plan: Plan, run: tuple[str, float, float] | None) -> Iterator[str]:
     """Yield why the recommended option and not the cheapest, the fastest or the config's own."""
-    best, asked = plan.best, plan.asked
-    fine = finishing(plan.options)
+    best, fine = plan.best, finishing(plan.options)
     cheapest, fastest = fine[0], min(fine, key=lambda option: option.mean("hours"))
     yield f"{best.name}: {plan.why}."
-    limits = (("hours", asked.deadline, "{:,.2f} h"), ("cost", asked.budget, "${:,.2f}"))
-    for what, most, form in limits if cheapest is not best else ():
-        if most is not None and (sure := cheapest.sure(what)) > most:
+    forms = {"hours": "{:,.2f} h", "cost": "${:,.2f}"}
+    for what, most in plan.asked.limits.items() if cheapest is not best else ():
+        if (sure := cheapest.sure(what)) > most:
+            form = forms[what]
             takes = f"{SURE} % of its runs take up to {form.format(sure)}, not {form.format(most)}"
             yield f"The cheapest, {plan_text.outcome(cheapest)}, misses that: {takes}."
     if fastest is not best:
