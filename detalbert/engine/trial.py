@@ -170,7 +170,9 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         metrics["epochs"] = self.meter.epochs(step)
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        """Save the model's config, with its class, and the tokenizer in a checkpoint's folder."""
+        """Save the model's config, with its class, and the tokenizer, if the data has one."""
+        if self.data.tokenizer is None:
+            return
         # Of a class of transformers, or one made of it here or by FSDP.
         kinds = type(self.model).__mro__
         known = next(kind for kind in kinds if kind.__module__.startswith("transformers."))

@@ -60,7 +60,7 @@ def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
             monkeypatch.setenv(f"DET_{name}", value)
         master.metrics = [{"group": "validation", "steps": 6, "metrics": {"f1": 1.0}}]
         master.trial_faults = [500, "cut"]
-        assert [due.at(step) for step in (7, 8, 9, 10)] == [set()] * 3 + [{"reporting"}]
+        assert [due.at(step) for step in (7, 8, 9, 10)] == [set()] * 3 + [{"report"}]
         assert master.trial_faults == [] and not due.stops()
-        assert due.at(14) == {"reporting"} and due.stops()
+        assert due.at(14) == {"report", "stop"} and due.stops()
     assert caplog.text.count("does not say this trial's state") == 1

@@ -49,8 +49,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     that `make_mesh` makes ends with the test."""
     plain = F.layer_norm
 
-    def kernel(qkv: Any, layout: Any, dropout: Any, scale: Any, causal: bool, _: Any) -> Any:
-        out = F.scaled_dot_product_attention(*qkv, is_causal=causal, scale=scale)
+    def kernel(qkv: Any, layout: Any, how: Any) -> Any:
+        out = F.scaled_dot_product_attention(*qkv, is_causal=how.causal, scale=how.scaling)
         return out.transpose(1, 2)
 
     def norm(x: torch.Tensor, *shape: Any) -> torch.Tensor:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import predict
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
-from detalbert.engine.trial import ModelBesideCheckpoint
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
 from detalbert.training.checkpoints import find_fault, write_manifest
 from detalbert.training.parts import TensorSaver
@@ -50,8 +50,8 @@ def save(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
         (folder / name).mkdir(exist_ok=True)
         TensorSaver().save(folder / name, model, optimizer)()
         if dist.get_rank() == 0:
-            trial = SimpleNamespace(model=model, data=SimpleNamespace(tokenizer=tokenizer))
-            ModelBesideCheckpoint(trial).on_checkpoint_write_end(str(folder / name))
+            trial: Any = SimpleNamespace(model=model, data=SimpleNamespace(tokenizer=tokenizer))
+            StepTrial.on_checkpoint_write_end(trial, str(folder / name))
             (folder / name / "metadata.json").write_text('{"steps_completed": 9}')
             write_manifest(folder / name, {"steps": 9})
         if name != "large":
