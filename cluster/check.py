@@ -23,7 +23,7 @@ from cluster.flags import Parser, needing
 from detalbert.errors import UserError
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
+def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     """Return the flags. Raises UserError if they contradict each other."""
     style = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="cluster.check", description=__doc__, formatter_class=style)
@@ -39,7 +39,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     if {"-h", "--help"} & {*sys.argv}:
-        parse(None)  # it needs none of the imports below
+        parse_flags(None)  # it needs none of the imports below
 
 from determined.common import constants, context
 
@@ -68,7 +68,7 @@ the inside of pod specs, startup scripts, agent configs, saml, telemetry and so 
 def main(argv: list[str] | None = None) -> int:
     """Print the findings; return the status: 0 none, 2 some, 4 if the master does not answer."""
     try:
-        args = parse(argv)
+        args = parse_flags(argv)
         with needing("cluster/requirements.txt"):
             findings, plans = check_files(args)
     except UserError as error:

@@ -66,7 +66,7 @@ def put(config: dict[str, Any], path: str, value: Any) -> None:
 def checked(*configs: pathlib.Path, master: pathlib.Path | None = None) -> list[Finding]:
     """The findings of files, the package as the folder to upload."""
     words = ["--context", str(ROOT), *(["--master", str(master)] if master else [])]
-    return check.check_files(check.parse([*map(str, configs), *words]))[0]
+    return check.check_files(check.parse_flags([*map(str, configs), *words]))[0]
 
 
 def findings(
