@@ -85,12 +85,10 @@ def _add_language_flags(add: Callable[..., Any]) -> None:
 
 
 def _thread_count(text: str) -> int | str:
-    """Parse `--threads`: a number above 0, or auto."""
     return text if text == "auto" else _positive(text)
 
 
 def _positive(text: str) -> int:
-    """Parse a number above 0."""
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0")
     return int(text)

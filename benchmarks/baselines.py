@@ -12,9 +12,12 @@ from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelFo
 from benchmarks.measure import device, pad
 from detalbert.engine import optim
 
-# Terms of the loss by workload, and the weight of each.
-TERMS = {"finetuning": ("start", "end"), "pretraining": ("masked", "order"), "lm": ("next",)}
-SHARE = {"finetuning": 0.5, "pretraining": 1.0, "lm": 1.0}
+# Terms of the loss by workload, each with its logits in the model's output.
+TERMS = {
+    "finetuning": {"start": "start_logits", "end": "end_logits"},
+    "pretraining": {"masked": "prediction_logits", "order": "sop_logits"},
+    "lm": {"next": "logits"},
+}
 
 
 class Baseline:
@@ -40,7 +43,7 @@ class Baseline:
         micros = [self._padded(row) for row in rows]
         counts = torch.tensor([[(m[x] >= 0).sum() for x in self.terms] for m in micros])
         windows = torch.tensor([len(micro["input_ids"]) for micro in micros])
-        share = SHARE[self.workload]
+        share = 0.5 if self.workload == "finetuning" else 1.0  # of a term
         for micro, count, part in zip(micros, counts, windows / windows.sum(), strict=True):
             micro["gradient_weights"] = share / counts.sum(0).clamp(min=1)
             micro["loss_weights"] = share * part / count.clamp(min=1)
@@ -67,17 +70,13 @@ class Baseline:
             taken += ["token_type_ids", "attention_mask"]
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
             output = self.model(**{name: micro[name] for name in taken})
-        if self.workload == "lm":
-            logits = [output.logits]
-        elif self.workload == "pretraining":
-            logits = [output.prediction_logits, output.sop_logits]
-        else:
-            ends, padding = (output.start_logits, output.end_logits), micro["attention_mask"] == 0
-            logits = [x.float().masked_fill(padding, -torch.inf) for x in ends]
-        sums = [
-            F.cross_entropy(x.float().flatten(0, -2), micro[name].flatten(), reduction="sum")
-            for x, name in zip(logits, self.terms, strict=True)
-        ]
+        sums = []
+        for name, key in self.terms.items():
+            logits = output[key].float()
+            if self.workload == "finetuning":
+                logits = logits.masked_fill(micro["attention_mask"] == 0, -torch.inf)
+            labels = micro[name].flatten()
+            sums.append(F.cross_entropy(logits.flatten(0, -2), labels, reduction="sum"))
         return torch.stack(sums)
 
     def step(self, micros: list[dict[str, Tensor]]) -> float:

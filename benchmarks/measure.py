@@ -126,11 +126,11 @@ def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> dic
 
 @contextlib.contextmanager
 def context_of(
-    config: dict[str, Any], folder: Path, group: core.DistributedContext | None = None
+    config: dict[str, Any], folder: Path, group: core.DistributedContext
 ) -> Iterator[pytorch.PyTorchTrialContext]:
     """Yield a trial context as a training run creates it; its reports are written into `folder`."""
     choose_exact_kernels()
-    group, metrics = group or core.DummyDistributedContext(), RunMetrics(folder, config["searcher"])
+    metrics = RunMetrics(folder, config["searcher"])
     with trial_context(group, metrics, LocalStops(group), config, 0, {}) as context:
         yield context
 

@@ -15,8 +15,7 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from cluster.flags import Parser, needing
 from detalbert.errors import UserError
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
+def parse_flags(argv: list[str] | None) -> argparse.Namespace:
+    """Return the flags. Raises UserError if they contradict each other."""
     style = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="cluster.check", description=__doc__, formatter_class=style)
     parser.add_flags("check")
@@ -39,7 +39,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     if {"-h", "--help"} & {*sys.argv}:
-        _parse(None)  # it needs none of the imports below
+        parse_flags(None)  # it needs none of the imports below
 
 from determined.common import constants, context
 
@@ -48,7 +48,7 @@ from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
 from cluster.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
 from cluster.jobs import check_job
-from cluster.masterconf import Cluster, check_master, cluster_of
+from cluster.masterconf import Cluster, Pool, check_master, cluster_of
 from cluster.merge import merge
 from cluster.plan_text import outcome
 from cluster.prices import load_prices
@@ -57,6 +57,7 @@ from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.yaml_files import read_yaml
 
+MASTER_KEYS = {"db", "resource_pools", "resource_manager"}  # a config with one is no experiment's
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
 workspaces, webhooks, and trials and checkpoints to start from
@@ -67,18 +68,17 @@ the inside of pod specs, startup scripts, agent configs, saml, telemetry and so 
 def main(argv: list[str] | None = None) -> int:
     """Print the findings; return the status: 0 none, 2 some, 4 if the master does not answer."""
     try:
-        args = _parse(argv)
-        check = Check(args.context, Master.login() if args.ask else None, args.template, args.set)
+        args = parse_flags(argv)
         with needing("cluster/requirements.txt"):
-            findings = list(check.all(args.configs, args.master))
+            findings, plans = check_files(args)
     except UserError as error:
         return fail("cluster.check", error)
     faults = [finding for finding in findings if not finding.warning]
-    left_out = NOT_CHECKED if check.asked is None else [NOT_CHECKED[0], *NOT_CHECKED[2:]]
+    left_out = [NOT_CHECKED[0], *NOT_CHECKED[2:]] if args.ask else NOT_CHECKED
     if args.json:
-        _print_json(findings, check.plans, left_out)
+        _print_json(findings, plans, left_out)
     else:
-        for line in [*findings, *check.plans]:
+        for line in [*findings, *plans]:
             print(line)
         if not faults:
             print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
@@ -94,61 +94,46 @@ def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) 
     print(json.dumps({**said, "plans": plans, "not_checked": left_out}, indent=2))
 
 
-@dataclass
-class Check:
-    """One run of the checker; `plans` gets a line for each experiment whose pool is known."""
+def check_files(args: argparse.Namespace) -> tuple[list[Finding], list[str]]:
+    """Return the findings of all files, and a line for each experiment whose pool is known.
 
-    folder: Path  # that would be uploaded
-    asked: Master | None = None
-    template: Path | None = None
-    changes: Sequence[str] = ()  # of --set
-    plans: list[str] = field(default_factory=list)
-
-    def all(self, configs: list[Path], master: Path | None) -> Iterator[Finding]:
-        """Yield findings of all files; experiments are checked against `master` if there is one.
-
-        Raises Unavailable if the master that is asked does not answer.
-        """
-        cluster = self.asked.cluster() if self.asked else None
-        if master is not None and (config := (yield from _load(master))) is not None:
-            for finding in (*placeholders("", config), *check_master(config)):
-                yield finding._replace(file=str(master))
-            cluster = cluster_of(config)
-        template = (yield from _load(self.template)) if self.template else None
-        for path in configs:
-            if (config := (yield from _load(path))) is not None:
-                for finding in self._one(path, config, template, cluster):
-                    yield finding._replace(file=str(path))
-        if configs:
-            yield from check_context(self.folder)
-
-    def _one(
-        self,
-        path: Path,
-        config: dict[str, Any],
-        template: dict[str, Any] | None,
-        cluster: Cluster | None,
-    ) -> Iterator[Finding]:
+    Raises Unavailable if the master that is asked does not answer.
+    """
+    asked = Master.login() if args.ask else None
+    cluster, findings, plans = asked and asked.cluster(), list[Finding](), list[str]()
+    if args.master is not None and (config := _load(args.master, findings)) is not None:
+        found = [*placeholders("", config), *check_master(config)]
+        findings += [finding._replace(file=str(args.master)) for finding in found]
+        cluster = cluster_of(config)
+    template = args.template and _load(args.template, findings)
+    for path in args.configs:
+        if (config := _load(path, findings)) is None:
+            continue
         text = path.read_text(encoding="utf-8-sig")
-        if "triggers" in config or _is_master(config):
-            yield from check_one(config, cluster, self.folder)
-            return
-        apply_overrides(config, self.changes)
-        config = merge(config, template or {})
-        if self.changes or template:
+        experiment = {"triggers", *MASTER_KEYS}.isdisjoint(config)
+        if experiment and (args.set or template):
+            apply_overrides(config, args.set)
+            config = merge(config, template or {})
             text = json.dumps(config)  # is YAML too
-        yield from check_one(config, cluster, self.folder)
-        if self.asked is not None:
-            yield from self.asked.check(text)
-        if cluster is not None and (pool := cluster.pool_of(config)) is not None:
-            image = image_of(config, pool) or "Determined's own"
-            plan = f"{path}: image {image}; {describe_start(config, pool, load_prices())}"
-            with contextlib.suppress(UserError):  # told by the findings
-                asked = options.Asked(load_prices(), self.folder)
-                option = options.plan_option(config, cluster, asked)
-                if option and option.cases:
-                    plan += f"; {outcome(option)}"
-            self.plans.append(plan)
+        found = list(check_one(config, cluster, args.context))
+        found += asked.check(text) if asked and experiment else []
+        findings += [finding._replace(file=str(path)) for finding in found]
+        if experiment and cluster is not None and (pool := cluster.pool_of(config)) is not None:
+            plans.append(f"{path}: {describe_plan(config, cluster, pool, args.context)}")
+    findings += check_context(args.context) if args.configs else ()
+    return findings, plans
+
+
+def describe_plan(config: dict[str, Any], cluster: Cluster, pool: Pool, folder: Path) -> str:
+    """Describe image, machines, hours and cost of an experiment as it stands, as far as known."""
+    image = image_of(config, pool) or "Determined's own"
+    text = f"image {image}; {describe_start(config, pool, load_prices())}"
+    with contextlib.suppress(UserError):  # told by the findings
+        asked = options.Asked(load_prices(), folder)
+        option = options.plan_option(config, cluster, asked)
+        if option and option.cases:
+            text += f"; {outcome(option)}"
+    return text
 
 
 def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> Iterator[Finding]:
@@ -158,7 +143,7 @@ def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> 
         problem = "a webhook, not an experiment; its placeholders alone are checked"
         yield Finding("triggers", problem, warning=True)
         return
-    if _is_master(config):
+    if MASTER_KEYS & set(config):
         yield from check_master(config)
         return
     storage = {"checkpoint_storage": cluster and cluster.storage}
@@ -177,10 +162,6 @@ def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> 
             yield from (finding for finding in found if finding.key not in named)
 
 
-def _is_master(config: dict[str, Any]) -> bool:
-    return bool({"db", "resource_pools", "resource_manager"} & set(config))
-
-
 def check_context(folder: Path) -> Iterator[Finding]:
     """Yield a finding if `det experiment create` would upload more than the limit from `folder`."""
     try:
@@ -190,11 +171,12 @@ def check_context(folder: Path) -> Iterator[Finding]:
         yield Finding("context", " ".join(str(error).split()), file=str(folder))
 
 
-def _load(path: Path) -> Generator[Finding, None, dict[str, Any] | None]:
+def _load(path: Path, findings: list[Finding]) -> dict[str, Any] | None:
+    """Return a config; None, with a finding, if the file holds none."""
     try:
         return read_yaml(path)
     except UserError as error:
-        yield Finding("file", str(error).partition(": ")[2], file=str(path))
+        findings.append(Finding("file", str(error).partition(": ")[2], file=str(path)))
         return None
 
 

@@ -218,11 +218,24 @@ def find_faults(found: Estimate) -> Iterator[Finding]:
         problem = f"{batch} windows for {ranks} data ranks ({found.layout}): some train on"
         cure = f"use {ranks} or more, or a larger layout.tensor"
         yield Finding("hyperparameters.global_batch_size", f"{problem} nothing; {cure}")
-    machine, slow = found.machine, found.network(False) > found.compute / 2
-    if machine and machine.efa > machine.plain and not found.efa and slow:
-        yield Finding("resources.resource_pool", _no_efa(found))
-    if found.pool.spot and sum(found.leaving()) > spot.NOTICE_SECONDS:
-        yield Finding("environment.environment_variables", _too_slow(found))
+    machine, plain, efa = found.machine, found.network(False), found.network(True)
+    if machine and machine.efa > machine.plain and not found.efa and plain > found.compute / 2:
+        yield Finding(
+            "resources.resource_pool",
+            f"{found.sent / 1e9:.0f} GB leave each machine in a step: {plain:.1f} s on the one "
+            f"plain interface of pool {found.pool.name!r}, beside {found.compute:.1f} s of compute "
+            f"(modelled), and {efa:.1f} s with EFA; use machines with EFA (cluster/efa.md), fewer "
+            "and larger forwards, or shards inside a machine",
+        )
+    (step, disk, upload), place = found.leaving(), traffic.scratch(found.job.config, found.pool)[0]
+    if found.pool.spot and step + disk + upload > spot.NOTICE_SECONDS:
+        yield Finding(
+            "environment.environment_variables",
+            f"a checkpoint does not fit EC2's two-minute notice: {step:.0f} s to the end of a "
+            f"step, {disk:.0f} s to write {found.stored / 1e9:.1f} GB a machine to {place}, "
+            f"{upload:.0f} s to upload it, {step + disk + upload:.0f} s in all (modelled); set "
+            "TMPDIR to the instance store (cluster/efa.md), or use more machines",
+        )
 
 
 def _memory_faults(found: Estimate) -> Iterator[Finding]:
@@ -239,23 +252,3 @@ def _memory_faults(found: Estimate) -> Iterator[Finding]:
     elif budget != "auto" and budget > most:
         problem = f"{budget} tokens do not fit {where}; use {most // 128 * 128} or less{more}"
         yield Finding("hyperparameters.max_tokens_per_forward", problem)
-
-
-def _no_efa(found: Estimate) -> str:
-    return (
-        f"{found.sent / 1e9:.0f} GB leave each machine in a step: {found.network(False):.1f} s "
-        f"on the one plain interface of pool {found.pool.name!r}, beside {found.compute:.1f} s "
-        f"of compute (modelled), and {found.network(True):.1f} s with EFA; use machines with "
-        "EFA (cluster/efa.md), fewer and larger forwards, or shards inside a machine"
-    )
-
-
-def _too_slow(found: Estimate) -> str:
-    step, disk, upload = found.leaving()
-    place, _ = traffic.scratch(found.job.config, found.pool)
-    return (
-        f"a checkpoint does not fit EC2's two-minute notice: {step:.0f} s to the end of a step, "
-        f"{disk:.0f} s to write {found.stored / 1e9:.1f} GB a machine to {place}, "
-        f"{upload:.0f} s to upload it, {step + disk + upload:.0f} s in all (modelled); set TMPDIR "
-        "to the instance store (cluster/efa.md), or use more machines"
-    )

@@ -37,7 +37,7 @@ def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator
     try:
         workload.parsers.data(config.get("data"))
     except UserError as error:
-        yield from (_from_error(each) for each in _problems(error))
+        yield from map(_from_error, _problems(error))
     found: dict[Finding, None] = {}  # in order, each once
     for values in samples(mapping(config.get("hyperparameters"))):
         hparams, problems = _parse(workload, values)
@@ -167,9 +167,7 @@ def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
 
 def _check_loss(job: Job, found: Estimate) -> Iterator[Finding]:
     """Yield a finding if a reclaim without notice loses too much work, with full-length windows."""
-    hparams, period = job.hparams, found.period
-    if period is None:
-        return
+    hparams, period = job.hparams, found.period or 0  # 0: not known
     step = found.step * hparams.max_seq_length / found.window
     if period * step > LONGEST:
         said = "" if hparams.checkpoint_period else " (an epoch, the default)"

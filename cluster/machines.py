@@ -10,9 +10,9 @@ from detalbert.engine.flops import PEAKS
 
 ROOT = Path(__file__).parents[1]  # of the repository
 _DATA = yaml.safe_load((ROOT / "cluster" / "facts" / "machines.yaml").read_text(encoding="utf-8"))
-# Slots by Determined's own map, and GPUs of types that it lacks, as `instance_slots` needs them.
-DETERMINED_SLOTS = {f"{f}.{size}": 0 for f, sizes in _DATA["cpu"].items() for size in sizes.split()}
-EC2_GPUS: dict[str, int] = {}
+# Slots by type. Those that Determined's own map lacks need `instance_slots` in the master.
+SLOTS = {f"{f}.{size}": 0 for f, sizes in _DATA["cpu"].items() for size in sizes.split()}
+MAPPED = set(SLOTS)  # of Determined's map
 
 
 class Gpu(NamedTuple):
@@ -40,8 +40,9 @@ GCE_GPUS = {name: Gpu(**gpu) for name, gpu in _DATA["gce"].items()}
 
 
 class Machine(NamedTuple):
-    """Hardware of a machine other than GPUs, as AWS publishes it (instance type explorer, 2026)."""
+    """Hardware of a machine, as AWS publishes it (instance type explorer, 2026)."""
 
+    gpus: int
     plain: int  # Gbit/s of the one interface that Determined 0.38.1 attaches, at most
     efa: int = 0  # Gbit/s of all interfaces with EFA
     store: int = 0  # GB of instance store (NVMe)
@@ -52,12 +53,13 @@ FAMILIES: dict[str, Gpu] = {}
 MACHINES: dict[str, Machine] = {}
 for _family, _sizes in _DATA["families"].items():
     FAMILIES[_family] = Gpu(**_sizes.pop("gpu"))
-    _slots = DETERMINED_SLOTS if _sizes.pop("mapped", False) else EC2_GPUS
+    _mapped = _sizes.pop("mapped", False)
     for _size, _facts in _sizes.items():
-        _slots[f"{_family}.{_size}"] = _facts["gpus"]
+        _kind = f"{_family}.{_size}"
+        SLOTS[_kind] = _facts["gpus"]
+        MAPPED |= {_kind} if _mapped else set()
         if "plain" in _facts:
-            _hardware = {key: fact for key, fact in _facts.items() if key != "gpus"}
-            MACHINES[f"{_family}.{_size}"] = Machine(**_hardware)
+            MACHINES[_kind] = Machine(**_facts)
 
 
 def instance_in(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 from cluster import schema
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, GCE_GPUS, Gpu, gpu_of, instance_in
+from cluster.machines import GCE_GPUS, MAPPED, SLOTS, Gpu, gpu_of, instance_in
 from cluster.prices import load_prices, retired
 from cluster.schema import Finding
 from detalbert.errors import nearest
@@ -140,14 +140,11 @@ def _check_provider(key: str, provider: dict[str, Any]) -> Iterator[Finding]:
         return
     if problem := retired(kind, load_prices()):
         yield Finding(f"{key}.instance_type", problem, warning=True)
-    known = DETERMINED_SLOTS.get(kind)
-    if known is None and slots is None and not schema.PLACEHOLDER.search(kind):
-        near, count = f" ({nearest(kind, [*DETERMINED_SLOTS, *EC2_GPUS])})", ""
-        if kind in EC2_GPUS:
-            near, count = "", f", {EC2_GPUS[kind]}"
+    right = SLOTS.get(kind)
+    if kind not in MAPPED and slots is None and not schema.PLACEHOLDER.search(kind):
+        near, count = ("", f", {right}") if right else (f" ({nearest(kind, SLOTS)})", "")
         problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
         yield Finding(f"{key}.instance_slots", problem + count)
-    right = EC2_GPUS.get(kind, known)
     if slots is not None and right is not None and slots != right:
         problem = f"{slots}, but a {kind} has {right}; set {right}"
         yield Finding(f"{key}.instance_slots", problem)
@@ -186,7 +183,7 @@ def pools(config: dict[str, Any]) -> dict[str, Pool]:
 def own_machine(name: str) -> tuple[str, int | None, Gpu | None]:
     """Return the type in the name of a pool without provider, and that type's slots and GPU."""
     kind = instance_in(name)
-    return kind, DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind)), gpu_of(kind)
+    return kind, SLOTS.get(kind), gpu_of(kind)
 
 
 def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
@@ -199,5 +196,4 @@ def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
         return f"{kind} with {slots} {gpu.name}" if gpu and slots else kind, slots, gpu
     kind = str(provider.get("instance_type", "g4dn.metal"))
     slots = schema.whole(provider.get("instance_slots"))
-    slots = DETERMINED_SLOTS.get(kind, EC2_GPUS.get(kind) if slots is None else slots)
-    return kind, slots, gpu_of(kind)
+    return kind, SLOTS.get(kind) if slots is None or kind in MAPPED else slots, gpu_of(kind)

@@ -35,14 +35,13 @@ class Asked(NamedTuple):
     root: Path = ROOT  # parent folder of relative model folders
     markets: Mapping[str, spot.Market] = spot.CASES
     runs: int = 4000  # that are simulated for an option and case
-    deadline: float | None = None  # hours
-    budget: float | None = None  # dollars
+    limits: Mapping[str, float] = {}  # of `hours` and `cost`
 
 
 class Timing(NamedTuple):
     """A run as the simulation sees it: seconds."""
 
-    seconds: tuple[float, float, float]  # of training: at the high, middle and low speed
+    seconds: Sequence[float]  # of training: at the high, middle and low speed
     step: float
     rules: Mapping[str, float]  # of spot.SpotJob
     period: int | None  # steps between checkpoints; None: the best one
@@ -164,8 +163,7 @@ def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
     forward = found.most // 128 * 128
     if job.hparams.max_seq_length <= forward < found.tokens:
         keys: dict[str, Any] = {"max_tokens_per_forward": forward}
-        smaller = estimate(job._replace(hparams=replace(job.hparams, **keys)))
-        return smaller or found, keys
+        return Estimate(job._replace(hparams=replace(job.hparams, **keys)), found.model), keys
     return found, {}
 
 
@@ -185,7 +183,7 @@ def time_run(found: Estimate) -> Timing:
     period = found.hparams.checkpoint_period
     if found.pool.spot and period and period * found.step > longest:
         period = None
-    return Timing((seconds[0], seconds[1], seconds[2]), found.step, rules, period, longest)
+    return Timing(seconds, found.step, rules, period, longest)
 
 
 def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
@@ -264,17 +262,16 @@ def recommend(options: Sequence[Option], asked: Asked) -> tuple[Option, str, boo
     if not fine:
         why = next((option.why_not for option in options if option.why_not), "none ever finishes")
         raise UserError(f"no option can run: {why}")
-    limits = {"hours": asked.deadline, "cost": asked.budget}
-    given = {what: most for what, most in limits.items() if most is not None}
     for option in fine:
-        if all(option.sure(what) <= most for what, most in given.items()):
+        if all(option.sure(what) <= most for what, most in asked.limits.items()):
             words = {"hours": "the deadline", "cost": "the budget"}
-            met = f" of which {SURE} % of runs meet {' and '.join(words[what] for what in given)}"
+            given = " and ".join(words[what] for what in asked.limits)
+            met = f" of which {SURE} % of runs meet {given}" if given else ""
             many = f"the cheapest of {len(fine)} options"
             many = many if len(fine) > 1 else "the one that can run"
-            return option, many + (met if given else ""), True
+            return option, many + met, True
     none = "no option meets what was asked, and this is the"
-    if "hours" in given:
+    if "hours" in asked.limits:
         best = min(fine, key=lambda option: option.mean("hours"))
         return best, f"MISSES THE DEADLINE; {none} fastest", False
     return fine[0], f"IS OVER THE BUDGET; {none} cheapest", False

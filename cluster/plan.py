@@ -85,8 +85,9 @@ def make_plan(args: Namespace) -> Plan:
     cluster = _cluster(args, config, prices)
     wanted = sorted({pool.instance for pool in cluster.pools.values()} & set(prices))
     prices, notes = live_prices.priced(args, prices, wanted)
-    limits = args.deadline, args.budget
-    asked = Asked(prices, ROOT, _markets(args), args.runs, *limits)
+    limits = {"hours": args.deadline, "cost": args.budget}
+    limits = {what: most for what, most in limits.items() if most is not None}
+    asked = Asked(prices, ROOT, _markets(args), args.runs, limits)
     if config is None:
         found = options.plain_options(_plain(args, prices), cluster, asked)
     else:

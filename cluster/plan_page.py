@@ -38,36 +38,19 @@ def write_page(plan: Plan, path: Path) -> None:
     others = [o for o in plan.options if not o.why_not and o not in named]
     others.sort(key=lambda option: option.mean("cost"))
     drawn = list(dict.fromkeys([*spread_front(plan.options), best, *own]))
-    machines, market = best.name.rsplit(", ", 1)
     text = fill_template(
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
-        sentence=plan_text.recommendation(plan),
-        figures=[
-            ("Take", machines, f"{market}, slots: {best.slots}, pool: {best.pool.name}"),
-            ("Hours", *_split(plan_text.hours(best))),
-            ("Dollars", *_split(plan_text.dollars(best))),
-        ],
+        text=plan_text,
         plot=plot_options(plan, drawn, run and run[1:]),
         published=run and run[0],
         reasons=list(_reasons(plan, run)),
         rows=[_row(option, plan) for option in named],
         others=[_row(option, plan) for option in others],
         taken=named.index(best),
-        numbers=plan_text.NUMBERS,
-        refused=plan_text.refused(plan),
-        yaml=plan_text.snippet(plan),
-        tables=plan_text.tables(best),
-        method=plan_text.method(),
     )
     with writing(path, "give --html another file"), whole_file(path) as file:
         file.write(text)
-
-
-def _split(text: str) -> tuple[str, str]:
-    """Return a figure and its range: "1.84 h (0.80 to 40.86)"."""
-    figure, _, between = text.partition(" (")
-    return figure, between.removesuffix(")")
 
 
 def _row(option: Option, plan: Plan) -> dict[str, Any]:
@@ -89,13 +72,13 @@ def _row(option: Option, plan: Plan) -> dict[str, Any]:
 
 def _reasons(plan: Plan, run: tuple[str, float, float] | None) -> Iterator[str]:
     """Yield why the recommended option and not the cheapest, the fastest or the config's own."""
-    best, asked = plan.best, plan.asked
-    fine = finishing(plan.options)
+    best, fine = plan.best, finishing(plan.options)
     cheapest, fastest = fine[0], min(fine, key=lambda option: option.mean("hours"))
     yield f"{best.name}: {plan.why}."
-    limits = (("hours", asked.deadline, "{:,.2f} h"), ("cost", asked.budget, "${:,.2f}"))
-    for what, most, form in limits if cheapest is not best else ():
-        if most is not None and (sure := cheapest.sure(what)) > most:
+    forms = {"hours": "{:,.2f} h", "cost": "${:,.2f}"}
+    for what, most in plan.asked.limits.items() if cheapest is not best else ():
+        if (sure := cheapest.sure(what)) > most:
+            form = forms[what]
             takes = f"{SURE} % of its runs take up to {form.format(sure)}, not {form.format(most)}"
             yield f"The cheapest, {plan_text.outcome(cheapest)}, misses that: {takes}."
     if fastest is not best:

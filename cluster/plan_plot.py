@@ -49,9 +49,8 @@ def plot_options(
     for x, y in [published] if published else []:
         axes.plot(x, y, "*", color=TEXT, ms=10, zorder=4)
     look: Any = {"color": TEXT, "ls": ":", "lw": 1.2}
-    for limit, draw in ((plan.asked.deadline, axes.axvline), (plan.asked.budget, axes.axhline)):
-        if limit is not None:
-            draw(limit, **look)
+    for what, limit in plan.asked.limits.items():
+        (axes.axvline if what == "hours" else axes.axhline)(limit, **look)
     for index, (what, axis) in enumerate((("hours", axes.xaxis), ("cost", axes.yaxis))):
         stars = [(published[index],) * 3] if published else []
         _scale(axis, [*(option.figures(what) for option in named), *stars])

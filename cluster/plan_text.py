@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from cluster import layouts
 from cluster.estimate import Estimate
@@ -44,7 +44,7 @@ def figure(what: str, figure: str, source: str = "modelled", how: str = "") -> R
     return {"what": what, "figure": figure, "source": source, "how": how}
 
 
-def span(figures: tuple[float, float, float], form: str, unit: str = "") -> str:
+def span(figures: Sequence[float], form: str, unit: str = "") -> str:
     """Return a figure with its range: "0.75 h (0.44 to 17.70)"."""
     low, middle, high = (form.format(value) for value in figures)
     return middle + unit if low == high else f"{middle}{unit} ({low} to {high})"
@@ -115,9 +115,7 @@ def time_rows(found: Estimate) -> list[Row]:
     batch, rate = found.hparams.global_batch_size, found.rate
     speed = [batch * found.window / found.step * at / rate.tokens for at in rate[:3]]
     how = f"{batch / found.step:,.1f} windows/s, {found.forwards} forward(s) a slot and step"
-    rows.append(
-        figure("tokens/s", span((speed[0], speed[1], speed[2]), "{:,.0f}"), rate.source, how)
-    )
+    rows.append(figure("tokens/s", span(speed, "{:,.0f}"), rate.source, how))
     if found.machine and found.machines > 1:
         kind = "EFA" if found.efa else "one plain interface"
         how = f"{found.sent / 1e9:.1f} GB a machine by {kind}"
@@ -251,10 +249,9 @@ def print_plan(plan: Plan) -> None:
     options = {"options (*: none is faster and cheaper)": option_rows(plan)}
     for title, rows in {**tables(plan.best), **options}.items():
         if rows:
-            justify: Any = {name: "right" if name in NUMBERS else "left" for name in rows[0]}
-            heads = (Column(name, justify=justify[name]) for name in rows[0])
-            table = Table(*heads, box=None, pad_edge=False, title_justify="left")
-            table.title = title.capitalize()
+            table = Table(title=title.capitalize(), box=None, pad_edge=False, title_justify="left")
+            for name in rows[0]:
+                table.add_column(name, justify="right" if name in NUMBERS else "left")
             for row in rows:
                 table.add_row(*map(str, row.values()))
             print()

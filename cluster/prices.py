@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS, gpu_of
+from cluster.machines import SLOTS, gpu_of
 from cluster.schema import mapping
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.sections import Section, limited, parse_section
@@ -113,7 +113,7 @@ def _in_region(entry: dict[str, Any], region: str | None) -> list[dict[str, Any]
 
 
 def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
-    known, gpu = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance), gpu_of(instance)
+    known, gpu = SLOTS.get(instance) or None, gpu_of(instance)
     facts = {"slots": known, "gpu": f"{gpu.name} {gpu.gigabytes} GB"} if known and gpu else {}
     entry = facts | {key: value for key, value in entry.items() if value is not None}
     entry |= {

@@ -16,12 +16,12 @@ EPOCHS = 2
 VALIDATION_WINDOWS = 12_100  # of its dev-v2.0.json, from the ratio of windows to questions
 MODEL = "albert-xxlarge-v2"
 
-_SPEEDS = yaml.safe_load(_FILE.with_name("speeds.yaml").read_text(encoding="utf-8"))["rows"]
-_RATES = {row["gpus"]: row["windows"] for row in _SPEEDS if row["by"] == "Determined AI"}
+SPEEDS = yaml.safe_load(_FILE.with_name("speeds.yaml").read_text(encoding="utf-8"))["rows"]
+_RATES = {row["gpus"]: row["windows"] for row in SPEEDS if row["by"] == "Determined AI"}
 FINE_TUNING = [  # runs of MODEL
     SimpleNamespace(**row, throughput=_RATES[row["slots"]]) for row in _DATA["fine_tuning"]
 ]
 SERIES = {row["series"]: row["throughput"] for row in _DATA["scaling"]}  # by GPUs or machines
-for _row in _SPEEDS:
+for _row in SPEEDS:
     if "series" in _row:
         SERIES[_row["series"]][_row["gpus"] // 8] = _row["windows"]

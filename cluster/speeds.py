@@ -6,19 +6,16 @@ precision, recomputation counted.
 
 import functools
 import math
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import yaml
 
-from cluster.machines import ROOT, Gpu
+from cluster.machines import Gpu
 from cluster.models import KNOWN_CONFIGS
+from cluster.published import SPEEDS
 from detalbert.engine.flops import PEAKS, causal_flops, training_flops
 
-_FILE = ROOT / "cluster" / "facts" / "speeds.yaml"
-MEASURED = "measured"
 MASKED = 0.15  # of a window's tokens, in published pretraining
 REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 RECOMPUTED = {"none": 0.0, "part": 0.5, "full": 1.0}  # share of the activations; a part is assumed
@@ -83,13 +80,6 @@ def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
     return training_flops(config, np.array([length])) / length + 3 * masked * head
 
 
-@functools.cache
-def measurements() -> tuple[Measurement, ...]:
-    """Return the measurements of facts/speeds.yaml."""
-    content = yaml.safe_load(_FILE.read_text(encoding="utf-8"))["rows"]
-    return tuple(map(_row, content))
-
-
 def _row(given: dict[str, Any]) -> Measurement:
     row = SimpleNamespace(**given)
     if row.task == "language":
@@ -103,10 +93,13 @@ def _row(given: dict[str, Any]) -> Measurement:
     shape = Shape(flops=flops, half=half, ours=ours, recomputed=recomputed, **known)
     tokens = given.get("tokens") or row.windows * row.length / row.gpus
     where = f"{row.gpus} x {row.gpu} {row.gigabytes} GB"
-    source = MEASURED if ours else "published"
+    source = "measured" if ours else "published"
     return Measurement(
         shape, tokens, f"{row.by}: {row.model}, {where}", source, given.get("spread", 0.0)
     )
+
+
+MEASUREMENTS = tuple(map(_row, SPEEDS))  # of facts/speeds.yaml
 
 
 def distance(one: Shape, other: Shape) -> float:
@@ -126,16 +119,12 @@ def distance(one: Shape, other: Shape) -> float:
     return far
 
 
-def speed(shape: Shape, gpu: Gpu, among: Iterable[Measurement] | None = None) -> Rate:
+def speed(shape: Shape, gpu: Gpu, known: tuple[Measurement, ...] = MEASUREMENTS) -> Rate:
     """Estimate a GPU's speed, without the network between machines, from the nearest row.
 
     The range is that of the row's repeats if the shape is the row's own; else it is wide enough
-    for SURE of all rows of the task when each is estimated from the others.
-
-    Args:
-        among: the rows to use; by default all.
+    for SURE of the `known` rows of the task when each is estimated from the others.
     """
-    known = tuple(measurements() if among is None else among)
     row = min(known, key=lambda each: distance(shape, each.shape))
     far = distance(shape, row.shape)
     tokens = row.efficiency * gpu.teraflops * 1e12 / shape.work

@@ -19,7 +19,7 @@ from detalbert.errors import Unavailable, UserError, first_line
 
 _ADDRESS = re.compile(r"(s3|gs|az)://([\w.-]+)/+(.+?)/*$")
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)  # of the disk beside the bucket
-_MISTAKES = {*range(400, 500)} - {408, 429}  # statuses that a retry does not change
+MISTAKES = {*range(400, 500)} - {408, 429}  # statuses that a retry does not change
 
 
 def is_bucket(address: str) -> bool:
@@ -60,23 +60,20 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
             login = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
             yield storage.AzureStorageManager(bucket, connection_string=login), path
         else:
-            yield (
-                {"s3": storage.S3StorageManager, "gs": storage.GCSStorageManager}[kind](bucket),
-                path,
-            )
+            yield storage.from_string(f"{kind}://{bucket}"), path
     except CheckpointNotFound:
         raise
     except Exception as error:  # of classes of each client's own
         mine = isinstance(error, NoDirectStorageAccess | ValueError | ImportError)
         mine |= getattr(error, "errno", None) in _LOCAL
         # Of a refused upload, and of no access, the error says less than that which it replaced.
-        within = isinstance(error, NoDirectStorageAccess) or _status(error.__context__)
+        within = isinstance(error, NoDirectStorageAccess) or http_status(error.__context__)
         cause: Any = error.__context__ if within else error
-        kind = UserError if mine or _status(cause) in _MISTAKES else Unavailable
+        kind = UserError if mine or http_status(cause) in MISTAKES else Unavailable
         raise kind(f"{address}: {first_line(cause)}") from None
 
 
-def _status(error: Any) -> int | None:
+def http_status(error: Any) -> int | None:
     """Return the HTTP status in an error of boto3, Google's or Azure's client."""
     answer = getattr(error, "response", None)
     if isinstance(answer, dict):

@@ -5,13 +5,11 @@ import platform
 import re
 import subprocess
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tokenizers
 import torch
-import transformers
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -22,9 +20,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "tokenizers": tokenizers.__version__,
-            "numpy": np.__version__,
+            **{name: metadata.version(name) for name in ("transformers", "tokenizers", "numpy")},
             "cuda": torch.version.cuda,
         },
         "device": {
@@ -41,11 +37,10 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 def commit_of(checkout: Path) -> str | None:
     """Return the commit of a checkout, marked if files were changed; None if there is none."""
+    command = "git describe --always --exclude=* --abbrev=40 --dirty".split()
     options: Any = {"cwd": checkout, "stderr": subprocess.DEVNULL, "text": True, "timeout": 20}
-    changes = ("git", "status", "--porcelain", "--untracked-files=no")
     try:
-        commit = subprocess.check_output(("git", "rev-parse", "HEAD"), **options).strip()
-        changed = subprocess.check_output(changes, **options).strip()
+        found = subprocess.check_output(command, **options).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return f"{commit} and changes" if changed else commit
+    return found.replace("-dirty", " and changes")

@@ -56,11 +56,8 @@ def efficiency(found: pd.DataFrame) -> pd.DataFrame:
 
 def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row per run and experiment; one series per model and data."""
-    known, runs, first = (
-        load_prices(args.prices or PRICE_FILE),
-        list[tuple[str, Run]](),
-        dict[str, Run](),
-    )
+    known, runs = load_prices(args.prices or PRICE_FILE), list[tuple[str, Run]]()
+    first = dict[str, Run]()
     for text in args.run:
         label, path = text.split("=", 1) if "=" in text else (f"measured, {UNIT}", text)
         runs += [(label, run) for run in read_runs([path], known, None)[0]]

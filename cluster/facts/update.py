@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
+from cluster.machines import SLOTS
 from cluster.prices import PRICE_FILE, load_prices
 from detalbert.atomic import whole_file
 
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     kept = args.file.read_text(encoding="utf-8").partition(MARK)[0]
     kept = re.sub("(?m)^date: .*$", f"date: {args.day}", kept)
     kept = re.sub("(?m)^source: .*$", f"source: SkyPilot's catalog at {args.commit}", kept)
-    kinds = {kind for kind, slots in {**DETERMINED_SLOTS, **EC2_GPUS}.items() if slots}
+    kinds = {kind for kind, slots in SLOTS.items() if slots}
     table = pd.read_csv(args.catalog).dropna(subset=["Price"])
     table = table[table["InstanceType"].isin(kinds - set(yaml.safe_load(kept)["instances"]))]
     zones = table.groupby(["InstanceType", "Region"])

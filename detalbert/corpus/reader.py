@@ -152,15 +152,13 @@ class Shards:
         if not self.remote or shards == self._prefetched:
             return
         self._prefetched = shards
-        wanted = [s for s in shards if not (self._cache_folder() / self.shards[s]["name"]).exists()]
 
         def work() -> None:
-            for shard in wanted:
+            for shard in shards:
                 with contextlib.suppress(Exception):
                     self.fetch(shard)
 
-        if wanted:
-            threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=work, daemon=True).start()
 
     def _cache_folder(self) -> Path:
         key = hashlib.sha256(json.dumps([self.address, self.index["text"]]).encode()).hexdigest()

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert import atomic, bucket
+from detalbert import bucket
 from detalbert.atomic import whole_file, write_json
 from detalbert.corpus import storage
 from detalbert.corpus.words import WordEncoder
@@ -146,12 +146,6 @@ class _Shard:
         if self.file is not None:
             self.sum.update(content)
             self.file.write(content)
-
-
-def sweep(folder: Path) -> None:
-    """Remove the temporary files that killed processes left."""
-    atomic.sweep(folder, "*.bin", "*.npy", "*.json")
-    atomic.sweep(folder / "jobs", "*.json")
 
 
 class Target(NamedTuple):

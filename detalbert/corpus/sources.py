@@ -134,21 +134,19 @@ def unpack_sizes(text: Text, folder: Path) -> list[Part]:
         return text.parts
     path = folder / f"sizes-{text.fingerprint[:24]}.json"
     if (found := read_sealed(path)) is None:
-        found = {"sizes": _measure(text.parts)}
+        with (
+            ThreadPoolExecutor(count_cores()) as threads,  # decompression leaves the lock of Python
+            waiting("measuring compressed text", len(text.parts), "files") as wait,
+        ):
+            found = {"sizes": list(wait.each(threads.map(_measure, text.parts)))}
         write_json(path, seal(found))
     pairs = zip(text.parts, found["sizes"], strict=True)
     return [part._replace(end=size, size=size) for part, size in pairs]
 
 
-def _measure(parts: list[Part]) -> list[int]:
-    def measure(part: Part) -> int:
-        packed = part.packed
-        return sum(map(len, storage.unpack(part.address, packed))) if packed else part.size
-
-    with ThreadPoolExecutor(count_cores()) as threads:  # decompression leaves the lock of Python
-        sizes = threads.map(measure, parts)
-        with waiting("measuring compressed text", len(parts), "files") as wait:
-            return list(wait.each(sizes))
+def _measure(part: Part) -> int:
+    packed = part.packed
+    return sum(map(len, storage.unpack(part.address, packed))) if packed else part.size
 
 
 def cut_parts(parts: Iterable[Part], part_bytes: int) -> Iterator[Part]:

@@ -17,8 +17,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fsspec
 import pyarrow
+from fsspec.spec import AbstractBufferedFile
 
+from detalbert.bucket import MISTAKES, http_status
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.integrity import checksum
 
@@ -59,9 +62,7 @@ def list_files(address: str, key: str) -> list[File]:
 
 
 def _not_listed(said: str, error: Any) -> UserError:
-    answer = getattr(error, "response", None)  # a mapping in botocore's errors
-    facts = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
-    kind = UserError if 400 <= facts.get("HTTPStatusCode", 0) < 500 else Unavailable
+    kind = UserError if http_status(error) in MISTAKES else Unavailable
     return kind(f"{said}: {first_line(error)}")
 
 
@@ -189,8 +190,6 @@ def _list_s3(address: str) -> list[File]:
 
 def _fsspec(address: str) -> Any:
     try:
-        import fsspec
-
         return fsspec.core.url_to_fs(address)[0]
     except (ImportError, ValueError) as error:
         raise UserError(f"{address}: {error}; install what reads this kind of address") from None
@@ -227,30 +226,14 @@ def open_file(address: str) -> Any:
     size = list_files(address, address)[0].size if remote else Path(address).stat().st_size
     if address.endswith(tuple(CODECS)):
         return io.BytesIO(b"".join(unpack(address, size)))
-    return io.BufferedReader(_Ranges(address, size), BLOCK)
+    return _Ranges(None, address, block_size=BLOCK, size=size)
 
 
-class _Ranges(io.RawIOBase):
+class _Ranges(AbstractBufferedFile):
     """File interface to exact ranges of an address."""
 
-    def __init__(self, address: str, size: int) -> None:
-        self.address, self.size, self.at = address, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.at = offset + (0, self.at, self.size)[whence]
-        return self.at
-
-    def readinto(self, buffer: Any) -> int:
-        count = min(len(buffer), self.size - self.at)
-        buffer[:count] = b"".join(read(self.address, self.at, self.at + count))
-        self.at += count
-        return count
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return b"".join(read(self.path, start, end))
 
 
 def as_file(blocks: Iterator[bytes]) -> io.BufferedReader:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import filelock
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import write_json, writing
+from detalbert.atomic import sweep, write_json, writing
 from detalbert.corpus import shards
 from detalbert.corpus.index import TOKENIZER, read_index, remove_damaged
 from detalbert.corpus.read_text import TextReader
@@ -155,7 +155,8 @@ def _write_missing(
     target: Target, jobs: list[ShardText], kind: Kind, tokenizer: Any, processes: int | None
 ) -> None:
     folder, there = target.folder, target.sizes()
-    shards.sweep(folder)
+    sweep(folder, "*.bin", "*.npy", "*.json")
+    sweep(folder / "jobs", "*.json")
     todo = [job for job in jobs if shards.read_record(folder, job.number, there) is None]
     total, missing = (sum(size_of(job.parts) for job in some) for some in (jobs, todo))
     processes = min(processes or count_cores(), -(-missing // _BATCH))

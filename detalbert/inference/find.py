@@ -26,8 +26,6 @@ _REFERENCE = re.compile(
     rf"(?P<uuid>{_UUID})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)"
     r"|model:(?P<model>[^:/]+)(:(?P<version>\d+))?"
 )
-
-
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 _PLACES = (
     "a checkpoint, a run's output directory, an exported folder, a hub name, a checkpoint's UUID, "

@@ -48,12 +48,15 @@ def write_answers(
             names = ("predictions.json", "null_odds.json", "nbest.json")
             writers = [stack.enter_context(_json_mapping(folder / name)) for name in names]
             wait = stack.enter_context(waiting("answering", total, "questions"))
-            table = stack.enter_context(_csv_table(folder / "predictions.csv"))
+            file = stack.enter_context(whole_file(folder / "predictions.csv"))
+            file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
+            table = csv.writer(file)
+            table.writerow(("id", "question", "answer", "probability", "start", "end"))
             for chunk in chunks:
                 results: Any = chunk.predictions, chunk.null_odds, chunk.n_best
                 for add, values in zip(writers, results, strict=True):
                     add(values)
-                table(_csv_rows(chunk))
+                table.writerows(_csv_rows(chunk))
                 if known := [each for each in chunk.examples if each.answers is not None]:
                     tally.add(known, chunk.predictions, chunk.null_odds)
                     losses.append(chunk.losses)
@@ -96,16 +99,6 @@ def _json_mapping(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
 
         yield add
         file.write("\n}")
-
-
-@contextlib.contextmanager
-def _csv_table(path: Path) -> Iterator[Callable[[Iterable[Sequence[Any]]], None]]:
-    """Yield a function that appends rows to a CSV file, marked as UTF-8 for spreadsheets."""
-    with whole_file(path) as file:
-        file.write("\ufeff")
-        writer = csv.writer(file)
-        writer.writerow(("id", "question", "answer", "probability", "start", "end"))
-        yield writer.writerows
 
 
 def _csv_rows(chunk: Answered) -> Iterator[Sequence[Any]]:

@@ -58,8 +58,6 @@ def merge_answers(
     (2 + 1). "old" wins, and null_odds is 2.5 - 2 - 1 = -0.5: the answer unless the threshold is
     lower.
     """
-    if not sum(len(batch.windows) for batch in candidates):
-        return Answers({}, {})
     pool = _pool(windows, candidates)
     window = np.arange(len(pool.question))
     rank = (pool.scores > -np.inf).argmax(axis=1)  # [n], of the best span with text; 0 without
@@ -94,12 +92,10 @@ def n_best_list(
     logits) and probability (softmax over the list). A question without a span that has text gets
     the placeholder of `merge_answers`, "empty" with score 0.
     """
-    if not sum(len(batch.windows) for batch in candidates):
-        return {}
     pool = _pool(windows, candidates)
     question, first = np.unique(pool.question, return_index=True)  # [questions]
     null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
-    rows = np.split(np.arange(len(pool.question)), first[1:])  # of each question
+    rows = np.split(np.arange(len(pool.question)), first)[1:]  # of each question
     result = {}
     for e, none, mine in zip(question.tolist(), null, rows, strict=True):
         # "No answer" stands behind all spans, as one more, characters 0 to 0.

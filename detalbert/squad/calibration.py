@@ -11,6 +11,7 @@ an answer is the sum over the listed spans which the scorer takes for the same: 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from detalbert.squad.windows import Example
 SPAN, NULL = "span_temperature", "null_temperature"
 BINS = 15  # of the calibration error, equally wide
 _FEWEST = 50  # questions that a temperature is fitted to; it is 1 with fewer
+_log_sum: Callable[..., Any] = partial(np.logaddexp.reduce, axis=-1)  # log(sum(exp(values)))
 NBest = Sequence[Mapping[str, Any]]  # one question's entry of `n_best_list`
 
 
@@ -121,11 +123,6 @@ def _collect(
     silent = np.array([not predictions[example.id] for example in examples], bool)
     answerable = np.array([bool(example.answers) for example in examples], bool)
     return _Given(spans, same, null - _log_sum(spans), silent, right, answerable)
-
-
-def _log_sum(values: np.ndarray) -> Any:
-    """Return log(sum(exp(values))) over the last axis; -inf where all are."""
-    return np.logaddexp.reduce(values, axis=-1)
 
 
 def _sigmoid(x: Any) -> Any:

@@ -29,8 +29,6 @@ OFFICIAL_SHA256 = {
     "train-v2.0.json": "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002",
     "dev-v2.0.json": "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
 }
-
-
 # The names of a folder's files for a split, without their endings.
 STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev")}
 

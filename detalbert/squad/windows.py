@@ -200,10 +200,8 @@ def _assemble(
     begin = texts.context_ptr[texts.context[example]] + skip
     count = np.minimum(room[example], texts.lengths[example] - skip)
     shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
-    start = end = np.zeros(len(begin), np.int32)
-    if any(e.answers for e in examples):
-        answers = _answer_tokens(examples, texts.context, texts.context_ptr, texts.offsets)
-        start, end = _labels(answers[example], texts.offsets, begin, begin + count - 1, shift)
+    answers = _answer_tokens(examples, texts)[example]
+    start, end = _labels(answers, texts.offsets, begin, begin + count - 1, shift)
     if not len(prefix):  # [CLS] is last
         last = (shift + begin + count + len(layout[2]) - 1).astype(np.int32)
         start, end = (np.where(side == 0, last, side) for side in (start, end))
@@ -253,17 +251,16 @@ def _cover(
     return example, ranges(np.zeros_like(count), count) * step[example]
 
 
-def _answer_tokens(
-    examples: Sequence[Example], context: np.ndarray, ptr: np.ndarray, offsets: np.ndarray
-) -> np.ndarray:
+def _answer_tokens(examples: Sequence[Example], texts: _Texts) -> np.ndarray:
     """Return first answers, [E, 4]: first and last character (end exclusive; -1 if there is none),
     first and last token, as numbers in context_ids. One searchsorted covers all contexts: character
     17 of context 3 has the key 3 * 2**32 + 17, so keys are sorted.
     """
     firsts = (e.answers[0] if e.answers else ("", -1) for e in examples)
     chars = np.array([(at, at + len(text)) for text, at in firsts], np.int64).reshape(-1, 2)
-    token_key = np.repeat(np.arange(len(ptr) - 1) << 32, np.diff(ptr))[:, None] + offsets  # [C, 2]
-    first, last = (context << 32) + chars.T  # [E] each
+    sizes = np.diff(texts.context_ptr)  # [D]
+    token_key = np.repeat(np.arange(len(sizes)) << 32, sizes)[:, None] + texts.offsets  # [C, 2]
+    first, last = (texts.context << 32) + chars.T  # [E] each
     first_token = np.searchsorted(token_key[:, 0], first, side="right") - 1
     last_token = np.searchsorted(token_key[:, 1], last, side="left")
     return np.stack([*chars.T, first_token, last_token], axis=1)

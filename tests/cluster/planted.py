@@ -63,6 +63,12 @@ def put(config: dict[str, Any], path: str, value: Any) -> None:
         node[int(last) if isinstance(node, list) else last] = value
 
 
+def checked(*configs: pathlib.Path, master: pathlib.Path | None = None) -> list[Finding]:
+    """The findings of files, the package as the folder to upload."""
+    words = ["--context", str(ROOT), *(["--master", str(master)] if master else [])]
+    return check.check_files(check.parse_flags([*map(str, configs), *words]))[0]
+
+
 def findings(
     tmp_path: pathlib.Path,
     config: dict[str, Any] | None = None,
@@ -81,5 +87,5 @@ def findings(
             paths[name] = tmp_path / name
             paths[name].write_text(json.dumps(content))
     jobs = [paths["job.yaml"]] if config is not None else []
-    found = check.Check(ROOT).all(jobs, paths.get("master.yaml"))
+    found = checked(*jobs, master=paths.get("master.yaml"))
     return [one for one in found if "AWS launches no p3" not in one.problem]

@@ -10,7 +10,7 @@ import pytest
 
 from cluster import check
 from cluster.schema import Finding
-from tests.conftest import ROOT
+from tests.cluster.planted import checked
 
 # Where the two disagree, and why that is right or cannot be otherwise.
 ACCEPTED = {  # the master takes them and the recording calls them clean; the checker does not
@@ -84,8 +84,8 @@ def test_the_real_masters_answers(part, answers, tmp_path, monkeypatch):
     for case in answers[part]:
         path = tmp_path / "config.yaml"
         path.write_text(text_of(case, answers["bases"]), encoding="utf-8")
-        configs, master = ([path], None) if part == "experiment_cases" else ([], path)
-        faults = [f for f in check.Check(ROOT).all(configs, master) if not f.warning]
+        found = checked(path) if part == "experiment_cases" else checked(master=path)
+        faults = [f for f in found if not f.warning]
         bad = not case["accepted"] or "accepted_but" in case
         assert not any("\n" in str(fault) for fault in faults), faults
         if bool(faults) != bad:

@@ -14,7 +14,7 @@ from cluster import check, masterconf
 from cluster.fleet import machines_at_start
 from cluster.schema import PLACEHOLDER
 from detalbert.training.metrics import RunMetrics
-from tests.cluster.planted import experiment, filled, findings, master, put
+from tests.cluster.planted import checked, experiment, filled, findings, master, put
 from tests.conftest import ROOT
 from workloads import choose
 
@@ -50,20 +50,20 @@ def test_every_pool_that_a_config_names_is_there():
 
 def test_what_ships_is_refused_until_filled_in(tmp_path):
     for path in MASTERS:
-        left = [one for one in check.Check(ROOT).all([], path) if not one.warning]
+        left = [one for one in checked(master=path) if not one.warning]
         text = re.sub(r"#.*", "", path.read_text())
         assert left and len(left) == len(PLACEHOLDER.findall(text))
         assert all("is not filled in" in finding.problem for finding in left)
         assert findings(tmp_path, cluster=filled(path)) == []
         # A master config given in an experiment's place is known for what it is.
-        assert [one for one in check.Check(ROOT).all([path], None) if not one.warning] == left
+        assert [one for one in checked(path) if not one.warning] == left
     template = yaml.safe_load((ROOT / "cluster" / "template-site.yaml").read_text())
     keys = {finding.key for finding in check.placeholders("", template)}
     assert "bind_mounts[0].host_path" in keys
 
 
 def test_configs_that_name_a_place_of_yours_are_refused_until_it_is_filled_in():
-    left = [one for one in check.Check(ROOT).all(CONFIGS, None) if not one.warning]
+    left = [one for one in checked(*CONFIGS) if not one.warning]
     named = "finetune_pretrained lm_125m lm_13b lm_1b pretrain_base pretrain_large pretrain_mlm"
     assert {one.file.rpartition("/")[2] for one in left} == {f"{x}.yaml" for x in named.split()}
     places = {"placeholder my-bucket", "placeholder my-pretrained-checkpoint"}
@@ -73,13 +73,13 @@ def test_configs_that_name_a_place_of_yours_are_refused_until_it_is_filled_in():
 def test_a_retired_type_is_warned_of_in_a_master_and_in_its_experiments(tmp_path):
     path = tmp_path / "master.yaml"
     path.write_text(json.dumps(master()))
-    found = list(check.Check(ROOT).all([ROOT / "configs" / "distributed64.yaml"], path))
+    found = checked(ROOT / "configs" / "distributed64.yaml", master=path)
     said = "AWS launches no p3.16xlarge since 25 May 2026; take another type"
     keys = [f"resource_pools[{n}].provider.instance_type" for n in (0, 1)]
     assert [one.key for one in found] == [*keys, "resources.resource_pool"]
     assert all(one.problem.endswith(said) and one.warning for one in found)
     path.write_text(json.dumps(master("master-aws-modern.yaml")))
-    assert list(check.Check(ROOT).all([ROOT / "configs" / "modern64.yaml"], path)) == []
+    assert checked(ROOT / "configs" / "modern64.yaml", master=path) == []
 
 
 def test_set_changes_every_experiment_as_it_is_submitted(capsys, tmp_path):
@@ -102,7 +102,7 @@ def test_set_changes_every_experiment_as_it_is_submitted(capsys, tmp_path):
 def test_a_webhook_is_no_experiment(capsys, tmp_path):
     path = tmp_path / "webhook.json"
     path.write_text((ROOT / "cluster" / "webhook.json").read_text())
-    said = list(check.Check(tmp_path).all([path], None))
+    said = checked(path)
     assert [finding.key for finding in said] == ["url", "triggers"]
     path.write_text(PLACEHOLDER.sub("http://here", path.read_text()))
     assert check.main([str(path), "--context", str(tmp_path)]) == 0

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from cluster import machines
 from cluster.fleet import check_fleet, describe_start, image_of, machines_at_start
 from cluster.machines import FAMILIES, no_code
 from cluster.masterconf import Cluster, Pool, cluster_of
@@ -102,7 +101,6 @@ def test_the_image_of_a_pool_and_slots():
     assert not found.launch_error and found.default == "default"
     both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
     assert (image_of(both, pool()), image_of(both, pool(slots_per_agent=0, gpu=None))) == ("g", "c")
-    assert not set(machines.DETERMINED_SLOTS) & set(machines.EC2_GPUS)
 
 
 IMAGE = "pytorch/pytorch:{}-cudnn9-devel"

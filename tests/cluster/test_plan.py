@@ -160,12 +160,12 @@ def made(hours: float, cost: float, why_not: str = "") -> Option:
 
 
 def test_the_front_and_the_recommendation_leave_out_what_cannot_run() -> None:
-    asked = plan.Asked({}, deadline=2.0)
+    asked = plan.Asked({}, limits={"hours": 2.0})
     some = [made(1, 9), made(2, 5), made(3, 5), made(2.5, 1), made(0.5, 0.1, "no code")]
     assert list(front(some)) == [some[0], some[1], some[3]]
     assert recommend(some, asked)[0] is some[1]
-    assert recommend(some, asked._replace(deadline=None))[0] is some[3]
-    assert recommend(some, asked._replace(budget=6.0))[0] is some[1]
+    assert recommend(some, asked._replace(limits={}))[0] is some[3]
+    assert recommend(some, asked._replace(limits={"hours": 2.0, "cost": 6.0}))[0] is some[1]
     assert recommend([made(math.inf, math.inf), some[0]], asked)[0] is some[0]
     for hopeless, said in (([some[4]], "no code"), ([made(math.inf, math.inf)], "finishes")):
         with pytest.raises(plan.UserError, match=said):

@@ -10,7 +10,7 @@ import yaml
 
 from cluster import prices
 from cluster.facts import update
-from cluster.machines import DETERMINED_SLOTS, EC2_GPUS
+from cluster.machines import SLOTS
 from detalbert.errors import UserError
 from tests.conftest import ROOT
 
@@ -33,8 +33,7 @@ def test_the_shipped_file_covers_the_families_and_agrees_with_the_slots_of_machi
     assert set(today.split()) <= families
     assert sum(price.region == "us-east-1" for price in known.values()) == len(known) - 1
     for instance, price in known.items():
-        slots = DETERMINED_SLOTS.get(instance) or EC2_GPUS.get(instance)
-        assert slots in (None, price.slots) and price.teraflops and price.source
+        assert SLOTS[instance] == price.slots and price.teraflops and price.source
         low, middle, high = price.spot_range()
         assert price.spot_low is not None or "assumed" in price.source or low == price.on_demand
         assert 0 < low <= middle <= high <= price.on_demand

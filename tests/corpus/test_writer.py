@@ -16,7 +16,6 @@ import pytest
 from detalbert.corpus import shards, writer
 from detalbert.corpus.examples import ExampleKind, split_sentences
 from detalbert.corpus.reader import Corpus
-from detalbert.corpus.shards import sweep
 from detalbert.corpus.writer import write_shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.squad.tokenizer import named_tokenizer
@@ -80,14 +79,16 @@ def test_what_is_damaged_is_written_again_with_one_line(
 
 def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     """Those of earlier versions too: files that end in a process number."""
-    kept = {".lock", "plan.json", "train-00000.bin", "train-lengths.npy", "jobs/00000.json"}
+    (tmp_path / "a.txt").write_text("\n".join(contexts(9)))
+    folder = write(tmp_path / "a.txt", tmp_path)
+    kept = set(folder.rglob("*"))
     left = ".train-00001.bin.x1 .index.json.x1 .train-lengths.npy.x1 jobs/.00001.json.x1"
     left += " .train-00001.bin.77"
-    (tmp_path / "jobs").mkdir()
-    for name in [*kept, *left.split()]:
-        (tmp_path / name).touch()
-    sweep(tmp_path)
-    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")} == kept
+    for name in left.split():
+        (folder / name).touch()
+    (folder / "index.json").unlink()
+    write(tmp_path / "a.txt", tmp_path)
+    assert set(folder.rglob("*")) == kept
 
 
 def test_the_command_has_no_torch_nor_its_workers(tmp_path: Path, real_python: str) -> None:

@@ -77,7 +77,7 @@ def test_no_windows_at_all() -> None:
     assert row["cu_seqlens"].tolist() == [0] and row["input_ids"].shape == (0,)
     found = best_spans(torch.zeros(0), torch.zeros(0), row, 20, 30)
     assert merge_answers([], windows, [found]) == ({}, {})
-    assert n_best_list([], windows, []) == {}
+    assert n_best_list([], windows, [found]) == {}
 
 
 def test_golden_predictions(shared: Any, dev: Any) -> None:
