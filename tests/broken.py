@@ -31,7 +31,7 @@ def switch_off(part: str) -> None:
     elif part == "order":  # a sampler's own shuffle, new in every process
         own = np.random.default_rng()
         order._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))
-        examples._permutation = functools.lru_cache(lambda seed, e, b, g: own.permutation(b[-1]))
+        examples.ExampleOrder._seed = lambda *_: int(own.integers(1 << 32))  # type: ignore[method-assign]
         windows.permute = lambda places, size, rng: own.permutation(size)[places].astype(np.uint64)
     elif part == "position":  # the data starts over
         trial.Steps = lambda order, slot, first: Steps(order, slot, 0)
