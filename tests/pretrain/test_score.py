@@ -88,6 +88,19 @@ def test_scores_are_those_by_hand_and_a_stopped_run_goes_on(
     refuses_to_mix(pretrained, recipe, out, capsys)
 
 
+def test_a_fine_tuning_that_stops_early_is_scored(
+    pretrained: Path, recipe: Path, tmp_path: Path, capsys: Any
+) -> None:
+    keys = (
+        "base_learning_rate=1e-30",
+        "validation_period=1",
+        "early_stopping=1",
+    )  # nothing is learned
+    more = (word for key in keys for word in ("--set", f"hyperparameters.{key}"))
+    assert scored(pretrained, recipe, tmp_path / "out", *more) == 0
+    assert capsys.readouterr().err.count("stopped early: ") == len(rows_in(tmp_path / "out")) == 3
+
+
 def refuses_to_mix(pretrained: Path, recipe: Path, out: Path, capsys: Any) -> None:
     """Another recipe, or another pretraining in the place of the scored one."""
     capsys.readouterr()
