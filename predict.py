@@ -101,10 +101,10 @@ import torch
 
 from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
-from detalbert.inference.answering import Reply, ask, format_reply, keep_best
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
+from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.log import fail, start_logging
 from detalbert.squad.question_stream import MAX_CONTEXT, check_text
 from detalbert.training.display import quiet_libraries

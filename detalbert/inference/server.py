@@ -23,8 +23,9 @@ from pydantic import BaseModel, Field
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.errors import UserError
 from detalbert.inference import web
-from detalbert.inference.answering import Reply, Stopped, ask_together
+from detalbert.inference.answering import Stopped
 from detalbert.inference.model import Trained
+from detalbert.inference.reply import Reply, ask_together
 from detalbert.inference.web import LOOPBACK, Guard
 from detalbert.processes import STOP_SIGNALS
 from detalbert.squad.question_stream import MAX_QUESTION, check_text

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from detalbert.engine import rows as packed
 from detalbert.inference import answering
-from detalbert.inference.answering import ask, format_reply, sentence
 from detalbert.inference.model import Trained, prepare
+from detalbert.inference.reply import ask, format_reply, sentence
 from detalbert.settings.hparams import HParams
 from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.metrics import Tally, score

@@ -14,9 +14,9 @@ from huggingface_hub import constants
 import predict
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference import find, register
-from detalbert.inference.answering import ask
 from detalbert.inference.export import export
 from detalbert.inference.model import choose_threshold, load_model
+from detalbert.inference.reply import ask
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.hub import put
 from tests.fakes.no_models import refused

@@ -9,8 +9,8 @@ import pytest
 from selenium.webdriver.support.ui import WebDriverWait
 
 from detalbert.inference import web
-from detalbert.inference.answering import ask
 from detalbert.inference.model import Trained
+from detalbert.inference.reply import ask
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from tests.fakes.trained import LocalRun

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from detalbert.inference import server, web
-from detalbert.inference.answering import ask, ask_together
 from detalbert.inference.model import Trained
+from detalbert.inference.reply import ask, ask_together
 from tests.conftest import ROOT, Script
 from tests.fakes.no_models import refused
 from tests.fakes.runs import wait_for

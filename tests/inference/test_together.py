@@ -19,8 +19,8 @@ import pytest
 from detalbert.engine.evaluation import evaluate_row
 from detalbert.errors import UserError
 from detalbert.inference import answering, server, web
-from detalbert.inference.answering import ask, ask_together
 from detalbert.inference.model import Trained
+from detalbert.inference.reply import ask, ask_together
 from detalbert.inference.web import LOOPBACK, describe_access, read_token, served_names
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
