@@ -163,21 +163,28 @@ def load_hub_rows(name: str, split: str, said: str) -> Any:
 
 
 def _download(name: str, cache_dir: Path) -> Path:
-    """Download an official file once; atomic, and only if its SHA-256 is correct."""
+    """Download an official file once, with progress; atomic, and only if its SHA-256 is correct."""
     target, url = cache_dir / name, f"{OFFICIAL_URL}/{name}"
     if target.is_file():
         return target
     by_hand = f"fetch {name} by hand and set the data key to its path"
+    digest = hashlib.sha256()
     try:
-        with alone(target), waiting(f"downloading {name}"):
-            with urllib.request.urlopen(url, timeout=30) as response:
-                content = response.read()
-            if hashlib.sha256(content).hexdigest() != OFFICIAL_SHA256[name]:
+        with (
+            alone(target),
+            urllib.request.urlopen(url, timeout=30) as response,
+            whole_file(target, binary=True) as file,
+        ):
+            size = int(response.headers.get("Content-Length") or 0)
+            with waiting(f"downloading {name}", size or None, "B") as bar:
+                while chunk := response.read(1 << 20):
+                    file.write(chunk)
+                    digest.update(chunk)
+                    bar.update(len(chunk))
+            if digest.hexdigest() != OFFICIAL_SHA256[name]:
                 raise Unavailable(
                     f"{url}: its SHA-256 is not the official one; try again, or {by_hand}"
                 )
-            with whole_file(target, binary=True) as file:
-                file.write(content)
     except (OSError, HTTPException) as error:
         raise Unavailable(
             f"{name}: not here, and fetching {url} failed: {error}; {by_hand}"
