@@ -68,10 +68,8 @@ def find_change(path: Path) -> str | None:
 def check_model_folder(folder: Path) -> None:
     """Raise UserError if weights changed since their export; detected only if SUMS exists."""
     if (folder / SUMS).is_file() and (fault := find_change(folder / SUMS)):
-        raise UserError(
-            f"{folder / fault}: not as it was written; copy it again, or remove {SUMS} there if "
-            "you changed the weights"
-        )
+        cure = f"copy it again, or remove {SUMS} there if you changed the weights"
+        raise UserError(f"{folder / fault}: not as it was written; {cure}")
 
 
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:

@@ -38,11 +38,8 @@ class _Stderr(logging.Handler):
             self.handleError(record)
         self.written = time.monotonic()
 
-
-class _Levels(logging.Formatter):
-    """Formatter that puts the level before every line of a message."""
-
     def format(self, record: logging.LogRecord) -> str:
+        """Return the message with the level before every line."""
         lines = super().format(record).splitlines() or [""]
         return "\n".join(f"{record.levelname}: {line}" for line in lines)
 
@@ -76,7 +73,6 @@ def start_logging() -> None:
     """Send the package's lines from INFO on, those of others from WARNING on, Python's warnings and
     uncaught exceptions to standard error.
     """
-    _HANDLER.setFormatter(_Levels())
     logging.getLogger().addHandler(_HANDLER)  # once, however often this is called
     logging.getLogger("detalbert").setLevel(logging.INFO)
     logging.captureWarnings(True)

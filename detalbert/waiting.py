@@ -27,9 +27,8 @@ _running: list["Wait"] = []  # the innermost last; it alone logs its progress
 class Wait:
     """Work in progress: `done` of `total` (None: unknown), which a thread of its own shows."""
 
-    bar: tqdm | None = None
-
     def __init__(self, what: str, total: int | None = None, unit: str = "", done: int = 0) -> None:
+        self.bar: tqdm | None = None
         self.what, self.total, self.unit, self.done, self.first = what, total, unit, done, done
         self.began = time.monotonic()
         self._ended = threading.Event()
@@ -50,7 +49,6 @@ class Wait:
         self._ended.set()
         self._thread.join()
         if self.bar is not None:
-            self._draw(self.bar)
             self.bar.close()
 
     def update(self, count: int = 1) -> None:
@@ -82,13 +80,10 @@ class Wait:
     def _watch(self) -> None:
         while not self._ended.wait(max(0.1, PERIOD - silence()) if self.bar is None else 1.0):
             if self.bar is not None:
-                self._draw(self.bar)
+                self.bar.n = self.done
+                self.bar.refresh()
             elif _running[-1:] == [self] and silence() >= PERIOD:
                 log.info("%s", self)
-
-    def _draw(self, bar: tqdm) -> None:
-        bar.n = self.done
-        bar.refresh()
 
 
 @contextlib.contextmanager

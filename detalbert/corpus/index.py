@@ -2,7 +2,6 @@
 
 import json
 import logging
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ TOKENIZER = "tokenizer"  # folder of a corpus
 log = logging.getLogger(__name__)
 
 
-@lru_cache(maxsize=4)
 def read_index(address: str) -> dict[str, Any]:
     """Return the index of the shards at `address`. Raises UserError if missing or invalid."""
     try:
@@ -31,16 +29,13 @@ def read_index(address: str) -> dict[str, Any]:
             assert {"max_seq_length", "kind"} & set(index)
             assert all(path.parent == Path() for path in file_sums(Path(), index))
     except UserError:
-        raise UserError(
-            f"data.shards: {address}: no index.json there; give a folder of shards that were "
-            "written to their end"
-        ) from None
+        said = "no index.json there; give a folder of shards that were written to their end"
+        raise UserError(f"data.shards: {address}: {said}") from None
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
         raise UserError(f"data.shards: {address}: its index.json is damaged") from None
     if version != FORMAT:
-        raise UserError(
-            f"data.shards: {address}: format {version}, this version reads {FORMAT}; write again"
-        )
+        said = f"format {version}, this version reads {FORMAT}; write again"
+        raise UserError(f"data.shards: {address}: {said}")
     return index
 
 
@@ -50,21 +45,18 @@ def fetch_tokenizer(data: CorpusConfig) -> Path:
     """
     assert data.shards is not None
     address = storage.join(data.shards, TOKENIZER)
-    said = f"data.tokenizer: missing, and {address} is not there; name the shards' own"
-    if Path(address).is_dir():
-        return Path(address)
-    if not storage.is_remote(address):
+    folder, files = Path(address), []
+    if storage.is_remote(address):
+        folder = Path(data.cache_dir) / f"tokenizer-{read_index(data.shards)['tokenizer'][:24]}"
+        with writing(folder, what="the tokenizer"), alone(folder):
+            if not folder.is_dir() and (files := storage.list_files(address, "data.shards")):
+                with whole_folder(folder) as aside:
+                    for file in files:
+                        content = storage.read_all(file.address)
+                        (aside / Path(file.address).name).write_bytes(content)
+    if not folder.is_dir():
+        said = f"data.tokenizer: missing, and {address} is not there; name the shards' own"
         raise UserError(said)
-    key = read_index(data.shards)["tokenizer"]
-    folder = Path(data.cache_dir) / f"tokenizer-{key[:24]}"
-    with writing(folder, what="the tokenizer"), alone(folder):
-        if not folder.is_dir():
-            files = storage.list_files(address, "data.shards")
-            if not files:
-                raise UserError(said)
-            with whole_folder(folder) as aside:
-                for file in files:
-                    (aside / Path(file.address).name).write_bytes(storage.read_all(file.address))
     return folder
 
 
@@ -80,6 +72,5 @@ def remove_damaged(folder: Path) -> None:
     if damaged:
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
         log.warning("%s%s: not as it was written; writing it again", damaged[0], more)
-        read_index.cache_clear()
         for path in (*damaged, index):
             path.unlink(missing_ok=True)

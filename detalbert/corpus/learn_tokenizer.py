@@ -54,14 +54,9 @@ def train_bpe(texts: Iterable[str], size: int, positions: int | None) -> PreTrai
     # White space comes first, so that words are encoded apart from one another: see words.py.
     kinds = pre_tokenizers.WhitespaceSplit, pre_tokenizers.Metaspace, pre_tokenizers.Punctuation
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([kind() for kind in kinds])
-    trainer = BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(SPECIALS.values()),
-        initial_alphabet=[chr(code) for code in range(33, 127) if not chr(code).isupper()],
-        limit_alphabet=_ALPHABET,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
+    special, most = list(SPECIALS.values()), {"limit_alphabet": _ALPHABET}
+    _train(tokenizer, texts, size, special, letters, **most)
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -84,16 +79,17 @@ def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = BpeTrainer(
-        vocab_size=size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
+    _train(tokenizer, texts, size, [END_OF_TEXT], sorted(pre_tokenizers.ByteLevel.alphabet()))
+    ends = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ends)
+
+
+def _train(
+    tokenizer: Tokenizer, texts: Iterable[str], size: int, special: list, letters: list, **more: Any
+) -> None:
+    sizes = {"vocab_size": size, "show_progress": False, **more}
+    trainer = BpeTrainer(special_tokens=special, initial_alphabet=letters, **sizes)
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
-    )
 
 
 def find_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = None) -> str:
@@ -117,8 +113,8 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     where = f"data.{data.source}", "train", of_bytes, data.article
     texts = [open_text(source, *where) for source in data.training]
     stamp = "+".join(text.fingerprint for text in texts)
-    facts: list[Any] = [_FORMAT, stamp, size, held_out]
-    facts = ["bytes", *facts] if of_bytes else [*facts, positions]
+    key = [_FORMAT, stamp, size, held_out]
+    facts = ["bytes", *key] if of_bytes else [*key, positions]
     folder = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
     with writing(folder, what="the tokenizer"), alone(folder):
         if fault := find_change(folder / SUMS):
@@ -129,11 +125,9 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
             total = size_of(parts) - size_of(rows) + sum(part.end for part in rows)
             some = _sample(parts, total, held_out)
             with waiting(f"training a tokenizer of {size:,} tokens"):
-                learned = (
-                    train_byte_bpe(some, size) if of_bytes else train_bpe(some, size, positions)
-                )
+                bpe = train_byte_bpe(some, size) if of_bytes else train_bpe(some, size, positions)
             with whole_folder(folder) as aside:
-                learned.save_pretrained(aside)
+                bpe.save_pretrained(aside)
                 write_facts(aside / SUMS, {})
     return folder
 

@@ -63,23 +63,6 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     ]
 
 
-def describe_shares(
-    names: Sequence[str], weights: Sequence[float], sizes: Sequence[int]
-) -> dict[str, str]:
-    """Return a line for each of several sources: its share of an epoch, which has as many windows
-    as all have (`sizes`), and how often its text is read in that.
-    """
-    if len(names) < 2:
-        return {}
-    total = sum(sizes)
-    shares = [weight / sum(weights) for weight in weights]
-    line = "{:.1%} of an epoch, its {:,} windows {:.2f} times".format
-    return {
-        f"- {name}": line(share, size, share * total / size)
-        for name, share, size in zip(names, shares, sizes, strict=True)
-    }
-
-
 def name_scores(scores: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the scores of each of two to six sources; of more there is no chart."""
     return {f"{score}_{name}" for score in scores for name in names if 1 < len(names) <= 6}

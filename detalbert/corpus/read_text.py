@@ -1,8 +1,10 @@
 """Documents of the parts of a source, one after another, none of them kept."""
 
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ _STREAMS = ("csv", "blank_line")  # only the file's start shows where a document
 
 class TextReader:
     """Reads parts. Consecutive ranges of a compressed file or a table continue one stream; one that
-    begins before it restarts at the file's first byte.
+    begins before its end restarts at the file's first byte.
     """
 
     def __init__(self, count: Callable[[int], None] = lambda size: None) -> None:
@@ -59,29 +61,21 @@ class TextReader:
 
     def _from_lines(self, part: Part) -> Iterator[str]:
         """Yield the documents that begin in the part; the last may end after it."""
-        goes_on = part.address == self.stream and part.begin >= self.end
-        if not (goes_on and (part.packed or part.form in _STREAMS)):
-            self._open(part)
-        self.end = part.end
+        whole = part.packed or part.form in _STREAMS  # can only be read from the file's start
+        if not whole or part.address != self.stream or part.begin < self.end:
+            self.at = 0 if whole else max(0, part.begin - 1)
+            file = storage.as_file(_blocks(part, self.at))
+            if part.begin and not whole:
+                # A line that began before the part: what follows the byte before it, to a line end.
+                self.at += len(file.readline())
+            self.documents = _PARSERS[part.form](part, self._lines(part, file))
+        self.stream, self.end = part.address, part.end
         while self.at < part.end:
             at, text = self.at, next(self.documents, None)
             if text is None:
                 return
             if at >= part.begin:
                 yield text
-
-    def _open(self, part: Part) -> None:
-        """Begin a stream, at the file's start if it can only be read whole. Else a line that began
-        before the part is passed over: what follows the byte before it, up to a line end.
-        """
-        whole = part.packed or part.form in _STREAMS
-        self.stream = part.address if whole else ""
-        self.at = 0 if whole else max(0, part.begin - 1)
-        blocks = _blocks(part) if whole else storage.read(part.address, self.at, part.size)
-        file = storage.as_file(blocks)
-        if not whole and part.begin:
-            self.at += len(file.readline())
-        self.documents = _PARSERS[part.form](part, self._lines(part, file))
 
     def _lines(self, part: Part, file: Any) -> Iterator[tuple[int, str]]:
         """Yield (byte, line), and count them."""
@@ -91,10 +85,6 @@ class TextReader:
 
 
 Lines = Iterator[tuple[int, str]]
-
-
-def _each_line(part: Part, lines: Lines) -> Iterator[str]:
-    return (line.removesuffix("\n") for _, line in lines)
 
 
 def _between_blank_lines(part: Part, lines: Lines) -> Iterator[str]:
@@ -122,14 +112,12 @@ def _json_lines(part: Part, lines: Lines) -> Iterator[str]:
 
 def _table(part: Part, lines: Lines) -> Iterator[str]:
     for row in table_rows(part.address, (line for _, line in lines), _CELL):
-        if part.text_key not in row:
-            there = ", ".join(map(str, row))
-            raise UserError(f"{part.address}: no column {part.text_key!r} (there: {there:.100})")
+        _check_column(part, row)
         yield row[part.text_key] or ""
 
 
 _PARSERS: dict[str, Callable[[Part, Lines], Iterator[str]]] = {
-    "line": _each_line,
+    "line": lambda part, lines: (line.removesuffix("\n") for _, line in lines),
     "blank_line": _between_blank_lines,
     "jsonl": _json_lines,
     "csv": _table,
@@ -140,33 +128,25 @@ def _json(part: Part) -> list[str]:
     """Return the texts of a list of rows, or the contexts of SQuAD's shape."""
     try:
         found = json.loads(b"".join(_blocks(part)))
-        if isinstance(found, list):
-            return [_text_of(row, part) for row in found]
-        texts = contexts(found)
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError
+        if not isinstance(found, list):
+            found = [{part.text_key: text} for text in contexts(found)]
+        return [_text_of(row, part) for row in found]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(
-            f"{part.address}: neither a JSON list of rows with {part.text_key!r} nor of SQuAD's "
-            "shape (data > paragraphs > context); text may be .txt or .jsonl too"
-        ) from None
-    return texts
+        said = f"neither a JSON list of rows with {part.text_key!r} nor of SQuAD's shape"
+        raise UserError(f"{part.address}: {said} (data > paragraphs > context)") from None
 
 
 def _parquet(part: Part) -> Iterator[str]:
     with open_parquet(part.address) as table:
-        if part.text_key not in table.schema_arrow.names:
-            there = ", ".join(table.schema_arrow.names)
-            raise UserError(f"{part.address}: no column {part.text_key!r} (there: {there:.100})")
-        first = 0
-        for number in range(table.num_row_groups):
-            begin, first = first, first + table.metadata.row_group(number).num_rows
-            if first <= part.begin or begin >= part.end:
-                continue
-            for batch in table.iter_batches(_ROWS, [number], [part.text_key]):
-                wanted = slice(max(0, part.begin - begin), max(0, part.end - begin))
-                yield from (text or "" for text in batch.column(0).to_pylist()[wanted])
-                begin += len(batch)
+        _check_column(part, table.schema_arrow.names)
+        sizes = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
+        ends = list(itertools.accumulate(sizes))
+        groups = range(bisect_right(ends, part.begin), bisect_left(ends, part.end) + 1)
+        batches = table.iter_batches(_ROWS, list(groups), [part.text_key])
+        texts = itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+        first = ends[groups[0]] - sizes[groups[0]]
+        for text in itertools.islice(texts, part.begin - first, part.end - first):
+            yield text or ""
 
 
 def _text_of(row: Any, part: Part) -> str:
@@ -176,11 +156,17 @@ def _text_of(row: Any, part: Part) -> str:
     return text
 
 
-def _blocks(part: Part) -> Iterator[bytes]:
-    """Yield the file's content from its start."""
+def _blocks(part: Part, begin: int = 0) -> Iterator[bytes]:
+    """Yield the file's content from `begin` on, which is 0 if it is packed."""
     if part.packed:
         return storage.unpack(part.address, part.packed)
-    return storage.read(part.address, 0, part.size)
+    return storage.read(part.address, begin, part.size)
+
+
+def _check_column(part: Part, names: Collection[str]) -> None:
+    if part.text_key not in names:
+        there = ", ".join(map(str, names))
+        raise UserError(f"{part.address}: no column {part.text_key!r} (there: {there:.100})")
 
 
 def _decode(content: bytes, part: Part, at: int) -> str:

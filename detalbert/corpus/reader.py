@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,12 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.atomic import CACHE_CURE, alone, whole_file, writing
 from detalbert.corpus import storage
 from detalbert.corpus.index import read_index
-from detalbert.corpus.mixture import describe_shares
 from detalbert.corpus.shards import file_sums
 from detalbert.errors import UserError
 from detalbert.integrity import find_damaged
 from detalbert.settings.text import CorpusConfig, TextConfig
 from detalbert.squad.encoding import tokenizer_sum
 
-_FETCHES = 3  # tries for a shard whose bytes are not those that were written
 log = logging.getLogger(__name__)
 
 
@@ -46,10 +45,8 @@ class Shards:
         self.address, self.split, self.data = address, split, data
         self.index = read_index(address)
         if (found := self.index.get("kind", "examples")) != self.kind:
-            raise UserError(
-                f"data.shards: {address}: holds {found}, and {self.kind} are wanted; give another "
-                "folder, or write shards for this workload"
-            )
+            said = f"holds {found}, and {self.kind} are wanted; write shards for this workload"
+            raise UserError(f"data.shards: {address}: {said}")
         self.facts = self.index["splits"][split]
         self.shards: list[dict[str, Any]] = self.facts["shards"]
         self.counts: dict[str, int] = self.facts["counts"]
@@ -58,8 +55,11 @@ class Shards:
         self.sources = [self.names.index(name) for name in names]  # of each shard
         # Of each source in training; None: all windows once an epoch.
         self.weights = self._find_weights() if split == "train" else None
-        self.remote = storage.is_remote(address)
-        self._open: dict[int, dict[str, np.ndarray]] = {}
+        self.remote, self.folder = storage.is_remote(address), Path(address)  # of the files here
+        if self.remote:
+            key = hashlib.sha256(json.dumps([address, self.index["text"]]).encode()).hexdigest()
+            self.folder = Path(data.cache_dir) / f"fetched-{key[:24]}"
+        self._columns = lru_cache(2 * data.shuffle_shards + 1)(self._map)  # the others are over
         self._prefetched: list[int] = []  # the last ones
         if not self.remote:
             self._check_files()
@@ -80,9 +80,17 @@ class Shards:
         return f"{counts} in {len(self.shards)} shard(s){told}"
 
     def describe_sources(self, windows: np.ndarray) -> dict[str, str]:
-        """Return a line for each of several sources; `windows` are those of each shard."""
+        """Return a line for each of several sources: its share of an epoch, which has as many
+        windows as all have (`windows`: of each shard), and how often its text is read in that.
+        """
         sizes = np.bincount(self.sources, windows, len(self.names)).astype(int).tolist()
-        return describe_shares(self.names, self.weights or sizes, sizes)
+        weights = self.weights or sizes
+        lines = {}
+        for name, weight, size in zip(self.names, weights, sizes, strict=True):
+            share = weight / sum(weights)
+            read = f"its {size:,} windows {share * sum(sizes) / size:.2f} times"
+            lines[f"- {name}"] = f"{share:.1%} of an epoch, {read}"
+        return lines if len(lines) > 1 else {}
 
     def weights_by_name(self) -> dict[str, Any]:
         """Return the weights by name under "data.weights"; {} without any."""
@@ -93,10 +101,8 @@ class Shards:
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise UserError unless the shards were written with `tokenizer`."""
         if self.index["tokenizer"] != tokenizer_sum(tokenizer):
-            raise UserError(
-                f"data.tokenizer: {self.data.tokenizer!r} is not the one that the shards of "
-                f"{self.address} were written with; give that one, or write them again"
-            )
+            said = f"not the one that the shards of {self.address} were written with"
+            raise UserError(f"data.tokenizer: {self.data.tokenizer!r} is {said}; give that one")
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the shards' checksums."""
@@ -105,11 +111,7 @@ class Shards:
 
     def columns(self, shard: int) -> dict[str, np.ndarray]:
         """Return the arrays of a shard, memory-mapped; download it first if it is remote."""
-        if shard not in self._open:
-            if len(self._open) > 2 * self.data.shuffle_shards:  # the first is long over
-                self._open.pop(next(iter(self._open)))
-            self._open[shard] = self._map(shard)
-        return self._open[shard]
+        return self._columns(shard)
 
     def _map(self, shard: int) -> dict[str, np.ndarray]:
         columns = self.shards[shard]["columns"]
@@ -128,19 +130,18 @@ class Shards:
     def fetch(self, shard: int) -> Path:
         """Return the local file of a shard. Raises UserError if it cannot be downloaded."""
         facts = self.shards[shard]
+        path = self.folder / facts["name"]
         if not self.remote:
-            return Path(self.address) / facts["name"]
-        folder = self._cache_folder()
-        path = folder / facts["name"]
+            return path
         sums = {path: facts["sha256"]}
-        if find_damaged(sums, folder):  # or not there
+        if find_damaged(sums, self.folder):  # or not there
             cure = f"{CACHE_CURE} or data.cache_gib"
-            with writing(folder, cure, "the shard cache"), alone(path):
-                if find_damaged(sums, folder):
+            with writing(self.folder, cure, "the shard cache"), alone(path):
+                if find_damaged(sums, self.folder):
                     if path.exists():
                         log.warning("%s: not as it was written; fetching it again", path)
                     self._download(facts, path)
-                    self._evict(folder, path)
+                    self._evict(path)
         with contextlib.suppress(OSError):  # for _evict: it is in use
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return path
@@ -160,27 +161,20 @@ class Shards:
 
         threading.Thread(target=work, daemon=True).start()
 
-    def _cache_folder(self) -> Path:
-        key = hashlib.sha256(json.dumps([self.address, self.index["text"]]).encode()).hexdigest()
-        return Path(self.data.cache_dir) / f"fetched-{key[:24]}"
-
     def _download(self, facts: dict[str, Any], path: Path) -> None:
-        address = storage.join(self.address, facts["name"])
+        address, digest = storage.join(self.address, facts["name"]), hashlib.sha256()
         with whole_file(path, binary=True) as file:
-            for _ in range(_FETCHES):
-                file.seek(0)
-                digest = hashlib.sha256()
-                for block in storage.read(address, 0, facts["bytes"]):
-                    digest.update(block)
-                    file.write(block)
-                if digest.hexdigest() == facts["sha256"]:
-                    return
-            raise UserError(f"{address}: not the bytes that were written there; upload it again")
+            for block in storage.read(address, 0, facts["bytes"]):
+                digest.update(block)
+                file.write(block)
+            if digest.hexdigest() != facts["sha256"]:
+                said = "not the bytes that were written there; upload it again"
+                raise UserError(f"{address}: {said}")
 
-    def _evict(self, folder: Path, newest: Path) -> None:
+    def _evict(self, newest: Path) -> None:
         """Remove the least recently used shards. A mapped one stays readable."""
         files = []
-        for path in folder.glob("*.bin"):
+        for path in self.folder.glob("*.bin"):
             with contextlib.suppress(FileNotFoundError):  # evicted by another thread or process
                 files.append((path.stat().st_atime, path.stat().st_size, path))
         total = sum(size for _, size, _ in files)
@@ -191,11 +185,10 @@ class Shards:
             path.unlink(missing_ok=True)
 
     def _check_files(self) -> None:
-        folder, cure = Path(self.address), f"remove {self.address} and run again"
-        if self.data.shards is not None:
+        sums = file_sums(self.folder, self.index)
+        if damaged := find_damaged(sums, self.folder, Path(self.data.cache_dir)):
             cure = "copy it there again, or repeat the command that wrote it"
-        for path in find_damaged(file_sums(folder, self.index), folder, Path(self.data.cache_dir)):
-            raise UserError(f"{path}: missing or not as it was written; {cure}")
+            raise UserError(f"{damaged[0]}: missing or not as it was written; {cure}")
 
 
 class Corpus(Shards):

@@ -148,25 +148,16 @@ class _Shard:
             self.file.write(content)
 
 
-class Target(NamedTuple):
-    """`folder` is where files are written; `remote`, if any, where they go then.
-
-    What is there is known by its records (`jobs/`), which follow their shards, as in a folder.
+class Target:
+    """The place of shards. `folder` is where files are written; `remote`, if any, where they go
+    then: what is there is known by its records (`jobs/`), which follow their shards.
     """
 
-    folder: Path
-    remote: str | None
-
-    @classmethod
-    def of(cls, address: str, cache_dir: str) -> "Target":
-        if not bucket.is_bucket(address):
-            return cls(Path(address), None)
+    def __init__(self, address: str, cache_dir: str) -> None:
+        self.remote = address if bucket.is_bucket(address) else None
         key = hashlib.sha256(address.encode()).hexdigest()[:24]
-        return cls(Path(cache_dir) / f"writing-{key}", address)
-
-    @property
-    def address(self) -> str:
-        return self.remote or str(self.folder)
+        self.folder = Path(cache_dir) / f"writing-{key}" if self.remote else Path(address)
+        self.address = self.remote or str(self.folder)
 
     def open(self) -> None:
         """Fetch plan, records and index of what is there already."""

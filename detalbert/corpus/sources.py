@@ -196,7 +196,6 @@ def hub_rows(address: str, key: str, text_key: str = "text") -> Any:
     said = f"{key}: {name!r} is not a file here, and the hub does not give it"
     rows = load_hub_rows(address, "train", said)
     if text_key not in rows.column_names:
-        raise UserError(
-            f"{key}: {name!r} has no column {text_key!r}, but {', '.join(rows.column_names)}"
-        )
+        there = ", ".join(rows.column_names)
+        raise UserError(f"{key}: {name!r} has no column {text_key!r}, but {there}")
     return rows

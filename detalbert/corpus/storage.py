@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from detalbert.integrity import checksum
 CODECS = {".zst": "zstd", ".gz": "gzip"}  # as pyarrow, which reads them, calls them
 BLOCK = 1 << 20  # bytes per read
 TRIES = 6  # in a row without a single byte; then a read fails
-_WHOLE = 64 << 20  # bytes; files up to this size are known by their content
+_WHOLE = 64 << 20  # bytes; files up to this size are known by their content: others are read once
 _PATTERN = re.compile(r"[*?\[]")
 log = logging.getLogger(__name__)
 
@@ -55,15 +55,15 @@ def list_files(address: str, key: str) -> list[File]:
     """Return the file that `address` names, or those below it, or that fit it as a pattern with
     `*`. Raises UserError, naming the config `key`, or Unavailable if a server fails.
     """
+
+    def not_listed(error: Exception) -> UserError:
+        kind = UserError if http_status(error) in MISTAKES else Unavailable
+        return kind(f"{key}: {address} cannot be listed: {first_line(error)}")
+
     if not is_remote(address):
         return _list_local(address, key)
-    with as_user_error(partial(_not_listed, f"{key}: {address} cannot be listed")):
+    with as_user_error(not_listed):
         return _list_s3(address) if address.startswith("s3://") else _list_fsspec(address)
-
-
-def _not_listed(said: str, error: Any) -> UserError:
-    kind = UserError if http_status(error) in MISTAKES else Unavailable
-    return kind(f"{said}: {first_line(error)}")
 
 
 def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
@@ -92,18 +92,15 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
     while begin < end:
         try:
             for block in _blocks(address, begin, end):
-                begin += len(block)
-                failures = 0
+                begin, failures = begin + len(block), 0
                 yield block
                 if begin >= end:
                     return
             reason = f"the body ended {end - begin:,} bytes early"
-        except FileNotFoundError:
-            raise UserError(f"{address}: no such file; it was there before") from None
         except Exception as error:  # whatever a library raises: time-outs, 500s, cut connections
-            if not is_remote(address):
-                raise UserError(f"{address}: cannot read it: {first_line(error)}") from None
             reason = first_line(error)
+            if not is_remote(address) or isinstance(error, FileNotFoundError):
+                raise UserError(f"{address}: cannot read it: {reason}") from None
         failures += 1
         if failures >= TRIES:
             raise Unavailable(f"{address}: not read after {TRIES} tries: {reason}")
@@ -113,10 +110,8 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
 def read_all(address: str) -> bytes:
     """Return the whole file. Raises UserError if it does not exist or cannot be read."""
     if not is_remote(address):
-        try:
+        with as_user_error(lambda e: UserError(f"{address}: cannot read it: {first_line(e)}")):
             return Path(address).read_bytes()
-        except OSError as error:
-            raise UserError(f"{address}: cannot read it: {first_line(error)}") from None
     file = find_files(address, address, ("",))[0]
     return b"".join(read(address, 0, file.size))
 
@@ -150,19 +145,13 @@ def _list_local(address: str, key: str) -> list[File]:
         raise UserError(
             f"{key}: {Path(address)}: no such file or folder; set {key} to where the text is"
         )
-    try:
-        return [File(str(p), p.stat().st_size, _stamp(p)) for p in found]
-    except OSError as error:
-        reason = first_line(error)
-        raise UserError(f"{key}: {error.filename}: cannot read it: {reason}") from None
-
-
-def _stamp(path: Path) -> str:
-    """Return a file's SHA-256; for a huge one, which would be read twice, its size and time."""
-    facts = path.stat()
-    if facts.st_size <= _WHOLE:
-        return checksum(path)
-    return f"{facts.st_size} {facts.st_mtime_ns}"
+    files = []
+    for path in found:
+        with as_user_error(lambda e: UserError(f"{key}: {path}: cannot read it: {first_line(e)}")):  # noqa: B023
+            size, time_ns = path.stat().st_size, path.stat().st_mtime_ns
+            stamp = checksum(path) if size <= _WHOLE else f"{size} {time_ns}"
+            files.append(File(str(path), size, stamp))
+    return files
 
 
 @lru_cache(maxsize=1)
@@ -209,15 +198,14 @@ def unpack(address: str, size: int) -> Iterator[bytes]:
     """Yield the content of a compressed file of `size` bytes in blocks. Raises UserError if it is
     damaged.
     """
-    packed = as_file(read(address, 0, size))
-    try:
-        with pyarrow.input_stream(packed, CODECS[Path(address).suffix]) as file:
-            while block := file.read(BLOCK):
-                yield block
-    except OSError as error:
-        raise UserError(
-            f"{address}: damaged, or not what its name says: {first_line(error)}; copy it again"
-        ) from None
+    packed, codec = as_file(read(address, 0, size)), CODECS[Path(address).suffix]
+    said = f"{address}: damaged, or not what its name says"
+    with (
+        as_user_error(lambda error: UserError(f"{said}: {first_line(error)}; copy it again")),
+        pyarrow.input_stream(packed, codec) as file,
+    ):
+        while block := file.read(BLOCK):
+            yield block
 
 
 def open_file(address: str) -> Any:

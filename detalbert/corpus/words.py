@@ -65,7 +65,7 @@ class WordEncoder:
         Equal to `backend.encode_batch(sentences, add_special_tokens=False)`.
         """
         if not self.words or not sentences:
-            return self._encode(sentences)
+            return _encode(self.backend, sentences)
         if len(self.numbers) > _MOST_WORDS:
             self._forget()
         whole = np.array(self._stay_whole(sentences))  # bool [n]
@@ -76,7 +76,7 @@ class WordEncoder:
         sizes = self.ptr[words + 1] - self.ptr[words]  # [p]: tokens per word
         ends = np.cumsum([0, *map(len, texts)])
         plain = np.diff(np.append(0, np.cumsum(sizes))[ends])  # tokens per sentence in `texts`
-        ids, lengths = self._encode(others)
+        ids, lengths = _encode(self.backend, others)
         ids = np.concatenate([self.ids[ranges(self.ptr[words], sizes)], ids])  # [N]
         lengths = np.concatenate([plain, lengths])  # [n]
         place = np.argsort(np.argsort(whole, kind="stable"))  # [n]: plain ones are first
@@ -119,10 +119,11 @@ class WordEncoder:
         self.numbers: dict[str, int] = defaultdict(count().__next__)
         self.ids, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
-    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
-        tokens = encode(self.backend, texts, with_offsets=False)
-        return tokens.ids, np.diff(tokens.ptr)
+
+def _encode(backend: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
+    tokens = encode(backend, texts, with_offsets=False)
+    return tokens.ids, np.diff(tokens.ptr)
 
 
 def find_word_rule(backend: Any) -> str:

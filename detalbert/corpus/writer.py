@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import sweep, write_json, writing
 from detalbert.corpus import shards
-from detalbert.corpus.index import TOKENIZER, read_index, remove_damaged
+from detalbert.corpus.index import TOKENIZER, remove_damaged
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import SPLITS, Kind, Rows, Target, is_held_out
 from detalbert.corpus.sources import Part, Text, cut_parts, group, open_text, size_of, unpack_sizes
@@ -70,11 +70,13 @@ def write_shards(
         "held_out": 0.0 if held_out else data.validation_fraction,
         "text": _fingerprints(texts),
     }
-    weights = {one.name: one.weight for one in data.training if one.weight}
-    article = next((text.articles for *_, text in texts if text.articles), None)
-    found = ({"weights": weights} if weights else {}) | ({"article": article} if article else {})
+    known = {
+        "weights": {one.name: one.weight for one in data.training if one.weight},
+        "article": next((text.articles for *_, text in texts if text.articles), None),
+    }
+    found = {key: value for key, value in known.items() if value}
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    target = Target.of(output or str(Path(data.cache_dir) / f"shards-{key}"), data.cache_dir)
+    target = Target(output or str(Path(data.cache_dir) / f"shards-{key}"), data.cache_dir)
     folder = target.folder
     with writing(folder, what="token shards"):
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
@@ -132,13 +134,13 @@ def _fingerprints(texts: list[Opened]) -> dict[str, Any]:
 
 def _check_same(folder: Path, facts: dict[str, Any]) -> None:
     """Raise UserError if the folder holds shards of another text, tokenizer or length."""
-    try:
-        if json.loads((folder / shards.PLAN).read_text()) != facts:
-            raise UserError(
-                f"{folder}: holds shards of another text, tokenizer or length; give a fresh folder"
-            )
-    except (FileNotFoundError, ValueError):
-        write_json(folder / shards.PLAN, facts)
+    plan = folder / shards.PLAN
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        if json.loads(plan.read_text()) == facts:
+            return
+        said = "holds shards of another text, tokenizer or length; give a fresh folder"
+        raise UserError(f"{folder}: {said}")
+    write_json(plan, facts)
 
 
 def _plan_jobs(folder: Path, texts: list[Opened], facts: dict[str, Any]) -> list[ShardText]:
@@ -218,10 +220,8 @@ def _map_in_processes(
             while waiting:
                 yield waiting.popleft().result()
     except BrokenProcessPool:
-        raise Unavailable(
-            f"{folder}: a writer of token shards was killed, perhaps for memory; run the same "
-            "command to go on"
-        ) from None
+        said = "a writer of token shards was killed, perhaps for memory; run the same command again"
+        raise Unavailable(f"{folder}: {said}") from None
 
 
 def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[ShardText]) -> None:
@@ -241,7 +241,6 @@ def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[S
             **kind.describe(folder, target.address, split, found),
         }
     write_json(folder / shards.INDEX, seal({**facts, "splits": splits}))
-    read_index.cache_clear()
     tables = [path.name for path in folder.glob("*-lengths.npy")]
     tables += [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).iterdir()]
     target.move(tables, shards.INDEX)

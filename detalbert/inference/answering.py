@@ -22,12 +22,12 @@ from detalbert.squad.windows import Example, Windows, build_windows
 
 
 class Answered(NamedTuple):
-    """The answers to a chunk of questions."""
+    """The answers to a chunk of questions, by question id."""
 
     examples: list[Example]
-    predictions: dict[str, str]  # by question id; "": no answer
-    null_odds: dict[str, float]  # by question id
-    n_best: dict[str, list[dict[str, Any]]]  # by question id, as `n_best_list` gives it
+    predictions: dict[str, str]  # "": no answer
+    null_odds: dict[str, float]
+    n_best: dict[str, list[dict[str, Any]]]  # as `n_best_list` gives it
     losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
 
 
@@ -76,12 +76,10 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     hparams = trained.hparams
     sizes = hparams.max_seq_length, hparams.doc_stride, None  # no question is cut
     windows = build_windows(examples, trained.tokenizer, *sizes)
-    most = hparams.max_tokens_per_forward
-    most = ON_A_CPU if most == "auto" else most
+    most: Any = hparams.max_tokens_per_forward
+    most, padded = ON_A_CPU if most == "auto" else most, trained.forward.padded
     shares = validation_rows(windows.lengths, windows.example_index, most)
-    rows = [
-        row for share in shares for row in pack_rows(windows, share, most, trained.forward.padded)
-    ]
+    rows = [row for share in shares for row in pack_rows(windows, share, most, padded)]
     return _Chunk(examples, windows, rows)
 
 

@@ -59,9 +59,9 @@ def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
     trained.tokenizer.save_pretrained(folder)
     hparams = dataclasses.asdict(trained.hparams) | {"model_config": None}  # config.json has it
     hparams["model"] = _name(hparams["model"] or FROM_SCRATCH)
-    found = {"hyperparameters": hparams, "data": _public(trained.data)}
-    found |= {"steps": trained.steps, "scores": trained.scores}
-    write_json(folder / settings, found)
+    facts = {"steps": trained.steps, "scores": trained.scores}
+    sections = {"hyperparameters": hparams, "data": _public(trained.data)}
+    write_json(folder / settings, sections | facts)
     (folder / "README.md").write_text(readme, encoding="utf-8")
 
 

@@ -60,15 +60,14 @@ def find_remote(name: str) -> Any:
     kind, rank = reference["kind"], reference["rank"] or ":best"
     if rank not in (":best", ":latest"):
         raise UserError(f"--model {name}: give {kind}:ID, :best or :latest after it")
-    master = client.Determined()
     if reference["uuid"]:
-        return master.get_checkpoint(reference["uuid"])
-    if reference["model"]:
-        version = master.get_model(reference["model"]).get_version(int(reference["version"] or -1))
-        if version is None:
-            raise UserError(f"--model {name}: it has no version yet; register one")
-        return version.checkpoint
-    return _list_finished(f"--model {name}", reference, rank == ":latest")[0]
+        return client.Determined().get_checkpoint(reference["uuid"])
+    if kind:
+        return _list_finished(f"--model {name}", reference, rank == ":latest")[0]
+    model = client.Determined().get_model(reference["model"])
+    if (version := model.get_version(int(reference["version"] or -1))) is None:
+        raise UserError(f"--model {name}: it has no version yet; register one")
+    return version.checkpoint
 
 
 @contextlib.contextmanager
@@ -144,15 +143,12 @@ def find(name: str) -> Path:
             return Path(hub.load_named(snapshot_download, name, allow_patterns=_HUB_FILES))
     if not folder.is_dir():
         raise UserError(f"--model {name}: no such folder; give {_PLACES}")
-    marks = STATE_DICT, *TABLES, "config.json"
-    if any((folder / mark).is_file() for mark in marks):
+    if any((folder / mark).is_file() for mark in (STATE_DICT, *TABLES, "config.json")):
         return folder
     if (folder / "checkpoints").is_dir():
         return _best_of_run(folder)
-    raise UserError(
-        f"--model {name}: neither a checkpoint ({STATE_DICT} or {TABLE}) nor a run's output "
-        "directory (checkpoints/) nor a model folder (config.json)"
-    )
+    kinds = f"a checkpoint ({STATE_DICT} or {TABLE}) nor a run's output directory (checkpoints/)"
+    raise UserError(f"--model {name}: neither {kinds} nor a model folder (config.json)")
 
 
 def find_all(name: str) -> tuple[dict[str, Any], dict[int, tuple[str, dict[str, float]]]]:
@@ -194,14 +190,12 @@ def _find_all_of_cluster(name: str, reference: re.Match) -> tuple[dict[str, Any]
 
 def _best_of_run(folder: Path) -> Path:
     names = [path.name for _, path in list_checkpoints(folder / "checkpoints")]
-    if not names:
-        raise UserError(f"--model {folder}: the run has no checkpoint yet; let it train on")
-    others = f"give one of {folder / 'checkpoints'}: {', '.join(names)}"
-    unread = UserError(f"{folder / 'metrics.json'}: cannot be read; {others}")
+    others = f"; give one of {folder / 'checkpoints'}: {', '.join(names) or '(none yet)'}"
+    unread = UserError(f"{folder / 'metrics.json'}: cannot be read{others}")
     with as_user_error(lambda _: unread):
         best = read_json(folder / "metrics.json").get("best", {}).get("steps")
     if best is None:
-        raise UserError(f"--model {folder}: no validation yet, so no best; {others}")
+        raise UserError(f"--model {folder}: no validation yet, so no best{others}")
     if step_name(best) not in names:
-        raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone; {others}")
+        raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone{others}")
     return folder / "checkpoints" / step_name(best)

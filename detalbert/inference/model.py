@@ -75,10 +75,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
         raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
     if not (folder / "load_data.json").is_file() or not (folder / PRETRAINED).is_dir():
-        raise UserError(
-            f"{folder}: not a checkpoint of this package (it needs load_data.json and "
-            f"{PRETRAINED}/); give one that train.py wrote"
-        )
+        said = f"not a checkpoint of this package (it needs load_data.json and {PRETRAINED}/)"
+        raise UserError(f"{folder}: {said}; give one that train.py wrote")
     facts = json.loads((folder / "load_data.json").read_text())
     settings = {"hyperparameters": facts["hparams"], "scores": read_json(folder / SCORES)}
     settings["data"] = (facts.get("experiment_config") or {}).get("data") or {}
@@ -119,10 +117,8 @@ def _read_export(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
     attention, how = attention_of(read_config(folder)), {"use_safetensors": True}
     model, missing = load_weights(AutoModelForQuestionAnswering, str(folder), attention, **how)
     if missing:
-        raise UserError(
-            f"{folder}: its weights lack {min(missing)!r}, so it is not trained to answer "
-            "questions; give a fine-tuned model"
-        )
+        said = f"its weights lack {min(missing)!r}, so it is not trained to answer questions"
+        raise UserError(f"{folder}: {said}; give a fine-tuned model")
     if lacks_tokenizer(folder):
         raise UserError(f"{folder}: it has no tokenizer; put the model's own beside its weights")
     if not settings.get("hyperparameters"):
@@ -152,10 +148,8 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
         return trained.hparams.null_score_diff_threshold
     if wanted == "best":
         if "best_f1_thresh" not in trained.scores:
-            raise UserError(
-                "--threshold best: no validation is recorded with this checkpoint; give a number, "
-                "or a checkpoint that was validated"
-            )
+            said = "no validation is recorded with this checkpoint; give a number"
+            raise UserError(f"--threshold best: {said}")
         return float(trained.scores["best_f1_thresh"])
     with contextlib.suppress(ValueError):
         if math.isfinite(value := float(wanted)):

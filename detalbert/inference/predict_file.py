@@ -107,13 +107,10 @@ def _csv_rows(chunk: Answered) -> Iterator[Sequence[Any]]:
         entry, probability = given(chunk.n_best[example.id], prediction)
         start = entry["start"] + len(prediction) - len(prediction.lstrip())
         place = (start, start + len(prediction.strip())) if prediction else ("", "")
-        texts = map(_not_a_formula, (example.id, example.question, prediction.strip()))
-        yield *texts, f"{probability:.4f}", *place
-
-
-def _not_a_formula(text: str) -> str:
-    """Return `text`, with an apostrophe before what a spreadsheet would run."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+        texts = example.id, example.question, prediction.strip()
+        # An apostrophe stands before what a spreadsheet would run.
+        cells = (f"'{text}" if text.startswith(("=", "+", "-", "@")) else text for text in texts)
+        yield *cells, f"{probability:.4f}", *place
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # without `indent`, ten times as fast

@@ -38,7 +38,6 @@ POLICY = (
 )
 _MOMENT = 0.002  # seconds
 _TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
-PROBLEM = {"description": "one line, under `error`"}
 
 
 class Waiting(NamedTuple):
@@ -166,7 +165,8 @@ def make_app(
     registry = CollectorRegistry()
     batcher = Batcher(trained, threshold, registry)
     app.add_middleware(Guard, names=names, token=token, registry=registry)
-    responses: Any = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), PROBLEM)
+    problem = {"description": "one line, under `error`"}
+    responses: Any = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), problem)
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
@@ -175,9 +175,8 @@ def make_app(
     @app.get("/metrics")
     async def metrics() -> Response:
         """Return the metrics in Prometheus' text format."""
-        return Response(
-            exposition.generate_latest(registry), media_type=exposition.CONTENT_TYPE_LATEST
-        )
+        kind = exposition.CONTENT_TYPE_LATEST
+        return Response(exposition.generate_latest(registry), media_type=kind)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -204,9 +203,9 @@ def make_app(
 
 async def respond(batcher: Batcher, asked: list[Ask], request: Request) -> list[dict[str, Any]]:
     """Return a reply for each question. Raises HTTPException for the first that fails."""
-    replies: list[Any] = [asyncio.get_running_loop().create_future() for _ in asked]
-    pairs = zip(asked, replies, strict=True)
-    jobs = [Waiting(each.question.strip(), each.context, reply) for each, reply in pairs]
+    make = asyncio.get_running_loop().create_future
+    jobs = [Waiting(each.question.strip(), each.context, make()) for each in asked]
+    replies = [job.reply for job in jobs]
     left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
     left.add_done_callback(lambda _: [reply.cancel() for reply in replies])
     try:
@@ -220,8 +219,8 @@ async def respond(batcher: Batcher, asked: list[Ask], request: Request) -> list[
         for reply in done:
             reply.result()  # raises its error
         if late:
-            text = f"no answer within {web.SECONDS:g} s; give a shorter context"
-            raise HTTPException(504, text)
+            said = f"no answer within {web.SECONDS:g} s; give a shorter context"
+            raise HTTPException(504, said)
         return [asdict(reply.result()) for reply in replies]
     except UserError as error:
         raise HTTPException(422, str(error)) from None

@@ -32,13 +32,14 @@ from detalbert.inference.find import find
 from detalbert.inference.model import choose_probabilities, choose_threshold, load_model
 from detalbert.inference.predict_file import open_questions, score_table, write_answers
 from detalbert.integrity import checksum
+from detalbert.log import silence
 from detalbert.squad.windows import Example
 from detalbert.training import master
 from detalbert.training.checkpoints import find_fault
 from detalbert.training.uploads import UploadedParts
+from detalbert.waiting import PERIOD as SILENCE
 
 PERIOD = 300.0  # seconds between checkpoints
-SAID = 30.0  # seconds between lines that say how far it is
 ASKED = "asked.json"  # in a checkpoint: what its parts are answers to
 PREDICTIONS = "predictions.json"
 log = logging.getLogger(__name__)
@@ -116,8 +117,7 @@ class _Job:
             there = sorted(part.name for part in path.glob("part-*.json"))
             for part in there[self.turns]:
                 shutil.copy(path / part, self.own)
-        left = [part for part in range(self.parts) if _name(part) not in there]
-        self.mine = left[self.turns]
+        self.mine = [n for n in range(self.parts) if _name(n) not in there][self.turns]
         self.stored, self.stored_parts = checkpoint, len(there)
         self.say(f"{len(there)} of {self.parts} parts are answered already")
         return True
@@ -161,7 +161,7 @@ class _Job:
             if self.chief:
                 done = min(self.parts, len(list(self.own.iterdir())) * self.distributed.size)
                 self.context.train.report_progress(done / self.parts)
-                if time.monotonic() > self.said + SAID:
+                if silence() > SILENCE:
                     self.say(f"about {done} of {self.parts} parts are answered")
         return False, False
 
@@ -182,21 +182,20 @@ class _Job:
     def _join(self) -> None:
         """Write the files of a single process from all parts in the last checkpoint."""
         checkpoint, steps = self.context.checkpoint, self.parts + 1
+        total, threshold = self.asked["total"], self.asked["threshold"]
         assert self.stored is not None
         with (
             checkpoint.restore_path(self.stored, DownloadMode.NoSharedDownload) as parts,
             tempfile.TemporaryDirectory() as out,
         ):
             _check(parts, self.stored)
-            chunks = self._read(parts)
-            metrics = write_answers(chunks, self.asked["total"], Path(out), self.asked["threshold"])
+            metrics = write_answers(self._read(parts), total, Path(out), threshold)
             stored = checkpoint.upload(out, {"steps_completed": steps})
         if metrics:
             self.context.train.report_validation_metrics(steps, metrics)
             self.say(score_table(metrics))
-        self.say(
-            f"predictions are in checkpoint {stored}: det checkpoint download {stored}", "done"
-        )
+        where = f"predictions are in checkpoint {stored}: det checkpoint download {stored}"
+        self.say(where, "done")
 
     def _read(self, parts: Path) -> Iterator[Answered]:
         questions = iter(self.opened()[0])
@@ -207,11 +206,10 @@ class _Job:
             yield Answered(examples, losses=losses, **values)
 
     def say(self, text: str, state: str | None = None) -> None:
-        self.said = time.monotonic()
         if self.chief:
             log.info("%s", text)
-        if self.chief and state:
-            self.context.train.set_status(state)
+            if state:
+                self.context.train.set_status(state)
 
 
 def _check(path: Path, checkpoint: str) -> None:

@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from detalbert.errors import UserError, first_line
+from detalbert.errors import UserError, as_user_error, first_line
 
 # Limits of a request, and of all requests together:
 HEAD = 1 << 16  # bytes of headers, trailers and chunk sizes
@@ -107,21 +107,17 @@ def problem(status: int, text: str, headers: Mapping[str, str] | None = None) ->
     return JSONResponse({"error": text}, status, headers)
 
 
-async def _invalid(request: Request, error: Any) -> JSONResponse:
-    faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
-    return problem(422, "; ".join(f"{where}: {what}" for where, what in faults))
-
-
-async def _refused(request: Request, error: Any) -> JSONResponse:
-    return problem(error.status_code, str(error.detail), error.headers)
-
-
-async def _broken(request: Request, error: Exception) -> JSONResponse:
+async def _as_line(request: Request, error: Any) -> JSONResponse:
+    if isinstance(error, RequestValidationError):
+        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        return problem(422, "; ".join(faults))
+    if isinstance(error, HTTPException):
+        return problem(error.status_code, str(error.detail), error.headers)
     return problem(500, "the model failed on this request; the server's log says how")
 
 
 # Every error as one line of JSON.
-HANDLERS: Any = {RequestValidationError: _invalid, HTTPException: _refused, Exception: _broken}
+HANDLERS: Any = dict.fromkeys((RequestValidationError, HTTPException, Exception), _as_line)
 
 
 def served_names(host: str, names: Iterable[str]) -> frozenset[str]:
@@ -153,13 +149,9 @@ def read_token(token: str | None, file: Path | None) -> str | None:
     """
     found = os.environ.get("ALBERT_TOKEN") if token is None else token
     if file is not None:
-        try:
+        said = f"--token-file {file}: cannot read it"
+        with as_user_error(lambda e: UserError(f"{said} ({first_line(e)}); give a text file")):
             found = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"--token-file {file}: cannot read it ({first_line(error)}); give a text file that "
-                "this user may read"
-            ) from None
     if found == "":
         raise UserError("--token: empty; give a token by --token-file, ALBERT_TOKEN or --token")
     return found
@@ -188,7 +180,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status, size = time.monotonic(), "none", 0
+        status, size = "none", 0
 
         async def receive_bounded() -> dict[str, Any]:
             """Receive; bytes are counted, as Content-Length may be missing or wrong."""
@@ -212,11 +204,11 @@ class Guard:
         known = {route.path for route in scope["app"].routes}
         path = scope["path"] if scope["path"] in known else "other"
         try:
-            refusal = await self._refuse(Request(scope))
-            await (refusal or self.app)(scope, receive_bounded, send_counted)
+            with self.seconds.labels(path).time():
+                refusal = await self._refuse(Request(scope))
+                await (refusal or self.app)(scope, receive_bounded, send_counted)
         finally:
             self.requests.labels(path, status).inc()
-            self.seconds.labels(path).observe(time.monotonic() - began)
 
     async def _refuse(self, request: Request) -> JSONResponse | None:
         """Return 421 for another Host, 401 without the token, else None."""
@@ -243,9 +235,8 @@ def listen(host: str, port: int) -> socket.socket:
         return listener
     except (OSError, OverflowError) as error:
         reason = first_line(error).split(" (while")[0]  # Python adds the address
-        raise UserError(
-            f"--serve: {host} port {port}: {reason}; give another --host or --port"
-        ) from None
+        said = f"--serve: {host} port {port}: {reason}; give another --host or --port"
+        raise UserError(said) from None
 
 
 def make_server(app: FastAPI) -> uvicorn.Server:

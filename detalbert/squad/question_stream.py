@@ -39,7 +39,7 @@ def checked_examples(
     and the question id. Unless `answers_needed`, a question without answers gets `answers` None.
     `notes` counts what a user should know of the others.
     """
-    seen: set = set()
+    seen: set[str] = set()
     notes = Counter() if notes is None else notes
     for where, title, context, question in questions:
         try:
@@ -68,53 +68,49 @@ def _checked(
     if not isinstance(question, dict):
         raise _Fault("not a question", f"article {title!r}: a question is not a mapping")
     text, name = question.get("question"), question.get("id")
-    if type(name) is int:
-        name = str(name)
+    name = str(name) if type(name) is int else name
     if not isinstance(name, str) or not name:
         raise _Fault("no id", f"article {title!r}: question {text!r} has no id")
+    said = f"question {name}:"
     if not isinstance(text, str) or not text.strip():
-        raise _Fault("no text", f"question {name}: it has no text")
+        raise _Fault("no text", f"{said} it has no text")
     if not isinstance(context, str) or not context.strip():
-        raise _Fault("empty context", f"question {name}: its context is empty")
-    for what, value in (("id", name), ("question", text), ("context", context)):
-        if not is_unicode(value):
-            raise _Fault("not UTF-8", f"question {name!r}: the {what} is not UTF-8 text")
-    if not answers_needed and not question.get("answers") and "is_impossible" not in question:
+        raise _Fault("empty context", f"{said} its context is empty")
+    if not is_unicode(f"{name}{text}{context}"):
+        raise _Fault("not UTF-8", f"question {name!r}: id, question or context is not UTF-8 text")
+    answers, impossible = question.get("answers"), question.get("is_impossible")
+    if not (answers_needed or answers or "is_impossible" in question):
         return Example(name, title, context, text, None)
-    answers = [] if question.get("is_impossible") else question.get("answers")
-    if answers and isinstance(answers, str):  # a cell that is no JSON
-        said = "its answers are no list or mapping; write them as JSON, or as texts in `answer`"
-        raise _Fault("bad answer", f"question {name}: {said}")
-    if not isinstance(answers, list) or (not answers and not question.get("is_impossible")):
-        said = "no answers and not marked is_impossible; give it an `answer` (empty: there is none)"
-        raise _Fault("no answer", f"question {name}: {said}")
-    found = [_answer(name, context, answer) for answer in answers]
+    if isinstance(answers, str) and answers and not impossible:  # a cell that is no JSON
+        why = "its answers are no list or mapping; write them as JSON, or as texts in `answer`"
+        raise _Fault("bad answer", f"{said} {why}")
+    answers = [] if impossible else answers
+    if not isinstance(answers, list) or not (answers or impossible):
+        why = "no answers and not marked is_impossible; give it an `answer` (empty: there is none)"
+        raise _Fault("no answer", f"{said} {why}")
+    found = [_answer(said, context, answer) for answer in answers]
     notes[REPEATED] += bool(found) and found[0][2] > 1
     return Example(name, title, context, text, tuple((text, at) for text, at, _ in found))
 
 
-def _answer(name: str, context: str, answer: Any) -> tuple[str, int, int]:
+def _answer(said: str, context: str, answer: Any) -> tuple[str, int, int]:
     """Return an answer's text as it stands in the context, its start, and how often it is there if
     the start was not given.
     """
     given = answer if isinstance(answer, dict) else {}
     text, start = given.get("text"), given.get("answer_start")
     if not isinstance(text, str) or not text.strip() or type(start) not in (int, type(None)):
-        raise _Fault(
-            "bad answer", f"question {name}: an answer needs a text, and answer_start is a number"
-        )
+        why = "an answer needs a text, and answer_start is a number"
+        raise _Fault("bad answer", f"{said} {why}")
     if start is None:
         if (found := find_answer(context, text)) is None:
-            said = f"question {name}: answer {text!r:.80} is not in its context"
-            raise _Fault("answer not found", said)
+            raise _Fault("answer not found", f"{said} answer {text!r:.80} is not in its context")
         start, end, count = found
         return context[start:end], start, count
     there = context[start : start + len(text)] if start >= 0 else ""
     if there != text:
-        raise _Fault(
-            "misplaced answer",
-            f"question {name}: answer {text!r} is not at character {start} (there: {there!r})",
-        )
+        why = f"answer {text!r} is not at character {start} (there: {there!r})"
+        raise _Fault("misplaced answer", f"{said} {why}")
     return text, start, 1
 
 
@@ -148,10 +144,8 @@ def check_text(where: str, question: str, context: str, max_context: int = MAX_C
         if not text.strip():
             raise UserError(f"{where}: the {name} is empty; give it some text")
         if len(text) > limit:
-            raise UserError(
-                f"{where}: the {name} has {len(text):,} characters, {limit:,} at most are read; "
-                "cut it"
-            )
+            size = f"{len(text):,} characters, {limit:,} at most are read"
+            raise UserError(f"{where}: the {name} has {size}; cut it")
         if not is_unicode(text):
             raise UserError(f"{where}: the {name} is not UTF-8 text; fix it")
 

@@ -22,8 +22,10 @@ MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 _PIECE = 1 << 16  # characters read at a time
 _SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
+_DECODER = json.JSONDecoder()
 Question = tuple[str, str, Any, Any]  # file or data set, title, context, raw question
 Row = dict[str, Any]
+Rows = Iterator[tuple[str, Row]]  # each with its place, for messages
 
 
 @contextlib.contextmanager
@@ -49,32 +51,23 @@ class JsonText:
 
     def __init__(self, where: str, file: TextIO) -> None:
         self.where, self.file = where, file
-        self.text = ""  # read from the file; the part from `at` on is not used yet
-        self.at = 0
+        self.text, self.at = "", 0  # read from the file; the part from `at` on is not used yet
         self.lines = 1  # number of the line on which `text` begins
-        self.decoder = json.JSONDecoder()
 
     def elements(self, key: str) -> Iterator[Any]:
         """Yield the elements of the list `key` of the mapping; skip the other keys."""
-        missing = self._not_squad(f"no list {key!r} at the top")
         found = False
-        if not self._next("{"):
-            raise missing
-        for _ in self._items("}"):
+        for _ in self._items("{", "}"):
             name = self._value()
             self._need(":")
-            if name != key:
+            if name == key:
+                found = True
+                for _ in self._items("[", "]"):
+                    yield self._value()
+            else:
                 self._value()
-                continue
-            found = True
-            if not self._next("["):
-                raise missing
-            for _ in self._items("]"):
-                yield self._value()
-        if not found:
-            raise missing
-        if self._peek():
-            raise self._broken("more text after its end")
+        if not found or self._peek():
+            raise self._broken("more text after its end" if found else f"it has no list {key!r}")
 
     def _peek(self) -> str:
         """Return the next character that is not white space, "" at the end."""
@@ -83,44 +76,40 @@ class JsonText:
             if self.at < len(self.text) or not self._more():
                 return self.text[self.at : self.at + 1]
 
-    def _next(self, character: str) -> bool:
+    def _skip(self, character: str) -> bool:
         """Return whether `character` comes next; if so, skip it."""
         found = self._peek() == character
         self.at += found
         return found
 
     def _need(self, character: str) -> None:
-        if not self._next(character):
+        if not self._skip(character):
             raise self._broken(f"expecting {character!r}")
 
-    def _items(self, end: str) -> Iterator[None]:
-        """Yield before every item up to `end`, and skip the commas between them."""
-        more = not self._next(end)
+    def _items(self, begin: str, end: str) -> Iterator[None]:
+        """Yield before every item from `begin` to `end`, and skip the commas between them."""
+        self._need(begin)
+        more = not self._skip(end)
         while more:
             yield
-            if more := not self._next(end):
+            if more := not self._skip(end):
                 self._need(",")
-                if self._peek() == end:
-                    raise self._broken("a comma with nothing after it")
 
     def _value(self) -> Any:
         self._peek()
+        more = True
         while True:
             try:
-                value, end = self.decoder.raw_decode(self.text, self.at)
-            except RecursionError:
-                raise self._broken("nested too deep") from None
-            except ValueError as error:  # the text so far ends inside a value, or is wrong
-                used = getattr(error, "pos", self.at) - self.at
-                if not self._more():
-                    self.at = used
+                value, end = _DECODER.raw_decode(self.text, self.at)
+                # More text may turn the number 1 into 12 or 1.5.
+                if not more or self.text[end : end + 1] in _AFTER:
+                    self.at = end
+                    return value
+            except (ValueError, RecursionError) as error:  # wrong, or it goes on in the file
+                if not more:
+                    self.at = getattr(error, "pos", self.at)
                     raise self._broken(getattr(error, "msg", str(error))) from None
-                continue
-            used = end - self.at
-            # More text may turn the number 1 into 12 or 1.5.
-            if self.text[end : end + 1] in _AFTER or not self._more():
-                self.at += used
-                return value
+            more = self._more()
 
     def _more(self) -> bool:
         """Read as much again as is in memory, to parse a value few times; False at the end."""
@@ -131,12 +120,9 @@ class JsonText:
 
     def _broken(self, fault: str) -> UserError:
         line = self.lines + self.text.count("\n", 0, self.at)
-        return self._not_squad(f"line {line}: {fault}")
-
-    def _not_squad(self, fault: str) -> UserError:
         return UserError(
-            f"{self.where}: not SQuAD JSON ({fault}); give SQuAD JSON, JSON lines (.jsonl) or CSV "
-            "(.csv)"
+            f"{self.where}: not SQuAD JSON (line {line}: {fault}); give SQuAD JSON, JSON lines "
+            "(.jsonl) or CSV (.csv)"
         )
 
 
@@ -148,41 +134,33 @@ def row_question(where: str, row: Row, number: int) -> Question:
     question["id"] = str(number) if row.get("id") in (None, "") else row["id"]
     if "is_impossible" in row:
         question["is_impossible"] = str(row["is_impossible"]).lower() in ("true", "1")
-    answers = row.get("answers")
+    answers, texts, starts = row.get("answers"), None, None
     if isinstance(answers, dict):  # of `datasets`: {"text": [...], "answer_start": [...]}
         texts, starts = answers.get("text"), answers.get("answer_start")
-        if isinstance(texts, list) and isinstance(starts, (list, type(None))):
-            pairs = itertools.zip_longest(texts, starts or [])
-            question["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
-            question["is_impossible"] = not texts
     elif "answer" in row and not answers:
         given = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
         texts = [text for text in given if text is not None and str(text).strip()]
-        question["answers"] = [{"text": text} for text in texts]
+    if isinstance(texts, list) and isinstance(starts, (list, type(None))):
+        pairs = itertools.zip_longest(texts, starts or [])
+        question["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
         question["is_impossible"] = not texts
     return where, str(row.get("title") or ""), row.get("context"), question
 
 
-def renamed(where: str, rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[Row]:
-    """Yield the rows with the names of COLUMNS in place of a file's own, `columns`, where it has
-    those. Raises UserError if the first row lacks question or context.
+def renamed(where: str, row: Row, columns: Mapping[str, str]) -> Row:
+    """Return the row under the names of COLUMNS in place of a file's own, `columns`, where it has
+    those. Raises UserError if it lacks question or context.
     """
-    names: dict[str, str] = {}  # of the file -> of COLUMNS
-    for row in rows:
-        if not names:
-            own = {name: columns[name] if columns.get(name) in row else name for name in COLUMNS}
-            for name in ("question", "context"):
-                if own[name] not in row:
-                    there = ", ".join(map(str, row))
-                    raise UserError(
-                        f"{where}: no column {columns.get(name, name)!r} (there: {there:.100}); "
-                        "add it, or name yours in data.columns"
-                    )
-            names = {column: name for name, column in own.items()}
-        yield {names[column]: value for column, value in row.items() if column in names}
+    own = {name: columns[name] if columns.get(name) in row else name for name in COLUMNS}
+    for name in ("question", "context"):
+        if own[name] not in row:
+            there = ", ".join(map(str, row))
+            said = f"no column {columns.get(name, name)!r} (there: {there:.100})"
+            raise UserError(f"{where}: {said}; add it, or name yours in data.columns")
+    return {name: row[column] for name, column in own.items() if column in row}
 
 
-def _json_lines(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+def _json_lines(path: Path) -> Rows:
     with unicode_text(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -192,17 +170,13 @@ def _json_lines(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
             except (ValueError, RecursionError) as error:
                 why = getattr(error, "msg", str(error))
                 raise UserError(f"{path}: line {number} is not JSON ({why}); fix it") from None
-            if not isinstance(row, dict):
-                row = {}
-            yield from renamed(f"{path}: line {number}", [row], columns)
+            yield f"{path}: line {number}", row if isinstance(row, dict) else {}
 
 
-def _table(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
-    """Yield the rows of a CSV file."""
+def _table(path: Path) -> Rows:
     with unicode_text(path) as file:
-        for row in renamed(str(path), table_rows(str(path), file), columns):
-            given: Row = {name: _cell(row[name]) for name in ("answer", "answers") if name in row}
-            yield {**row, **given}
+        for row in table_rows(str(path), file):
+            yield str(path), row
 
 
 def table_rows(where: str, lines: Iterator[str], longest: int = MAX_CONTEXT + 1) -> Iterator[Row]:
@@ -235,15 +209,14 @@ def _cell(text: str | None) -> Any:
     return text
 
 
-def _parquet(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+def _parquet(path: Path) -> Rows:
     why = "not a Parquet file"
     with as_user_error(lambda error: UserError(f"{path}: {why} ({all_lines(error)}); fix it")):
-        batches = pyarrow.parquet.ParquetFile(path).iter_batches(1000)
-        rows = (row for batch in batches for row in batch.to_pylist())
-        yield from renamed(str(path), rows, columns)
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
+            yield from ((str(path), row) for row in batch.to_pylist())
 
 
-READERS: dict[str, Callable[[Path, Mapping[str, str]], Iterator[Row]]] = {
+READERS: dict[str, Callable[[Path], Rows]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), _json_lines),
     **dict.fromkeys((".csv", ".tsv"), _table),
     ".parquet": _parquet,
@@ -262,7 +235,10 @@ def file_questions(path: Path, columns: Mapping[str, str] | None = None) -> Iter
         with unicode_text(path) as file:
             yield from article_questions(where, JsonText(where, file).elements("data"))
         return
-    for number, row in enumerate(read(path, columns or {}), 1):
+    for number, (place, row) in enumerate(read(path), 1):
+        row = renamed(place, row, columns or {})
+        if read is _table:
+            row |= {name: _cell(row[name]) for name in ("answer", "answers") if name in row}
         yield row_question(where, row, number)
 
 

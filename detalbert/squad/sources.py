@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from detalbert import hub
 from detalbert.atomic import alone, whole_file
-from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import looks_like_path
 from detalbert.integrity import checksum
 from detalbert.squad import rows, world
@@ -59,12 +59,9 @@ def open_source(
             splits are of one source: what it has as its training questions.
     """
     found = "train" if fraction else split
-    path = find_file(name, found, cache_dir)
-    if path is not None:
-        try:
+    if (path := find_file(name, found, cache_dir)) is not None:
+        with as_user_error(lambda e: UserError(f"{path}: cannot read it: {first_line(e)}")):
             digest = checksum(path)
-        except OSError as error:
-            raise UserError(f"{path}: cannot read it: {first_line(error)}") from None
     else:
         content = _world(found) if name == "generated" else repr(_hub_rows(name, found))
         digest = hashlib.sha256(content.encode()).hexdigest()
@@ -111,8 +108,9 @@ def read_examples(
     elif source.name == "generated":
         questions = rows.article_questions("generated", json.loads(_world(split))["data"])
     else:
-        found = rows.renamed(source.name, _hub_rows(source.name, split), source.columns)
-        questions = (rows.row_question(source.name, row, at) for at, row in enumerate(found, 1))
+        name, columns = source.name, source.columns
+        found = (rows.renamed(name, row, columns) for row in _hub_rows(name, split))
+        questions = (rows.row_question(name, row, at) for at, row in enumerate(found, 1))
     if source.fraction:
         questions = _part(source, source.fraction, questions)
     faults: Counter = Counter()
@@ -131,10 +129,8 @@ def _part(source: Source, fraction: float, questions: Iterable[Question]) -> lis
     hashes = {str(each[2]): hashlib.sha256(str(each[2]).encode()).digest() for each in found}
     contexts = sorted(hashes, key=hashes.__getitem__)
     if len(contexts) == 1:
-        raise UserError(
-            f"data.validation_fraction: {source.name} has one context, and each set needs one; "
-            "name a file in data.validation"
-        )
+        said = "has one context, and each set needs one; name a file in data.validation"
+        raise UserError(f"data.validation_fraction: {source.name} {said}")
     held = set(contexts[: min(max(1, round(fraction * len(contexts))), len(contexts) - 1)])
     return [each for each in found if (str(each[2]) in held) == (source.split == "validation")]
 
@@ -182,11 +178,8 @@ def _download(name: str, cache_dir: Path) -> Path:
                     digest.update(chunk)
                     bar.update(len(chunk))
             if digest.hexdigest() != OFFICIAL_SHA256[name]:
-                raise Unavailable(
-                    f"{url}: its SHA-256 is not the official one; try again, or {by_hand}"
-                )
+                raise OSError("its SHA-256 is not the official one")
     except (OSError, HTTPException) as error:
-        raise Unavailable(
-            f"{name}: not here, and fetching {url} failed: {error}; {by_hand}"
-        ) from None
+        said = f"{name}: not here, and fetching {url} failed: {error}; try again"
+        raise Unavailable(f"{said}, or {by_hand}") from None
     return target

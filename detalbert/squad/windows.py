@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detalbert.errors import UserError
-from detalbert.squad.encoding import encode, ranges
+from detalbert.squad.encoding import Tokens, encode, ranges
 
 
 class Example(NamedTuple):
@@ -142,71 +142,40 @@ def build_windows(
             context that does not fit in one window.
     """
     if not getattr(tokenizer, "is_fast", False):
-        raise UserError(
-            f"tokenizer {type(tokenizer).__name__} is not a fast one, so it has no character "
-            "offsets; use a folder or hub name that has a tokenizer.json"
-        )
+        name = type(tokenizer).__name__
+        raise UserError(f"tokenizer {name} is not a fast one; use one that has a tokenizer.json")
     layout = _pair_layout(tokenizer)  # leaves truncation and padding off, for `encode`
-    texts = _encode(examples, tokenizer.backend_tokenizer, max_query_length, notes)
-    room = max_seq_length - np.diff(texts.question_ptr) - sum(map(len, layout[:3]))  # [E]
-    example, skip = _cover(examples, texts.lengths, room, max_seq_length, doc_stride)
-    return _assemble(examples, texts, layout, room, example, skip)
-
-
-class _Texts(NamedTuple):
-    """Tokens of D distinct contexts and E questions; the last four are the first of `Windows`."""
-
-    context: np.ndarray  # int64 [E], number of each example's context
-    context_ptr: np.ndarray  # int64 [D + 1], context d is context_ids[ptr[d]:ptr[d + 1]]
-    context_ids: np.ndarray
-    offsets: np.ndarray
-    question_ids: np.ndarray
-    question_ptr: np.ndarray
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each example's context, [E]."""
-        return np.diff(self.context_ptr)[self.context]
-
-
-def _encode(
-    examples: Sequence[Example], backend: Any, longest: int | None, notes: Counter | None
-) -> _Texts:
     number: dict[str, int] = {}  # distinct context -> its number
-    context = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)
-    contexts = encode(backend, [*number])
+    owner = np.array([number.setdefault(e.context, len(number)) for e in examples], np.int64)  # [E]
+    contexts = encode(tokenizer.backend_tokenizer, [*number])
+    questions = _encode_questions(examples, tokenizer.backend_tokenizer, max_query_length, notes)
+    asked, sizes = np.diff(questions.ptr), np.diff(contexts.ptr)[owner]  # [E], tokens
+    room = max_seq_length - asked - sum(map(len, layout[:3]))  # [E], for context
+    example, skip = _cover(examples, sizes, room, max_seq_length, doc_stride)  # [W] from here on
+    begin = contexts.ptr[owner[example]] + skip
+    count = np.minimum(room[example], sizes[example] - skip)
+    shift = len(layout[0]) + asked[example] + len(layout[1]) - begin
+    answers = _answer_tokens(examples, owner, contexts)[example]
+    start, end = _labels(answers, contexts.offsets, begin, begin + count - 1, shift)
+    if not len(layout[0]):  # [CLS] is last
+        last = (shift + begin + count + len(layout[2]) - 1).astype(np.int32)
+        start, end = (np.where(side == 0, last, side) for side in (start, end))
+    texts = contexts.ids, contexts.offsets, questions.ids, questions.ptr
+    counts = count.astype(np.int32)
+    return Windows(*texts, example.astype(np.int32), begin, counts, start, end, *layout)
+
+
+def _encode_questions(
+    examples: Sequence[Example], backend: Any, longest: int | None, notes: Counter | None
+) -> Tokens:
+    """Encode the questions, cut to `longest` tokens; count in `notes` how many were cut."""
     asked = encode(backend, [e.question.lstrip() for e in examples], with_offsets=False)
     lengths = np.diff(asked.ptr)  # [E], tokens
     cut = lengths if longest is None else np.minimum(lengths, longest)
     if notes is not None:
         notes[f"questions are cut to {longest} tokens"] += int((lengths > cut).sum())
-    questions = asked.ids[ranges(asked.ptr[:-1], cut)]
     ptr = np.concatenate([[0], np.cumsum(cut, dtype=np.int64)])
-    return _Texts(context, contexts.ptr, contexts.ids, contexts.offsets, questions, ptr)
-
-
-def _assemble(
-    examples: Sequence[Example],
-    texts: _Texts,
-    layout: tuple[np.ndarray, ...],
-    room: np.ndarray,
-    example: np.ndarray,
-    skip: np.ndarray,
-) -> Windows:
-    """Assemble the windows; all arrays computed here are [W]. `room` [E] are tokens for context;
-    `layout` is of `_pair_layout`, `example` and `skip` of `_cover`.
-    """
-    prefix, middle, *_ = layout
-    begin = texts.context_ptr[texts.context[example]] + skip
-    count = np.minimum(room[example], texts.lengths[example] - skip)
-    shift = len(prefix) + np.diff(texts.question_ptr)[example] + len(middle) - begin
-    answers = _answer_tokens(examples, texts)[example]
-    start, end = _labels(answers, texts.offsets, begin, begin + count - 1, shift)
-    if not len(prefix):  # [CLS] is last
-        last = (shift + begin + count + len(layout[2]) - 1).astype(np.int32)
-        start, end = (np.where(side == 0, last, side) for side in (start, end))
-    numbers, counts = example.astype(np.int32), count.astype(np.int32)
-    return Windows(*texts[2:], numbers, begin, counts, start, end, *layout)
+    return asked._replace(ids=asked.ids[ranges(asked.ptr[:-1], cut)], ptr=ptr)
 
 
 def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
@@ -219,10 +188,8 @@ def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
     question, context = ([at for at, of in enumerate(sequence) if of == text] for text in (0, 1))
     edge = question and question[0] > 0 or encoded.ids[-1] == tokenizer.cls_token_id
     if not question or not context or question[0] > context[0] or not edge:
-        raise UserError(
-            f"tokenizer {type(tokenizer).__name__} does not lay a pair out as question and context "
-            "with [CLS] first or last; use one of the ALBERT, BERT or RoBERTa kind"
-        )
+        said = "does not lay a pair out as question and context with [CLS] first or last"
+        raise UserError(f"tokenizer {type(tokenizer).__name__} {said}; use one of BERT's kind")
     bounds = [0, question[0], question[-1] + 1, context[0], context[-1] + 1, len(sequence)]
     parts = [slice(*bound) for bound in zip(bounds, bounds[1:], strict=False)]
     segments = [(encoded.type_ids[part] or [0])[0] for part in parts[:4]]
@@ -251,16 +218,16 @@ def _cover(
     return example, ranges(np.zeros_like(count), count) * step[example]
 
 
-def _answer_tokens(examples: Sequence[Example], texts: _Texts) -> np.ndarray:
+def _answer_tokens(examples: Sequence[Example], owner: np.ndarray, contexts: Tokens) -> np.ndarray:
     """Return first answers, [E, 4]: first and last character (end exclusive; -1 if there is none),
-    first and last token, as numbers in context_ids. One searchsorted covers all contexts: character
-    17 of context 3 has the key 3 * 2**32 + 17, so keys are sorted.
+    first and last token, as numbers in context_ids; `owner` [E] numbers the contexts. One
+    searchsorted covers all: character 17 of context 3 has the key 3 * 2**32 + 17.
     """
     firsts = (e.answers[0] if e.answers else ("", -1) for e in examples)
     chars = np.array([(at, at + len(text)) for text, at in firsts], np.int64).reshape(-1, 2)
-    sizes = np.diff(texts.context_ptr)  # [D]
-    token_key = np.repeat(np.arange(len(sizes)) << 32, sizes)[:, None] + texts.offsets  # [C, 2]
-    first, last = (texts.context << 32) + chars.T  # [E] each
+    sizes = np.diff(contexts.ptr)  # [D]
+    token_key = np.repeat(np.arange(len(sizes)) << 32, sizes)[:, None] + contexts.offsets  # [C, 2]
+    first, last = (owner << 32) + chars.T  # [E] each
     first_token = np.searchsorted(token_key[:, 0], first, side="right") - 1
     last_token = np.searchsorted(token_key[:, 1], last, side="left")
     return np.stack([*chars.T, first_token, last_token], axis=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from detalbert.corpus import reader, storage
+from detalbert.corpus import storage
 from tests.fakes.s3 import bucket
 from tests.fakes.text import contexts
 
@@ -24,5 +24,4 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """(client, faults): moto behind a proxy that can spoil answers."""
     with bucket(monkeypatch) as served:
         storage._s3.cache_clear()
-        reader.read_index.cache_clear()
         yield served

@@ -1,5 +1,7 @@
 """A byte-level tokenizer, and token shards of documents made with it."""
 
+import csv
+import gzip
 import json
 import tempfile
 from functools import lru_cache
@@ -8,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
@@ -67,18 +70,31 @@ def read(
         return [document for part in parts for document in reader.read(part)]
 
 
-def write_sources(folder: Path, texts: list[str], suffixes: list[str]) -> list[Path]:
-    """Every kind of source that holds several documents, all with the same."""
+def write_sources(folder: Path, texts: list[str]) -> dict[Path, dict[str, str]]:
+    """Every kind of source that holds several documents, all with the same; options of `read`."""
     squad = {"data": [{"paragraphs": [{"context": text, "qas": []} for text in texts]}]}
-    (folder / "a.json").write_text(json.dumps(squad))
+    (folder / "squad.json").write_text(json.dumps(squad))
     inside = folder / "folder"
     (inside / "deep").mkdir(parents=True)
     for number, text in enumerate(texts[:15]):
         (inside / f"{number:02}.txt").write_bytes(text.encode())
-    write_lines(inside / "deep" / f"b.jsonl{suffixes[-1]}", texts[15:])
+    write_lines(inside / "deep" / "b.jsonl.zst", texts[15:])
     (inside / "notes.pdf").write_text("not text")
-    lines = [write_lines(folder / f"a.jsonl{suffix}", texts) for suffix in suffixes]
-    return [*lines, folder / "a.json", inside]
+    rows = [{"id": number, "body": text} for number, text in enumerate(texts)]
+    (folder / "rows.json").write_text(json.dumps(rows))
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist(rows), folder / "a.parquet", row_group_size=7
+    )
+    with (folder / "a.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, ["id", "body"])
+        table.writeheader()
+        table.writerows(rows)
+    for name in ("a.csv", "a.parquet"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+    lines = [write_lines(folder / f"a.jsonl{suffix}", texts) for suffix in ("", ".gz", ".zst")]
+    keyed = [folder / "rows.json", *folder.glob("a.csv*"), *folder.glob("a.parquet*")]
+    plain: list[Path] = [*lines, folder / "squad.json", inside]
+    return {**dict.fromkeys(plain, {}), **dict.fromkeys(keyed, {"text_key": "body"})}
 
 
 def write_lines(path: Path, texts: list[str]) -> Path:

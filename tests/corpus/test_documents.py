@@ -74,14 +74,6 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> No
     assert [list(reader.read(part)) for _ in range(2)] == [TEXTS, TEXTS]  # from its start again
 
 
-@given(st.lists(st.text("ab\n", min_size=1, max_size=30)), st.integers(1, 9))
-def test_lines_do_not_depend_on_blocks(blocks: list[str], size: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "BLOCK", size)
-        lines = list(storage.as_file(block.encode() for block in blocks))
-    assert lines == "".join(blocks).encode().splitlines(keepends=True)
-
-
 @pytest.mark.parametrize("how", ["truncated", "not compressed"])
 @pytest.mark.parametrize("suffix", [".zst", ".gz"])
 def test_damage_is_one_line(suffix: str, how: str, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Several sources: their shares in training, their windows in a validation, their forms."""
 
-import csv
-import gzip
 import json
 import logging
 from collections import Counter
@@ -9,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,13 +17,13 @@ from detalbert.corpus.__main__ import main
 from detalbert.corpus.mixture import Mixture, apportion, draw_windows
 from detalbert.corpus.reader import Shards
 from detalbert.errors import Unavailable, UserError
-from detalbert.settings.text import parse_documents_config, parse_text_config
+from detalbert.settings.text import parse_text_config
 from lm.data import LmText
 from lm.order import WindowOrder
 from pretrain.data import PretrainText
 from pretrain.examples import ExampleOrder
 from tests.conftest import max_examples
-from tests.corpus.documents import byte_tokenizer, documents_config, read_back
+from tests.corpus.documents import documents_config, read_back
 from tests.corpus.documents import write as write_documents
 from tests.fakes.text import LENGTH, TOKENIZER, contexts, tiny, write
 
@@ -59,10 +55,8 @@ def test_every_stretch_has_each_source_by_its_weight(weights: list[float], first
 
 @given(st.lists(st.integers(0, 50), min_size=1).filter(any), st.integers(0, 99))
 def test_shares_are_whole_and_add_up(weights: list[int], total: int) -> None:
-    counts = apportion(weights, total)
-    assert (
-        counts.sum() == total and (abs(counts - np.array(weights) / sum(weights) * total) < 1).all()
-    )
+    counts, exact = apportion(weights, total), np.array(weights) / sum(weights) * total
+    assert counts.sum() == total and (abs(counts - exact) < 1).all()
 
 
 def test_a_capped_validation_sees_each_source_in_proportion() -> None:
@@ -72,103 +66,49 @@ def test_a_capped_validation_sees_each_source_in_proportion() -> None:
     for number, some in enumerate(drawn):
         assert (sources[some] == number).all() and (np.diff(some) > 0).all()
     assert max(drawn[0]) > 160 > min(drawn[0])  # not the first ones
-    assert (
-        [len(some) for some in draw_windows(sources, 200)]
-        == [120, 60, 20]
-        == [len(some) for some in draw_windows(sources, None)]
-    )
+    for limit in (200, None):
+        assert [len(some) for some in draw_windows(sources, limit)] == [120, 60, 20]
 
 
 @pytest.mark.parametrize("kind", ["examples", "windows"])
 def test_weights_hold_over_an_epoch_at_every_layout(kind: str, tmp_path: Path) -> None:
     """And a source's own windows come each once before one comes again."""
     more: Any = {"shard_mib": 0.01, "validation_fraction": 0.1}
-    mixed = three(tmp_path, **WEIGHTS)
-    steps: dict[int, list[list[tuple[int, ...]]]] = {}
+    mixed, ranks = three(tmp_path, **WEIGHTS), (1, 2, 4)
+    orders: list[Any]
     if kind == "examples":
         data = {"text": mixed, "tokenizer": TOKENIZER, "cache_dir": str(tmp_path), **more}
-        text = PretrainText.load(data, tiny())
-        corpus, batch = text.train.corpus, 8
-        lengths = len(text.train.lengths) // batch
-        for ranks in (1, 2, 4):
-            order = ExampleOrder(text.train, batch, ranks, seed=1, group=2)
-            shares = [[order.share(step, r) for r in range(ranks)] for step in range(lengths)]
-            steps[ranks] = [sorted(map(tuple, np.concatenate(s).tolist())) for s in shares]
-        named = [corpus.names[corpus.source_of(n)] for step in steps[1] for _, n in step]
+        train = PretrainText.load(data, tiny()).train
+        corpus, count = train.corpus, len(train.lengths) // 8
+        orders = [ExampleOrder(train, 8, n, seed=1, group=2) for n in ranks]
     else:
-        write_documents(mixed, tmp_path, article="line", **more)
+        folder = write_documents(mixed, tmp_path, article="line", **more)
         lm_data = documents_config(mixed, tmp_path, article="line", **more)
-        corpus = Shards(str(next((tmp_path / "cache").glob("shards-*"))), "train", lm_data)
+        corpus = Shards(str(folder), "train", lm_data)
         counts = np.array([shard["tokens"] // 32 for shard in corpus.shards])
-        for ranks in (1, 2, 4):
-            mix: Any = 1, 2, ranks, corpus.sources, corpus.weights
-            found = WindowOrder(counts, 8, *mix)
-            shares = [[found.share(i, r)[1] for r in range(ranks)] for i in range(len(found) // 8)]
-            steps[ranks] = [sorted(map(tuple, np.concatenate(s).tolist())) for s in shares]
-        named = [corpus.names[corpus.sources[s]] for step in steps[1] for s, _ in step]
-    assert steps[1] == steps[2] == steps[4]
+        mix: Any = corpus.sources, corpus.weights
+        orders = [WindowOrder(counts, 8, 1, 2, n, *mix) for n in ranks]
+        count = len(orders[0]) // 8
+
+    def step(order: Any, number: int, n: int) -> list[tuple[int, ...]]:
+        shares = [order.share(number, rank) for rank in range(n)]
+        places = shares if kind == "examples" else [share[1] for share in shares]
+        return sorted(map(tuple, np.concatenate(places).tolist()))
+
+    one, *others = (
+        [step(order, i, n) for i in range(count)] for order, n in zip(orders, ranks, strict=True)
+    )
+    assert others == [one, one]
+    times: dict[str, list[int]] = {name: [] for name in WEIGHTS}
+    for place, number in Counter(place for each in one for place in each).items():
+        source = corpus.source_of(place[1]) if kind == "examples" else corpus.sources[place[0]]  # type: ignore[attr-defined]
+        times[corpus.names[source]].append(number)
     for name, weight in WEIGHTS.items():
-        assert Counter(named)[name] / len(named) == pytest.approx(weight, abs=0.01)
-    walked = Counter(window for step in steps[1] for window in step)
-    rare = {window: n for window, n in walked.items() if named}
-    seen = {name: set() for name in WEIGHTS}
-    for window, times in rare.items():
-        place = window[1] if kind == "examples" else window[0]
-        owner = corpus.source_of(place) if kind == "examples" else corpus.sources[place]  # type: ignore[attr-defined]
-        seen[corpus.names[owner]].add(times)
-    assert max(seen["wiki"]) - min(seen["wiki"]) <= 1 and max(seen["code"]) == 1
+        assert sum(times[name]) / (8 * count) == pytest.approx(weight, abs=0.01)
+    assert max(times["wiki"]) - min(times["wiki"]) <= 1 and max(times["code"]) == 1
     lines = corpus.describe_sources(np.ones(len(corpus.shards)))
-    assert lines["- wiki"].startswith("50.0% of an epoch, its ") and list(lines) == [
-        "- wiki",
-        "- code",
-        "- mail",
-    ]
-
-
-def write_forms(folder: Path, texts: list[str]) -> dict[str, dict[str, Any]]:
-    """One text in every form; `data:` keys of each."""
-    rows = [{"body": text, "id": number} for number, text in enumerate(texts)]
-    plain = "\n\n".join(text.replace("\n", " ") for text in texts)
-    (folder / "a.md").write_text(plain)
-    (folder / "a.md.gz").write_bytes(gzip.compress(plain.encode()))
-    with (folder / "a.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, ["id", "body"])
-        table.writeheader()
-        table.writerows(rows)
-    for suffix in ("", ".gz", ".zst"):
-        with pyarrow.output_stream(str(folder / f"a.jsonl{suffix}"), compression="detect") as out:
-            out.write("".join(json.dumps(row) + "\n" for row in rows).encode())
-    with pyarrow.output_stream(str(folder / "a.csv.zst"), compression="detect") as out:
-        out.write((folder / "a.csv").read_bytes())
-    (folder / "a.json").write_text(json.dumps(rows))
-    tables = pyarrow.Table.from_pylist(rows)
-    pyarrow.parquet.write_table(tables, folder / "a.parquet", row_group_size=7)
-    keyed = {"text_key": "body"}
-    names = "a.csv a.csv.zst a.jsonl a.jsonl.gz a.jsonl.zst a.json a.parquet".split()
-    forms: dict[str, Any] = {name: {"source": str(folder / name), **keyed} for name in names}
-    return {name: {"documents": form} for name, form in forms.items()} | {
-        name: {"documents": str(folder / name), "article": "blank_line"}
-        for name in ("a.md", "a.md.gz")
-    }
-
-
-def test_every_form_gives_the_same_tokens(tmp_path: Path) -> None:
-    texts = [text.replace("\n", " ") for text in contexts(60)]
-    texts[3] = 'A "quoted" word, a comma; é.'
-    for name, data in write_forms(tmp_path, texts).items():
-        for shard_mib in (0.001, 1):
-            values = {**data, "tokenizer": "?", "cache_dir": str(tmp_path / "cache")}
-            values |= {"shard_mib": shard_mib, "validation_fraction": 0}
-            folder = writer.write_shards(
-                parse_documents_config(values), byte_tokenizer(), kind_of(), processes=1
-            )
-            assert read_back(Path(folder), "train") == texts, (name, shard_mib)
-
-
-def kind_of() -> Any:
-    from detalbert.corpus.documents import DocumentKind
-
-    return DocumentKind(byte_tokenizer().eos_token_id)
+    assert lines["- wiki"].startswith("50.0% of an epoch, its ")
+    assert list(lines) == ["- wiki", "- code", "- mail"]
 
 
 def test_a_pattern_selects_files_and_the_others_are_named(
@@ -226,11 +166,13 @@ def test_what_makes_shards_count_follows_them(
     sent: list[str] = []
     monkeypatch.setattr(bucket, "put", lambda _, address, names: sent.extend(names))
     (tmp_path / "a.bin").touch()
-    writer.Target(tmp_path, "s3://b/x/").move(["a.bin"], "jobs/0.json")
+    target = writer.Target("s3://b/x/", "")
+    target.folder = tmp_path
+    target.move(["a.bin"], "jobs/0.json")
     assert sent == ["a.bin", "jobs/0.json"] and not any(tmp_path.iterdir())
     for address in ("s3://bucket", "file:///x", "s3:/b/x"):
         with pytest.raises(UserError, match=f"^{address}: give s3://BUCKET/PATH"):
-            writer.Target.of(address, "")
+            writer.Target(address, "")
 
 
 LM = {"max_seq_length": 16, "across_documents": False}

@@ -1,6 +1,5 @@
 """Shards: damaged ones are refused; remote ones are fetched through faults, whole or not at all."""
 
-import dataclasses
 import json
 import random
 import re
@@ -54,12 +53,10 @@ def test_damaged_shards_are_refused(damage: str, tmp_path: Path) -> None:
     name, change = DAMAGE[damage]
     changed = change((folder / name).read_bytes())
     (folder / name).unlink() if changed is None else (folder / name).write_bytes(changed)
-    reader.read_index.cache_clear()
-    for shards, cure in ((None, f"remove {folder} and"), (str(folder), "copy it there again, or")):
-        config = dataclasses.replace(text_config("generated", tmp_path), shards=shards)
-        with pytest.raises(UserError, match=str(folder)) as error:
-            Corpus(str(folder), "train", config)
-        assert cure in str(error.value) or "its index.json is damaged" in str(error.value)
+    with pytest.raises(UserError, match=str(folder)) as error:
+        Corpus(str(folder), "train", text_config("generated", tmp_path))
+    said = "copy it there again, or repeat", "its index.json is damaged"
+    assert any(part in str(error.value) for part in said)
 
 
 def test_an_index_without_a_sum_is_read(tmp_path: Path) -> None:
@@ -70,7 +67,6 @@ def test_an_index_without_a_sum_is_read(tmp_path: Path) -> None:
     index.pop("article")
     for values, damaged in ((index, False), ({**index, "sha257": total}, True)):
         (folder / "index.json").write_text(json.dumps(values))
-        reader.read_index.cache_clear()
         with pytest.raises(UserError, match="json is damaged") if damaged else nullcontext():
             assert len(Corpus(str(folder), "train", text_config("generated", tmp_path))) > 0
 
@@ -78,15 +74,10 @@ def test_an_index_without_a_sum_is_read(tmp_path: Path) -> None:
 def test_shards_that_cannot_be_written_to_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = some(tmp_path)
-    touch = Path.touch
-
-    def refuse(path: Path) -> None:
-        if path.parent == folder:
-            raise PermissionError
-        touch(path)
-
-    monkeypatch.setattr(Path, "touch", refuse)
+    folder, touch = some(tmp_path), Path.touch
+    blocked = {folder: tmp_path / "no such folder"}
+    at = lambda path: blocked.get(path.parent, path.parent) / path.name  # noqa: E731
+    monkeypatch.setattr(Path, "touch", lambda path: touch(at(path)))
     Corpus(str(folder), "train", text_config("generated", tmp_path))
     monkeypatch.setattr(integrity, "checksum", lambda path: 1 / 0)
     Corpus(str(folder), "validation", text_config("generated", tmp_path))
@@ -184,11 +175,10 @@ def test_a_shard_that_is_evicted_meanwhile_is_fetched_again(
     upload(s3[0], some(tmp_path))
     corpus = Corpus("s3://bucket/shards", "train", text_config("generated", tmp_path))
     fetch, glob = corpus.fetch, Path.glob
-    removed = []
+    removed: list[Path] = []
 
     def fetch_and_remove(shard: int) -> Path:
-        path = fetch(shard)
-        if not removed:
+        if (path := fetch(shard)) not in removed:
             removed.append(path)
             path.unlink()
         return path

@@ -1,5 +1,6 @@
 """Text of every kind gives the same documents, however it is cut; where it is cut."""
 
+import gzip
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,14 +30,19 @@ NO_LINE_END = st.characters(
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_every_source_gives_the_same_documents(exact: bool, tmp_path: Path) -> None:
-    texts = [*contexts(40), *([CODE, " \n", "\ttab", "😀"] if exact else [])]
-    places = write_sources(tmp_path, texts, ["", ".gz", ".zst"])
+    texts = [*contexts(40), 'A "quoted" word, a comma; é.']
+    texts += [CODE, " \n", "\ttab", "😀"] if exact else []
+    places: dict[Any, dict[str, str]] = {**write_sources(tmp_path, texts)}
+    places |= {f"file://{place}": how for place, how in places.items()}
     if not exact:
-        places.append(tmp_path / "a.txt")
-        places[-1].write_text("\n".join(texts))
-    for place in (*places, f"file://{places[-1]}"):
+        for name, between in (("a.txt", "\n"), ("a.md", "\n\n \n")):
+            (tmp_path / name).write_text(between.join(texts))
+            (tmp_path / f"{name}.gz").write_bytes(gzip.compress(between.join(texts).encode()))
+            how = {"article": "line" if name == "a.txt" else "blank_line"}
+            places |= dict.fromkeys((tmp_path / name, tmp_path / f"{name}.gz"), how)
+    for place, how in places.items():
         for part_bytes in (300, 1 << 20):
-            assert read(place, part_bytes, exact) == texts
+            assert read(place, part_bytes, exact, **how) == texts, place
 
 
 @given(st.lists(st.text(NO_LINE_END, max_size=30), max_size=12), st.integers(1, 40), st.booleans())

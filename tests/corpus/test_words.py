@@ -124,20 +124,20 @@ def change(**parts: Any) -> Tokenizer:
     return backend
 
 
-@pytest.mark.parametrize(
-    "backend, found",
-    [
-        (albert_like(splitter=pre_tokenizers.Metaspace()), ""),  # keeps white space
-        (albert_like(splitter=in_turn(pre_tokenizers.Metaspace(prepend_scheme="first"))), ""),
-        (albert_like(normalizers.Replace(" the", "x")), ""),
-        (albert_like(normalizers.Replace(tokenizers.Regex("e r"), "x")), ""),
-        (change(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)), ""),
-        (change(pre_tokenizer=pre_tokenizers.ByteLevel(False, use_regex=False)), ""),
-        (change(normalizer=normalizers.Lowercase()), ""),
-    ],
-)
-def test_words_are_found_only_where_that_is_known_to_be_right(backend: Any, found: str) -> None:
-    assert find_word_rule(backend) == found
+OTHERS = [
+    albert_like(splitter=pre_tokenizers.Metaspace()),  # keeps white space
+    albert_like(splitter=in_turn(pre_tokenizers.Metaspace(prepend_scheme="first"))),
+    albert_like(normalizers.Replace(" the", "x")),
+    albert_like(normalizers.Replace(tokenizers.Regex("e r"), "x")),
+    change(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    change(pre_tokenizer=pre_tokenizers.ByteLevel(False, use_regex=False)),
+    change(normalizer=normalizers.Lowercase()),
+]
+
+
+@pytest.mark.parametrize("backend", OTHERS)
+def test_words_are_found_only_where_that_is_known_to_be_right(backend: Any) -> None:
+    assert find_word_rule(backend) == ""
     check(WordEncoder(backend), ["the river  the", " river the ", "", "The Cafe"])
 
 

@@ -107,7 +107,7 @@ def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
         "no such folder": folder / "nowhere",
         "neither a checkpoint": folder,
         "no such folder; give a checkpoint": run.questions,
-        "the run has no checkpoint yet": folder / "empty",
+        "empty/checkpoints: (none yet)": folder / "empty",
         "no validation yet, so no best; give one of": young,
         "not a complete checkpoint (state_dict.pth is not as it was written)": changed,
         "does not load as a model": folder / "broken",

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from detalbert.inference import answering
 from detalbert.inference.model import Trained, prepare
 from detalbert.inference.reply import ask, format_reply, sentence
 from detalbert.settings.hparams import HParams
-from detalbert.squad.answers import merge_answers, n_best_list
-from detalbert.squad.metrics import Tally, score
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example
 from tests.conftest import max_examples
@@ -35,38 +32,24 @@ def examples(local_run: LocalRun) -> list[Example]:
 def test_chunks_answer_as_one_pass_does(
     size: int, model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the same rows, so to the bit on any device; three chunks are held at most."""
+    """To the bit, as the rows are the same; three chunks are held at most."""
     for module in (packed, answering):
         monkeypatch.setattr(module, "CHUNK", size)
     sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
     hparams = dataclasses.replace(model.hparams, max_tokens_per_forward=500, **sizes)
-    model = model._replace(hparams=hparams, scores={})
-    some, read, answered = examples[:52], [], 0
-
-    def reader() -> Iterator[Example]:
-        for example in some:
-            read.append(example)
-            yield example
-
+    model = model._replace(hparams=hparams)
+    some, read, answered, parts = examples[:52], [], 0, []
     chunk = answering.featurise(model, some)
     assert len(chunk.windows) > len(some)  # several to a question
-    parts = [answering.featurise(model, some[at : at + size]) for at in range(0, 52, size)]
-    for one, other in zip((r for part in parts for r in part.rows), chunk.rows, strict=True):
-        for name in ("input_ids", "token_type_ids", "cu_seqlens", "start_positions"):
-            assert torch.equal(one[name], other[name])
-    spans, losses = answering.evaluate_windows(model, chunk)
-    answers = merge_answers(some, chunk.windows, spans, -1.0)
-    order = np.argsort(np.concatenate([found.windows for found in spans]))
-    tally, n_best, in_parts = Tally(), {}, []
-    for part in answering.answer(model, reader(), -1.0):
+    whole = answering.merge_chunk(model, chunk, *answering.evaluate_windows(model, chunk), -1.0)
+    for part in answering.answer(model, (read.append(e) or e for e in some), -1.0):
         answered += len(part.examples)
         assert len(part.examples) in (size, 52 % size) and len(read) - answered <= 3 * size
-        tally.add(part.examples, part.predictions, part.null_odds)
-        n_best.update(part.n_best)
-        in_parts.append(part.losses)
-    assert tally.metrics(-1.0) == score(some, *answers, -1.0)
-    assert n_best == n_best_list(some, chunk.windows, spans, model.hparams.n_best_size)
-    assert np.array_equal(np.concatenate(in_parts), losses[order])
+        parts.append(part)
+    for name in ("predictions", "null_odds", "n_best"):
+        found = {id_: value for part in parts for id_, value in getattr(part, name).items()}
+        assert found == getattr(whole, name)
+    assert np.array_equal(np.concatenate([part.losses for part in parts]), whole.losses)
 
 
 def test_no_questions_and_broken_ones(model: Trained, examples: list[Example]) -> None:
@@ -82,9 +65,8 @@ def test_losses_are_those_of_known_answers(model: Trained, examples: list[Exampl
     none = [e._replace(answers=None) for e in some]
     every, known, unknown = (next(answering.answer(model, x, 0.0)) for x in (some, half, none))
     assert every[1:3] == known[1:3] == unknown[1:3]  # predictions and null odds
-    assert not len(unknown.losses)
-    assert not len(answering.evaluate_windows(model, answering.featurise(model, none))[1])
-    assert len(every.losses) == 30 and np.array_equal(known.losses, every.losses[::2])
+    assert not len(unknown.losses) and len(every.losses) == 30
+    assert np.array_equal(known.losses, every.losses[::2])
 
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(str.strip)

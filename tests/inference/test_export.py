@@ -6,6 +6,7 @@ import stat
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -123,23 +124,16 @@ def test_failures_leave_nothing(folder: Path, model: Any, tmp_path: Path, monkey
 
 
 def test_pushing(folder: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    done = []
-
-    class Hub:
-        def create_repo(self, name: str, **options: Any) -> None:
-            done.append((name, options))
-            if name == "me/theirs":
-                raise ConnectionError("no route")
-
-        def upload_folder(self, repo_id: str, folder_path: Path) -> str:
-            done.append((repo_id, {path.name for path in Path(folder_path).iterdir()}))
-            return f"hub/{repo_id}"
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    export_to(tmp_path / "out", folder, "--push-to-hub", "me/mine")
+    hub, out = Mock(**{"upload_folder.return_value": "hub/me/mine"}), tmp_path / "out"
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    export_to(out, folder, "--push-to-hub", "me/mine")
     assert "uploaded to hub/me/mine" in capsys.readouterr().out
-    assert done[0] == ("me/mine", {"private": True, "exist_ok": True})
-    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= done[1][1]
+    hub.create_repo.assert_called_once_with("me/mine", private=True, exist_ok=True)
+    hub.upload_folder.assert_called_once_with(repo_id="me/mine", folder_path=out)
+    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= {
+        path.name for path in out.iterdir()
+    }
+    hub.create_repo.side_effect = ConnectionError("no route")
     with pytest.raises(Unavailable, match="--push-to-hub me/theirs: not uploaded: no route"):
         push(folder, "me/theirs")
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,15 +108,13 @@ def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / f".{BEST}.writing-abc").mkdir()
     fetched = []
 
-    class Slow:
-        uuid = BEST
+    def download(path: str) -> None:
+        fetched.append(path)
+        time.sleep(0.2)
 
-        def download(self, path: str) -> None:
-            fetched.append(path)
-            time.sleep(0.2)
-
+    slow = SimpleNamespace(uuid=BEST, download=download)
     with ThreadPoolExecutor(2) as threads:
-        assert set(threads.map(find._download, [Slow()] * 2)) == {tmp_path / BEST}
+        assert set(threads.map(find._download, [slow] * 2)) == {tmp_path / BEST}
     assert len(fetched) == 1
     assert {path.name for path in tmp_path.iterdir()} == {BEST, f".{BEST}.lock"}
 

@@ -158,22 +158,16 @@ def test_only_its_own_names_are_served(port: int) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_a_server_on_all_addresses_has_the_machines_names(host: str, monkeypatch: Any) -> None:
-    card = {
-        "eth0": [
-            SimpleNamespace(family=socket.AF_INET, address="10.1.2.3"),
-            SimpleNamespace(family=socket.AF_INET6, address="fe80::A%eth0"),
-            SimpleNamespace(family=psutil.AF_LINK, address="aa:bb:cc:dd:ee:ff"),
-        ]
-    }
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: card)
+    card = {socket.AF_INET: "10.1.2.3", socket.AF_INET6: "fe80::A%eth0", psutil.AF_LINK: "aa:bb"}
+    addresses = [SimpleNamespace(family=kind, address=each) for kind, each in card.items()]
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": addresses})
     monkeypatch.setattr(socket, "gethostname", lambda: "Box")
     monkeypatch.setattr(socket, "getfqdn", lambda: "box.example")
     own = {"10.1.2.3", "[fe80::a]", "box", "box.example"}
     names = served_names(host, ["api.example"])
     assert names - LOOPBACK - {"0.0.0.0", "[::]"} == own | {"api.example"}
-    who = "10.1.2.3, [fe80::a], api.example, box, box.example"
-    said = f"whoever reaches it as {who} may ask, without a token"
-    assert describe_access(host, names, None) == said
+    who = "whoever reaches it as 10.1.2.3, [fe80::a], api.example, box, box.example"
+    assert describe_access(host, names, None) == f"{who} may ask, without a token"
     assert own.isdisjoint(served_names("192.0.2.1", []))
     said = "programs on this machine may ask, with the token"
     assert describe_access("127.0.0.1", LOOPBACK, "secret") == said
@@ -231,24 +225,6 @@ def test_what_is_counted(model: Trained) -> None:
 CLIENTS, ROUNDS = 100, 8  # each of the file's questions is asked so many times
 
 
-def ask_until_there_is_room(port: int, example: Example) -> tuple[str, int, Any]:
-    while True:
-        status, _, said = send(port, {"question": example.question, "context": example.context})
-        if status != 503:
-            return example.id, status, said
-        time.sleep(0.2)
-
-
-def send_much(port: int) -> str:
-    return f"10 MB: {send(port, b' ' * 10 * 2**20)[0]}"
-
-
-def leave(port: int) -> str:
-    with connected(port) as connection:
-        connection.request("POST", "/answer", b'{"question": "Who?", "context": "A."}')
-    return "left"
-
-
 @pytest.mark.soak
 def test_a_crowd_is_served(local_run: LocalRun, python: str, tmp_path: Path) -> None:
     """A hundred clients ask, beside some that send 10 MB or do not wait; memory does not grow."""
@@ -259,15 +235,28 @@ def test_a_crowd_is_served(local_run: LocalRun, python: str, tmp_path: Path) -> 
     examples = list(read_questions(local_run.questions))
     over, memory = Event(), []
 
-    def again(nuisance: Callable[[int], str]) -> Counter[str]:
-        return Counter(iter(lambda: over.is_set() or nuisance(port), True))
+    def ask_until_there_is_room(example: Example) -> tuple[str, int, Any]:
+        asked = {"question": example.question, "context": example.context}
+        while (answered := send(port, asked))[0] == 503:
+            time.sleep(0.2)
+        return example.id, answered[0], answered[2]
+
+    def send_much() -> str:
+        return f"10 MB: {send(port, b' ' * 10 * 2**20)[0]}"
+
+    def leave() -> str:
+        with connected(port) as connection:
+            connection.request("POST", "/answer", b'{"question": "Who?", "context": "A."}')
+        return "left"
+
+    def again(nuisance: Callable[[], str]) -> Counter[str]:
+        return Counter(iter(lambda: over.is_set() or nuisance(), True))
 
     try:
         with ThreadPoolExecutor(CLIENTS) as clients, ThreadPoolExecutor(8) as others:
             beside = [others.submit(again, one) for one in (send_much, leave, leave)]
             for _ in range(ROUNDS):
-                asked = [clients.submit(ask_until_there_is_room, port, e) for e in examples]
-                replies = [one.result() for one in asked]
+                replies = list(clients.map(ask_until_there_is_room, examples))
                 assert [reply for reply in replies if reply[1] != 200] == []
                 answers = {name: said["answer"] for name, _, said in replies}
                 assert answers == {name: answer.strip() for name, answer in wanted.items()}

@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data import SquadData
 from detalbert.errors import UserError
@@ -115,17 +113,7 @@ def test_where_an_answer_stands(context, answer):
     assert find_answer(context, answer) == PLACES[context, answer]
 
 
-@given(st.text("ab .", min_size=1, max_size=30), st.data())
-def test_whatever_is_there_is_found(context, data):
-    start = data.draw(st.integers(0, len(context) - 1))
-    end = data.draw(st.integers(start + 1, len(context)))
-    if answer := context[start:end].strip():
-        found = find_answer(context, answer)
-        assert found is not None and context[found[0] : found[1]] == answer
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, tmp_path):
+def test_squad_without_positions_gives_the_same_windows(shared, albert, tmp_path):
     """But where a label's text stands twice: 32 of the 1,299 labels are at another place."""
     examples = read_squad(shared / "squad" / "dev.json")
     rows = [
@@ -133,10 +121,8 @@ def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, 
         | {"answer": json.dumps([text for text, _ in e.answers]) if e.answers else ""}
         for e in examples
     ]
-    if ending != "csv":
-        rows = [row | {"answer": json.loads(row["answer"] or "[]")} for row in rows]
     notes: Counter = Counter()
-    found = read(write(tmp_path / f"dev.{ending}", rows), notes=notes)
+    found = read(write(tmp_path / "dev.csv", rows), notes=notes)
     moved = [i for i, (a, b) in enumerate(zip(examples, found, strict=True)) if a != b]
     labels = [i for i in moved if examples[i].answers[0] != found[i].answers[0]]
     assert (len(labels), notes[REPEATED]) == (32, 140)
@@ -147,21 +133,14 @@ def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, 
 
 
 def test_a_fraction_cuts_whole_contexts_whatever_their_order(tmp_path):
-    rows = [
-        {
-            "question": f"Which {n}?",
-            "context": f"Text {n % 60} is here.",
-            "answer": f"Text {n % 60}",
-        }
-        for n in range(240)
-    ]
-    parts = []
+    names = "question", "context", "answer"
+    texts = [(f"Which {n}?", f"Text {n % 60} is here.", f"Text {n % 60}") for n in range(240)]
+    rows, parts = [dict(zip(names, each, strict=True)) for each in texts], []
     for name, some in (("a.csv", rows), ("b.csv", rows[::-1])):
         path = write(tmp_path / name, some)
         split = {s: read(path, s, fraction=0.25) for s in ("train", "validation")}
-        texts = [{e.context for e in split[s]} for s in split]
-        assert not texts[0] & texts[1] and sum(map(len, split.values())) == 240
-        assert len(texts[1]) == 15
+        train, held = ({e.context for e in split[s]} for s in split)
+        assert not train & held and sum(map(len, split.values())) == 240 and len(held) == 15
         parts.append({e.question for e in split["validation"]})
     assert parts[0] == parts[1]
     few = write(tmp_path / "few.csv", rows[:2])
@@ -169,10 +148,8 @@ def test_a_fraction_cuts_whole_contexts_whatever_their_order(tmp_path):
     lone = write(tmp_path / "lone.csv", rows[:1])
     with pytest.raises(UserError, match="lone.csv has one context, and each set needs one"):
         read(lone, fraction=0.25)
-    prints = {
-        open_source(str(path), "train", Path(), None, f).fingerprint for f in (None, 0.1, 0.2)
-    }
-    assert len(prints) == 3
+    sources = [open_source(str(path), "train", Path(), None, f) for f in (None, 0.1, 0.2)]
+    assert len({source.fingerprint for source in sources}) == 3
 
 
 def load(tmp_path: Path, **keys: Any) -> SquadData:
@@ -206,21 +183,10 @@ def test_what_the_splits_say(tmp_path, caplog):
 
 LINE = "question,context,answer\n"
 MISTAKES = {
-    "answer.csv": (
-        f"{LINE}Who?,Ada did.,Bo\n",
-        "question 1: answer 'Bo' is not in its context; fix",
-    ),
+    "answer.csv": (f"{LINE}Who?,Ada did.,Bo\n", "question 1: answer 'Bo' is not in its context;"),
     "none.csv": ("question,context\nWho?,Ada did.\n", "question 1: no answers and not marked"),
-    "names.csv": ("Question,Text\nWho?,Ada\n", "no column 'question' (there: Question, Text); add"),
-    "twice.csv": (
-        "id,question,context,answer\n1,a,b,\n1,a,b,\n",
-        "question 1: another one has this",
-    ),
-    "text.csv": (f"{LINE}Who?,,Ada\n", "question 1: its context is empty"),
+    "twice.csv": (f"id,{LINE}1,a,b,\n1,a,b,\n", "question 1: another one has this"),
     "empty.csv": (LINE, "no usable question in it; set data.train"),
-    "latin.csv": ("question,context\nWho?,\udce9\n", "not UTF-8 text; save it as UTF-8"),
-    "cut.jsonl": ('{"question": "a", "context": "b", "answer": ""}\n{', "line 2 is not JSON"),
-    "list.jsonl": ("[1]", "line 1: no column 'question'"),
     "kind.jsonl": ('{"question": "a", "context": "b", "answer": 5}', "question 1: an answer needs"),
     "start.jsonl": (
         '{"question": "a", "context": "b", "answers": [{"text": "b", "answer_start": "0"}]}',
@@ -235,7 +201,6 @@ MISTAKES = {
         "question 1: its answers are no list or mapping; write them as JSON",
     ),
     "book.xlsx": ("PK\udce9", "not UTF-8 text; save it as UTF-8 (a workbook: as CSV UTF-8)"),
-    "rows.json": ('[{"question": "a"}]', "not SQuAD JSON (no list 'data' at the top); give"),
 }
 
 
@@ -249,34 +214,30 @@ def test_a_mistake_in_a_file_is_one_line(name, tmp_path):
     assert str(error.value).startswith(str(path)) and said in str(error.value)
 
 
-KEYS = {
-    "set exactly one of 'validation'": {"train": "a.csv"},
-    "set exactly one of 'validation' (a file": {
-        **{"train": "a.csv", "validation": "b.csv", "validation_fraction": 0.1}
-    },
-    "data.validation_fraction: 1.5 must be greater than 0 and less than 1": {
-        **{"train": "a.csv", "validation_fraction": 1.5}
-    },
-    "data.columns.questoin: unknown key; did you mean 'question'?": {
-        **{"train": "a.csv", "validation": "b.csv", "columns": {"questoin": "Frage"}}
-    },
-    "data.columns.question: 3; give the column's name as text": {
-        **{"train": "a.csv", "validation": "b.csv", "columns": {"question": 3}}
-    },
+KEYS: dict[str, dict[str, Any]] = {
+    "set exactly one of 'validation'": {"validation": None},
+    "set exactly one of 'validation' (a file": {"validation_fraction": 0.1},
+    "1.5 must be greater than 0 and less": {"validation": None, "validation_fraction": 1.5},
+    "columns.questoin: unknown key; did you mean 'question'?": {"columns": {"questoin": "Frage"}},
+    "columns.question: 3; give the column's name as text": {"columns": {"question": 3}},
 }
 
 
 @pytest.mark.parametrize("said", KEYS)
 def test_a_mistake_in_the_keys_is_one_line(said):
     with pytest.raises(UserError) as error:
-        parse_data_config(KEYS[said])
+        parse_data_config({"train": "a.csv", "validation": "b.csv", **KEYS[said]})
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_mistake_in_the_place_is_one_line(tmp_path):
-    for name, said in (("no.xlsx", "no such file"), ("no.parquet", "no such file; set data.train")):
+    for name, said in {
+        tmp_path / "no.xlsx": "no.xlsx: no such file",
+        "nowhere.json": "nowhere.json: no such file; set data.train",
+        "no_such_set": "data.train: 'no_such_set' is no file",
+    }.items():
         with pytest.raises(UserError, match=said):
-            read(tmp_path / name)
+            read(name)
     for ending in ("csv", "jsonl"):
         write(tmp_path / f"train.{ending}", ROWS)
     with pytest.raises(UserError, match=r"train.jsonl, train.csv: which is data.train\? Name the"):

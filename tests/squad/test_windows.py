@@ -1,6 +1,7 @@
 """Windows: against the golden files and against the ordinary tokenizer call."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -121,14 +122,17 @@ def test_a_question_that_leaves_too_little_room() -> None:
     assert len(build_windows(short, TOKENIZERS["bert"], 13, 8)) == 1
 
 
-def test_cls_may_come_last() -> None:
-    """As of XLNet, with a type of its own."""
+def xlnet_like(**names: str) -> PreTrainedTokenizerFast:
     backend = tokenizers.Tokenizer.from_str(TOKENIZERS["bert"].backend_tokenizer.to_str())
     backend.post_processor = processors.TemplateProcessing(
         pair="$A [SEP] $B:1 [SEP]:1 [CLS]:2", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def test_cls_may_come_last() -> None:
+    """As of XLNet, with a type of its own."""
+    tokenizer = xlnet_like(unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
     context = "the river bank, old cafe"
     answers = (("river", 4),), ()
     examples = [Example(str(n), "", context, "the x", each) for n, each in enumerate(answers)]
@@ -168,17 +172,10 @@ def test_a_tokenizer_of_a_sentencepiece_model_alone(tmp_path: Path) -> None:
 
 
 def test_which_tokenizers_are_refused() -> None:
-    class SlowTokenizer:
-        is_fast = False
-
-    with pytest.raises(UserError, match="SlowTokenizer.*fast"):
-        build_windows([], SlowTokenizer())
-    backend = tokenizers.Tokenizer.from_str(TOKENIZERS["bert"].backend_tokenizer.to_str())
-    backend.post_processor = processors.TemplateProcessing(
-        pair="$A [SEP] $B:1 [SEP]:1 [CLS]:2", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
+    with pytest.raises(UserError, match="SimpleNamespace.*fast"):
+        build_windows([], SimpleNamespace(is_fast=False))
     with pytest.raises(UserError, match="lay a pair out"):  # it does not start with [CLS]
-        build_windows([], PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
+        build_windows([], xlnet_like(unk_token="[UNK]"))
 
 
 def test_golden_windows(shared: Any, albert: Any, dev: Any) -> None:
