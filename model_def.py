@@ -121,8 +121,7 @@ class AnswerReducer(pytorch.MetricReducer):
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))
         if np.isfinite(metrics["loss"]):
             listed = n_best_list(examples, windows, spans, self.hparams.n_best_size)
-            found = calibration.fit_temperatures(examples, listed, self.latest.predictions)
-            metrics |= found
+            metrics |= calibration.fit_temperatures(examples, listed, self.latest.predictions)
         self.metrics = metrics
         return dict(metrics)  # the trainer adds counts to what it gets
 

@@ -35,6 +35,7 @@ MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "s
 OF_QUESTIONS = "context context_file threshold raw top".split()
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 UNREAD = {"json": "export serve", "raw": "export", "top": "data export serve"}  # in these modes
+UNREAD |= dict.fromkeys(SAMPLING, "perplexity export")
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -134,7 +135,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"{' '.join(given) or 'nothing to do'}: give exactly one of {choices}")
     for flag, modes in UNREAD.items():
         if getattr(args, flag) not in (None, False) and given[0][2:] in modes:
-            raise UserError(f"--{flag}: {given[0]} does without; leave it out")
+            raise UserError(f"--{flag.replace('_', '-')}: {given[0]} does without; leave it out")
     if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
         from detalbert.inference.shares import answer_on_all_slots
 
@@ -166,9 +167,8 @@ def serve(args: argparse.Namespace, folder: Path) -> None:
     try:
         from detalbert.inference import server, web
     except ImportError as missing:
-        raise UserError(
-            f"--serve: {missing.name} is not installed; pip install -r requirements-serve.txt"
-        ) from None
+        cure = "pip install -r requirements-serve.txt"
+        raise UserError(f"--serve: {missing.name} is not installed; {cure}") from None
     token = web.read_token(args.token, args.token_file)
     model = load_model(str(folder))
     threshold, address = choose_threshold(model, args.threshold), (args.host, args.port)
@@ -207,9 +207,6 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
 
 
 def use_language_model(args: argparse.Namespace, folder: Path) -> None:
-    given = {key: getattr(args, key) for key in SAMPLING if getattr(args, key) is not None}
-    if given and args.prompt is None:
-        raise UserError(f"--{next(iter(given)).replace('_', '-')}: only --prompt takes it")
     from lm.inference import complete, export, load, perplexity
 
     source = load.open_saved(folder)
@@ -218,6 +215,7 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         if prompt == "-":
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
             prompt = sys.stdin.read()
+        given = {key: getattr(args, key) for key in SAMPLING if getattr(args, key) is not None}
         complete.print_completion(source, prompt, given, args.json)
     elif args.perplexity is not None:
         perplexity.print_perplexity(source, args.perplexity, args.json)

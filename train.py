@@ -38,25 +38,19 @@ HERE = Path(__file__).resolve().parent
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="train.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("train.py", description=__doc__, formatter_class=style)
+    add = parser.add_argument
     config = "experiment config (default: configs/local.yaml)"
-    parser.add_argument("--config", type=Path, default=HERE / "configs" / "local.yaml", help=config)
+    add("--config", type=Path, default=HERE / "configs" / "local.yaml", help=config)
     output = "folder of a local run, or s3://, gs://, az:// of its copy (default: runs/local)"
-    parser.add_argument("--output-dir", default="runs/local", metavar="DIR", help=output)
+    add("--output-dir", default="runs/local", metavar="DIR", help=output)
     key = "config key to set, e.g. hyperparameters.epochs=3 (repeatable)"
-    parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
+    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
     draw = "draw number N of a random search: a value for each search range of the config"
-    parser.add_argument("--draw", type=int, metavar="N", help=draw)
-    parser.add_argument(
-        "--resume",
-        default="auto",
-        metavar="auto|never|CHECKPOINT",
-        help="auto (default): resume from the newest checkpoint of the output directory, if any",
-    )
+    add("--draw", type=int, metavar="N", help=draw)
+    resume = "auto (default): resume from the newest checkpoint of the output directory, if any"
+    add("--resume", default="auto", metavar="auto|never|CHECKPOINT", help=resume)
     return parser.parse_args(argv)
 
 

@@ -15,8 +15,8 @@ from cluster.published import VALIDATION_WINDOWS
 from cluster.schema import Finding, mapping
 from detalbert.engine.memory import replicated
 from detalbert.errors import UserError
-from lm.hparams import LmHParams
-from lm.layout import Layout, choose_layout, parse_layout, split_memory
+from lm.hparams import Layout, LmHParams
+from lm.layout import choose_layout, split_memory
 from pretrain.hparams import PretrainHParams
 
 # Seconds until the first step has compiled its layers: benchmarks/results/step-h100.json.
@@ -59,8 +59,8 @@ class Estimate:
         # Tokens: on SQuAD the real ones, but all if the rate is of a padded run.
         self.window, self.task, recomputed = float(length), "fine-tuning", 0.0
         if isinstance(hparams, LmHParams):
-            keys, self.task = parse_layout(hparams.layout), "language"
-            self.layout = choose_layout(keys, model.config, self.slots, self.width)
+            self.task = "language"
+            self.layout = choose_layout(hparams.layout, model.config, self.slots, self.width)
             self.memory = split_memory(model.sizes, self.layout, hparams, grid)
             self.flops = speeds.causal_token(model.config, length)
             recomputed = hparams.recomputed

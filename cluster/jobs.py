@@ -18,7 +18,7 @@ from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import Workload
 from lm.corpus import load_tokenizer
 from lm.hparams import LmHParams, parse_documents_config
-from lm.layout import choose_layout, parse_layout
+from lm.layout import choose_layout
 from workloads import choose
 
 
@@ -99,9 +99,8 @@ def _check(job: Job) -> Iterator[Finding]:
         _read_text(job)
         if isinstance(hparams, LmHParams) and job.pool is None:
             model = find_model(job.config, hparams, job.root)
-            layout = parse_layout(hparams.layout)
             if model is not None:
-                choose_layout(layout, model.config, slots, slots)
+                choose_layout(hparams.layout, model.config, slots, slots)
     except UserError as error:
         yield _from_error(error)
     if job.pool is not None:

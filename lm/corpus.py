@@ -19,18 +19,9 @@ def load_tokenizer(data: DocumentsConfig, load: Callable[..., Any]) -> PreTraine
     return load(name, "eos_token", kind="a causal language model")
 
 
-def write_documents(
-    data: DocumentsConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    output: str | None = None,
-    processes: int | None = None,
-) -> str:
-    """Write `data.documents` as shards for any length (`write_shards`); return where."""
-    return write_shards(data, tokenizer, DocumentKind(tokenizer.eos_token_id), output, processes)
-
-
 def write_corpus(
     data: DocumentsConfig, hparams: Any, output: str | None, processes: int | None
 ) -> str:
-    """Write the shards of an experiment's `data:`; return where they are."""
-    return write_documents(data, load_tokenizer(data, load_in_child), output, processes)
+    """Write the shards of an experiment's `data:`, for any length; return where they are."""
+    tokenizer = load_tokenizer(data, load_in_child)
+    return write_shards(data, tokenizer, DocumentKind(tokenizer.eos_token_id), output, processes)

@@ -4,12 +4,14 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.reader import Shards
+from detalbert.corpus.writer import write_shards
 from detalbert.settings.text import parse_documents_config
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
-from lm.corpus import load_tokenizer, write_documents
+from lm.corpus import load_tokenizer
 from lm.windows import LmWindows
 
 
@@ -19,7 +21,6 @@ class LmText(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
     train: LmWindows
     validation: LmWindows
-    shuffle_shards: int  # read at the same time, their windows mixed
 
     @classmethod
     def load(cls, values: dict[str, Any], hparams: Any) -> "LmText":
@@ -29,13 +30,14 @@ class LmText(NamedTuple):
         """
         data = parse_documents_config(values)
         tokenizer = load_tokenizer(data, named_tokenizer)
-        address = data.shards or write_documents(data, tokenizer)
+        kind = DocumentKind(tokenizer.eos_token_id)
+        address = data.shards or write_shards(data, tokenizer, kind)
         splits = []
         for split in ("train", "validation"):
             shards = Shards(address, split, data)
             shards.check_tokenizer(tokenizer)
             splits.append(LmWindows(shards, hparams.max_seq_length, hparams.across_documents))
-        return cls(tokenizer, splits[0], splits[1], data.shuffle_shards)
+        return cls(tokenizer, *splits)
 
     def summary(self) -> DataSummary:
         splits = {"train": self.train, "validation": self.validation}
@@ -50,6 +52,6 @@ class LmText(NamedTuple):
             "data.documents": self.train.shards.fingerprint(),
             "data.validation_documents": self.validation.shards.fingerprint(),
             "data.tokenizer": tokenizer_sum(self.tokenizer),
-            "data.shuffle_shards": self.shuffle_shards,
+            "data.shuffle_shards": self.train.shards.data.shuffle_shards,
             **self.train.shards.weights_by_name(),
         }

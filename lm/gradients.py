@@ -18,8 +18,9 @@ from detalbert.engine.gradients import local_part
 from detalbert.engine.rows import to_device
 from detalbert.errors import as_user_error
 from detalbert.waiting import waiting
-from lm.layout import Layout, host_group
-from lm.packed import CausalRow, count_targets, empty_row, pack
+from lm.hparams import Layout
+from lm.layout import host_group
+from lm.packed import CausalRow, count_targets, pack
 
 
 def accumulate(
@@ -34,13 +35,9 @@ def accumulate(
     that the result is the sum over the ranks divided by the targets of all. Gradients are scattered
     after each row, so that no rank holds them unsharded, and replicas add them up after the last.
 
-    Args:
-        model: of model.build_model.
-        rows: of this data rank, possibly none, on the CPU.
-        backward: called with a row's loss; scales it first if products are fp16.
-
-    Returns:
-        float64 [3] on the device, of this data rank: loss sum, correct predictions, targets.
+    `rows` are this data rank's, possibly none, on the CPU; `backward` is called with a row's loss,
+    and scales it first if products are fp16. Returns this data rank's loss sum, correct predictions
+    and targets, float64 [3], on the device.
     """
     rows, targets = _pad(rows, layout)
     sums = zero_sums(device := model.device)
@@ -105,9 +102,10 @@ def _pad(rows: Sequence[CausalRow], layout: Layout) -> tuple[list[CausalRow], in
     """
     ranks = torch.zeros(dist.get_world_size(), 2, dtype=torch.int64)
     ranks[dist.get_rank()] = torch.tensor([len(rows), sum(map(count_targets, rows))])
-    dist.all_reduce(ranks, group=host_group())
+    dist.all_reduce(ranks, group=host_group(dist.group.WORLD))
     missing = int(ranks[:, 0].max()) - len(rows)
-    return [*rows, *(empty_row() for _ in range(missing))], int(ranks[:, 1].sum()) // layout.tensor
+    empty = pack([(torch.zeros(2), torch.ones(2))])  # one token without target, which adds nothing
+    return [*rows, *[empty] * missing], int(ranks[:, 1].sum()) // layout.tensor
 
 
 class ShardedGradients:

@@ -1,13 +1,48 @@
 """Keys of `hyperparameters:` and `data:` of a causal language model's experiment."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, limited, parse_section
+from detalbert.settings.sections import Parsers, Section, limited, parse_section
 from detalbert.settings.text import parse_documents_config
+
+
+@dataclass(frozen=True)
+class Layout(Section):
+    """Numbers of `hyperparameters.layout`, by default chosen for the machines (layout.py).
+
+    Rank r is tensor-parallel rank r mod tensor of data rank r // tensor.
+    """
+
+    replicate: int = limited(1, above=0)
+    shard: int = limited(1, above=0)
+    tensor: int = limited(1, above=0)
+
+    @property
+    def slots(self) -> int:
+        return self.replicate * self.shard * self.tensor
+
+    @property
+    def data_ranks(self) -> int:
+        """Number of shares of a global batch."""
+        return self.replicate * self.shard
+
+    def data_rank(self, rank: int) -> int:
+        """Return the data rank of `rank`, which determines its windows and random numbers."""
+        return rank // self.tensor
+
+    def __str__(self) -> str:
+        return f"replicate {self.replicate} x shard {self.shard} x tensor {self.tensor}"
+
+
+def parse_layout(keys: Mapping[str, Any] | Literal["auto"]) -> dict[str, int]:
+    """Return the numbers that `keys` set. Raises UserError as `parse_section` does."""
+    given = {} if keys == "auto" else {key: n for key, n in keys.items() if n != "auto"}
+    parsed = parse_section(Layout, "hyperparameters.layout", given)
+    return {key: n for key, n in vars(parsed).items() if key in given}
 
 
 @dataclass(frozen=True)
@@ -17,7 +52,7 @@ class LmHParams(StepHParams):
     `model_config` has `model_type` (gpt2, gpt_neox, llama or qwen2) and transformers' keys.
     """
 
-    layout: dict[str, Any] | Literal["auto"] = "auto"  # or replicate, shard, tensor: see layout.py
+    layout: dict[str, Any] | Literal["auto"] = "auto"  # or numbers, see Layout
     # Share of the layers of which only the input is kept, and which run again in backward: 0.5 is
     # every second one, `full` all of them.
     activation_checkpointing: float | Literal["none", "full"] = limited("none", above=0, below=1)
@@ -34,7 +69,7 @@ class LmHParams(StepHParams):
     weight_decay: float = 0.1
     warmup_fraction: float = 0.02
     max_seq_length: int = limited(1024, least=2)
-    precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
+    max_tokens_per_forward: int = limited(4096)
     allreduce_dtype: str = limited("fp32", choices=("fp32",))
     compile: bool = False  # each layer, with torch.compile; not measured on a GPU
 
@@ -45,12 +80,8 @@ class LmHParams(StepHParams):
         return share if isinstance(share, float) else float(share == "full")
 
     def check(self) -> None:
+        parse_layout(self.layout)
         self.check_one_model()
-        if self.max_tokens_per_forward == "auto":
-            raise UserError(
-                "hyperparameters.max_tokens_per_forward: a sharded model takes no 'auto'; give a "
-                "number of tokens"
-            )
         super().check()
 
 

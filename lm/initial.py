@@ -5,7 +5,6 @@ time and keeps its shard. So every layout starts from bitwise identical weights.
 """
 
 import hashlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,12 @@ from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import find_local
 from detalbert.integrity import check_model_folder
 
-Rules = dict[str, list[Callable[[Tensor, torch.Generator], None]]]
+# Of each tensor: operations that write to it, the part that each writes (size, stride, offset), its
+# other arguments and keywords.
+Rules = dict[str, list[tuple[Any, ...]]]
 # By model type: parameters that `save_pretrained`, and so the hub, files under other names.
 FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
-_SINGLE = "model.safetensors"
+_CURE = "give a folder whose weights fit its config.json"
 
 
 class _Recorder(TorchDispatchMode):
@@ -47,20 +48,9 @@ class _Recorder(TorchDispatchMode):
         base = getattr(written, "_base", None)
         name = self.names.get(id(written if base is None else base))
         if name is not None:
-            self.rules[name].append(_rule(func, written, args[1:], kwargs))
+            part = written.size(), written.stride(), written.storage_offset()
+            self.rules[name].append((func, part, args[1:], kwargs))
         return func(*args, **kwargs)
-
-
-def _rule(func: Any, written: Tensor, args: tuple[Any, ...], kwargs: dict) -> Callable:
-    """Return `func` for the part of a tensor that `written` was of its model's tensor."""
-    part = written.size(), written.stride(), written.storage_offset()
-    random = any(argument.name == "generator" for argument in func._schema.arguments)
-
-    def apply(whole: Tensor, generator: torch.Generator) -> None:
-        more = {"generator": generator} if random else {}
-        func(whole.as_strided(*part), *args, **{**kwargs, **more})
-
-    return apply
 
 
 def record_rules(model: PreTrainedModel) -> Rules:
@@ -72,10 +62,8 @@ def record_rules(model: PreTrainedModel) -> Rules:
     with recorder:
         model.initialize_weights()
     if missing := [name for name, steps in recorder.rules.items() if not steps]:
-        raise UserError(
-            f"hyperparameters.model: transformers has no rule for the initial values of "
-            f"{missing[0]!r} of {type(model).__name__}; use another model"
-        )
+        said = f"transformers has no rule for the initial values of {missing[0]!r}"
+        raise UserError(f"hyperparameters.model: {said} of {type(model).__name__}; use another")
     return recorder.rules
 
 
@@ -85,8 +73,10 @@ def draw(name: str, tensor: Tensor, rules: Rules, seed: int) -> Tensor:
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     generator = torch.Generator(tensor.device).manual_seed(int.from_bytes(digest, "little"))
     whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    for step in rules[name]:
-        step(whole, generator)
+    for func, part, args, kwargs in rules[name]:
+        if any(argument.name == "generator" for argument in func._schema.arguments):
+            kwargs = {**kwargs, "generator": generator}
+        func(whole.as_strided(*part), *args, **kwargs)
     return whole
 
 
@@ -108,52 +98,40 @@ def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
     """Read all parameters from the safetensors of a folder or hub name, one at a time. Raises
     UserError (Unavailable if the hub failed) if weights are missing or do not fit.
     """
-    folder = _folder(name)
-    check_model_folder(folder)
-    files = _files(folder, name)
+    files = _files(name)
     prefix, filed = f"{model.base_model_prefix}.", FILED_AS.get(model.config.model_type, {})
     for key, parameter in model.named_parameters(remove_duplicate=False):
         names = key, key.removeprefix(prefix), filed.get(key)
         found = next((name for name in names if name in files), None)
-        if found is not None:
-            _load_one(parameter, files[found], found, name)
-        elif key not in model.all_tied_weights_keys:
-            raise UserError(
-                f"hyperparameters.model: the weights of {name!r} lack {key!r}; give a model folder "
-                "whose weights fit its config.json"
-            )
+        if found is None:
+            if key in model.all_tied_weights_keys:
+                continue
+            raise UserError(f"hyperparameters.model: the weights of {name!r} lack {key!r}; {_CURE}")
+        file = files[found]
+        with as_user_error(partial(_unreadable, str(file))), safe_open(file, "pt") as weights:
+            whole = weights.get_tensor(found)
+        if whole.shape != parameter.shape:
+            shapes = f"is {list(whole.shape)}, and its config says {list(parameter.shape)}"
+            raise UserError(f"hyperparameters.model: {found!r} of {name!r} {shapes}; {_CURE}")
+        local_part(parameter.data).copy_(shard_of(parameter, whole))
     fill_buffers(model, rules)
 
 
-def _folder(name: str) -> Path:
+def _files(name: str) -> dict[str, Path]:
+    """Return the file of each tensor of a model; download them if `name` is the hub's."""
     folder = Path(find_local(name))
     if not folder.is_dir():
-        files = ["*.json", "*.safetensors"]
+        patterns = ["*.json", "*.safetensors"]
         with as_user_error(partial(model_error, name)):
-            folder = Path(hub.load_named(snapshot_download, name, allow_patterns=files))
-    return folder
-
-
-def _files(folder: Path, name: str) -> dict[str, Path]:
-    """Return the file of each tensor in `folder`."""
+            folder = Path(hub.load_named(snapshot_download, name, allow_patterns=patterns))
+    check_model_folder(folder)
     if (folder / INDEX).is_file():
         return {key: folder / file for key, file in read_weight_index(folder / INDEX).items()}
-    with as_user_error(partial(_unreadable, name)), safe_open(folder / _SINGLE, "pt") as weights:
-        keys = list(weights.keys())
-    return dict.fromkeys(keys, folder / _SINGLE)
+    file = folder / "model.safetensors"
+    with as_user_error(partial(_unreadable, name)), safe_open(file, "pt") as weights:
+        return dict.fromkeys(weights.keys(), file)
 
 
 def _unreadable(name: str, error: BaseException) -> UserError:
     reason = f"{name!r} has no safetensors that can be read: {first_line(error)}"
     return UserError(f"hyperparameters.model: {reason}")
-
-
-def _load_one(parameter: Tensor, file: Path, key: str, name: str) -> None:
-    with as_user_error(partial(_unreadable, str(file))), safe_open(file, "pt") as weights:
-        whole = weights.get_tensor(key)
-    if whole.shape != parameter.shape:
-        raise UserError(
-            f"hyperparameters.model: {key!r} of {name!r} is {list(whole.shape)}, and its config "
-            f"says {list(parameter.shape)}; give a model folder whose weights fit its config.json"
-        )
-    local_part(parameter.data).copy_(shard_of(parameter, whole))

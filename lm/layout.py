@@ -7,7 +7,6 @@ S x T ranks add up their gradients.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -18,97 +17,53 @@ from transformers import PretrainedConfig
 
 from detalbert.engine.memory import Memory, Sizes, split
 from detalbert.errors import UserError
-from detalbert.settings.sections import Section, limited, parse_section
-from lm.hparams import LmHParams
+from lm.hparams import Layout, LmHParams, parse_layout
 
-SECTION = "hyperparameters.layout"
-MESH = ("replicate", "shard", "tensor")
 # What the library's plans call the two splits of a linear layer.
 STYLES: dict[str, type[ParallelStyle]] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
 
 
-@dataclass(frozen=True)
-class LayoutKeys(Section):
-    """`hyperparameters.layout:`; `choose_layout` chooses missing values."""
-
-    replicate: int | Literal["auto"] = limited("auto", above=0)
-    shard: int | Literal["auto"] = limited("auto", above=0)
-    tensor: int | Literal["auto"] = limited("auto", above=0)
-
-
-def parse_layout(value: Mapping[str, Any] | str) -> LayoutKeys:
-    """Parse `auto` or a mapping of keys. Raises UserError as `parse_section` does."""
-    return LayoutKeys() if value == "auto" else parse_section(LayoutKeys, SECTION, value)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Rank r is tensor-parallel rank r mod tensor of data rank r // tensor."""
-
-    replicate: int = 1
-    shard: int = 1
-    tensor: int = 1
-
-    @property
-    def slots(self) -> int:
-        return self.replicate * self.shard * self.tensor
-
-    @property
-    def data_ranks(self) -> int:
-        """Number of shares of a global batch."""
-        return self.replicate * self.shard
-
-    def data_rank(self, rank: int) -> int:
-        """Return the data rank of `rank`, which determines its windows and random numbers."""
-        return rank // self.tensor
-
-    def __str__(self) -> str:
-        return f"replicate {self.replicate} x shard {self.shard} x tensor {self.tensor}"
-
-
 def choose_layout(
-    keys: LayoutKeys, config: PretrainedConfig, slots: int, slots_per_machine: int
+    keys: Mapping[str, Any] | Literal["auto"],
+    config: PretrainedConfig,
+    slots: int,
+    slots_per_machine: int,
 ) -> Layout:
     """Return the layout of `keys`; by default shards inside a machine, replicas across machines.
 
-    64 ranks on machines of 8 are 8 replicas of 8 shards. Raises UserError if the layout does not
-    fit the ranks, the machines or the model.
+    64 ranks on machines of 8 are 8 replicas of 8 shards. Raises UserError as `parse_section` does,
+    and if the layout does not fit the ranks, the machines or the model.
     """
-    tensor = 1 if keys.tensor == "auto" else keys.tensor
+    given = parse_layout(keys)
+    layout = Layout(**given)
+    tensor, shard, replicate = layout.tensor, layout.shard, layout.replicate
     units = slots // tensor or 1
-    if keys.shard != "auto":
-        shard = keys.shard
-    elif keys.replicate != "auto":
-        shard = units // keys.replicate or 1
-    else:
+    if "shard" not in given and "replicate" in given:
+        shard = units // replicate or 1
+    elif "shard" not in given:
         inside = min(slots_per_machine, slots) // tensor or 1
         shard = units if units % inside else inside
-    replicate = units // shard or 1 if keys.replicate == "auto" else keys.replicate
+    if "replicate" not in given:
+        replicate = units // shard or 1
     layout = Layout(replicate, shard, tensor)
     if layout.slots != slots:
-        raise UserError(
-            f"{SECTION}: {layout} is {layout.slots} processes, and the experiment has {slots} "
-            "slots; make the product fit, or leave a key out"
-        )
+        said = f"{layout} is {layout.slots} processes, and the experiment has {slots} slots"
+        raise UserError(f"hyperparameters.layout: {said}; make it fit, or leave a key out")
     _check_tensor(layout, config, slots_per_machine)
     return layout
 
 
 def _check_tensor(layout: Layout, config: PretrainedConfig, slots_per_machine: int) -> None:
-    tensor, key = layout.tensor, f"{SECTION}.tensor"
+    tensor, key = layout.tensor, "hyperparameters.layout.tensor"
     if tensor == 1:
         return
     if slots_per_machine % tensor:
-        raise UserError(
-            f"{key}: {tensor} peers do not fit inside machines of {slots_per_machine} slots; "
-            f"use a divisor of {slots_per_machine}"
-        )
+        said = f"{tensor} peers do not fit inside machines of {slots_per_machine} slots"
+        raise UserError(f"{key}: {said}; use a divisor of these")
     plan = getattr(config, "base_model_tp_plan", None) or {}
     if not plan or not set(plan.values()) <= set(STYLES):
-        raise UserError(
-            f"{key}: {config.model_type} has no tensor-parallel plan of linear layers alone in "
-            "transformers; use tensor 1 and more shards"
-        )
+        said = f"{config.model_type} has no tensor-parallel plan of linear layers in transformers"
+        raise UserError(f"{key}: {said}; use tensor 1 and more shards")
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(config, name, None)
         if heads is not None and heads % tensor:
@@ -126,17 +81,13 @@ def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    shape = (layout.replicate, layout.shard, layout.tensor)
-    return init_device_mesh(device.type, shape, mesh_dim_names=MESH)
-
-
-def host_group() -> dist.ProcessGroup | None:
-    """Return the group of all ranks for CPU tensors, which never blocks on a device. All ranks must
-    call this at the same point first. Determined's own group takes only GPU tensors.
-    """
-    return _host_group(dist.group.WORLD)
+    shape = layout.replicate, layout.shard, layout.tensor
+    return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
 
 
 @functools.lru_cache(maxsize=1)
-def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup | None:
+def host_group(world: dist.ProcessGroup) -> dist.ProcessGroup | None:
+    """Return the group of all ranks for CPU tensors, which never blocks on a device. All ranks must
+    call this at the same point first. Determined's own group, `world`, takes only GPU tensors.
+    """
     return None if dist.get_backend(world) == "gloo" else dist.new_group(backend="gloo")

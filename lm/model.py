@@ -30,7 +30,7 @@ from lm import initial
 from lm.hparams import LmHParams
 from lm.layout import STYLES
 from lm.loss import head_loss
-from lm.packed import CausalRow, hidden_states
+from lm.packed import PROVEN, CausalRow, hidden_states
 
 # DTensor says "2 sequential all_gather" for every parameter that is split both ways.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
@@ -46,9 +46,7 @@ def causal_config(hparams: LmHParams, tokenizer: PreTrainedTokenizerBase) -> Pre
     if hparams.model is not None:
         config = named_config(hparams.model)
     elif "model_type" not in keys:
-        raise UserError(
-            "hyperparameters.model_config.model_type: missing; one of gpt2, gpt_neox, llama, qwen2"
-        )
+        raise UserError(f"hyperparameters.model_config.model_type: missing; use {PROVEN}")
     else:
         config = config_from_keys(keys, tokenizer)
         for key in config.to_dict():

@@ -21,15 +21,10 @@ Share = tuple[int, Any]  # a step (-1: validation), and (shard, window) of each 
 
 
 class WindowOrder:
-    """The windows of every optimizer step.
+    """The windows of every optimizer step, `global_batch_size` over all (data) `ranks`.
 
-    Args:
-        windows: number of windows per shard; at least one in total.
-        global_batch_size: windows per step over all ranks.
-        seed: of the permutations.
-        group: number of shards whose windows are mixed.
-        ranks: number of data ranks.
-        sources: source of each shard, if they are mixed by `weights` (of each source).
+    `windows` are the numbers of windows per shard, at least one in total; those of `group` shards
+    are mixed. `sources`, of each shard, are mixed by `weights`, of each source, if there are any.
     """
 
     def __init__(
@@ -39,14 +34,14 @@ class WindowOrder:
         seed: int,
         group: int = 8,
         ranks: int = 1,
-        sources: Sequence[int] | None = None,
-        weights: Sequence[float] = (1.0,),
+        sources: Sequence[int] = (),
+        weights: Sequence[float] | None = None,
     ) -> None:
         self.windows = np.asarray(windows, np.int64)  # [shards]
         self.global_batch_size, self.group, self.ranks = global_batch_size, group, ranks
-        self.mixture = Mixture(weights)
-        owner = np.zeros(len(self.windows), int) if sources is None else np.asarray(sources)
-        shards = [np.flatnonzero(owner == source) for source in range(len(weights))]
+        self.mixture = Mixture(weights or [1.0])
+        owner = np.asarray(sources) if weights else np.zeros(len(self.windows), int)
+        shards = [np.flatnonzero(owner == number) for number in range(len(self.mixture.counts))]
         self.sources = [
             _Source(seed + (number << 64), group, mine, self.windows[mine])
             for number, mine in enumerate(shards)
@@ -57,18 +52,20 @@ class WindowOrder:
 
     def step(self, step: int) -> np.ndarray:
         """Return (shard, window in it) of step `step` (from 0), int64 [global_batch_size, 2]."""
-        first = step * self.global_batch_size
-        owners, numbers = self.mixture.deal(first, self.global_batch_size)
         places = np.empty((self.global_batch_size, 2), np.int64)
-        for source, mine in self._each(owners):
-            places[mine] = source.places(int(numbers[mine][0]), int(numbers[mine][-1]) + 1)
+        for source, mine, numbers in self._deal(step):
+            places[mine] = source.places(int(numbers[0]), int(numbers[-1]) + 1)
         return places
 
-    def _each(self, owners: np.ndarray) -> Iterator[tuple["_Source", np.ndarray]]:
-        """Yield each source that owns a position, with the positions that it owns, bool [n]."""
+    def _deal(self, step: int) -> Iterator[tuple["_Source", np.ndarray, np.ndarray]]:
+        """Yield each source of a step's windows, which of these it owns, bool [global_batch_size],
+        and their numbers in its sequence, ascending, int64 [n].
+        """
+        first = step * self.global_batch_size
+        owners, numbers = self.mixture.deal(first, self.global_batch_size)
         for number, source in enumerate(self.sources):
             if (mine := owners == number).any():
-                yield source, mine
+                yield source, mine, numbers[mine]
 
     def share(self, step: int, rank: int) -> Share:
         """Return `step`, and every `ranks`-th of its windows, from `rank` on, int64 [n, 2]. Data
@@ -78,8 +75,7 @@ class WindowOrder:
 
     def soon(self, step: int) -> list[int]:
         """Return the shards of the groups that `step` and the steps after it need."""
-        owners, numbers = self.mixture.deal(step * self.global_batch_size, self.global_batch_size)
-        found = [source.soon(int(numbers[mine][-1])) for source, mine in self._each(owners)]
+        found = [source.soon(int(numbers[-1])) for source, _, numbers in self._deal(step)]
         return [*dict.fromkeys(itertools.chain(*found))]
 
 

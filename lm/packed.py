@@ -58,11 +58,6 @@ def pack(windows: Sequence[tuple[Tensor, Tensor]]) -> CausalRow:
     }
 
 
-def empty_row() -> CausalRow:
-    """Return a dummy row: one token without target, which adds nothing to any sum."""
-    return pack([(torch.zeros(2), torch.ones(2))])
-
-
 def count_targets(row: CausalRow) -> int:
     return int((row["targets"] != NO_TARGET).sum())
 

@@ -16,7 +16,7 @@ from detalbert.training import preflight
 from detalbert.training.preflight import GIB
 from lm.corpus import load_tokenizer
 from lm.hparams import LmHParams
-from lm.layout import choose_layout, parse_layout, split_memory
+from lm.layout import choose_layout, split_memory
 from lm.model import causal_config, causal_sizes
 from lm.packed import check_family
 
@@ -29,9 +29,8 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
     """
     data = parse_documents_config(config["data"])
     preflight.check_gpus(gpu_uuids)
-    found = [(source.source, f"data.{data.source}") for source in data.training]
-    found += [(source.source, f"data.{data.held_out_source}") for source in data.held_out]
-    text = sum(find_text(*each) for each in found)
+    text = sum(find_text(one.source, f"data.{data.source}") for one in data.training)
+    text += sum(find_text(one.source, f"data.{data.held_out_source}") for one in data.held_out)
     if hparams.model is not None:
         check_weights(hparams.model, "*.safetensors")
     pieces = data.vocab_size  # a range stands for a tokenizer that is not trained yet
@@ -39,15 +38,16 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
     check_family(model := causal_config(hparams, tokenizer))
     slots = (config.get("resources") or {}).get("slots_per_trial", 1)
     here = len(gpu_uuids) or slots
-    layout = choose_layout(parse_layout(hparams.layout), model, slots, here)
+    layout = choose_layout(hparams.layout, model, slots, here)
     sizes = causal_sizes(model)
     if gpu_uuids:
         memory = split_memory(sizes, layout, hparams)
         preflight.check_gpu_memory(gpu_uuids, memory, hparams, sizes.parameters)
+    cache = Path(data.cache_dir)
     shards = text // _BYTES_PER_TOKEN * (2 if model.vocab_size <= 2**16 else 4)
-    check_disks(
-        config, Path(data.cache_dir), shards, 12 * sizes.parameters, machines=-(-slots // here)
-    )
+    there = sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())  # by an earlier start
+    preflight.check_disk(cache, max(GIB, shards - there), "token shards")
+    _check_checkpoints(config, 12 * sizes.parameters, machines=-(-slots // here))
 
 
 def find_text(name: str, key: str) -> int:
@@ -61,16 +61,10 @@ def find_text(name: str, key: str) -> int:
     return sum(path.stat().st_size for path in found if path.suffix in sources.SUFFIXES)
 
 
-def check_disks(
-    config: Mapping[str, Any], cache: Path, shards: int, checkpoint: int, machines: int
-) -> None:
-    """Raise UserError or Unavailable unless disks can hold the token shards and two checkpoints.
-
-    The next checkpoint is written before the last is removed. `shards` and `checkpoint` are in
-    bytes; the machines share those of a checkpoint.
+def _check_checkpoints(config: Mapping[str, Any], checkpoint: int, machines: int) -> None:
+    """Raise UserError or Unavailable unless disks can hold two checkpoints, the last and the next,
+    of `checkpoint` bytes each; the machines share it.
     """
-    there = sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())  # by an earlier start
-    preflight.check_disk(cache, max(GIB, shards - there), "token shards")
     here, whole = Path(tempfile.gettempdir()), 2 * checkpoint
     preflight.check_disk(here, whole // machines, "this machine's parts of two checkpoints")
     stored = preflight.checkpoint_folder(config.get("checkpoint_storage") or {})

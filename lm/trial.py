@@ -6,7 +6,7 @@ were distributed to data ranks and rows.
 
 import math
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from detalbert.training.workload import Workload
 from lm.data import LmText
 from lm.gradients import ShardedGradients, accumulate, compile_layers, evaluate
 from lm.hparams import PARSERS, LmHParams, parse_lm_hparams
-from lm.layout import choose_layout, make_mesh, parse_layout
+from lm.layout import choose_layout, make_mesh
 from lm.model import build_causal_model, causal_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
@@ -70,13 +70,13 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         hparams, self.data = given or read_experiment(context, parse_lm_hparams, LmText.load)
         config, slots = causal_config(hparams, self.data.tokenizer), context.distributed.size
         check_family(config)
-        keys, machine = parse_layout(hparams.layout), context.distributed.local_size
-        self.layout = choose_layout(keys, config, slots, machine)
+        machine = context.distributed.local_size
+        self.layout = choose_layout(hparams.layout, config, slots, machine)
         dtype = resolve_precision(hparams.precision, context.device)
         mesh = make_mesh(self.layout, context.device)
         start = hparams.seed, hparams.model, None if dtype is torch.float32 else dtype
-        longest = cast(int, hparams.max_tokens_per_forward)  # `check` refuses "auto"
-        self.row = longest // hparams.max_seq_length, hparams.max_seq_length  # the longest
+        length = hparams.max_seq_length
+        self.row = hparams.max_tokens_per_forward // length, length  # the longest
         compiled = hparams.compile * math.prod(self.row)
         model = build_causal_model(config, mesh, *start, hparams.recomputed, compiled)
         charted = CHARTED | name_scores(BY_SOURCE, self.data.validation.shards.names)
@@ -97,7 +97,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         self.gradients = ShardedGradients(self.model)
         if self.hparams.compile:
             compile_layers(self.model, *self.row, self.layout)
-        return cast(int, self.hparams.max_tokens_per_forward)  # `check` refuses "auto"
+        return self.hparams.max_tokens_per_forward
 
     def rounding(self) -> dict[str, Any]:
         tokens, compiled = self.max_tokens, self.hparams.compile
@@ -107,11 +107,10 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         return causal_flops(self.model.config, row_lengths(row)) if self._counts else 0.0
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
-        train, hparams = self.data.train, self.hparams
-        sizes = hparams.known_seed, self.data.shuffle_shards, self.layout.data_ranks
-        shards = train.shards
-        mix: Any = (shards.sources, shards.weights) if shards.weights else ()
-        order = WindowOrder(train.counts, hparams.global_batch_size, *sizes, *mix)
+        train, shards, hparams = self.data.train, self.data.train.shards, self.hparams
+        drawn = hparams.known_seed, shards.data.shuffle_shards, self.layout.data_ranks
+        batch, mix = hparams.global_batch_size, (shards.sources, shards.weights)
+        order = WindowOrder(train.counts, batch, *drawn, *mix)
         return self.train_loader(partial(WindowRows, train, order=order), order)
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
@@ -142,12 +141,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
 
 class Scores(pytorch.MetricReducer):
-    """Reducer of a validation's sums to its metrics, the same with every layout.
-
-    Args:
-        vocabulary: size of the model's vocabulary in tokens.
-        windows: those of the validation.
-        counts: whether to count this rank's rows; True on one rank of each tensor-parallel group.
+    """Reducer of a validation's sums to its metrics, the same with every layout. `vocabulary` is
+    the model's, in tokens; `counts` is True on one rank of each tensor-parallel group.
     """
 
     def __init__(self, vocabulary: int, windows: LmWindows, counts: bool) -> None:

@@ -77,15 +77,11 @@ class PretrainText(NamedTuple):
 def _check(corpus: Corpus, hparams: PretrainHParams) -> None:
     index, key = corpus.index, f"data.{'shards' if corpus.data.shards else 'text'}"
     if index["max_seq_length"] != hparams.max_seq_length:
-        raise UserError(
-            f"hyperparameters.max_seq_length: {hparams.max_seq_length}, and the shards of "
-            f"{corpus.address} hold windows of {index['max_seq_length']}; make them the same"
-        )
+        said = f"the shards of {corpus.address} hold windows of {index['max_seq_length']}"
+        raise UserError(f"hyperparameters.max_seq_length: {said}; set that")
     place = ", ".join(source.source for source in corpus.data.training) or corpus.address
     if not len(corpus) and corpus.split == "train":
         raise UserError(f"{key}: no text in {place}; give another")
     if not len(corpus):
-        raise UserError(
-            f"data.validation: no document of {Path(place).name} is held out; set data.validation "
-            "to other text, or raise data.validation_fraction"
-        )
+        said = f"no document of {Path(place).name} is held out"
+        raise UserError(f"data.validation: {said}; set it, or raise data.validation_fraction")

@@ -56,20 +56,15 @@ class PretrainHParams(StepHParams):
 
     def check(self) -> None:
         if (self.model is None) == (self.size is None and self.model_config is None):
-            raise UserError(
-                "hyperparameters.size: set either 'model' (a pretrained folder or hub name to go "
-                "on from) or 'size' (one from random weights), with 'model_config' to change the "
-                "latter"
-            )
+            said = "set either 'model' (to go on from) or 'size', 'model_config' (random weights)"
+            raise UserError(f"hyperparameters.size: {said}")
         keys = self.model_keys()
         if self.model is None:
             self.check_positions(keys["max_position_embeddings"])
         sizes = {keys.get("embedding_size", 128), keys.get("hidden_size", 4096)}
         if self.matching_start and (self.model is not None or len(sizes) > 1):
-            raise UserError(
-                "hyperparameters.matching_start: it is for a model from random weights, with "
-                "model_config.embedding_size equal to hidden_size"
-            )
+            said = "it is for random weights, with embedding_size equal to hidden_size"
+            raise UserError(f"hyperparameters.matching_start: {said}")
         super().check()
 
 

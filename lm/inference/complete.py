@@ -52,23 +52,17 @@ def complete(
     """Generate the text after `prompt`, which begins a document.
 
     Training puts no token before a document; an empty prompt is an end-of-text token, as in GPT-2.
-    The model's generation config is replaced.
+    The model's generation config is replaced. `show` receives the text as it comes, in complete
+    characters.
 
-    Args:
-        show: receives the text as it comes, in complete characters; default: shows nothing.
-
-    Returns:
-        The text, and why it ended: end of text, max_new_tokens or positions (the model's last).
-
-    Raises:
-        UserError: if the prompt is not text or is too long, or the model diverged.
+    Returns the text, and why it ended: end of text, max_new_tokens or positions (the model's last).
+    Raises UserError if the prompt is not text or is too long, or the model diverged.
     """
     ids = torch.tensor([encode_prompt(tokenizer, prompt)], device=model.device)  # [1, T]
     positions = getattr(model.config, "max_position_embeddings", None) or 1 << 62
     if (room := positions + 1 - ids.shape[1]) < 1:
-        raise UserError(
-            f"the prompt has {ids.shape[1]:,} tokens, and the model {positions:,} positions; cut it"
-        )
+        said = f"the prompt has {ids.shape[1]:,} tokens, and the model {positions:,} positions"
+        raise UserError(f"{said}; cut it")
     end, text = tokenizer.eos_token_id, _Text(tokenizer, show)
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
     # The model's own folder decides none of the settings.
@@ -91,9 +85,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
         raise UserError("the prompt is not UTF-8 text")
     ids = tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     if not ids and tokenizer.eos_token_id is None:
-        raise UserError(
-            "the prompt is empty, and the tokenizer has no end-of-text token; give text"
-        )
+        raise UserError("the prompt is empty, and the tokenizer has no end of text; give text")
     return ids or [tokenizer.eos_token_id]
 
 

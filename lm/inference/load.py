@@ -95,7 +95,12 @@ def load_model(source: SavedLm, attention: str = "sdpa") -> PreTrainedModel:
     folder = source.folder
     with as_user_error(partial(_no_model, folder)):
         if is_sharded(folder):
-            model = _read_sharded(source, device)
+            model = empty_model(source.config)
+            rules = initial.record_rules(model)
+            model.to_empty(device=device)
+            model.tie_weights()  # to_empty unties
+            read_sharded_weights(folder, model.state_dict())
+            initial.fill_buffers(model, rules)
             model.set_attn_implementation(attention)
         else:
             options: Any = {"attention": attention, "use_safetensors": True}
@@ -103,16 +108,6 @@ def load_model(source: SavedLm, attention: str = "sdpa") -> PreTrainedModel:
             if missing:
                 raise UserError(f"{folder}: its weights lack {min(missing)!r}; give a whole model")
         return model.to(device).eval().requires_grad_(False)
-
-
-def _read_sharded(source: SavedLm, device: torch.device) -> PreTrainedModel:
-    model = empty_model(source.config)
-    rules = initial.record_rules(model)
-    model.to_empty(device=device)
-    model.tie_weights()  # to_empty unties
-    read_sharded_weights(source.folder, model.state_dict())
-    initial.fill_buffers(model, rules)
-    return model
 
 
 def _no_model(folder: Path, error: BaseException) -> UserError:

@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.reader import Shards
+from detalbert.corpus.writer import write_shards
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_documents_config
 from detalbert.waiting import waiting
-from lm.corpus import write_documents
 from lm.gradients import add_row, zero_sums
 from lm.hparams import LmHParams
 from lm.inference.load import SavedLm, load_model
@@ -25,19 +26,9 @@ from lm.windows import LmWindows, validation_loader
 
 
 def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
-    """Print the scores, one per line, or one line of JSON."""
-    scores = perplexity(source, text)
-    if as_json:
-        print(json.dumps(scores))
-        return
-    for name, value in scores.items():
-        print(f"{name:24}{f'{value:,}' if isinstance(value, int) else f'{value:.6g}'}")
+    """Print the scores of lm/trial.Scores over the whole of `text`, and its windows, one per line,
+    or one line of JSON.
 
-
-def perplexity(source: SavedLm, text: str) -> dict[str, float]:
-    """Return the scores of lm/trial.Scores over the whole of `text`, and `windows`.
-
-    `loss` (nats per target), `perplexity`, `bits_per_byte`, `baseline_bits_per_byte`, `accuracy`.
     Text, windows and rows are those of a run with `data.validation_documents=TEXT`, whose
     validation may be shorter: max_validation_windows. What that leaves out at a shard's end, since
     it fills no window, is a shorter window here: each token is scored once, with the context that
@@ -47,7 +38,12 @@ def perplexity(source: SavedLm, text: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="perplexity-") as folder:
         windows = read_windows(source, text, Path(folder))
         model = load_model(source, PACKED_CAUSAL)
-        return {**measure(model, windows, source.hparams), "windows": len(windows)}
+        scores = {**measure(model, windows, source.hparams), "windows": len(windows)}
+    if as_json:
+        print(json.dumps(scores))
+        return
+    for name, value in scores.items():
+        print(f"{name:24}{f'{value:,}' if isinstance(value, int) else f'{value:.6g}'}")
 
 
 def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
@@ -56,7 +52,8 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
     values = {"documents": text, "validation_fraction": 0, "tokenizer": "the model's", **kept}
     data = parse_documents_config({**values, "cache_dir": str(folder)})
     try:
-        write_documents(data, source.tokenizer, str(folder / "shards"))
+        kind = DocumentKind(source.tokenizer.eos_token_id)
+        write_shards(data, source.tokenizer, kind, str(folder / "shards"))
         split = "validation" if text == "generated" else "train"
         shards = Shards(str(folder / "shards"), split, data)
         hparams = source.hparams
@@ -76,7 +73,6 @@ def measure(model: PreTrainedModel, windows: LmWindows, hparams: LmHParams) -> d
     head = model.get_output_embeddings().weight
     scores = Scores(model.config.vocab_size, windows, counts=True)
     scores.reset()
-    assert hparams.max_tokens_per_forward != "auto"
     loader, _ = validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward)
     with waiting("scoring", len(loader), "batches") as wait:
         for rows in wait.each(loader):

@@ -13,12 +13,13 @@ import pyarrow
 import pyarrow.parquet
 from transformers import PreTrainedTokenizerFast
 
+from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
+from detalbert.corpus.writer import write_shards
 from detalbert.settings.text import DocumentsConfig, SourceConfig, parse_documents_config
-from lm.corpus import write_documents
 from tests.fakes.text import contexts
 
 CODE = "def f(x):\n    if x:\n        return  1\r\n\n\nclass A:\n\tpass\n"
@@ -37,7 +38,9 @@ def documents_config(documents: Any, folder: Path, **more: Any) -> DocumentsConf
 
 def write(documents: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
     config = documents_config(documents, folder, **more)
-    return Path(write_documents(config, byte_tokenizer(), processes=processes))
+    tokenizer = byte_tokenizer()
+    kind = DocumentKind(tokenizer.eos_token_id)
+    return Path(write_shards(config, tokenizer, kind, processes=processes))
 
 
 def read_back(folder: Path, split: str) -> list[str]:

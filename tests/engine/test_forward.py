@@ -8,11 +8,10 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from detalbert.engine import attention
 from detalbert.engine.forward import ROW_MULTIPLE, Forward, dummy_row, encoder_layers, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
-from tests.fakes.encoders import compile_with, make_model, make_row
+from tests.fakes.encoders import compile_with, make_model, make_row, use_kernel
 
 CPU = torch.device("cpu")
 
@@ -48,25 +47,10 @@ def test_compiled_layers_give_the_same_numbers(fork: None) -> None:
         torch.testing.assert_close(*sides, rtol=1e-3, atol=1e-4)
 
 
-def _kernel_stand_in(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None):
-    """What torch's varlen_attn documents, by its own operators: [T, heads, d] each."""
-    window = torch.searchsorted(cu_q[1:].long(), torch.arange(len(q)), right=True)
-    scores = torch.einsum("qhd,khd->hqk", q.float(), k.float()) * (scale or q.shape[-1] ** -0.5)
-    scores = scores.masked_fill(window[:, None] != window[None], float("-inf"))
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.float()).to(q.dtype)
-
-
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU with the flash kernel, which has no CPU form: a stand-in keeps its contract."""
-    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
-    monkeypatch.setattr(attention, "KERNEL_DTYPES", (torch.float32,))
-    monkeypatch.setattr(attention, "varlen_attn", _kernel_stand_in)
-
-
 def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
-    kernel: None, monkeypatch: pytest.MonkeyPatch, fork: None
+    monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
+    use_kernel(monkeypatch)
     torch._dynamo.reset()
     traced: list[Any] = []
     compile_with(lambda graph, _: traced.append(graph) or graph.forward, monkeypatch)

@@ -16,7 +16,8 @@ from detalbert.engine.forward import Forward, dummy_row
 from detalbert.engine.gradients import local_part
 from detalbert.engine.memory import Sizes, layer_bytes, replicated, split
 from lm.gradients import accumulate
-from lm.layout import Layout, make_mesh
+from lm.hparams import Layout
+from lm.layout import make_mesh
 from lm.model import build_causal_model, causal_sizes
 from lm.packed import pack
 from tests.lm.ranks import CPU, rows_of, start, tiny, windows

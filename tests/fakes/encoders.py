@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
+from detalbert.engine import attention
 from detalbert.engine.attention import PACKED
 from detalbert.engine.forward import Forward
 from detalbert.engine.rows import SquadRow
@@ -28,12 +29,12 @@ MODELS = {
 
 
 def make_model(
-    name: str = "albert", attention: str = PACKED, seed: int = 0, **keys: Any
+    name: str = "albert", implementation: str = PACKED, seed: int = 0, **keys: Any
 ) -> nn.Module:
     """One of MODELS with other config keys, in training mode."""
     torch.manual_seed(seed)
     config = AutoConfig.for_model(name, **{**copy.deepcopy(MODELS[name]), **keys})
-    model = AutoModelForQuestionAnswering.from_config(config, attn_implementation=attention)
+    model = AutoModelForQuestionAnswering.from_config(config, attn_implementation=implementation)
     for parameter in model.parameters():  # biases too, or a lost one would not be seen
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, parameter.mean().item(), 0.1)
@@ -70,6 +71,25 @@ def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def broken_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     raise RuntimeError("Failed to find C compiler.")
+
+
+def use_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have attention use the flash kernel as on a GPU, by a stand-in that keeps its contract."""
+    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
+    monkeypatch.setattr(attention, "KERNEL_DTYPES", (torch.float32,))
+    monkeypatch.setattr(attention, "varlen_attn", _kernel)
+
+
+def _kernel(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None, window_size=None, enable_gqa=False):
+    """What torch's varlen_attn documents, by its own operators: [T, heads, d] each."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    token = torch.arange(len(q))
+    window = torch.searchsorted(cu_q[1:].long(), token, right=True)
+    hidden = window[:, None] != window[None]
+    if window_size == (-1, 0):  # causal
+        hidden |= token[:, None] < token[None]
+    scores = torch.einsum("qhd,khd->hqk", q, k) * (scale or q.shape[-1] ** -0.5)
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
 
 
 def assert_runs_uncompiled(forward: Forward, log: str) -> None:

@@ -19,8 +19,9 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from lm.gradients import ShardedGradients, accumulate, add_up
+from lm.hparams import Layout
 from lm.initial import draw, record_rules
-from lm.layout import Layout, make_mesh
+from lm.layout import make_mesh
 from lm.model import build_causal_model, empty_model
 from lm.packed import CausalRow, pack
 from tests.zygote import start_zygote

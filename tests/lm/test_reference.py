@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from detalbert.engine import attention
 from detalbert.errors import UserError
 from lm.gradients import accumulate, compile_layers
-from lm.layout import Layout, make_mesh
+from lm.hparams import Layout
+from lm.layout import make_mesh
 from lm.model import build_causal_model
 from tests.conftest import TINY_LM
 from tests.engine.trials import config_file, trial_of
-from tests.fakes.encoders import broken_compiler
+from tests.fakes.encoders import broken_compiler, use_kernel
 from tests.fakes.runs import change
-from tests.lm.ranks import CPU, rows_of, start, tiny, whole, windows
+from tests.lm.ranks import CPU, documents_sums, rows_of, start, tiny, whole, windows
 from tests.lm.test_trial import back_to
 from tests.same_bits import differences
 
@@ -32,24 +31,6 @@ def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(compile_layer, backend=backend))
 
 
-def use_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: attention does not break a layer's code in two."""
-    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
-    monkeypatch.setattr(attention, "KERNEL_DTYPES", (torch.float32,))
-    monkeypatch.setattr(attention, "varlen_attn", kernel)
-
-
-def kernel(q, k, v, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
-    """What torch's varlen_attn does for a causal model, by other operators: [T, heads, d] each."""
-    assert window_size == (-1, 0)
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    token = torch.arange(len(q))
-    window = torch.searchsorted(cu_q[1:].long(), token, right=True)
-    hidden = (window[:, None] != window[None]) | (token[:, None] < token[None])
-    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
-
-
 def plain_losses(config: Any, weights: dict[str, Any], end: int, steps: list[Any]) -> list[float]:
     """The losses of a plain loop: each document alone, eager attention, torch's AdamW."""
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").train()
@@ -60,18 +41,15 @@ def plain_losses(config: Any, weights: dict[str, Any], end: int, steps: list[Any
     optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.95), eps=1e-8)
     losses = []
     for step, rows in enumerate(steps):
-        total, targets = torch.zeros(()), 0
+        made = []
         for row in rows:
             inputs, nexts = (row[name].split(LENGTH) for name in ("input_ids", "targets"))
             for tokens, wanted in zip(inputs, nexts, strict=True):
                 window = torch.cat([tokens, wanted[-1:]])
                 ends = (window[:-1] == end).nonzero()[:, 0] + 1
-                for document in window.tensor_split(ends.tolist()):
-                    if len(document) > 1:
-                        logits = model(document[None, :-1]).logits[0]
-                        total = total + cross_entropy(logits, document[1:], reduction="sum")
-                        targets += len(document) - 1
-        loss = total / targets
+                made.append((window, torch.tensor([*map(len, window.tensor_split(ends.tolist()))])))
+        sums = documents_sums(model, made)
+        loss = sums[0] / sums[2]
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:

@@ -1,5 +1,6 @@
 """The table of a sharded checkpoint: read wherever it was written, and as data."""
 
+import copy
 import enum
 import io
 import json
@@ -9,16 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from detalbert.errors import UserError
 from detalbert.training.table import TABLE, find_table, read_table, write_table
@@ -50,52 +42,45 @@ def write_as_before(folder: Path) -> None:
     (folder / TABLE).unlink()
 
 
-def table() -> Metadata:
-    size = torch.Size
-    halves = [ChunkStorageMetadata(size([row, 0]), size([2, 3])) for row in (0, 2)]
-    number = ChunkStorageMetadata(size([]), size([]))
-    kinds = [TensorProperties(dtype) for dtype in (torch.bfloat16, torch.int64)]
-    entries = {
-        "model.weight": TensorStorageMetadata(kinds[0], size([4, 3]), halves),
-        "step": TensorStorageMetadata(kinds[1], size([]), [number]),
-    }
-    places = {
-        MetadataIndex("model.weight", [row, 0], row): _StorageInfo(f"__{row // 2}_0.distcp", 7, 99)
-        for row in (0, 2)
-    }
-    places[MetadataIndex("step", [])] = _StorageInfo("__0_0.distcp", 106, 50)
-    return Metadata(entries, storage_data=places)
+def entry(dtype: str, shape: list[int], *chunks: tuple[Any, ...]) -> dict[str, Any]:
+    names = "offsets", "sizes", "file", "start", "bytes"
+    found = [dict(zip(names, chunk, strict=True)) for chunk in chunks]
+    return {"dtype": dtype, "shape": shape, "chunks": found}
 
 
-_LOCAL = b"cpathlib._local\n"
+HALVES = [([2 * rank, 0], [2, 3], f"__{rank}_0.distcp", 7, 99) for rank in (0, 1)]
+TENSORS = {"model.weight": entry("bfloat16", [4, 3], *HALVES)}
+TENSORS |= {"step": entry("int64", [], ([], [], "__0_0.distcp", 106, 50))}
 
 
-def as_3_13() -> bytes:
-    content = pickled(table(), pickle.Pickler, protocol=3).replace(b"cpathlib\n", _LOCAL)
-    assert _LOCAL + b"PosixPath\n" in content
-    return content
+@pytest.fixture
+def table(tmp_path: Path) -> Metadata:
+    """That of TENSORS, which lie in tmp_path."""
+    (tmp_path / TABLE).write_text(json.dumps(TENSORS))
+    return read_table(tmp_path)
 
 
-TABLES = {
-    "ours": None,
-    "this Python": pickled(table(), pickle.Pickler),
-    "3.11.2": pickled(table()),
-    "3.13": as_3_13(),
-}
+def as_3_13(table: Metadata) -> bytes:
+    content = pickled(table, pickle.Pickler, protocol=3)
+    return content.replace(b"cpathlib\n", b"cpathlib._local\n")
 
 
-@pytest.mark.parametrize("content", TABLES.values(), ids=TABLES)
-def test_a_table_is_read_whatever_python_wrote_it(content, tmp_path):
+PYTHONS = {"this": lambda table: pickled(table, pickle.Pickler), "3.11.2": pickled, "3.13": as_3_13}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_table_is_read_whatever_python_wrote_it(python, table, tmp_path):
+    (tmp_path / ".metadata").write_bytes(PYTHONS[python](table))
+    assert find_table(tmp_path).name == TABLE
+    (tmp_path / TABLE).unlink()
+    found = read_table(tmp_path)
+    assert found.state_dict_metadata == table.state_dict_metadata
+    assert found.storage_data == table.storage_data
+    (tmp_path / ".metadata").unlink()
     with pytest.raises(UserError, match="tensors.json: not loaded: No such file"):
         read_table(tmp_path)
-    if content:
-        (tmp_path / ".metadata").write_bytes(content)
-    else:
-        write_table(tmp_path, table())
-        assert find_table(tmp_path).name == "tensors.json"
-    found, wanted = read_table(tmp_path), table()
-    assert found.state_dict_metadata == wanted.state_dict_metadata
-    assert found.storage_data == wanted.storage_data
+    write_table(tmp_path, found)
+    assert json.loads((tmp_path / TABLE).read_text()) == TENSORS
 
 
 def calls(module: str, name: str, *arguments: str) -> bytes:
@@ -107,9 +92,7 @@ _ENUM = "ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
 GETATTR = "builtins", "getattr"
 PLANTED = {
     "system": (calls("os", "system", "S'touch pwned'\n"), "more than tensors: os.system"),
-    "eval": (calls("builtins", "eval", 'S\'open("pwned", "w")\'\n'), "builtins.eval"),
     "a class": (calls(*GETATTR, "ctorch\nSize\n", "S'__reduce__'\n"), "builtins.getattr"),
-    "no member": (calls(*GETATTR, _ENUM, "S'__class__'\n"), "'__class__'"),
     "beyond a member": (calls(*GETATTR, _ENUM, "S'mro'\n"), "'mro'; give another checkpoint"),
     "Python 2's getattr": (calls("__builtin__", "getattr", _ENUM, "S'mro'\n"), "__builtin__"),
 }
@@ -139,22 +122,19 @@ CHANGES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("key, value", [(key, one) for key in CHANGES for one in CHANGES[key]])
 def test_a_table_that_does_not_make_sense_is_refused(key, value, tmp_path):
-    write_table(tmp_path, table())
-    tensors = json.loads((tmp_path / "tensors.json").read_text())
+    tensors = copy.deepcopy(TENSORS)
     tensor = tensors["model.weight"]
     (tensor if key in tensor else tensor["chunks"][0])[key] = value
-    (tmp_path / "tensors.json").write_text(json.dumps(tensors))
+    (tmp_path / TABLE).write_text(json.dumps(tensors))
     with pytest.raises(UserError, match="tensors.json: not loaded: .*; give another checkpoint$"):
         read_table(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["tensors.json", ".metadata"])
-def test_damage_is_one_line(name, tmp_path):
+@pytest.mark.parametrize("name", [TABLE, ".metadata"])
+def test_damage_is_one_line(name, table, tmp_path):
     """Wherever bits flip or the file ends: another error than this would be a traceback."""
-    write_table(tmp_path, table())
     if name == ".metadata":
-        (tmp_path / "tensors.json").unlink()
-        (tmp_path / name).write_bytes(pickled(table(), Pickler311))
+        write_as_before(tmp_path)
     content, dice, refused = (tmp_path / name).read_bytes(), random.Random(1), 0
     for _ in range(100):
         damaged = bytearray(content)

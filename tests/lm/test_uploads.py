@@ -19,7 +19,7 @@ from detalbert.errors import UserError
 from detalbert.training.checkpoints import write_manifest
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.uploads import STATE, Peers, UploadedParts
-from lm.layout import Layout
+from lm.hparams import Layout
 from tests.cluster.container import free_port
 from tests.fakes.master import TOKEN, FakeMaster
 from tests.fakes.s3 import moto_server
@@ -54,8 +54,8 @@ class Machine:
         made = {"endpoint_url": s3, "temp_dir": tempfile.tempdir, **KEYS}
         self.manager = storage.S3StorageManager(BUCKET, **made)
         task = "1.task", "1.allocation", core.TensorboardMode.MANUAL, None, 1
-        self.theirs = core.CheckpointContext(their_dist, self.manager, session, *task)
-        self.store = UploadedParts(self.theirs, self.needed)
+        theirs = core.CheckpointContext(their_dist, self.manager, session, *task)
+        self.store = UploadedParts(theirs, self.needed)
         self.group = dist.new_group(backend="gloo")
 
     def start(self, seed: int) -> None:
@@ -71,10 +71,6 @@ class Machine:
         with self.store.store_together(METADATA, Peers(self.group)) as (path, _):
             if dist.get_rank() == 0:
                 (path / STATE).write_text("{}")
-            TensorSaver(self.group).save(path, self.job.model, self.job.optimizer)()
-
-    def save_as_determined_would(self, _: str) -> None:
-        with self.theirs.store_path(METADATA, shard=True) as (path, _):
             TensorSaver(self.group).save(path, self.job.model, self.job.optimizer)()
 
     def restore(self, name: str) -> None:
@@ -143,29 +139,24 @@ def test_checkpoints_of_two_machines(tmp_path):
 
 def saves(cloud: Cloud) -> tuple[str, dict[str, torch.Tensor]]:
     """Every file arrives, or nothing is reported; a checkpoint's name and what it holds."""
-    acts = [("save", ""), ("save", "lost"), ("save", "short"), ("save_as_determined_would", "")]
-    (whole, lost, short, _), ((other, *_), *_) = cloud.do(acts)
-    state, checkpoints = whole[0], cloud.master.checkpoints
+    (whole, lost, short), ((other, *_), *_) = cloud.do([("save", k) for k in ("", "lost", "short")])
+    state = whole[0]
     assert whole[1] == "" and all(torch.equal(state[name], other[name]) for name in state)
     for (_, said, _), has in ((lost, "no"), (short, "1000")):
         assert said.startswith("checkpoint_storage: the checkpoint of step 2 is not stored")
         assert f"__1_0.distcp has {has} of " in said and "\n" not in said
-    names = [checkpoint.uuid for checkpoint in checkpoints]
-    assert len(names) == 2 and {key.split("/")[0] for key in cloud.sizes()} == set(names)
-    # Determined's own way loses a machine there: the conditions are those of the loss.
-    theirs = cloud.sizes(names[1])
-    assert "__0_0.distcp" in theirs and "__1_0.distcp" not in theirs
-    sizes = cloud.sizes(names[0])
+    (stored,) = cloud.master.checkpoints
+    sizes = cloud.sizes(stored.uuid)
+    assert len(sizes) == len(cloud.sizes())  # of the others nothing is left
     beside = {"tensors.json", "numbers.json", "state.json", "manifest.json"}
     assert {"__0_0.distcp", "__1_0.distcp", *beside} < set(sizes) and ".metadata" not in sizes
-    listed = {key: int(size) for key, size in checkpoints[0].resources.items()}
+    listed = {key: int(size) for key, size in stored.resources.items()}
     assert listed.items() <= sizes.items()
-    return names[0], state
+    return stored.uuid, state
 
 
 DAMAGE = {
     "short-1": ("__1_0.distcp", "__1_0.distcp is not as it was written"),
-    "lost-1": ("__1_0.distcp", "__1_0.distcp is missing"),
     "short-table": ("tensors.json", "tensors.json is not as it was written"),
     "lost-manifest": ("manifest.json", "manifest.json is missing"),
 }
@@ -178,9 +169,9 @@ def restores(cloud: Cloud, name: str, state: dict[str, torch.Tensor]) -> None:
         cloud.client.download_file(BUCKET, f"{name}/{key}", str(folder / key))
     for damaged, (file, _) in DAMAGE.items():
         content = (folder / file).read_bytes()
-        (folder / file).unlink()
-        if damaged.startswith("short"):
-            (folder / file).write_bytes(content[:-9])
+        (folder / file).write_bytes(content[:-9])
+        if damaged.startswith("lost"):
+            (folder / file).unlink()
         cloud.put(damaged)
         (folder / file).write_bytes(content)
     (folder / "manifest.json").unlink()

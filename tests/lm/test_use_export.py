@@ -19,10 +19,11 @@ from detalbert.errors import UserError
 from detalbert.training.checkpoints import find_fault, write_manifest
 from detalbert.training.parts import TensorSaver
 from detalbert.training.table import is_sharded
+from lm.hparams import Layout
 from lm.inference import export as export_lm
 from lm.inference.export import export
 from lm.inference.load import load_model, open_saved
-from lm.layout import Layout, make_mesh
+from lm.layout import make_mesh
 from lm.model import build_causal_model
 from tests.lm.ranks import CPU, start, tiny, whole
 

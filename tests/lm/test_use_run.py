@@ -140,13 +140,9 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
     for name in ("manifest.json", "tensors.json"):
         (evil / name).unlink()
     mine: dict[str, list[Any]] = {
-        "--question: ": ["--question", "a", "--context", "b"],
-        "is a language model; give --prompt, --perplexity, or": ["--data", "generated"],
         "--threshold: ": ["--prompt", "a", "--threshold", "1"],
-        "--interactive: ": ["--interactive"],
-        "then serve DIR with `transformers serve` or vLLM": ["--serve"],
         "--prompt.top_p: 0.0 must be greater than 0": ["--prompt", "a", "--top-p", "0"],
-        "--seed: only --prompt takes it": ["--perplexity", "generated", "--seed", "1"],
+        "--seed: --perplexity does without": ["--perplexity", "generated", "--seed", "1"],
         "the prompt has ": ["--prompt", "Ab-" * 100],
         "--perplexity: no.txt: no such file": ["--perplexity", "no.txt"],
         "latin.txt": ["--perplexity", tmp_path / "latin.txt"],
@@ -158,10 +154,6 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
     (damaged / "manifest.json").unlink()
     refused(["--model", damaged, "--prompt", "a"], "does not load as a language model", capsys)
     refused(["--model", evil, "--prompt", "a"], "holds more than tensors: os.system", capsys)
-    answering = ["--model", "embedded/albert-tiny"]
-    said = "--prompt: embedded/albert-tiny is a model that answers questions; give --data"
-    refused([*answering, "--prompt", "a"], said, capsys)
-    refused([*answering, "--perplexity", "a"], "is a model that answers questions", capsys)
 
 
 GREEDY = Sampling(max_new_tokens=40, temperature=0)

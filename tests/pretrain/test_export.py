@@ -141,54 +141,43 @@ def test_a_checkpoints_config_names_its_class(encoder_run, local_run, lm_run):
     assert named == [[name] for name in classes]
 
 
-QUESTION = ["--question", "a", "--context", "b"]
+QUESTION = "--question a --context b"
+EXPORT_FIRST = "{} is a language model; export it first: python predict.py --model {} "
+COMMANDS = [
+    ("encoder", QUESTION, "--question: {} is a pretrained encoder; give --export, or fine-tune"),
+    ("encoder", "--data x", "python train.py --config CONFIG --set hyperparameters.model={}"),
+    ("encoder", "--serve", "--serve: {} is a pretrained encoder; give --export, or"),
+    ("encoder", "--prompt a", "--prompt: {} is a pretrained encoder; give --export, or"),
+    ("encoder", "--export x --top 3", "--top: "),
+    ("squad", "--prompt a", "--prompt: {} is a model that answers questions; give --data"),
+    ("squad", "--perplexity a", "--perplexity: {} is a model that answers questions; give --data"),
+    ("lm", QUESTION, "--question: {} is a language model; give --prompt, --perplexity, or"),
+    ("lm", "--serve", "then serve DIR with `transformers serve` or vLLM"),
+]
+STARTS = [
+    ("lm", TINY_LM, EXPORT_FIRST),
+    ("lm", TINY, EXPORT_FIRST),
+    ("lm", TINY_PRETRAINING, EXPORT_FIRST),
+    ("encoder", TINY_LM, "{} is a pretrained encoder; give a language model, or hyper"),
+    ("squad", TINY_LM, "{} is a model that answers questions; give a language model, or"),
+]
 
 
-@pytest.mark.parametrize(
-    ("run", "words", "said"),
-    [
-        (
-            "encoder",
-            QUESTION,
-            "--question: {} is a pretrained encoder; give --export, or fine-tune",
-        ),
-        (
-            "encoder",
-            ["--data", "x"],
-            "python train.py --config CONFIG --set hyperparameters.model={}",
-        ),
-        ("encoder", ["--serve"], "--serve: {} is a pretrained encoder; give --export, or"),
-        ("encoder", ["--prompt", "a"], "--prompt: {} is a pretrained encoder; give --export, or"),
-        ("encoder", ["--export", "x", "--top", "3"], "--top: "),
-        ("squad", ["--prompt", "a"], "--prompt: {} is a model that answers questions; give --data"),
-        ("lm", QUESTION, "--question: {} is a language model; give --prompt, --perplexity, or"),
-    ],
-)
-def test_a_command_for_another_kind_is_refused(
-    run, words, said, encoder_run, local_run, lm_run, capsys, request
-):
-    path = {"encoder": encoder_run, "lm": lm_run}.get(run, local_run.path)
-    capsys.readouterr()
-    folder = predict.find(str(path))
-    refused(["--model", path, *words], said.format(folder, folder), capsys)
+@pytest.fixture
+def trained(run, encoder_run, local_run, lm_run) -> Path:
+    return {"encoder": encoder_run, "lm": lm_run, "squad": local_run.path}[run]
 
 
-@pytest.mark.parametrize(
-    ("config", "run", "said"),
-    [
-        (TINY_LM, "lm", "{} is a language model; export it first: python predict.py --model {} "),
-        (TINY, "lm", "{} is a language model; export it first: python predict.py --model {} "),
-        (TINY_PRETRAINING, "lm", "{} is a language model; export it first: python predict.py"),
-        (TINY_LM, "encoder", "{} is a pretrained encoder; give a language model, or hyper"),
-        (TINY_LM, "squad", "{} is a model that answers questions; give a language model, or"),
-    ],
-)
-def test_a_start_from_another_kind_is_refused(
-    config, run, said, encoder_run, local_run, lm_run, tmp_path, capsys, cache_dir
-):
-    folder = newest({"encoder": encoder_run, "lm": lm_run}.get(run, local_run.path))
+@pytest.mark.parametrize(("run", "words", "said"), COMMANDS)
+def test_a_command_for_another_kind_is_refused(words, said, trained, capsys):
+    folder = predict.find(str(trained))
+    refused(["--model", trained, *words.split()], said.format(folder, folder), capsys)
+
+
+@pytest.mark.parametrize(("run", "config", "said"), STARTS)
+def test_a_start_from_another_kind_is_refused(config, said, trained, tmp_path, capsys, cache_dir):
+    folder = newest(trained)
     values = {"model": str(folder), "model_config": None}
-    file = config_file(tmp_path, config, cache_dir, **values)
-    line = refusal(capsys, file, tmp_path / "out")
+    line = refusal(capsys, config_file(tmp_path, config, cache_dir, **values), tmp_path / "out")
     assert "hyperparameters.model: " + said.format(folder, folder) in line
     assert not (tmp_path / "out").exists()

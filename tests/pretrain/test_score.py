@@ -12,7 +12,7 @@ import train
 from detalbert.training.checkpoints import read_manifest
 from detalbert.training.folder import claim_folder
 from pretrain import score
-from tests.conftest import TINY, TINY_PRETRAINING, Once, configured
+from tests.conftest import TINY, TINY_PRETRAINING, Once, configured, settings
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.damage import rewrite
 from tests.fakes.runs import run, stop_after, train_into
@@ -91,12 +91,8 @@ def test_scores_are_those_by_hand_and_a_stopped_run_goes_on(
 def test_a_fine_tuning_that_stops_early_is_scored(
     pretrained: Path, recipe: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    keys = (
-        "base_learning_rate=1e-30",
-        "validation_period=1",
-        "early_stopping=1",
-    )  # nothing is learned
-    more = (word for key in keys for word in ("--set", f"hyperparameters.{key}"))
+    keys = {"base_learning_rate": 1e-30, "validation_period": 1, "early_stopping": 1}
+    more = settings(**keys)  # nothing is learned
     assert scored(pretrained, recipe, tmp_path / "out", *more) == 0
     assert capsys.readouterr().err.count("stopped early: ") == len(rows_in(tmp_path / "out")) == 3
 

@@ -108,21 +108,11 @@ def test_a_steps_loss_is_the_sum_of_the_means_of_its_parts(config: Path) -> None
 
 LINES = "data.text=./constraints.txt"
 BAD: dict[str, Any] = {
-    "unknown key": (["hyperparameters.max_ngrams=3"], "did you mean 'max_ngram'?"),
-    "two models": (["hyperparameters.model=x"], "hyperparameters.size: set either"),
-    "no such size": (["hyperparameters.size=huge"], "is not one of tiny, base"),
-    "fine-tuning's key": (["hyperparameters.doc_stride=3"], "unknown key"),
     "no such text": (["data.text=./none.txt"], "data.text: none.txt: no such file"),
     "all held out": ([LINES, "data.validation_fraction=0.9999"], "data.text: no text in ./constr"),
     "none held out": ([LINES, "data.validation_fraction=0"], "constraints.txt is held out; set"),
-    "both": (["data.shards=x"], "set exactly one of 'text' and 'shards'"),
     "no shards": (["data.text=null", "data.shards=."], "no index.json there"),
-    "spans alone": (["hyperparameters.span_fraction=1"], "must be at least 0 and less than 1"),
-    "no mask": (["hyperparameters.masked_fraction=1.5"], "must be greater than 0 and less than 1"),
     "metric": (["searcher.metric=f1"], "validation gives no 'f1'"),
-    "too long": (["hyperparameters.model_config={max_position_embeddings: 32}"], "32 positions"),
-    "no square": (["hyperparameters.matching_start=true"], "matching_start: it is for a model"),
-    "optimizer": (["hyperparameters.optimizer=sgd"], "is not one of lamb, adamw, radam"),
 }
 
 

@@ -18,7 +18,7 @@ from detalbert.settings import experiment
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
 from detalbert.settings.sections import SectionError, limits_of, parse_section
 from detalbert.settings.text import parse_text_config
-from lm.hparams import parse_documents_config
+from lm.hparams import parse_documents_config, parse_lm_hparams
 from lm.inference.complete import Sampling
 from pretrain.hparams import parse_pretrain_hparams
 from tests.conftest import ROOT
@@ -41,6 +41,7 @@ def test_null_takes_a_wrong_key_back() -> None:
 SECTIONS: dict[str, Any] = {
     "fine-tuning": parse_hparams,
     "pretraining": parse_pretrain_hparams,
+    "language model": parse_lm_hparams,
     "text": parse_text_config,
     "documents": parse_documents_config,
     "data": parse_data_config,
