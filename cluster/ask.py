@@ -13,8 +13,8 @@ from determined.common import api
 from determined.common.api import authentication, certs, errors
 
 from cluster.machines import gpu_of
-from cluster.masterconf import Cluster, Pool, cluster_of, own_machine
-from cluster.schema import Finding, mapping, mappings
+from cluster.masterconf import Cluster, Pool, cluster_of, own_pool
+from cluster.schema import Finding, at, mapping, mappings
 from detalbert.errors import Unavailable, first_line
 
 _LOGIN = "log in with `det user login`, or set DET_USER and DET_PASS"
@@ -75,14 +75,14 @@ class Master(NamedTuple):
         """Return the current pools; their images only if this user may read the master's config."""
         raw = mappings(self._ask("/api/v1/resource-pools").get("resourcePools"))
         agents = mappings(self._ask("/api/v1/agents").get("agents"))
-        config = self._ask("/api/v1/master/config").get("config")
-        said, found = cluster_of(mapping(config)), {}
-        defaults = mapping(mapping(config).get("task_container_defaults"))
+        config = mapping(self._ask("/api/v1/master/config").get("config"))
+        said, found = cluster_of(config), {}
+        # The fork keeps pools in its database, too; they take the master's defaults.
+        defaults = mapping(config.get("task_container_defaults"))
         for pool in raw:
             name = str(pool.get("name"))
-            # The fork keeps pools in its database, too; they take the master's defaults.
-            image = said.pools[name].image if name in said.pools else defaults.get("image")
-            found[name] = _pool(name, pool, agents)._replace(image=image)
+            tasks = said.pools[name].tasks if name in said.pools else defaults
+            found[name] = _pool(name, pool, agents)._replace(tasks={"image": tasks.get("image")})
         default = next((p["name"] for p in raw if p.get("defaultComputePool")), "default")
         known = bool(config)
         return said._replace(pools=found, default=str(default), live=True, images_known=known)
@@ -101,17 +101,15 @@ class Master(NamedTuple):
 
 def _pool(name: str, raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
     """Return a pool from `/api/v1/resource-pools`; agents are counted for static pools only."""
-    instance, kind = str(raw.get("instanceType") or ""), raw.get("type")
-    spot = bool(mapping(mapping(raw.get("details")).get("aws")).get("spotEnabled"))
+    kind, spot = raw.get("type"), bool(at(raw, "details.aws.spotEnabled"))
+    width = raw.get("slotsPerAgent")
+    width = width if isinstance(width, int) and width >= 0 else None
+    if kind == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0
+        return Pool(name, width, None, None, spot, own=True)
     if kind != "RESOURCE_POOL_TYPE_STATIC":
-        width = raw.get("slotsPerAgent")
-        width = width if isinstance(width, int) and width >= 0 else None
-        if kind == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0
-            return Pool(name, width, None, None, spot, own=True)
+        instance = str(raw.get("instanceType") or "")
         return Pool(name, width, raw.get("maxAgents"), gpu_of(instance), spot, instance)
     mine = [a for a in agents if name in (a.get("resourcePools") or []) and a.get("enabled")]
     widths = {len(mapping(agent.get("slots"))) for agent in mine}
-    width = widths.pop() if len(widths) == 1 else None
-    machine, _, gpu = own_machine(name)
-    slots = raw.get("slotsAvailable")
-    return Pool(name, width, len(mine), gpu, spot, machine, slots=slots, own=True)
+    width, slots = widths.pop() if len(widths) == 1 else None, raw.get("slotsAvailable")
+    return own_pool(name, slots_per_agent=width, max_agents=len(mine), spot=spot, slots=slots)

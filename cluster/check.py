@@ -9,13 +9,12 @@ One line per finding: file, key, and what to do. Exit status 0: no findings, or 
 findings; 4: with --ask, the master did not answer.
 """
 
-import argparse
 import contextlib
 import io
 import json
-import signal
 import sys
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,12 @@ from cluster.flags import Parser, needing
 from detalbert.errors import UserError
 
 
-def parse_flags(argv: list[str] | None) -> argparse.Namespace:
-    """Return the flags. Raises UserError if they contradict each other."""
-    style = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog="cluster.check", description=__doc__, formatter_class=style)
-    parser.add_flags("check")
-    args = parser.parse_args(argv)
-    if not args.configs and args.master is None:
-        raise UserError("CONFIG: missing; give an experiment config, or --master")
-    if args.ask and args.master is not None:
-        raise UserError("--ask: takes the pools from the master itself; leave --master out")
-    return args
+def _parser() -> Parser:
+    return Parser(prog="cluster.check", description=__doc__).add_flags("check")
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
-    if {"-h", "--help"} & {*sys.argv}:
-        parse_flags(None)  # it needs none of the imports below
+    _parser().help_first()
 
 from determined.common import constants, context
 
@@ -76,7 +64,11 @@ def main(argv: list[str] | None = None) -> int:
     faults = [finding for finding in findings if not finding.warning]
     left_out = [NOT_CHECKED[0], *NOT_CHECKED[2:]] if args.ask else NOT_CHECKED
     if args.json:
-        _print_json(findings, plans, left_out)
+        said: dict[str, Any] = {"findings": [], "warnings": []}
+        for key, problem, warning, file in findings:
+            facts = {"file": file, "key": key, "problem": problem}
+            said["warnings" if warning else "findings"].append(facts)
+        print(json.dumps({**said, "plans": plans, "not_checked": left_out}, indent=2))
     else:
         for line in [*findings, *plans]:
             print(line)
@@ -86,28 +78,40 @@ def main(argv: list[str] | None = None) -> int:
     return 2 if faults else 0
 
 
-def _print_json(findings: list[Finding], plans: list[str], left_out: list[str]) -> None:
-    said: dict[str, Any] = {"findings": [], "warnings": []}
-    for key, problem, warning, file in findings:
-        facts = {"file": file, "key": key, "problem": problem}
-        said["warnings" if warning else "findings"].append(facts)
-    print(json.dumps({**said, "plans": plans, "not_checked": left_out}, indent=2))
+def parse_flags(argv: list[str] | None) -> Namespace:
+    """Return the flags. Raises UserError if they contradict each other."""
+    args = _parser().parse_args(argv)
+    if not args.configs and args.master is None:
+        raise UserError("CONFIG: missing; give an experiment config, or --master")
+    if args.ask and args.master is not None:
+        raise UserError("--ask: takes the pools from the master itself; leave --master out")
+    return args
 
 
-def check_files(args: argparse.Namespace) -> tuple[list[Finding], list[str]]:
+def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
     """Return the findings of all files, and a line for each experiment whose pool is known.
 
     Raises Unavailable if the master that is asked does not answer.
     """
     asked = Master.login() if args.ask else None
     cluster, findings, plans = asked and asked.cluster(), list[Finding](), list[str]()
-    if args.master is not None and (config := _load(args.master, findings)) is not None:
-        found = [*placeholders("", config), *check_master(config)]
-        findings += [finding._replace(file=str(args.master)) for finding in found]
+
+    def tell(path: Path, found: Iterable[Finding]) -> None:
+        findings.extend(finding._replace(file=str(path)) for finding in found)
+
+    def load(path: Path) -> dict[str, Any] | None:
+        try:
+            return read_yaml(path)
+        except UserError as error:
+            tell(path, [Finding("file", str(error).partition(": ")[2])])
+            return None
+
+    if args.master is not None and (config := load(args.master)) is not None:
+        tell(args.master, [*placeholders(config), *check_master(config)])
         cluster = cluster_of(config)
-    template = args.template and _load(args.template, findings)
+    template = args.template and load(args.template)
     for path in args.configs:
-        if (config := _load(path, findings)) is None:
+        if (config := load(path)) is None:
             continue
         text = path.read_text(encoding="utf-8-sig")
         experiment = {"triggers", *MASTER_KEYS}.isdisjoint(config)
@@ -115,12 +119,11 @@ def check_files(args: argparse.Namespace) -> tuple[list[Finding], list[str]]:
             apply_overrides(config, args.set)
             config = merge(config, template or {})
             text = json.dumps(config)  # is YAML too
-        found = list(check_one(config, cluster, args.context))
-        found += asked.check(text) if asked and experiment else []
-        findings += [finding._replace(file=str(path)) for finding in found]
+        tell(path, check_one(config, cluster, args.context))
+        tell(path, asked.check(text) if asked and experiment else ())
         if experiment and cluster is not None and (pool := cluster.pool_of(config)) is not None:
             plans.append(f"{path}: {describe_plan(config, cluster, pool, args.context)}")
-    findings += check_context(args.context) if args.configs else ()
+    tell(args.context, check_context(args.context) if args.configs else ())
     return findings, plans
 
 
@@ -129,8 +132,7 @@ def describe_plan(config: dict[str, Any], cluster: Cluster, pool: Pool, folder: 
     image = image_of(config, pool) or "Determined's own"
     text = f"image {image}; {describe_start(config, pool, load_prices())}"
     with contextlib.suppress(UserError):  # told by the findings
-        asked = options.Asked(load_prices(), folder)
-        option = options.plan_option(config, cluster, asked)
+        option = options.plan_option(config, cluster, options.Asked(load_prices(), folder))
         if option and option.cases:
             text += f"; {outcome(option)}"
     return text
@@ -138,7 +140,7 @@ def describe_plan(config: dict[str, Any], cluster: Cluster, pool: Pool, folder: 
 
 def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> Iterator[Finding]:
     """Yield the findings of one file: an experiment config, a master config or a webhook."""
-    yield from placeholders("", config)
+    yield from placeholders(config)
     if "triggers" in config:
         problem = "a webhook, not an experiment; its placeholders alone are checked"
         yield Finding("triggers", problem, warning=True)
@@ -151,15 +153,16 @@ def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> 
     if cluster is not None:
         broken += check_fleet(config, cluster)
     yield from broken
-    if is_ours(config):
-        if slots_of(config) == 0:
-            problem = "0: one process without a GPU, on a machine for notebooks; use 1 or more"
-            yield Finding(SLOTS, problem, warning=True)
-        given = {name: config.get(name) or {} for name in ("hyperparameters", "data", "searcher")}
-        if all(isinstance(section, dict) for section in given.values()):
-            found = check_job({**config, **given}, cluster and cluster.pool_of(config), folder)
-            named = {finding.key for finding in broken if not finding.warning}
-            yield from (finding for finding in found if finding.key not in named)
+    if not is_ours(config):
+        return
+    if slots_of(config) == 0:
+        problem = "0: one process without a GPU, on a machine for notebooks; use 1 or more"
+        yield Finding(SLOTS, problem, warning=True)
+    given = {name: config.get(name) or {} for name in ("hyperparameters", "data", "searcher")}
+    if all(isinstance(section, dict) for section in given.values()):
+        found = check_job({**config, **given}, cluster and cluster.pool_of(config), folder)
+        named = {finding.key for finding in broken if not finding.warning}
+        yield from (finding for finding in found if finding.key not in named)
 
 
 def check_context(folder: Path) -> Iterator[Finding]:
@@ -168,16 +171,7 @@ def check_context(folder: Path) -> Iterator[Finding]:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
             context.read_v1_context(folder, limit=CONTEXT_LIMIT)
     except ValueError as error:
-        yield Finding("context", " ".join(str(error).split()), file=str(folder))
-
-
-def _load(path: Path, findings: list[Finding]) -> dict[str, Any] | None:
-    """Return a config; None, with a finding, if the file holds none."""
-    try:
-        return read_yaml(path)
-    except UserError as error:
-        findings.append(Finding("file", str(error).partition(": ")[2], file=str(path)))
-        return None
+        yield Finding("context", " ".join(str(error).split()))
 
 
 if __name__ == "__main__":

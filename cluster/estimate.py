@@ -3,9 +3,10 @@
 Memory and traffic are computed from sizes (modelled); speeds name their source (speeds.py).
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cluster import speeds, spot, traffic
 from cluster.job import Job
@@ -23,7 +24,7 @@ from pretrain.hparams import PretrainHParams
 COMPILING = 12.3
 # Windows per second and core of this package's tokenizer (20,333 on two cores) and loader (24,056
 # for pretraining on 16; SQuAD's was faster): docs/speed.md.
-TOKENIZING, LOADING = 10_000, 1_500
+TOKENIZING, LOADING, CORES = 10_000, 1_500, 8
 # Bytes of text per second and core that become token shards, and per token: docs/speed.md (7.7 MB/s
 # on two cores), English.
 TEXT_RATE, TEXT = 3.8e6, 4.5
@@ -47,13 +48,14 @@ class Estimate:
     """
 
     def __init__(self, job: Job, model: Model) -> None:
-        assert job.pool is not None
+        assert job.pool is not None and job.pool.gpu is not None
         self.job, self.model, self.pool, self.hparams = job, model, job.pool, job.hparams
+        self.gpu = gpu = job.pool.gpu
         self.slots, self.width = job.slots, self.pool.slots_per_agent or job.slots
         self.machines = -(-self.slots // self.width)
         self.machine = MACHINES.get(self.pool.instance)
         self.efa = traffic.has_efa(job.config, self.pool)
-        hparams, gpu, half = self.hparams, self.pool.known_gpu, job.hparams.precision != "fp32"
+        hparams, half = self.hparams, job.hparams.precision != "fp32"
         grid, length = not (gpu.has_bf16 and half), hparams.max_seq_length
         self.layout: Layout | None = None  # of a sharded model
         # Tokens: on SQuAD the real ones, but all if the rate is of a padded run.
@@ -74,6 +76,7 @@ class Estimate:
         self.most = self.memory.tokens(gpu.gigabytes)
         budget = hparams.max_tokens_per_forward
         self.tokens = min(self.most, 32_768) if budget == "auto" else budget
+        self.needed = self.memory.at(self.tokens)  # bytes of a GPU
         self.data_ranks = self.slots if self.layout is None else self.layout.data_ranks
         share = -(-hparams.global_batch_size // self.data_ranks) * self.window
         self.forwards = max(1, math.ceil(share / max(1, self.tokens)))  # per data rank
@@ -81,39 +84,47 @@ class Estimate:
         self.compiled = hparams.compile is not False
         known = (self.slots, int(min(share, max(1, self.tokens))), self.compiled, recomputed)
         shape = speeds.Shape(self.task, self.flops, gpu.name, gpu.has_bf16, gpu.gigabytes, *known)
-        self._set_step(speeds.speed(shape, gpu))
+        self.rate = speeds.speed(shape, gpu)
+        self._set_step(2 if half else 4, 4 if hparams.allreduce_dtype == "fp32" else 2)
 
-    def _set_step(self, rate: speeds.Rate) -> None:
-        """Set the speed, what the machines send, and how long a step takes."""
-        batch, layout, sizes = self.hparams.global_batch_size, self.layout, self.model.sizes
-        self.rate = rate
-        half = self.hparams.precision != "fp32"
-        number = 4 - 2 * half  # bytes
+    def _set_step(self, number: int, wire: int) -> None:
+        """Set what the machines send and how long a step takes.
+
+        Args:
+            number: bytes of a number in products.
+            wire: bytes of a number of a gradient that is sent.
+        """
+        layout, sizes, batch = self.layout, self.model.sizes, self.hparams.global_batch_size
+        tokens = self.step_tokens = batch * self.window
         # Seconds of products, and of sums between the GPUs of a machine.
-        self.compute = batch * self.window / self.slots / rate.tokens
-        self.inside = 0.0
+        self.compute, self.inside = tokens / self.slots / self.rate.tokens, 0.0
         link = self.machine.link * 1e9 if self.machine else math.inf
-        wire = 4 if self.hparams.allreduce_dtype == "fp32" else 2
-        if layout is not None and layout.tensor > 1:
-            # In every layer tensor-parallel ranks sum the hidden state four times, forward and
-            # backward (Shoeybi 2019, section 3), in a ring between GPUs.
-            sums = sizes.layers * 4 * 2 * (layout.tensor - 1) / layout.tensor
-            self.inside = (
-                sums * sizes.hidden * number * batch * self.window / self.data_ranks / link
-            )
-        elif layout is None:  # a ring sends gradients twice
+        shards = 1
+        if layout is None:  # a ring sends gradients twice
             peers = min(self.slots, self.width)
             self.inside = 2 * (peers - 1) / peers * sizes.parameters * wire / link
-        shards = 1 if layout is None else layout.shard * layout.tensor
+        else:
+            # In every layer tensor-parallel ranks sum the hidden state four times, forward and
+            # backward (Shoeybi 2019, section 3), in a ring between GPUs; products wait for sums.
+            sums = sizes.layers * 4 * 2 * (layout.tensor - 1) / layout.tensor
+            self.compute += sums * sizes.hidden * number * tokens / self.data_ranks / link
+            shards = layout.shard * layout.tensor
+        # Bytes that each machine sends; only tensor-parallel sums do not overlap with products.
         machines = self.machines, max(1, shards // self.width)
-        # Bytes that each machine sends.
         self.sent = traffic.sent_bytes(sizes.parameters, *machines, self.forwards, number, wire)
-        # Tensor-parallel sums wait for products and products for them; all else overlaps.
-        if layout is not None:
-            self.compute, self.inside = self.compute + self.inside, 0.0
         self.step = max(self.compute, self.inside, self.network(self.efa))
         # Bytes that one machine writes per checkpoint: weights and two moments.
         self.stored = 12 * sizes.parameters / (1 if layout is None else self.machines)
+        # Seconds for which training waits until a checkpoint is written and uploaded.
+        self.checkpoint = sum(self.leaving()[1:])
+        # Steps of an epoch, and between checkpoints; None: not known.
+        self.epoch = self.job.windows and self.job.windows // batch
+        self.period = self.hparams.checkpoint_period or self.epoch
+
+    def changed(self, **keys: Any) -> "Estimate":
+        """Return the estimate of the same job with other hyperparameters."""
+        hparams = dataclasses.replace(self.hparams, **keys)
+        return Estimate(self.job._replace(hparams=hparams), self.model)
 
     def network(self, efa: bool) -> float:
         """Return the seconds of network traffic per step; 0 if the machines' rate is not known."""
@@ -126,59 +137,42 @@ class Estimate:
         disk = self.stored / traffic.scratch(self.job.config, self.pool)[1]
         return traffic.READ + self.step, disk, self.stored / traffic.UPLOAD_RATE / uploading
 
-    @property
-    def checkpoint(self) -> float:
-        """Seconds for which training waits until a checkpoint is written and uploaded."""
-        return sum(self.leaving()[1:])
-
-    @property
-    def period(self) -> int | None:
-        """Steps between checkpoints: the configured ones, else an epoch's; None: not known."""
-        windows = self.job.windows
-        epoch = windows and windows // self.hparams.global_batch_size
-        return self.hparams.checkpoint_period or epoch
-
     def parts(self) -> Iterator[TimePart]:
         """Yield the parts of the run's time; UserError if its number of steps is not known."""
-        job, hparams, rate = self.job, self.hparams, self.rate
-        if (steps := job.steps) is None:
+        batch, rate, steps = self.hparams.global_batch_size, self.rate, self.job.steps
+        if steps is None:
             said = "its data must be read to know how long it is; give --windows or --tokens"
             raise UserError(f"hyperparameters.max_steps: {said}")
-        batch, cores = hparams.global_batch_size, 8
         yield TimePart("start of the container", START, "assumed")
         if self.compiled:
             yield TimePart("compilation", COMPILING, "measured", "the first step, on an H100")
-        yield from self._tokenizing(steps, cores)
+        yield from self._tokenizing(steps)
         how = f"{steps:,} steps of {batch:,} windows; {rate.how}"
         yield TimePart("training", steps * self.compute, rate.source, how)
-        how = f"{self.inside:.3f} s a step, beside the products"
-        waits = max(0.0, self.inside - self.compute)
-        yield TimePart("all-reduce in a machine", steps * waits, "modelled", how)
-        between = self.network(self.efa)
-        how = f"{between:.2f} s a step, beside the products"
-        waits = max(0.0, between - max(self.compute, self.inside))
-        yield TimePart("network between machines", steps * waits, "modelled", how)
-        need = batch / self.step / self.slots
-        how = f"{need:,.1f} windows/s a slot of {LOADING * cores:,} that {cores} cores load"
-        waits = max(0.0, need / (LOADING * cores) - 1) * steps * self.step
+        between, beside = self.network(self.efa), "s a step, beside the products"
+        waits = max(0.0, self.inside - self.compute) * steps
+        how = f"{self.inside:.3f} {beside}"
+        yield TimePart("all-reduce in a machine", waits, "modelled", how)
+        waits = max(0.0, between - max(self.compute, self.inside)) * steps
+        yield TimePart("network between machines", waits, "modelled", f"{between:.2f} {beside}")
+        need, most = batch / self.step / self.slots, LOADING * CORES
+        how = f"{need:,.1f} windows/s a slot of {most:,} that {CORES} cores load"
+        waits = max(0.0, need / most - 1) * steps * self.step
         yield TimePart("loader", waits, "measured", how)
-        if validations := self._validations(steps):
-            seconds = validations[0] * validations[1] * self.window / 3 / rate.tokens / self.slots
-            how = f"{validations[0]} of {validations[1]:,} windows, a third of training's FLOPs"
-            yield TimePart("validation", seconds, rate.source, how)
+        yield from self._validations(steps)
         count = math.ceil(steps / (self.period or steps))
         how = f"{count:,} of {self.stored / 1e9:.1f} GB a machine, {self.checkpoint:.0f} s each"
         yield TimePart("checkpoints", count * self.checkpoint, "modelled", how)
 
-    def _tokenizing(self, steps: int, cores: int) -> Iterator[TimePart]:
+    def _tokenizing(self, steps: int) -> Iterator[TimePart]:
         """Yield the time in which each machine makes windows or token shards before it trains."""
-        data, job = mapping(self.job.config.get("data")), self.job
-        if job.windows:
-            how = f"{job.windows:,} windows, {TOKENIZING:,} a second and core"
-            yield TimePart("tokenizing", job.windows / TOKENIZING / cores, "measured", how)
+        data, windows = mapping(self.job.config.get("data")), self.job.windows
+        if windows:
+            how = f"{windows:,} windows, {TOKENIZING:,} a second and core"
+            yield TimePart("tokenizing", windows / TOKENIZING / CORES, "measured", how)
         elif data.get("documents") or data.get("text"):
             tokens = steps * self.hparams.global_batch_size * self.hparams.max_seq_length
-            seconds = tokens * TEXT / TEXT_RATE / cores
+            seconds = tokens * TEXT / TEXT_RATE / CORES
             width = 2 if self.model.config.vocab_size <= 1 << 16 else 4
             how = f"at most {tokens * TEXT / 1e9:,.1f} GB of text, {TEXT_RATE / 1e6} MB/s a core; "
             how += f"{tokens * width / 1e9:,.1f} GB of shards on each machine"
@@ -186,15 +180,16 @@ class Estimate:
                 how += "; write them first (python -m detalbert.corpus) and set data.shards"
             yield TimePart("tokenizing", seconds, "measured", how)
 
-    def _validations(self, steps: int) -> tuple[int, int] | None:
-        """Return how many validations, and of how many windows; None if that is not known."""
-        hparams, job = self.hparams, self.job
-        windows = VALIDATION_WINDOWS if job.windows else None
-        windows = getattr(hparams, "max_validation_windows", None) or windows
-        epoch = job.windows and job.windows // hparams.global_batch_size
-        period = hparams.validation_period or epoch or steps
-        first = bool(job.config.get("perform_initial_validation"))
-        return None if windows is None else (math.ceil(steps / period) + first, windows)
+    def _validations(self, steps: int) -> Iterator[TimePart]:
+        """Yield the time of the validations, if it is known of how many windows."""
+        windows = VALIDATION_WINDOWS if self.job.windows else None
+        windows = getattr(self.hparams, "max_validation_windows", None) or windows
+        if windows is not None:
+            count = math.ceil(steps / (self.hparams.validation_period or self.epoch or steps))
+            count += bool(self.job.config.get("perform_initial_validation"))
+            seconds = count * windows * self.window / 3 / self.rate.tokens / self.slots
+            how = f"{count} of {windows:,} windows, a third of training's FLOPs"
+            yield TimePart("validation", seconds, self.rate.source, how)
 
 
 def estimate(job: Job) -> Estimate | None:
@@ -239,7 +234,7 @@ def find_faults(found: Estimate) -> Iterator[Finding]:
 
 
 def _memory_faults(found: Estimate) -> Iterator[Finding]:
-    gpu, most, hparams = found.pool.known_gpu, found.most, found.hparams
+    gpu, most, hparams = found.gpu, found.most, found.hparams
     where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
     more, budget = "", hparams.max_tokens_per_forward
     if isinstance(hparams, LmHParams) and hparams.recomputed < 1:

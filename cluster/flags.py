@@ -3,6 +3,8 @@
 import argparse
 import contextlib
 import math
+import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -19,10 +21,19 @@ FLAGS = Path(__file__).with_suffix(".yaml")
 class Parser(argparse.ArgumentParser):
     """A parser that raises UserError in place of printing its usage."""
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **given})
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see python -m {self.prog} --help")
 
-    def add_flags(self, *groups: str, file: Path = FLAGS) -> None:
+    def help_first(self) -> None:
+        """Print the help, if it is asked for, before a command imports what only its work needs."""
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
+        if {"-h", "--help"} & {*sys.argv}:
+            self.parse_args()
+
+    def add_flags(self, *groups: str, file: Path = FLAGS) -> "Parser":
         """Add the flags of groups of a flags.yaml; `today` is this day if they do not set it."""
         facts = yaml.safe_load(file.read_text(encoding="utf-8"))
         exclusive: dict[Any, Any] = defaultdict(self.add_mutually_exclusive_group, {None: self})
@@ -33,6 +44,7 @@ class Parser(argparse.ArgumentParser):
                 given["type"] = KINDS[given.pop("kind")]
             exclusive[given.pop("exclusive", None)].add_argument(flag, **given)
         self.set_defaults(today=date.today())
+        return self
 
 
 def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[[str], float]:

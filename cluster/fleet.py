@@ -6,7 +6,7 @@ from typing import Any
 from cluster.machines import no_code
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price, load_prices, retired
-from cluster.schema import Finding, mapping, mappings, whole
+from cluster.schema import Finding, at, mapping, mappings, whole
 from detalbert.errors import nearest
 
 SLOTS = "resources.slots_per_trial"
@@ -14,17 +14,8 @@ SLOTS = "resources.slots_per_trial"
 
 def slots_of(config: dict[str, Any]) -> int:
     """Return the slots per trial; 1 if the config has no valid number."""
-    slots = whole(mapping(config.get("resources")).get("slots_per_trial"))
+    slots = whole(at(config, SLOTS))
     return 1 if slots is None or slots < 0 else slots
-
-
-def trials_at_once(config: dict[str, Any]) -> int:
-    """Return the largest number of trials that the searcher runs at the same time."""
-    searcher = mapping(config.get("searcher"))
-    if searcher.get("name") in (None, "single"):
-        return 1
-    numbers = [whole(searcher.get("max_concurrent_trials", 16)), whole(searcher.get("max_trials"))]
-    return min(number for number in [*numbers, 16 * 64] if number)
 
 
 def machines_at_start(config: dict[str, Any], pool: Pool) -> tuple[int, int] | None:
@@ -37,10 +28,14 @@ def machines_at_start(config: dict[str, Any], pool: Pool) -> tuple[int, int] | N
     slots, width = slots_of(config), pool.slots_per_agent
     if not width:
         return None
-    each, trials = -(-slots // width), trials_at_once(config)
+    searcher, trials = mapping(config.get("searcher")), 1  # trials that run at the same time
+    if searcher.get("name") not in (None, "single"):
+        most = whole(searcher.get("max_concurrent_trials", 16)), whole(searcher.get("max_trials"))
+        trials = min(number for number in [*most, 16 * 64] if number)
+    each = -(-slots // width)
     needed = each * trials if slots >= width else -(-slots * trials // width)
-    most = needed if pool.max_agents is None else pool.max_agents
-    return min(needed, most), min(2 * needed - 1 if each > 1 else needed, most)
+    limit = needed if pool.max_agents is None else pool.max_agents
+    return min(needed, limit), min(2 * needed - 1 if each > 1 else needed, limit)
 
 
 def describe_start(config: dict[str, Any], pool: Pool, prices: Mapping[str, Price]) -> str:
@@ -61,7 +56,7 @@ def describe_start(config: dict[str, Any], pool: Pool, prices: Mapping[str, Pric
 
 def image_of(config: dict[str, Any], pool: Pool | None) -> str | None:
     """Return the image of the container: the experiment's, or that of task_container_defaults."""
-    for image in (mapping(config.get("environment")).get("image"), pool and pool.image):
+    for image in (at(config, "environment.image"), pool and pool.tasks.get("image")):
         if isinstance(image, dict):
             kinds = ["cpu"] if pool and pool.slots_per_agent is not None else ["cuda", "gpu", "cpu"]
             kinds = ["cuda", "gpu"] if pool and pool.gpu else kinds
@@ -89,13 +84,12 @@ def check_fleet(config: dict[str, Any], cluster: Cluster) -> Iterator[Finding]:
         yield Finding("environment.image", f"{problem}; name one with torch 2.6 or later")
     if said := no_code(image, pool.gpu):
         yield Finding("environment.image", said)
-    if not width:
+    if not width and pool.slots_per_agent and pool.max_agents:
         yield from _check_spare(config, cluster, pool)
 
 
 def _check_width(config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
     slots, width = slots_of(config), pool.slots_per_agent
-    single = mapping(config.get("resources")).get("is_single_node") is True
     most = pool.slots
     if most is None and width and pool.max_agents is not None:
         most = width * pool.max_agents
@@ -106,7 +100,7 @@ def _check_width(config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
         fit = f"{slots // width * width} or {-(-slots // width) * width}"
         problem = f"{slots} slots on agents of {width}: no agents would start"
         yield Finding(SLOTS, f"{problem}; use a multiple, {fit}")
-    elif width and single and slots > width:
+    elif width and slots > width and at(config, "resources.is_single_node") is True:
         problem = f"{slots} slots on one machine, and {pool.name!r} has machines of {width}"
         yield Finding("resources.is_single_node", problem)
     elif most is not None and slots > most:
@@ -117,10 +111,8 @@ def _check_width(config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
 
 def _check_spare(config: dict[str, Any], cluster: Cluster, pool: Pool) -> Iterator[Finding]:
     """Yield findings if no spare machine replaces an excluded one, or far too many would start."""
-    slots, width, most = slots_of(config), pool.slots_per_agent, pool.max_agents
-    if not width or not most:
-        return
-    machines = -(-slots // width)
+    slots, most = slots_of(config), pool.max_agents or 0
+    machines = -(-slots // (pool.slots_per_agent or 1))
     actions = [policy.get("action") for policy in mappings(config.get("log_policies"))]
     excludes = any(mapping(a).get("type", a) == "exclude_node" for a in actions)
     if excludes and machines + 1 > most and cluster.launch_error and slots:

@@ -11,7 +11,7 @@ from cluster.expconf import RANGES
 from cluster.fleet import slots_of
 from cluster.masterconf import Pool
 from cluster.published import KNOWN_WINDOWS
-from cluster.schema import mapping
+from cluster.schema import at, mapping
 from detalbert.settings.hparams import StepHParams
 from detalbert.training.workload import Workload
 from workloads import choose
@@ -30,7 +30,7 @@ class Job(NamedTuple):
     @property
     def windows(self) -> int | None:
         """Training windows of an epoch; None where the data must be read to know."""
-        return KNOWN_WINDOWS.get(str(mapping(self.config.get("data")).get("train")))
+        return KNOWN_WINDOWS.get(str(at(self.config, "data.train")))
 
     @property
     def steps(self) -> int | None:
@@ -51,23 +51,22 @@ def parse_jobs(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterato
 
 def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the trials at a search's corners (at most 1024): all choices, both ends of ranges."""
-    choices = []
-    for value in hyperparameters.values():
-        kind = str(mapping(value).get("type"))
-        if kind == "const":
-            choices.append([value.get("val")])
-        elif kind == "categorical":
-            vals = value.get("vals")
-            choices.append(vals if isinstance(vals, list) and vals else [None])
-        elif kind == "log":
-            ends: list[Any] = [None]
-            with contextlib.suppress(TypeError, ValueError, OverflowError):  # told elsewhere
-                base, *powers = (value.get(key) for key in ("base", "minval", "maxval"))
-                ends = [math.pow(base, power) for power in powers]
-            choices.append(ends)
-        elif kind in RANGES:
-            choices.append([value.get("minval"), value.get("maxval")])
-        else:
-            choices.append([value])
-    corners = itertools.islice(itertools.product(*choices), 1024)
-    return [dict(zip(hyperparameters, corner, strict=True)) for corner in corners]
+    corners = itertools.product(*map(_ends, hyperparameters.values()))
+    found = itertools.islice(corners, 1024)
+    return [dict(zip(hyperparameters, corner, strict=True)) for corner in found]
+
+
+def _ends(value: Any) -> list[Any]:
+    """Return all choices of a hyperparameter or the ends of its range; [None] if it is wrong."""
+    facts = mapping(value)
+    ends: list[Any]
+    kind, ends = facts.get("type"), [facts.get(name) for name in ("minval", "maxval")]
+    if kind == "categorical":
+        return facts["vals"] if isinstance(facts.get("vals"), list) and facts["vals"] else [None]
+    if kind == "log":
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):  # told elsewhere
+            return [math.pow(facts["base"], power) for power in ends]
+        return [None]
+    if kind == "const":
+        return [facts.get("val")]
+    return ends if kind in RANGES else [value]

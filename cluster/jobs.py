@@ -1,6 +1,6 @@
 """Checks of an experiment against its pool: slots, batch size, precision, memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +28,38 @@ def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator
     Args:
         root: parent folder of relative model folders.
     """
-    try:
-        workload, slots = choose(config), max(1, slots_of(config))
-    except UserError as error:
-        yield _from_error(error)
+    workload, wrong = _tried(choose, config)
+    yield from wrong
+    if workload is None:
         return
     yield from _check_searcher(config, workload)
-    try:
-        workload.parsers.data(config.get("data"))
-    except UserError as error:
-        yield from map(_from_error, _problems(error))
+    yield from _tried(workload.parsers.data, config.get("data"))[1]
     found: dict[Finding, None] = {}  # in order, each once
     for values in samples(mapping(config.get("hyperparameters"))):
-        hparams, problems = _parse(workload, values)
-        found |= dict.fromkeys(problems)
+        hparams, wrong = _parse(workload, values)
+        found |= dict.fromkeys(wrong)
         if hparams is not None:
-            job = Job(config, workload, hparams, slots, pool, root)
+            job = Job(config, workload, hparams, max(1, slots_of(config)), pool, root)
             found |= dict.fromkeys(_check(job))
     yield from found
+
+
+def _tried(call: Callable[..., Any], *given: Any) -> tuple[Any, list[Finding]]:
+    """Return `call(*given)`, or None and the findings that its UserError stands for."""
+    try:
+        return call(*given), []
+    except UserError as error:
+        return None, list(map(_from_error, _problems(error)))
+
+
+def _problems(error: UserError) -> list[UserError]:
+    """Return all problems of a section whose parser raised `error`."""
+    return error.problems if isinstance(error, SectionError) else [error]
+
+
+def _from_error(error: UserError) -> Finding:
+    key, _, problem = str(error).partition(": ")
+    return Finding(key, problem)
 
 
 def _check_searcher(config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
@@ -53,12 +67,12 @@ def _check_searcher(config: dict[str, Any], workload: Workload) -> Iterator[Find
     if not isinstance(searcher, dict):
         return
     metric = str(searcher.get("metric", workload.metric))
+    smaller = metric in workload.smaller_is_better
     if metric not in (known := ["loss", *workload.metrics]):
         problem = f"validation gives no {metric!r}; {nearest(metric, known)}"
         yield Finding("searcher.metric", problem)
-    elif searcher.get("smaller_is_better", True) is not (metric in workload.smaller_is_better):
-        right = str(metric in workload.smaller_is_better).lower()
-        problem = f"would keep the worst {metric}; set smaller_is_better: {right}"
+    elif searcher.get("smaller_is_better", True) is not smaller:
+        problem = f"would keep the worst {metric}; set smaller_is_better: {str(smaller).lower()}"
         yield Finding("searcher.smaller_is_better", problem)
     if searcher.get("time_metric") not in (None, "batches"):
         problem = "the trial counts in batches alone; set time_metric: batches and max_time to it"
@@ -89,22 +103,25 @@ def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | No
 
 def _check(job: Job) -> Iterator[Finding]:
     """Yield the findings on a trial whose keys are right."""
-    batch, slots, hparams = job.hparams.global_batch_size, job.slots, job.hparams
+    batch, slots, hparams, pool = job.hparams.global_batch_size, job.slots, job.hparams, job.pool
     if batch % slots and not isinstance(hparams, LmHParams):
         problem = f"{batch} windows cannot be dealt evenly to {slots} slots"
         cure = f"use {-(-batch // slots) * slots}"
         yield Finding("hyperparameters.global_batch_size", f"{problem}; {cure}")
     yield from _check_length(job)
-    try:
-        _read_text(job)
-        if isinstance(hparams, LmHParams) and job.pool is None:
-            model = find_model(job.config, hparams, job.root)
-            if model is not None:
-                choose_layout(hparams.layout, model.config, slots, slots)
-    except UserError as error:
-        yield _from_error(error)
-    if job.pool is not None:
-        yield from _check_on_pool(job, job.pool)
+    yield from _tried(_read_text, job)[1]
+    if pool is not None:
+        yield from _check_precision(job, pool)
+    found, wrong = _tried(estimate if pool is not None else _check_layout, job)
+    yield from wrong
+    if found is not None:
+        yield from find_faults(found)
+    known = found is not None or (isinstance(hparams, LmHParams) and not wrong)
+    if pool is not None and pool.gpu and pool.spot and known and not hparams.spot_notice:
+        problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
+        yield Finding("hyperparameters.spot_notice", f"{problem}; set it to true")
+    if found is not None and found.pool.spot:
+        yield from _check_loss(job, found)
 
 
 def _check_length(job: Job) -> Iterator[Finding]:
@@ -135,22 +152,11 @@ def _read_text(job: Job) -> None:
         load_tokenizer(parse_documents_config({**data, **here}), named_tokenizer)
 
 
-def _check_on_pool(job: Job, pool: Pool) -> Iterator[Finding]:
-    """Yield findings that depend on the machines: precision, memory, losses to spot reclaims."""
-    yield from _check_precision(job, pool)
-    try:
-        found = estimate(job)
-    except UserError as error:
-        yield _from_error(error)
-        return
-    known = found is not None or isinstance(job.hparams, LmHParams)
-    if found is not None:
-        yield from find_faults(found)
-    if pool.gpu is not None and pool.spot and known and not job.hparams.spot_notice:
-        problem = f"pool {pool.name!r} is spot: EC2's two-minute notice would go unread"
-        yield Finding("hyperparameters.spot_notice", f"{problem}; set it to true")
-    if found is not None and pool.spot:
-        yield from _check_loss(job, found)
+def _check_layout(job: Job) -> None:
+    """Raise UserError if the layout of a language model does not fit the slots of one machine."""
+    model = find_model(job.config, job.hparams, job.root)
+    if isinstance(job.hparams, LmHParams) and model is not None:
+        choose_layout(job.hparams.layout, model.config, job.slots, job.slots)
 
 
 def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
@@ -176,13 +182,3 @@ def _check_loss(job: Job, found: Estimate) -> Iterator[Finding]:
             f"costs up to {period * step / 60:.0f} minutes of {job.slots} slots "
             f"({found.rate.source}); use {max(1, int(LONGEST / step))} or less",
         )
-
-
-def _problems(error: UserError) -> list[UserError]:
-    """Return all problems of a section whose parser raised `error`."""
-    return error.problems if isinstance(error, SectionError) else [error]
-
-
-def _from_error(error: UserError) -> Finding:
-    key, _, problem = str(error).partition(": ")
-    return Finding(key, problem)

@@ -7,41 +7,32 @@ from itertools import product
 from typing import Any
 
 from cluster.estimate import Estimate, find_faults
-from cluster.job import Job
-from cluster.models import Model
 from detalbert.errors import UserError
 from lm.hparams import LmHParams
 
 
-def ranked(job: Job, model: Model) -> list[Estimate]:
-    """Return all layouts that fit, with activation checkpointing of no, half the and all layers,
-    fastest first.
+def ranked(found: Estimate) -> list[Estimate]:
+    """Return all layouts that fit in place of an estimate's, with activation checkpointing of no,
+    half the and all layers, fastest first.
 
     Each has the largest forward pass that leaves no data rank without windows; ties are sorted by
     memory, the smallest first.
     """
-    found = [each for each in _layouts(job, model) if not list(find_faults(each))]
-    return sorted(found, key=lambda each: (round(each.step, 3), each.memory.at(each.tokens)))
+    fit = [each for each in _layouts(found) if not list(find_faults(each))]
+    return sorted(fit, key=lambda each: (round(each.step, 3), each.needed))
 
 
-def _layouts(job: Job, model: Model) -> Iterator[Estimate]:
-    assert job.pool is not None and isinstance(job.hparams, LmHParams)
-    slots, length = job.slots, job.hparams.max_seq_length
-    for tensor in _divisors(min(slots, job.pool.slots_per_agent or slots)):
-        for shard, checkpointing in product(_divisors(slots // tensor), ("none", 0.5, "full")):
+def _layouts(found: Estimate) -> Iterator[Estimate]:
+    slots, hparams = found.slots, found.hparams
+    numbers = [n for n in range(1, slots + 1) if slots % n == 0]
+    for tensor, shard, share in product(numbers, numbers, ("none", 0.5, "full")):
+        if tensor <= found.width and slots // tensor % shard == 0:
             layout = {"shard": shard, "tensor": tensor}
-            keys: dict[str, Any] = {"layout": layout, "activation_checkpointing": checkpointing}
             with contextlib.suppress(UserError):  # heads that the tensor does not divide, no plan
-                changed = dataclasses.replace(job.hparams, **keys)
-                any_forward = Estimate(job._replace(hparams=changed), model)
-                share = -(-job.hparams.global_batch_size // any_forward.data_ranks)
-                if forward := min(any_forward.most // length, share) * length:
-                    changed = dataclasses.replace(changed, max_tokens_per_forward=forward)
-                    yield Estimate(job._replace(hparams=changed), model)
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+                some = found.changed(layout=layout, activation_checkpointing=share)
+                windows = -(-hparams.global_batch_size // some.data_ranks)
+                if forward := min(some.most // hparams.max_seq_length, windows):
+                    yield some.changed(max_tokens_per_forward=forward * hparams.max_seq_length)
 
 
 def layout_keys(found: Estimate) -> dict[str, Any]:

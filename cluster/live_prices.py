@@ -45,15 +45,16 @@ def priced(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
                 f"the region may not offer it; the file's price ({known[instance].region}) stands"
             )
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"source": f"{known[instance].source} and AWS"}
         if spot and instance in spot:
             low, middle, high = spot[instance].iloc[-1].quantile([0, 0.5, 1])
-            changes = {"spot": middle, "spot_low": low, "spot_high": high, "spot_origin": "live"}
+            changes |= {"spot": middle, "spot_low": low, "spot_high": high}
         if listed and instance in listed:
-            changes |= {"on_demand": listed[instance], "on_demand_origin": "live"}
+            changes["on_demand"] = listed[instance]
         if changes.keys() >= {"spot", "on_demand"}:
             changes |= {"region": region, "date": args.today, "source": "AWS, asked on that day"}
-        fresh[instance] = dataclasses.replace(known[instance], **changes)
+        if len(changes) > 1:
+            fresh[instance] = dataclasses.replace(known[instance], **changes)
     return fresh, notes
 
 

@@ -21,12 +21,9 @@ def merge(config: Any, template: Any, key: str = "") -> Any:
             return [*template, *config]
         if name := LISTS.get(key):
             taken = [item.get(name) for item in mappings(config)]
-            more = [item for item in mappings(template) if item.get(name) not in taken]
-            return [*config, *more]
+            return config + [each for each in mappings(template) if each.get(name) not in taken]
     if not isinstance(config, dict) or not isinstance(template, dict):
         return config
     if config.get("type") not in (None, template.get("type")):
-        template = {
-            name: value for name, value in template.items() if str(name).startswith("save_")
-        }
+        template = {k: value for k, value in template.items() if str(k).startswith("save_")}
     return {name: merge(config.get(name), template.get(name), name) for name in template | config}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
 
-from cluster.schema import mapping
+from cluster.schema import at
 from detalbert.engine import safe_load
 from detalbert.engine.memory import KEPT, Sizes
 from detalbert.engine.models import encoder_sizes
@@ -44,7 +44,7 @@ def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Mode
     if hparams.model is not None and (root / hparams.model / "config.json").is_file():
         found: Any = safe_load.read_config(root / hparams.model)
     elif isinstance(hparams, LmHParams):
-        found = _language(mapping(config.get("data")), hparams)
+        found = _language(config, hparams)
     else:
         found = _encoder(hparams)
     if found is None:
@@ -55,7 +55,7 @@ def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Mode
 
 
 @functools.lru_cache(maxsize=64)
-def _sizes(kind: type, config_class: Any, text: str) -> Sizes | None:
+def _sizes(kind: Any, config_class: Any, text: str) -> Sizes | None:
     config = config_class.from_dict(json.loads(text))
     if kind is LmHParams:
         return causal_sizes(config)
@@ -76,11 +76,9 @@ def _encoder(hparams: StepHParams) -> PretrainedConfig | None:
     return None
 
 
-def _language(data: dict[str, Any], hparams: LmHParams) -> PretrainedConfig | None:
-    keys = hparams.model_config or {}
-    pieces = data.get("vocab_size") or keys.get("vocab_size")
-    if hparams.model is not None or not isinstance(pieces, int):
-        return None  # a hub's tokenizer says how many
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        return causal_config(hparams, cast(Any, range(pieces)))
+def _language(config: dict[str, Any], hparams: LmHParams) -> PretrainedConfig | None:
+    pieces = at(config, "data.vocab_size") or (hparams.model_config or {}).get("vocab_size")
+    if hparams.model is None and isinstance(pieces, int):  # else a hub's tokenizer says how many
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return causal_config(hparams, cast(Any, range(pieces)))
     return None

@@ -38,16 +38,6 @@ class Asked(NamedTuple):
     limits: Mapping[str, float] = {}  # of `hours` and `cost`
 
 
-class Timing(NamedTuple):
-    """A run as the simulation sees it: seconds."""
-
-    seconds: Sequence[float]  # of training: at the high, middle and low speed
-    step: float
-    rules: Mapping[str, float]  # of spot.SpotJob
-    period: int | None  # steps between checkpoints; None: the best one
-    longest: float = spot.LONGEST  # seconds of work that a period may put at stake
-
-
 @dataclass(frozen=True, eq=False)
 class Option:
     """A pool's machines for a number of slots; `why_not` says why the run cannot take it."""
@@ -94,9 +84,8 @@ def plan_options(config: dict[str, Any], cluster: Cluster, asked: Asked) -> list
     Raises UserError if the config is invalid, its model's sizes are not known or no pool has one
     of the priced machines with a known GPU.
     """
-    own = max(1, slots_of(config))
     found = []
-    for offer in _offers(cluster, asked, own):
+    for offer in _offers(cluster, asked, max(1, slots_of(config))):
         changed = copy.deepcopy(config)
         resources = {"slots_per_trial": offer.slots, "resource_pool": offer.pool.name}
         changed["resources"] = {**(changed.get("resources") or {}), **resources}
@@ -132,9 +121,8 @@ def plan_option(config: dict[str, Any], cluster: Cluster, asked: Asked) -> Optio
     if why := why or first_fault(check_fleet(config, cluster)):
         return replace(option, why_not=why)
     try:
-        found, keys = max(map(_fit, jobs), key=lambda each: each[0].memory.at(each[0].tokens))
-        option = replace(option, found=found)
-        option = simulate_option(option, time_run(found), asked)
+        found, keys = max(map(_fit, jobs), key=lambda each: each[0].needed)
+        option = _simulate_estimate(replace(option, found=found), found, asked)
     except UserError as error:  # of its memory or layout, or a trace with fewer machines
         return replace(option, why_not=str(error))
     if pool.spot and not found.hparams.spot_notice:
@@ -157,63 +145,64 @@ def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
         problem = "its sizes are not known, and nothing is downloaded; give a folder with its "
         raise UserError(f"hyperparameters.model: {problem}config.json, or model_config")
     if isinstance(job.hparams, LmHParams):
-        if found.tokens > found.most and (others := ranked(job, found.model)):
+        if found.tokens > found.most and (others := ranked(found)):
             return others[0], layout_keys(others[0])
         return found, {}
     forward = found.most // 128 * 128
     if job.hparams.max_seq_length <= forward < found.tokens:
-        keys: dict[str, Any] = {"max_tokens_per_forward": forward}
-        return Estimate(job._replace(hparams=replace(job.hparams, **keys)), found.model), keys
+        keys = {"max_tokens_per_forward": forward}
+        return found.changed(**keys), keys
     return found, {}
 
 
-def time_run(found: Estimate) -> Timing:
-    """Return what the simulation needs of an estimate."""
+def _simulate_estimate(option: Option, found: Estimate, asked: Asked) -> Option:
+    """Return the option with its cases: seconds of training at the high, middle and low speed."""
     named = {part.name: part.seconds for part in found.parts()}
     named.pop("checkpoints")
     first = named.pop("start of the container") + named.pop("compilation", 0.0)
     moving = sum(named.pop(name, 0.0) for name in ("training", "validation"))
     rate, rest = found.rate, sum(named.values())
     seconds = [moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low)]
-    saved = sum(found.leaving()) <= spot.NOTICE_SECONDS
-    rules = {"checkpoint_seconds": found.checkpoint, "restart_seconds": first}
-    rules["notice_read"] = float(found.pool.spot and saved)
+    read = float(option.pool.spot and sum(found.leaving()) <= spot.NOTICE_SECONDS)
+    job = spot.SpotJob(seconds[1], seconds[1], option.machines, 0.0, found.checkpoint, first, read)
     # The checker counts windows of full length.
     longest = spot.LONGEST * found.window / found.hparams.max_seq_length
     period = found.hparams.checkpoint_period
-    if found.pool.spot and period and period * found.step > longest:
+    if option.pool.spot and period and period * found.step > longest:
         period = None
-    return Timing(seconds, found.step, rules, period, longest)
+    return simulate_option(option, job, seconds, asked, found.step, period, longest)
 
 
-def simulate_option(option: Option, timing: Timing, asked: Asked) -> Option:
-    """Return the option with its three cases, and its period where `timing` leaves it open."""
-    price, on_spot = option.price, option.pool.spot
+def simulate_option(
+    option: Option, job: spot.SpotJob, seconds: Sequence[float], asked: Asked,
+    step: float = 1.0, period: int | None = None, longest: float = spot.LONGEST,
+) -> Option:  # fmt: skip
+    """Return the option with its three cases, and the steps of its period.
+
+    Args:
+        seconds: of training, in the three cases.
+        step: seconds.
+        period: steps between checkpoints; None: the best one on spot, else the whole run.
+        longest: seconds of work that a period may put at stake.
+    """
+    price, on_spot, work = option.price, option.pool.spot, job.work_seconds
     prices = price.spot_range() if on_spot else (price.on_demand,) * 3
     markets = asked.markets if on_spot else dict.fromkeys(spot.CASES, spot.Constant(0.0))
-    work, steps = timing.seconds[1], timing.period
-    if steps is None and on_spot:
-        job = spot.SpotJob(work, work, option.machines, prices[1], **timing.rules)
-        seconds = spot.best_period(job, markets["middle"].alike(), timing.longest)
-        steps = max(1, int(seconds / timing.step))
-    period = min(steps * timing.step, work) if steps else work
-    cases = []
-    for name, seconds, dollars in zip(spot.CASES, timing.seconds, prices, strict=True):
-        share = period * seconds / work
-        job = spot.SpotJob(seconds, share, option.machines, dollars, **timing.rules)
-        runs = spot.simulate(job, markets[name], asked.runs if on_spot else 1)
-        cases.append(_figures(name, job, runs, markets[name].alike()))
-    return replace(option, cases=cases, period=steps)
-
-
-def _figures(case: str, job: spot.SpotJob, runs: Any, alike: spot.Constant) -> dict[str, Any]:
-    """Return means over the runs, and their 5 and 95 % quantiles."""
-    found = {"case": case, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
-    found |= {"$/h": job.price, **runs.mean().to_dict()}
-    for what in ("hours", "cost"):  # nothing is interpolated: runs that never end do no harm
-        for share in (5, SURE):
-            found[f"{what} {share} %"] = float(runs[what].quantile(share / 100, "nearest"))
-    return found
+    if period is None and on_spot:
+        best = spot.best_period(job, markets["middle"].alike(), longest)
+        period = max(1, int(best / step))
+    share, cases = min(period * step, work) if period else work, []
+    for name, whole, dollars in zip(spot.CASES, seconds, prices, strict=True):
+        one = replace(job, work_seconds=whole, period_seconds=share * whole / work, price=dollars)
+        alike = markets[name].alike()
+        runs = spot.simulate(one, markets[name], asked.runs if on_spot else 1)
+        case = {"case": name, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
+        case |= {"$/h": dollars, **runs.mean().to_dict()}
+        for what in ("hours", "cost"):  # nothing is interpolated: runs that never end do no harm
+            for percent in (5, SURE):
+                case[f"{what} {percent} %"] = float(runs[what].quantile(percent / 100, "nearest"))
+        cases.append(case)
+    return replace(option, cases=cases, period=period)
 
 
 class Plain(NamedTuple):
@@ -241,8 +230,8 @@ def plain_options(work: Plain, cluster: Cluster, asked: Asked) -> list[Option]:
     for option in _offers(cluster, asked, None):
         if (teraflops := option.price.teraflops) is not None:
             seconds = work.amount / work.rate(option.slots, teraflops)
-            timing = Timing((seconds,) * 3, 1.0, {"restart_seconds": START}, None)
-            found.append(simulate_option(option, timing, asked))
+            job = spot.SpotJob(seconds, seconds, option.machines, 0.0, restart_seconds=START)
+            found.append(simulate_option(option, job, [seconds] * 3, asked))
     return found
 
 
@@ -266,10 +255,8 @@ def recommend(options: Sequence[Option], asked: Asked) -> tuple[Option, str, boo
         if all(option.sure(what) <= most for what, most in asked.limits.items()):
             words = {"hours": "the deadline", "cost": "the budget"}
             given = " and ".join(words[what] for what in asked.limits)
-            met = f" of which {SURE} % of runs meet {given}" if given else ""
-            many = f"the cheapest of {len(fine)} options"
-            many = many if len(fine) > 1 else "the one that can run"
-            return option, many + met, True
+            many = f"the cheapest of {len(fine)} options" if fine[1:] else "the one that can run"
+            return option, many + f" of which {SURE} % of runs meet {given}" * bool(given), True
     none = "no option meets what was asked, and this is the"
     if "hours" in asked.limits:
         best = min(fine, key=lambda option: option.mean("hours"))

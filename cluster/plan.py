@@ -15,9 +15,8 @@ import dataclasses
 import json
 import math
 import re
-import signal
 import sys
-from argparse import Namespace, RawTextHelpFormatter
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,15 +25,11 @@ from detalbert.errors import UserError
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="cluster.plan", description=__doc__, formatter_class=RawTextHelpFormatter)
-    parser.add_flags("plan", "prices")
-    return parser
+    return Parser(prog="cluster.plan", description=__doc__).add_flags("plan", "prices")
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
-    if {"-h", "--help"} & {*sys.argv}:
-        _parser().parse_args()  # it needs none of the imports below
+    _parser().help_first()
 
 from cluster import live_prices, options, plan_text, spot
 from cluster.ask import Master
@@ -48,7 +43,7 @@ from cluster.plan_text import Plan
 from cluster.prices import CHEAPEST, PRICE_FILE, Price, find_price, load_prices, price_notes
 from data import load_split, load_tokenizer, open_split
 from detalbert.log import fail
-from detalbert.settings.experiment import apply_overrides
+from detalbert.settings.experiment import load
 from detalbert.settings.hparams import HParams, parse_data_config
 from detalbert.settings.yaml_files import read_yaml
 
@@ -102,8 +97,7 @@ def make_plan(args: Namespace) -> Plan:
 
 def _read(args: Namespace) -> dict[str, Any]:
     """Return the config with --set, and with the steps of --windows, --tokens or its own file."""
-    config = read_yaml(args.config)
-    apply_overrides(config, args.set)
+    config = load(args.config, args.set)
     if fault := options.first_fault(check_experiment(config)):
         raise UserError(f"{args.config}: {fault}")
     if slots_of(config) == 0:
@@ -115,11 +109,10 @@ def _read(args: Namespace) -> dict[str, Any]:
         open_split(keys, "train")  # first: a missing file is told at once
         split = load_split(keys, "train", load_tokenizer(keys, hparams), hparams)
         amount = split.counts["windows"] * hparams.epochs
-    if amount is None:
-        return config
-    each = hparams.global_batch_size * (hparams.max_seq_length if args.tokens else 1)
-    steps = max(1, math.ceil(amount / each))
-    config["hyperparameters"] = {**config["hyperparameters"], "max_steps": steps}
+    if amount is not None:
+        each = hparams.global_batch_size * (hparams.max_seq_length if args.tokens else 1)
+        steps = max(1, math.ceil(amount / each))
+        config["hyperparameters"] = {**config["hyperparameters"], "max_steps": steps}
     return config
 
 
@@ -153,13 +146,13 @@ def any_cluster(prices: Mapping[str, Price]) -> Cluster:
 
 def _markets(args: Namespace) -> dict[str, spot.Market]:
     """Return the low, middle and high market: as recorded, or three times the given one."""
-    if args.trace is not None:
-        if args.hourly is not None or args.wait_seconds is not None:
-            raise UserError("--trace: it has its own reclaims and waits; leave the others out")
-        return dict.fromkeys(spot.CASES, spot.load_trace(args.trace))
     given = {"hourly": args.hourly, "wait_seconds": args.wait_seconds}
     given = {name: value for name, value in given.items() if value is not None}
-    return {name: dataclasses.replace(case, **given) for name, case in spot.CASES.items()}
+    if args.trace is None:
+        return {name: dataclasses.replace(case, **given) for name, case in spot.CASES.items()}
+    if given:
+        raise UserError("--trace: it has its own reclaims and waits; leave the others out")
+    return dict.fromkeys(spot.CASES, spot.load_trace(args.trace))
 
 
 def _plain(args: Namespace, prices: Mapping[str, Price]) -> Plain:

@@ -35,8 +35,8 @@ def write_page(plan: Plan, path: Path) -> None:
     """Write the page atomically. Raises UserError if it cannot be written."""
     best, named, run = plan.best, open_options(plan), published_run(plan.best)
     own = [o for o in named if o is plan.own]
-    others = [o for o in plan.options if not o.why_not and o not in named]
-    others.sort(key=lambda option: option.mean("cost"))
+    fine = sorted(plan.options, key=lambda option: option.mean("cost"))
+    others = [o for o in fine if not o.why_not and o not in named]
     drawn = list(dict.fromkeys([*spread_front(plan.options), best, *own]))
     text = fill_template(
         Path(__file__).with_name("plan_page.html.j2"),

@@ -1,5 +1,6 @@
 """A plan in words and tables: on a terminal, and as JSON."""
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -34,8 +35,8 @@ class Plan(NamedTuple):
 
 
 NUMBERS = "slots,hours,dollars,figure,machines,$/h,95 % within,reclaims,waiting h,$".split(",")
-BILL = {name: name for name in ("$/h", "hours")} | {"95 % within": "hours 95 %"}  # of a case
-BILL |= {"reclaims": "reclaims", "waiting h": "waiting h", "$": "cost"}
+BILL = {name: name for name in ("$/h", "hours", "95 % within", "reclaims", "waiting h", "$")}
+BILL |= {"95 % within": "hours 95 %", "$": "cost"}  # of a case
 Row = dict[str, Any]
 
 
@@ -52,14 +53,14 @@ def span(figures: Sequence[float], form: str, unit: str = "") -> str:
 
 def hours(option: Option) -> str:
     """Return an option's hours, with their range."""
-    middle = option.figures("hours")[1]
-    return span(option.figures("hours"), "{:,.1f}" if middle >= 10 else "{:,.2f}", " h")
+    figures = option.figures("hours")
+    return span(figures, "{:,.1f}" if figures[1] >= 10 else "{:,.2f}", " h")
 
 
 def dollars(option: Option) -> str:
     """Return an option's cost, with its range."""
-    middle = option.figures("cost")[1]
-    return span(option.figures("cost"), "${:,.0f}" if middle >= 100 else "${:,.2f}")
+    figures = option.figures("cost")
+    return span(figures, "${:,.0f}" if figures[1] >= 100 else "${:,.2f}")
 
 
 def place(option: Option) -> str:
@@ -93,28 +94,27 @@ def tables(option: Option) -> dict[str, list[Row]]:
 
 def memory_rows(found: Estimate) -> list[Row]:
     """Return the memory of a GPU by part, and the largest forward pass that fits."""
-    memory, length = found.memory, found.hparams.max_seq_length
-    rows = [figure("states", _gib(memory.states), how="weights, gradients, two moments")]
-    if memory.gathered:
-        how = "embeddings, head, one layer and the next"
-        rows.append(figure("gathered", _gib(memory.gathered), how=how))
-    how = f"{found.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
-    rows.append(figure("activations", _gib(found.tokens * memory.per_token), how=how))
-    if memory.head:
-        rows.append(figure("logits", _gib(memory.head), how=f"of {HEAD_CHUNK:,} tokens at a time"))
-    rows.append(figure("overhead", _gib(OVERHEAD), how="CUDA, NCCL, fragmentation"))
-    total, sold = memory.at(found.tokens), found.pool.known_gpu.gigabytes
-    rows.append(figure("of a GPU", _gib(total), how=f"of {sold} GB, {total / GIB / sold:.0%}"))
+    memory, length, sold = found.memory, found.hparams.max_seq_length, found.gpu.gigabytes
+    activations = f"{found.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
+    rows = [
+        ("states", memory.states, "weights, gradients, two moments"),
+        ("gathered", memory.gathered, "embeddings, head, one layer and the next"),
+        ("activations", found.tokens * memory.per_token, activations),
+        ("logits", memory.head, f"of {HEAD_CHUNK:,} tokens at a time"),
+        ("overhead", OVERHEAD, "CUDA, NCCL, fragmentation"),
+        ("of a GPU", found.needed, f"of {sold} GB, {found.needed / GIB / sold:.0%}"),
+    ]
     how = f"{found.most // length} windows of {length:,}"
-    return [*rows, figure("largest forward", f"{max(0, found.most):,} tokens", how=how)]
+    largest = figure("largest forward", f"{max(0, found.most):,} tokens", how=how)
+    return [figure(what, _gib(size), how=how) for what, size, how in rows if size] + [largest]
 
 
 def time_rows(found: Estimate) -> list[Row]:
     """Return the time by part, and what a step and a machine's end take."""
     rows = [figure(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in found.parts()]
-    batch, rate = found.hparams.global_batch_size, found.rate
-    speed = [batch * found.window / found.step * at / rate.tokens for at in rate[:3]]
-    how = f"{batch / found.step:,.1f} windows/s, {found.forwards} forward(s) a slot and step"
+    rate, each = found.rate, found.hparams.global_batch_size / found.step
+    speed = [found.step_tokens / found.step * at / rate.tokens for at in rate[:3]]
+    how = f"{each:,.1f} windows/s, {found.forwards} forward(s) a slot and step"
     rows.append(figure("tokens/s", span(speed, "{:,.0f}"), rate.source, how))
     if found.machine and found.machines > 1:
         kind = "EFA" if found.efa else "one plain interface"
@@ -136,17 +136,14 @@ def bill_rows(option: Option) -> list[Row]:
 
 def layout_rows(found: Estimate) -> list[Row]:
     """Return a row for each of the fastest layouts; empty unless the model is sharded."""
-    return [
-        {
-            **(layouts.layout_keys(each)["layout"]),
-            "checkpointing": layouts.layout_keys(each)["activation_checkpointing"],
-            "tokens a forward": each.tokens,
-            "GiB": round(each.memory.at(each.tokens) / GIB, 1),
-            "step s": round(each.step, 2),
-            "tokens/s": round(each.hparams.global_batch_size * each.window / each.step),
-        }
-        for each in (layouts.ranked(found.job, found.model)[:ROWS] if found.layout else ())
-    ]
+    rows = []
+    for each in layouts.ranked(found)[:ROWS] if found.layout else ():
+        keys = layouts.layout_keys(each)
+        row = {**keys["layout"], "checkpointing": keys["activation_checkpointing"]}
+        row |= {"tokens a forward": each.tokens, "GiB": round(each.needed / GIB, 1)}
+        row |= {"step s": round(each.step, 2), "tokens/s": round(each.step_tokens / each.step)}
+        rows.append(row)
+    return rows
 
 
 def open_options(plan: Plan) -> list[Option]:
@@ -213,32 +210,28 @@ def method() -> list[str]:
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """Return all figures; null where one is infinite."""
-    best = plan.best
-    return {
+    found = {
         "sentence": recommendation(plan),
-        "recommended": _figures(best),
+        "recommended": _figures(plan.best),
         "own": plan.own and _figures(plan.own),
         "options": [_figures(option) for option in plan.options],
-        **tables(best),
+        **tables(plan.best),
         "yaml": snippet(plan),
         "notes": list(plan.notes),
         "method": method(),
     }
+    return json.loads(json.dumps(found), parse_constant=lambda name: None)
 
 
-def _figures(option: Option) -> dict[str, Any]:
-    found: dict[str, Any] = {"machines": option.machines, "instance": option.price.instance}
+def _figures(option: Option) -> Row:
+    found: Row = {"machines": option.machines, "instance": option.price.instance}
     found |= {"spot": option.pool.spot, "slots": option.slots, "pool": option.pool.name}
     found |= {"why_not": option.why_not or None, "rate": option.rate and option.rate._asdict()}
     if option.cases:
-        found |= {what: [_finite(v) for v in option.figures(what)] for what in ("hours", "cost")}
-        cases = [{key: _finite(value) for key, value in case.items()} for case in option.cases]
-        found |= {"cases": cases, "checkpoint_period": option.period, "keys": dict(option.keys)}
+        found |= {what: option.figures(what) for what in ("hours", "cost")}
+        found |= {"cases": option.cases, "checkpoint_period": option.period}
+        found["keys"] = dict(option.keys)
     return found
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_plan(plan: Plan) -> None:

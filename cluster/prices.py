@@ -40,8 +40,6 @@ class Price(Section):
     retired: datetime.date | None = None  # since when AWS launches none
     source: str = "not given"
     instance: str = ""
-    on_demand_origin: str = "file"  # or live
-    spot_origin: str = "file"
 
     def hourly(self, spot: bool) -> float:
         return self.spot if spot else self.on_demand
@@ -87,38 +85,33 @@ def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[s
     for key in content:
         if key not in COMMON:
             raise UnknownKey(key, str(path), COMMON)
-    where, regions, found = f"{path}: instances.", set[str](), dict[str, Price]()
+    regions, found = set[str](), dict[str, Price]()
     for name, entry in entries.items():
         if not isinstance(entry, dict):
-            raise UserError(f"{where}{name}: expected keys such as on_demand")
-        entry = {**content, **entry}
-        regions |= {str(entry.get("region")), *map(str, mapping(entry.get("regions")))}
-        if rows := [_price(where + name, name, row) for row in _in_region(entry, region)]:
-            found[name] = min(rows, key=lambda price: price.spot)
+            raise UserError(f"{path}: instances.{name}: expected keys such as on_demand")
+        rows = _regions({**content, **entry})
+        wanted = region or rows[0].get("region")
+        regions |= {str(row.get("region")) for row in rows}
+        rows = [row for row in rows if region == CHEAPEST or row.get("region") == wanted]
+        if sold := [_price(f"{path}: instances.{name}", name, row) for row in rows]:
+            found[name] = min(sold, key=lambda price: price.spot)
     if region is not None and not found:
         raise UserError(f"--region {region}: no price there in {path}; {nearest(region, regions)}")
     return found
 
 
-def _in_region(entry: dict[str, Any], region: str | None) -> list[dict[str, Any]]:
-    """Return the row at the prices of `region`, by default the file's or the first that it has; a
-    row per region for CHEAPEST.
-    """
+def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of an entry by region: first that of its key `region`, if it lists it."""
     listed, usual = mapping(entry.pop("regions", None)), entry.get("region")
-    if not listed:
-        return [entry] if region in (None, CHEAPEST, usual) else []
-    region = region or (usual if usual in listed else min(listed))
-    names = listed if region == CHEAPEST else {region} & set(listed)
-    return [{**entry, "region": name, **mapping(listed[name])} for name in names]
+    names = sorted(listed, key=lambda name: (name != usual, name))
+    return [{**entry, "region": name, **mapping(listed[name])} for name in names] or [entry]
 
 
 def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
     known, gpu = SLOTS.get(instance) or None, gpu_of(instance)
     facts = {"slots": known, "gpu": f"{gpu.name} {gpu.gigabytes} GB"} if known and gpu else {}
     entry = facts | {key: value for key, value in entry.items() if value is not None}
-    entry |= {
-        key: _day(f"{where}.{key}", entry[key]) for key in ("date", "retired") if key in entry
-    }
+    entry |= {k: _day(f"{where}.{k}", entry[k]) for k in ("date", "retired") if k in entry}
     price = parse_section(Price, where, entry)
     if not (price.spot_low or 0) <= price.spot <= (price.spot_high or 1.01 * price.on_demand):
         problem = f"{price.spot:g} is outside spot_low to spot_high, or above on_demand"
@@ -140,22 +133,14 @@ def _day(where: str, text: object) -> datetime.date:
 
 
 def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
-    """Return notes on the prices that a report used: their origin, age, and retired types."""
-    origins: dict[str, list[str]] = {}
-    for price in sorted(prices, key=lambda price: price.instance):
-        for name, origin in (("on-demand", price.on_demand_origin), ("spot", price.spot_origin)):
-            words = "AWS" if origin == "live" else "the price file, not AWS"
-            origins.setdefault(f"{name} prices from {words}", []).append(price.instance)
-    lines = [
-        f"{words}: {', '.join(names) if len(names) < 6 else f'{len(names)} types'}"
-        for words, names in origins.items()
-    ]
+    """Return notes on the prices that a report used: their sources, age, and retired types."""
+    sources = sorted({f"{price.source} ({price.date})" for price in prices})
+    lines = [f"prices: {'; '.join(sources)}"] if sources else []
     for price in prices:
         if price.retired:
             said = f"RETIRED, AWS launches none since {price.retired}; its prices stand"
             lines.append(f"{price.instance}: {said} for past and published runs")
-        old = (today - price.date).days > STALE_DAYS
-        if old and "file" in (price.on_demand_origin, price.spot_origin):
+        if (today - price.date).days > STALE_DAYS:
             said = f"STALE price of {price.date}, more than {STALE_DAYS} days old"
             cure = "take --live, or look it up and date the file anew"
             lines.append(f"{price.instance}: {said}; {cure}")

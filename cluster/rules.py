@@ -51,10 +51,12 @@ def pattern(text: str) -> str | None:
 
 
 def ordered(
-    value: dict[str, Any], low: str, high: str, said: str, equal: bool = True
+    value: dict[str, Any], low: str, high: str, said: str, equal: bool = True, *usual: int
 ) -> str | None:
-    """Check that the number at `low` is less than that at `high`, or equal if `equal`."""
-    least, most = value.get(low), value.get(high)
+    """Check that the number at `low` is less than that at `high`, or equal if `equal`; `usual` are
+    their values where they are left out.
+    """
+    least, most = value.get(low, *usual[:1]), value.get(high, *usual[1:])
     if not isinstance(least, (int, float)) or not isinstance(most, (int, float)):
         return None
     return None if least < most or (equal and least == most) else said.format(least, most)
@@ -69,45 +71,28 @@ def network(name: str) -> str | None:
     return f"{name!r} is a Docker network that may not be there; {hint}"
 
 
-def token(section: dict[str, Any]) -> str | None:
-    """Check that a token's default lifespan is not longer than the longest; -1 has no end."""
-    longest, usual = (section.get(f"{n}_lifespan_days", 30) for n in ("max", "default"))
-    if not isinstance(longest, int) or not isinstance(usual, int) or longest < 0:
-        return None
-    if -1 < usual <= longest:
-        return None
-    return f"default_lifespan_days {usual} is more than max_lifespan_days {longest}"
-
-
 _MONTHS, _DAYS = "jan feb mar apr may jun jul aug sep oct nov dec", "sun mon tue wed thu fri sat"
 _FIELDS = [(0, 59, ""), (0, 23, ""), (1, 31, ""), (1, 12, _MONTHS), (0, 6, _DAYS)]
-_NAMED = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly)")
-_EVERY = re.compile(r"(@every )?[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
 
 
-def schedule(text: str) -> str | None:
-    """Check that `text` is a duration or a cron expression of five fields.
+def cron(text: str) -> str | None:
+    """Check that `text` is a cron expression of five fields.
 
     See https://pkg.go.dev/github.com/robfig/cron/v3, whose standard parser the master uses.
     """
-    fields = re.sub(r"^(?:CRON_)?TZ=\S+ +", "", text).split()
-    if _NAMED.fullmatch(text) or _EVERY.fullmatch(text):
-        return None
-    if len(fields) == 5 and all(map(_cron_field, fields, _FIELDS)):
-        return None
-    return f'{text!r} is neither a duration ("24h") nor a cron expression ("0 5 * * *")'
+    fields = re.sub(r"^(?:CRON_)?TZ=\S+ +", "", text).lower().split()
+    good = len(fields) == 5 and all(
+        _cron_part(part, *limits)
+        for field, limits in zip(fields, _FIELDS, strict=True)
+        for part in field.split(",")
+    )
+    return None if good else "no cron expression"
 
 
-def _cron_field(text: str, field: tuple[int, int, str]) -> bool:
-    """Return whether every part is *, a value or a range within the limits, maybe with a step."""
-    low, high, words = field
+def _cron_part(text: str, low: int, high: int, words: str) -> bool:
+    """Return whether a part is *, a value or a range within the limits, maybe with a step."""
     named = {word: low + number for number, word in enumerate(words.split())}
-    for part in text.lower().split(","):
-        span, slash, step = part.partition("/")
-        if slash and not (step.isdigit() and int(step) > 0):
-            return False
-        ends = [int(end) if end.isdigit() else named.get(end, -1) for end in span.split("-")]
-        inside = len(ends) < 3 and low <= ends[0] <= ends[-1] <= high
-        if span not in ("*", "?") and not inside:
-            return False
-    return True
+    span, slash, step = text.partition("/")
+    ends = [int(end) if end.isdigit() else named.get(end, -1) for end in span.split("-")]
+    inside = span in ("*", "?") or (len(ends) < 3 and low <= ends[0] <= ends[-1] <= high)
+    return inside and (not slash or (step.isdigit() and int(step) > 0))

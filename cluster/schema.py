@@ -11,7 +11,6 @@ from detalbert.settings.yaml_files import read_yaml
 
 # Names in our files that a user replaces by their own.
 PLACEHOLDER = re.compile(r"<<[^<>]*>>|(?<![\w.-])my-(?:bucket|pretrained-checkpoint)(?![\w.-])")
-SCHEMAS = Path(__file__).with_suffix("")
 _TYPES = {
     "string": "text",
     "integer": "a whole number",
@@ -20,6 +19,7 @@ _TYPES = {
     "object": "a mapping of keys",
     "array": "a list",
 }
+_WARNINGS = ("deprecationMessage", "x-warning", "x-wanted")
 
 
 class Finding(NamedTuple):
@@ -44,7 +44,7 @@ def check(config: dict[str, Any], kind: str) -> Iterator[Finding]:
     mistyped = {tuple(error.absolute_path) for error in errors if error.validator == "type"}
     found: dict[Finding, None] = {}  # two branches of a schema may say the same
     for error in errors:
-        told = error.validator in ("type", "deprecationMessage")
+        told = error.validator in ("type", *_WARNINGS)
         if told or tuple(error.absolute_path) not in mistyped:
             found |= dict.fromkeys(_findings(error))
     yield from found
@@ -53,7 +53,7 @@ def check(config: dict[str, Any], kind: str) -> Iterator[Finding]:
 @functools.cache
 def load_schema(kind: str) -> dict[str, Any]:
     """Return the schema `kind`.yaml."""
-    return read_yaml(SCHEMAS / f"{kind}.yaml")
+    return read_yaml(Path(__file__).with_suffix("") / f"{kind}.yaml")
 
 
 @functools.cache
@@ -70,13 +70,19 @@ def _validator(kind: str) -> Any:
         if of_type and (problem := getattr(rules, name)(value, *more)):
             yield jsonschema.ValidationError(problem)
 
-    def deprecated(validator: Any, text: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
-        yield jsonschema.ValidationError(f"deprecated: {text}")
+    def warning(validator: Any, text: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+        old = "deprecated: " * (schema.get("deprecationMessage") == text)
+        yield jsonschema.ValidationError(old + text)
 
-    ours = {"x-rule": rule, "deprecationMessage": deprecated}
+    def wanted(validator: Any, texts: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+        for key, text in texts.items():
+            if not at(value, key):
+                yield jsonschema.ValidationError(text, path=[key])
+
+    ours = {"x-rule": rule, "x-wanted": wanted}
+    ours |= {"deprecationMessage": warning, "x-warning": warning}
     kinds = jsonschema.validators.extend(jsonschema.Draft7Validator, ours)
-    draft7 = referencing.jsonschema.DRAFT7
-    other = draft7.create_resource(load_schema("experiment"))
+    other = referencing.jsonschema.DRAFT7.create_resource(load_schema("experiment"))
     registry = referencing.Registry().with_resource("experiment.yaml", other)
     return kinds(load_schema(kind), registry=registry)
 
@@ -100,11 +106,12 @@ def _findings(error: Any) -> Iterator[Finding]:
     elif error.validator == "required":
         for name in [name for name in error.validator_value if name not in value]:
             known = schema.get("properties", {}).get(name, {})
-            cure = f"set one of {_list(known['enum'])}" if "enum" in known else "set it"
+            cure = schema.get("x-missing", "set it")
+            cure = f"set one of {_list(known['enum'])}" if "enum" in known else cure
             cure = known["errorMessage"] if "const" in known else cure
             yield Finding(f"{key}.{name}".lstrip("."), f"missing; {cure}")
     elif not isinstance(value, str) or not PLACEHOLDER.search(value):  # told as a placeholder
-        yield Finding(key, _problem(error), warning=error.validator == "deprecationMessage")
+        yield Finding(key, _problem(error), warning=error.validator in _WARNINGS)
 
 
 def _unknown(key: str, name: str, known: Iterable[str]) -> Finding:
@@ -118,7 +125,6 @@ def _problem(error: Any) -> str:
     """Say what is wrong with the value of an error, and what to do."""
     value, wanted, schema = error.instance, error.validator_value, error.schema
     told = schema.get("errorMessage", "")
-    cure = f"; {told}" if told else ""
     if value is None:
         return "empty; fill it in or take it out"
     got = f"{value!r:.60}"
@@ -127,12 +133,12 @@ def _problem(error: Any) -> str:
         names = " or ".join(_TYPES[kind] for kind in kinds)
         least = f" of at least {schema['minimum']}" if "minimum" in schema else ""
         lines = "; begin lines with '-'" if wanted == "array" else ""
-        return f"expected {names}{least}, got {got}{lines}{cure}"
+        return f"expected {names}{least}, got {got}{lines}" + (f"; {told}" if told else "")
     if error.validator == "enum":
         hint = nearest(value, map(str, wanted)) if isinstance(value, str) else ""
         near = f"; {hint}" if hint.startswith("did you") else ""
         return got + (f": {told}" if told else f" is not one of {_list(wanted)}") + near
-    if error.validator in ("x-rule", "deprecationMessage"):
+    if error.validator in ("x-rule", *_WARNINGS):
         return str(error.message)
     limits = {
         "minimum": f"{value} is less than {wanted}; raise it",
@@ -154,17 +160,20 @@ def dotted(path: Any) -> str:
     return "".join(words).removeprefix(".")
 
 
-def placeholders(key: str, value: Any) -> Iterator[Finding]:
-    """Yield a finding for every placeholder that is not filled in."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from placeholders(f"{key}.{name}" if key else str(name), inner)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from placeholders(f"{key}[{number}]", inner)
-    elif isinstance(value, str):
-        for found in PLACEHOLDER.findall(value):
-            yield Finding(key, f"placeholder {found} is not filled in")
+def placeholders(value: Any, *path: Any) -> Iterator[Finding]:
+    """Yield a finding for every placeholder in a config, at `path`, that is not filled in."""
+    items = enumerate(value) if isinstance(value, list) else mapping(value).items()
+    for name, inner in items:
+        yield from placeholders(inner, *path, name)
+    for found in PLACEHOLDER.findall(value) if isinstance(value, str) else ():
+        yield Finding(dotted(path), f"placeholder {found} is not filled in")
+
+
+def at(config: Any, path: str) -> Any:
+    """Return what a config has at `a.b.c`; None if it has nothing there. A value of a wrong type on
+    the way is reported elsewhere.
+    """
+    return functools.reduce(lambda node, key: mapping(node).get(key), path.split("."), config)
 
 
 def mapping(value: Any) -> dict[str, Any]:

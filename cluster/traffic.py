@@ -4,7 +4,7 @@ from typing import Any
 
 from cluster.machines import MACHINES
 from cluster.masterconf import Pool
-from cluster.schema import mapping, mappings
+from cluster.schema import at, mappings
 
 READ = 5  # seconds until the notice is read
 STORE_RATE = 1e9  # bytes a second onto one NVMe drive; an assumption
@@ -29,7 +29,7 @@ def sent_bytes(
 
 def has_efa(config: dict[str, Any], pool: Pool) -> bool:
     """Return whether containers reach EFA: machines of your own, with their devices mapped."""
-    devices = mapping(config.get("resources")).get("devices")  # mappings, or HOST:CONTAINER:MODE
+    devices = at(config, "resources.devices")  # mappings, or HOST:CONTAINER:MODE
     return pool.own and isinstance(devices, list) and any(INFINIBAND in str(d) for d in devices)
 
 
@@ -40,13 +40,12 @@ def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
     /tmp on the root volume, gp2 in 0.38.1: 3 I/O operations of 256 KiB per second and GiB, at most
     250 MiB/s (Amazon EBS user guide, General Purpose SSD), without bursts.
     """
-    tasks = pool.tasks or {}
-    listed = [mapping(config.get("environment")), tasks]
-    variables = [v for each in listed for v in _variables(each.get("environment_variables"))]
+    variables = _variables(at(config, "environment.environment_variables"))
+    variables += _variables(pool.tasks.get("environment_variables"))
     folder = next((v[7:] for v in variables if v.startswith("TMPDIR=")), None)
-    mounts = mappings(config.get("bind_mounts")) + mappings(tasks.get("bind_mounts"))
-    machine = MACHINES.get(pool.instance)
+    mounts = mappings(config.get("bind_mounts")) + mappings(pool.tasks.get("bind_mounts"))
     inside = [str(mount.get("container_path")) for mount in mounts]
+    machine = MACHINES.get(pool.instance)
     if folder and machine and machine.store and any(folder.startswith(path) for path in inside):
         return f"{folder}, taken for the instance store", STORE_RATE
     rate = min(250.0, max(100, 3 * pool.root_gib) * 0.25) * 2**20

@@ -160,7 +160,7 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
 
 
 def _price_table(prices: list[Price]) -> Table:
-    """Return all prices that the report used, with origin, day and source."""
+    """Return all prices that the report used, with day and source."""
     facts = [{"instance": each.instance, **vars(each)} for each in prices]
     rows = pd.DataFrame(facts, dtype=object).rename(columns=lambda n: n.replace("_", " "))
     dollars = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")

@@ -58,7 +58,7 @@ def test_what_ships_is_refused_until_filled_in(tmp_path):
         # A master config given in an experiment's place is known for what it is.
         assert [one for one in checked(path) if not one.warning] == left
     template = yaml.safe_load((ROOT / "cluster" / "template-site.yaml").read_text())
-    keys = {finding.key for finding in check.placeholders("", template)}
+    keys = {finding.key for finding in check.placeholders(template)}
     assert "bind_mounts[0].host_path" in keys
 
 
@@ -97,16 +97,6 @@ def test_set_changes_every_experiment_as_it_is_submitted(capsys, tmp_path):
     assert check.main([*arguments, "--set", "nothing"]) == 2
     said = "cluster.check: error: --set nothing: expected key.path=value\n"
     assert capsys.readouterr().err == said
-
-
-def test_a_webhook_is_no_experiment(capsys, tmp_path):
-    path = tmp_path / "webhook.json"
-    path.write_text((ROOT / "cluster" / "webhook.json").read_text())
-    said = checked(path)
-    assert [finding.key for finding in said] == ["url", "triggers"]
-    path.write_text(PLACEHOLDER.sub("http://here", path.read_text()))
-    assert check.main([str(path), "--context", str(tmp_path)]) == 0
-    assert f"{path}: triggers: warning: a webhook, not an experiment" in capsys.readouterr().out
 
 
 def test_context_that_is_too_large(monkeypatch, tmp_path):

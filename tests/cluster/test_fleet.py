@@ -10,11 +10,12 @@ from cluster.masterconf import Cluster, Pool, cluster_of
 from cluster.merge import merge
 from cluster.prices import load_prices
 
+TASKS = {"image": "image:1"}
 EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]
 
 
 def pool(most: int = 9, **more: Any) -> Pool:
-    return Pool("p", 8, most, FAMILIES["p3"], True, "p3.16xlarge", "image:1")._replace(**more)
+    return Pool("p", 8, most, FAMILIES["p3"], True, "p3.16xlarge", TASKS)._replace(**more)
 
 
 def said(config: dict[str, Any], machines: Pool, **more: Any) -> list[Any]:
@@ -97,7 +98,7 @@ def test_the_image_of_a_pool_and_slots():
     pools = [{"pool_name": "a"}, {"pool_name": "b", "task_container_defaults": {"image": "own"}}]
     config = {"resource_pools": pools, "task_container_defaults": {"image": "all"}}
     found = cluster_of({**config, "launch_error": False})
-    assert (found.pools["a"].image, found.pools["b"].image) == ("all", "own")
+    assert [found.pools[name].tasks["image"] for name in "ab"] == ["all", "own"]
     assert not found.launch_error and found.default == "default"
     both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
     assert (image_of(both, pool()), image_of(both, pool(slots_per_agent=0, gpu=None))) == ("g", "c")

@@ -86,12 +86,12 @@ def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
         known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", region="us-west-2")
     price = known["p5.48xlarge"]
     assert notes == [] and price.spot_range() == (7, 8.5, 9) and price.on_demand == 25.5
-    assert (price.spot_origin, price.on_demand_origin, price.date) == ("live", "live", TODAY)
+    assert (price.source, price.date) == ("AWS, asked on that day", TODAY)
     (asked,) = pricing.asked
     assert asked.headers.get("X-Amz-Target") == "AWSPriceListService.GetProducts"
     wanted = {entry["Field"]: entry["Value"] for entry in json.loads(asked.body)["Filters"]}
     assert wanted["instanceType"] == "p5.48xlarge" and wanted["regionCode"] == "us-west-2"
-    assert known["g5.xlarge"].spot_origin == "file"  # not asked for
+    assert known["g5.xlarge"] == load_prices()["g5.xlarge"]  # not asked for
     with history() as ec2, price_list() as pricing:  # a region without the type
         known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", region="eu-south-1")
     assert known == load_prices()
@@ -111,8 +111,8 @@ def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, asked)
         assert notes[0].startswith("--live: spot price history: ")
         assert notes[0].endswith("the file's prices stand")
         price = known["p3.16xlarge"]
-        assert (price.spot, price.spot_origin) == (pytest.approx(7.344), "file")
-        assert (price.on_demand, price.on_demand_origin) == (25.5, "live")
+        assert (price.spot, price.on_demand) == (pytest.approx(7.344), 25.5)
+        assert price.source == f"{load_prices()['p3.16xlarge'].source} and AWS"
         pricing.asked.clear()
         with pytest.raises(UserError) as caught:  # plain --live ends there
             ask(monkeypatch, ec2.url, pricing.url, live="must")
@@ -125,7 +125,7 @@ def test_wrong_credentials_at_the_price_list(monkeypatch):
         known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", "g5.xlarge")
     assert len(pricing.asked) == 1  # the second type is not asked for with refused credentials
     assert any("UnrecognizedClient" in n for n in notes)
-    assert known["p5.48xlarge"].on_demand_origin == "file"
+    assert known["p5.48xlarge"].on_demand == load_prices()["p5.48xlarge"].on_demand
 
 
 def test_no_network_and_no_credentials(monkeypatch, capsys):

@@ -3,12 +3,11 @@
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
 
 from cluster import speeds
 from cluster.estimate import estimate
 from cluster.job import parse_jobs
-from cluster.machines import FAMILIES, Gpu
+from cluster.machines import FAMILIES
 from cluster.masterconf import Pool
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
@@ -64,16 +63,3 @@ def test_one_h100_is_as_fast_as_it_was_measured(name: str, windows: float) -> No
     found = one_h100(name)
     assert found.hparams.global_batch_size / found.step == pytest.approx(windows, rel=0.10)
     assert "this package" in found.rate.how
-
-
-@pytest.mark.parametrize("kind, tokens", [("", 5762), ("compiled", 6667), ("fp8", 8532)])
-def test_llama_8b_is_as_fast_as_torchtitan_published(kind: str, tokens: float) -> None:
-    llama = LlamaConfig(
-        vocab_size=128_256, hidden_size=4096, intermediate_size=14_336, num_hidden_layers=32,
-        num_attention_heads=32, num_key_value_heads=8,
-    )  # fmt: skip
-    keys: dict[str, Any] = {"compiled": kind != "", "fp8": kind == "fp8"}
-    flops = speeds.causal_token(llama, 8192)
-    gpu: Gpu = GPUS["H100"]
-    shape = speeds.Shape("language", flops, "H100", True, 80, 8, 8192, recomputed=0.5, **keys)
-    assert speeds.speed(shape, gpu).tokens == pytest.approx(tokens, rel=0.15)

@@ -153,30 +153,6 @@ def test_means_are_those_of_a_simulation_written_from_the_page(name):
 
 
 MIDDLE, HIGH = CASES["middle"], CASES["high"]
-JOBS = {
-    "64 V100": (SpotJob(2850, 2850, 8, 7.344), 2.76),
-    "1 V100 for 37 h": (SpotJob(132_198, 132_198, 1, 0.918), 24.0),
-    "8 H100": (SpotJob(2110, 2110, 1, 21.15), 0.384),
-    "slow checkpoints": (
-        SpotJob(20_000, 20_000, 4, 8, checkpoint_seconds=180), 1.5
-    ),
-    "slow restarts": (SpotJob(9000, 9000, 2, 8, restart_seconds=600), 3.0),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_at_the_high_rate_the_advised_period_costs_at_most_a_tenth_more_than_the_best(
-    name: str,
-) -> None:
-    job, step = JOBS[name]
-    most = min(900, job.work_seconds / 2)
-    period = best_period(job, MIDDLE)
-    assert step < period <= most
-    costs = {}
-    for seconds in (period, *np.geomspace(max(60, step), most, 30)):
-        one = dataclasses.replace(job, period_seconds=float(seconds // step * step))
-        costs[seconds] = simulate(one, HIGH, 2000, seed=0)["cost"].mean()
-    assert costs[period] <= 1.10 * min(costs.values())
 
 
 def test_the_advised_period_is_young_s() -> None:

@@ -26,8 +26,9 @@ def load(path: pathlib.Path) -> dict[str, Any]:
 def test_every_pool_has_one_machine_to_spare_and_no_more():
     """Of the widest trial that ships: an excluded node leaves room, and no second set starts."""
     widest = max(load(path)["resources"]["slots_per_trial"] for path in ROOT.glob("configs/*.yaml"))
-    found = [pool for path in MASTERS for pool in masterconf.pools(filled(path)).values()]
-    provided = [pool for pool in found if pool.slots_per_agent and not pool.own]
+    found = [masterconf.cluster_of(filled(path)).pools for path in MASTERS]
+    pools = [pool for each in found for pool in each.values()]
+    provided = [pool for pool in pools if pool.slots_per_agent and not pool.own]
     assert len(provided) >= 10
     for pool in provided:
         assert pool.max_agents == widest // pool.slots_per_agent + 1, pool

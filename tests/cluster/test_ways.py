@@ -7,8 +7,7 @@ import yaml
 from determined.common.api import bindings
 
 from cluster.merge import merge
-from cluster.schema import placeholders
-from tests.cluster.planted import experiment, findings, master
+from tests.cluster.planted import checked, experiment, findings, master
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "cluster" / "ways.md").read_text()
@@ -29,6 +28,8 @@ def test_the_webhook_is_what_the_master_takes_and_the_sample_names_it():
     hook = bindings.v1Webhook.from_json(wanted)
     assert hook.to_json(omit_unset=True) == wanted
     assert hook.mode is bindings.v1WebhookMode.SPECIFIC
-    assert [finding.key for finding in placeholders("", wanted)] == ["url"]
+    said = checked(ROOT / "cluster" / "webhook.json")
+    assert [finding.key for finding in said] == ["url", "triggers"]
+    assert said[1].warning and "a webhook, not an experiment" in said[1].problem
     hooks = [sample["integrations"]["webhooks"] for sample in SAMPLES if "integrations" in sample]
     assert [hook["webhook_name"] for hook in hooks] == [[wanted["name"]]]
