@@ -1,70 +1,51 @@
 """python -m benchmarks STAGE [--json FILE]; `render` makes the README's table of the results."""
 
 import contextlib
+import importlib
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import finetune, predict, serve, step
-from benchmarks.measure import ROOT, SHAPES, Different, device
+from cluster.flags import Parser
 from detalbert import atomic
-from detalbert.environment import environment
 from detalbert.errors import UserError
+from detalbert.log import fail
 
-STAGES = {
-    f.__name__: f for f in (step.step, finetune.finetune, predict.predict, serve.serve, step.lm)
-}
-RESULTS = ROOT / "benchmarks" / "results"
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
 BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
 HEAD = "| stage | this package | the baseline | ratio |\n| --- | --- | --- | --- |"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Return 0; 1 if the two sides differ; 2 for a user's mistake. Either is one line on stderr."""
-    args = parse(arguments)
+    parser = Parser(prog="benchmarks", description=__doc__)
+    parser.add_flags("flags", file=HERE / "flags.yaml")
+    real = HERE.parents[1] / "shared" / "albert-tokenizer"
+    parser.set_defaults(tokenizer=str(real) if real.is_dir() else "embedded/albert-tiny")
     try:
+        args = parser.parse_args(arguments)
         render(args.readme) if args.stage == "render" else run(args)
-    except Different as error:
-        print(f"benchmarks: not equal: {error}", file=sys.stderr)
-        return 1
-    except (UserError, OSError) as error:
-        print(f"benchmarks: error: {error}", file=sys.stderr)
-        return 2
+    except UserError as error:
+        return fail("benchmarks", error)
+    except OSError as error:
+        return fail("benchmarks", UserError(str(error)))
     return 0
-
-
-def parse(arguments: list[str] | None) -> Namespace:
-    parser = ArgumentParser(prog="benchmarks", description=__doc__)
-    add, shared = parser.add_argument, ROOT.parent / "shared"
-    add("stage", choices=(*STAGES, "render"))
-    add("--json", type=Path, help="file for the result")
-    add("--data", type=Path, default=shared / "squad", help="folder of train.json and dev.json")
-    real, embedded = shared / "albert-tokenizer", ROOT / "embedded" / "albert-tiny"
-    add("--tokenizer", default=str(real if real.is_dir() else embedded), help="tokenizer of step")
-    add("--workload", choices=("finetuning", "pretraining", "lm"), default="finetuning")
-    add("--repeats", type=int, default=5, help="measured turns of each side (default: 5)")
-    add("--text", type=Path, help="text of pretraining and lm, a document per line (botocore's)")
-    add("--model", type=Path, default=embedded, help="model folder of finetune (default: embedded)")
-    add("--before", type=Path, help="baseline of serve: checkout of an earlier commit")
-    add("--examples", type=int, help="maximum number of questions or documents to use")
-    add("--windows", type=int, default=48, help="windows per step (default: 48)")
-    add("--shape", choices=("auto", *SHAPES), default="auto", help="model; auto: small on a CPU")
-    add("--readme", type=Path, help="page whose table render replaces")
-    args = parser.parse_args(arguments)
-    if min(args.repeats, args.windows) < 1:
-        parser.error("--repeats, --windows: must be 1 or more")
-    return args
 
 
 def run(args: Namespace) -> None:
     """Run a stage, print its row of the table and write its JSON."""
+    from benchmarks.measure import device  # --help and render need no torch
+    from detalbert.environment import environment
+
+    module = importlib.import_module(f"benchmarks.{'step' if args.stage == 'lm' else args.stage}")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
     with atomic.whole_file(args.json) if args.json else contextlib.nullcontext() as file:
-        facts = environment(device())
-        result = {"stage": args.stage, **facts, "identical": True, **STAGES[args.stage](args)}
+        facts, measure = environment(device()), getattr(module, args.stage)
+        result = {"stage": args.stage, **facts, "identical": True, **measure(args)}
         print(line(result), flush=True)
         if file:
             file.write(json.dumps(result, indent=1) + "\n")

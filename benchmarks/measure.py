@@ -1,6 +1,5 @@
-"""Measuring for every stage: models, interleaved runs, a synchronised clock, rates, baselines."""
+"""Measuring for every stage: models, interleaved runs, a synchronised clock, rates."""
 
-import contextlib
 import copy
 import json
 import os
@@ -8,7 +7,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from determined import core, pytorch
 from torch import Tensor
 
 from detalbert.corpus.api_text import find_services, read_service
 from detalbert.engine import flops
-from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.errors import UserError
-from detalbert.training.local import trial_context
-from detalbert.training.metrics import RunMetrics
-from detalbert.training.schedule import LocalStops
 from pretrain.hparams import SIZE_KEYS, SIZES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,8 +29,10 @@ _SIZES = {**SIZES, "tiny": (32, 2, 2, 16, 64), "small": (256, 4, 4, 128, 1024)}
 SHAPES = {name: dict(zip(SIZE_KEYS, size, strict=True)) for name, size in _SIZES.items()}
 
 
-class Different(Exception):
+class Different(UserError):
     """The two sides of a stage give different results, so their speeds cannot be compared."""
+
+    kind, status = "not equal", 1
 
 
 def device() -> torch.device:
@@ -122,17 +118,6 @@ def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> dic
         results[side] = {"seconds": spread_of(values), figure: spread_of(speeds)}
     ours, peer = (results[side][figure]["median"] for side in ("ours", "peer"))
     return {"results": results, "ratio": {figure: ours / peer}}
-
-
-@contextlib.contextmanager
-def context_of(
-    config: dict[str, Any], folder: Path, group: core.DistributedContext
-) -> Iterator[pytorch.PyTorchTrialContext]:
-    """Yield a trial context as a training run creates it; its reports are written into `folder`."""
-    choose_exact_kernels()
-    metrics = RunMetrics(folder, config["searcher"])
-    with trial_context(group, metrics, LocalStops(group), config, 0, {}) as context:
-        yield context
 
 
 def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:

@@ -6,12 +6,13 @@ processes, from the same weights over the same windows. A window of a language m
 for both: attention within documents is ours alone.
 """
 
+import contextlib
 import json
 import os
 import sys
 import tempfile
 from argparse import Namespace
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,15 +21,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import measure
 from benchmarks.baselines import Baseline
 from benchmarks.measure import Different, compare, run_python
-from detalbert.training.local import process_group
-from lm.data import LmText
-from lm.hparams import parse_lm_hparams
-from lm.model import causal_config
+from detalbert.engine.determinism import choose_exact_kernels
+from detalbert.training.local import process_group, trial_context
+from detalbert.training.metrics import RunMetrics
+from detalbert.training.schedule import LocalStops
 from lm.trial import LmTrial
 from model_def import SquadTrial
 from pretrain.trial import PretrainTrial
@@ -119,12 +120,8 @@ def write_lm_inputs(options: Namespace, folder: Path, gpu: bool) -> list[dict[st
     config = measure.experiment("lm", model=model, **values)
     text, cache = measure.write_text(options, folder), str(folder / "cache")
     config["data"] |= {"documents": text, "vocab_size": keys["vocab_size"], "cache_dir": cache}
-    hparams = parse_lm_hparams(config["hyperparameters"])
-    tokenizer = LmText.load(config["data"], hparams).tokenizer
     torch.manual_seed(42)
-    hparams = replace(hparams, model=None, model_config=keys)
-    made = AutoModelForCausalLM.from_config(causal_config(hparams, tokenizer))
-    made.save_pretrained(model)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**keys)).save_pretrained(model)
     settings = {"workload": "lm", "shape": shape, "model": keys, "windows": WINDOWS}
     return [config, {**settings, "steps_per_turn": TURN, "windows_per_forward": MICRO}]
 
@@ -132,10 +129,12 @@ def write_lm_inputs(options: Namespace, folder: Path, gpu: bool) -> list[dict[st
 def train_both(config: dict[str, Any], settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train both sides in turn, in all processes; return measurements and losses."""
     workload, turn = settings["workload"], settings["steps_per_turn"]
-    with (
-        process_group() as group,
-        measure.context_of(config, folder / str(group.rank), group) as context,
-    ):
+    choose_exact_kernels()
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(process_group())
+        metrics = RunMetrics(folder / str(group.rank), config["searcher"])
+        stops = LocalStops(group)
+        context = stack.enter_context(trial_context(group, metrics, stops, config, 0, {}))
         trial = TRIALS[workload](context)
         trial.model.train()
         batches = list(islice(trial.build_training_data_loader(), trial.steps))
@@ -167,23 +166,22 @@ def train_in_turn(trial: Any, peer: Any, batches: list[Any], turn: int) -> Any:
     mean loss of the baseline's), and the peak memory of the first turn on a GPU.
     """
 
-    def train(number: int, batch: list[Any]) -> Any:
-        trial.meter.reset()
-        trial.train_batch(batch, 0, number)
-        trial.schedule.step()
-        return trial.meter.per_slot_reduce()
+    def train() -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            trial.meter.reset()
+            trial.train_batch(batch, 0, number)
+            trial.schedule.step()
+            yield trial.meter.per_slot_reduce()
 
-    steps = {
-        "ours": iter([partial(train, number, batch) for number, batch in enumerate(batches)]),
-        "peer": iter([partial(peer.step, peer.batch(batch)) for batch in batches]),
-    }
+    padded = [peer.batch(batch) for batch in batches]
+    steps: dict[str, Iterator[Any]] = {"ours": train(), "peer": map(peer.step, padded)}
     done: dict[str, list[Any]] = {side: [] for side in steps}
     memory: dict[str, Any] = {}
 
     def take(side: str) -> None:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        done[side] += [each() for each in islice(steps[side], turn)]
+        done[side] += islice(steps[side], turn)
         if torch.cuda.is_available():
             memory.setdefault(side, {"peak_bytes": torch.cuda.max_memory_allocated()})
         if dist.is_initialized():

@@ -31,9 +31,8 @@ class Stop(NamedTuple):
 def stops(trial: Trial, records: Records, reclaimed: Mapping[str, int]) -> list[Stop]:
     """Return the ends of allocations before the trial's, and their causes.
 
-    `reclaimed` counts the machines that were reclaimed, by allocation. Other causes are what the
-    master recorded of the allocation. If it recorded nothing, `restarts` of these ends are
-    failures: those that lost most work, and each that saved no checkpoint just before.
+    `reclaimed` counts the machines that were reclaimed, by allocation. If the master recorded no
+    cause, `restarts` ends are failures: those that lost most, and each that had not just saved.
     """
     found, unknown = list[Stop](), list[Stop]()
     for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
@@ -122,10 +121,9 @@ def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     `table` is of `segments`.
     """
     reclaimed = Counter(name for machine in machines(records) for name in machine.ended)
-    each = {e.id: table[table["owner"] == e.id] for e in records.experiments}
-    runs = [_run(e, records, each[e.id], reclaimed) for e in records.experiments]
-    rest = table[~table["owner"].isin(list(each))]
-    for owner, mine in rest.groupby("owner") if records.since is not None else ():
+    owned = dict(list(table.groupby("owner")))
+    runs = [_run(e, records, owned.pop(e.id, table[:0]), reclaimed) for e in records.experiments]
+    for owner, mine in owned.items() if records.since is not None else ():
         hardware, parts = f"{mine['machine'].nunique()} x machine", mine.groupby("phase")["cost"]
         about: Any = {"name": owner, "hardware": hardware, "pool": "", "slots": 0, **_sums(mine)}
         hours = float(mine["hours"].sum())
@@ -219,13 +217,14 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     labels = {e.id: ", ".join(e.labels) or "(no label)" for e in records.experiments}
     names = labels if by == "label" else {e.id: e.user for e in records.experiments}
     whose = table["owner"].map(names)
-    keys = table["month"].where(whose.notna()) if by == "month" else whose
-    rows = [("all", table, table["owner"][whose.notna()].nunique())]
-    rest = {name: table[table["owner"] == name] for name in (NOBODY, UNHELD)}
-    rest |= dict(list(table[whose.isna()].groupby("owner")))
-    rows = [(name, mine, 0) for name, mine in sorted(rest.items(), reverse=True)] + rows
-    rows = [(name, mine, mine["owner"].nunique()) for name, mine in table.groupby(keys)] + rows
-    found = [[name, count, *mine[NUMBERS].sum()] for name, mine, count in rows]
+    known = whose.notna()
+    key = (table["month"] if by == "month" else whose).where(known, table["owner"])
+    others = sorted({NOBODY, UNHELD, *key[~known]}, reverse=True)
+    rows = [(name, key == name) for name in (*sorted({*key[known]}), *others)]
+    found = [
+        [name, table["owner"][mine & known].nunique(), *table.loc[mine, NUMBERS].sum()]
+        for name, mine in (*rows, ("all", key.notna()))
+    ]
     return pd.DataFrame(found, columns=[by, "experiments", *NUMBERS])
 
 

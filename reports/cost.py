@@ -1,6 +1,7 @@
 """The command `cost`: time and cost of runs, compared with one of them as the baseline."""
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,42 +14,11 @@ from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
 from reports import bills, planned, shares
-from reports.report import METHOD, Report, Table
+from reports.report import METHOD, TABLES, Report, Table
 from reports.run import Run, machine_of, published_runs, read_runs
 
-COUNT, NUMBER, DOLLARS = "{}", "{:,.2f}", "${:,.2f}"
-COLUMNS = {  # head: attribute of a run, format
-    "run": ("name", ""),
-    "hardware": ("hardware", ""),
-    "slots": ("slots", COUNT),
-    "pool": ("pool", ""),
-    "windows/s": ("throughput", NUMBER),
-    "elapsed h": ("hours", NUMBER),
-    "worked h": ("worked", NUMBER),
-    "lost h": ("lost_hours", NUMBER),
-    "stops": ("stops", COUNT),
-    "$/hour": ("rate", DOLLARS),
-    "cost": ("cost", DOLLARS),
-    "low": ("low", DOLLARS),
-    "high": ("high", DOLLARS),
-    "on demand": ("on_demand", DOLLARS),
-    "interruptions": ("stopped", DOLLARS),
-    "EM": ("exact", NUMBER),
-    "F1": ("f1", NUMBER),
-}
-FORMATS = {head: form for head, (_, form) in COLUMNS.items() if form}
-FORMATS |= {"experiments": COUNT, "hours": NUMBER}
-FORMATS |= {"tokens/s": NUMBER, "cheaper": "{:.0%}", "faster": "{:.4g}x"}
-FORMATS |= dict.fromkeys(("$/1,000 windows", "$/1M tokens"), "${:,.4f}")
-NARROW = {  # within 80 columns; UNIT as --tokens says
-    "run": "{run}\n{kinds}",
-    "cost $\nlow-high": "{cost}\n{low}-{high}",
-    "on de-\nmand $": "{on demand}",
-    "inter-\nrupted $": "{interruptions}",
-    "UNIT\ncheaper": "{UNIT}\n{cheaper}",
-    "EM\nF1": "{EM}\n{F1}",
-    "worked\nhours\nfaster": "{worked h}\n{faster}",
-}
+PLANNED = "{planned hours}\n{planned $}"
+DOLLARS = "${:,.2f}"
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -100,23 +70,23 @@ def _report(
     """Return the report; `sums` are the cluster's totals. UserError without runs or baseline."""
     if not runs:
         raise UserError("cost: nothing to report; give RUN, --published or --experiment")
-    named = {run.name: run for run in reversed(runs)}
-    base = runs[0] if args.baseline is None else named.get(args.baseline)
+    base = next((run for run in runs if args.baseline in (None, run.name)), None)
     if base is None:
-        known = ", ".join(named)
+        known = ", ".join(dict.fromkeys(run.name for run in runs))
         raise UserError(f"--baseline {args.baseline}: not the name of a run; one of: {known}")
     rows = pd.DataFrame([_row(run, base, args.tokens) for run in runs], dtype=object)
-    unit = "$/1M tokens" if args.tokens else "$/1,000 windows"
-    head = unit.replace(" ", "\n")
-    narrow = {h.replace("UNIT", head): cell.replace("UNIT", unit) for h, cell in NARROW.items()}
-    if any(run.plan for run in runs):
-        narrow["planned"] = "{planned hours}\n{planned $}"
-    tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums, FORMATS)]
-    tables.append(Table(f"Runs, beside {base.name}", rows, FORMATS, narrow))
-    if parts := [run for run in runs if len(run.parts) > 1]:
-        bills_of = [{"run": run.name, "sum": run.cost, **run.parts} for run in parts]
-        paid = pd.DataFrame(bills_of, dtype=object)
-        tables.append(Table("What it was paid for", paid, dict.fromkeys(paid.columns[1:], DOLLARS)))
+    narrow = TABLES["narrow"] | ({"planned": PLANNED} if "planned $" in rows else {})
+    if args.tokens:
+        rows = rows.rename(columns=_in_tokens)
+        narrow = {_in_tokens(head): _in_tokens(cell) for head, cell in narrow.items()}
+    tables = [] if sums is None else [Table(f"Totals by {sums.columns[0]}", sums)]
+    tables.append(Table(f"Runs, beside {base.name}", rows, narrow=narrow))
+    paid = [{"run": run.name, "sum": run.cost, **run.parts} for run in runs if len(run.parts) > 1]
+    if paid:
+        frame = pd.DataFrame(paid, dtype=object)
+        tables.append(
+            Table("What it was paid for", frame, dict.fromkeys(frame.columns[1:], DOLLARS))
+        )
     tables += [_price_table(used)] if used else []
     own = [f"{run.name}: {note}" for run in runs for note in run.notes]
     own += [f"{run.name}: not compared: {why}" for run in runs if (why := run.unlike(base))]
@@ -128,6 +98,10 @@ def _report(
     return Report("What the runs cost", tables, METHOD["cost"], own, bars, total)
 
 
+def _in_tokens(head: str) -> str:
+    return re.sub(r"1,000(\s)windows", r"1M\1tokens", head.replace("windows/s", "tokens/s"))
+
+
 def _label(run: Run) -> str:
     """Return what stands over a run's bar."""
     low, high = run.low or run.cost, run.high or run.cost
@@ -137,13 +111,12 @@ def _label(run: Run) -> str:
 
 def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
     """Return the columns of `run`, and those that compare it with `base`."""
-    row = {head: getattr(run, name) for head, (name, _) in COLUMNS.items()}
+    row = {head: getattr(run, name) for head, name in TABLES["cost"].items()}
     worked, its, alike = run.worked or run.hours, base.worked or base.hours, not run.unlike(base)
-    unit, work = "$/1,000 windows", run.windows / 1e3
+    work = run.windows / 1e3
     if tokens:
-        row = {"tokens/s" if head == "windows/s" else head: cell for head, cell in row.items()}
-        row["tokens/s"] = (run.throughput or 0) * (run.tokens or 0) or None
-        unit, work = "$/1M tokens", run.windows * (run.tokens or 0) / 1e6
+        row["windows/s"] = (run.throughput or 0) * (run.tokens or 0) or None
+        work = run.windows * (run.tokens or 0) / 1e6
     if run.low == run.high:
         row["low"] = row["high"] = None
     saved = 1 - run.cost / base.cost if alike and base.cost and run.cost is not None else None
@@ -152,7 +125,7 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
         "worked h": worked,
         "stops": None if run.stops is None else sum(run.stops.values()),
         "kinds": ", ".join(f"{n} {kind}" for kind, n in sorted((run.stops or {}).items())) or None,
-        unit: None if run.cost is None or not work else run.cost / work,
+        "$/1,000 windows": None if run.cost is None or not work else run.cost / work,
         "faster": its / worked if worked and alike else None,
         "cheaper": saved,
         **run.plan,
@@ -163,6 +136,5 @@ def _price_table(prices: list[Price]) -> Table:
     """Return all prices that the report used, with day and source."""
     facts = [{"instance": each.instance, **vars(each)} for each in prices]
     rows = pd.DataFrame(facts, dtype=object).rename(columns=lambda n: n.replace("_", " "))
-    dollars = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
-    formats = {"slots": COUNT, "teraflops": "{:,.0f}", **dollars}
-    return Table("Prices", rows, formats, long=True)
+    formats = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
+    return Table("Prices", rows, {"slots": "{}", "teraflops": "{:,.0f}", **formats}, long=True)

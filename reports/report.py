@@ -19,19 +19,20 @@ from detalbert import atomic
 from detalbert.errors import UserError
 
 HERE = Path(__file__).parent
+TABLES = yaml.safe_load((HERE / "tables.yaml").read_text(encoding="utf-8"))
 METHOD = yaml.safe_load((HERE / "method.yaml").read_text(encoding="utf-8"))
 ENDLESS = 100_000  # columns of what is no terminal: no line is folded
 
 
 class Table(NamedTuple):
-    """Numbers in a frame, and the format of each column; a column without a format is text.
+    """Numbers in a frame, and the formats of columns by head; others are text.
 
     `narrow` is what --wide changes, from head to a column, or to a cell's text: "{EM}\n{F1}".
     """
 
     title: str
     frame: pd.DataFrame
-    formats: Mapping[str, str] = {}
+    formats: Mapping[str, str] = TABLES["formats"]
     narrow: Mapping[str, str] = {}
     long: bool = False  # on the page and in JSON only
 
@@ -100,8 +101,8 @@ def print_report(report: Report, wide: bool) -> None:
     for table in (table for table in report.tables if not table.long):
         narrow = bool(table.narrow) and not wide
         rows = table.narrowed() if narrow else table.shown()
-        look: Any = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
-        grid = rich_table.Table(**look, padding=(0, 1, 0, 0))
+        look: Any = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+        grid = rich_table.Table(**look, show_edge=False, pad_edge=False)
         for index, head in enumerate(rows[0]):
             number = index > 0 if narrow else head in table.formats
             grid.add_column(head, justify="right" if number else "left", overflow="fold")

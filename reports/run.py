@@ -21,6 +21,7 @@ from detalbert.settings.yaml_files import read_yaml
 
 SCHEMAS = read_yaml(Path(__file__).with_name("results.yaml"))
 FILES = "metrics.json", "config.yaml"  # that are read of a run
+CURE = "give a run of a training, or a benchmark's step of finetuning or pretraining"
 SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
 
 
@@ -52,6 +53,7 @@ class Run:
     model: str | None = None
     data: str | None = None
     tokens: float | None = None  # of a window, padding left out
+    spent: Mapping[str, float] = field(default_factory=dict)  # hours by purpose, for `_priced`
     parts: Mapping[str, float] = field(default_factory=dict)  # dollars by what they paid for
     plan: Mapping[str, str] = field(default_factory=dict)  # what cluster.plan said of it
     notes: tuple[str, ...] = ()
@@ -101,11 +103,10 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
             name=f"published, {row.slots} GPU" + ("s" if row.slots > 1 else ""),
             hardware="", pool="", slots=row.slots, throughput=row.throughput, hours=row.hours,
             windows=EPOCHS * WINDOWS, model=model_name(MODEL), data=TRAINING["finetuning"],
-            exact=row.exact, f1=row.f1,
+            exact=row.exact, f1=row.f1, spent={"training": row.hours},
             notes=("no cost was published for it",) if row.slots == 8 else (),
         )  # fmt: skip
-        price = find_price(prices, row.instance)
-        runs.append(_priced(run, {"training": row.hours}, price, row.spot))
+        runs.append(_priced(run, find_price(prices, row.instance), row.spot))
     return runs
 
 
@@ -141,9 +142,13 @@ def read_runs(
 def _read(place: Path, name: str, machine: Any, windows: float | None) -> Run:
     """Read the run `name` at `place`, priced as if it had run on `machine`."""
     file = place / "metrics.json" if place.is_dir() else place
-    found = _read_json(file)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file}: cannot read it ({first_line(error)}); {CURE}") from None
     benchmark = isinstance(found, dict) and not found.keys().isdisjoint(("results", "stage"))
-    run, hours = _benchmark(name, file, found, windows) if benchmark else _local(name, file, found)
+    _check(file, "benchmark" if benchmark else "metrics", found)
+    run = _benchmark(name, found, windows) if benchmark else _local(name, file, found)
     if machine is None:
         return run
     instance = machine[0].instance
@@ -151,7 +156,7 @@ def _read(place: Path, name: str, machine: Any, windows: float | None) -> Run:
     gpu = gpu_of(instance)
     if benchmark and not (gpu and re.search(rf"\b{gpu.name}\b", run.hardware)):
         run = replace(run, elsewhere=f"measured on {run.hardware}, not {instance}")
-    return _priced(run, hours, *machine)
+    return _priced(run, *machine)
 
 
 def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price, bool]:
@@ -162,31 +167,17 @@ def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price
     return find_price(prices, instance), market == "spot"
 
 
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
-    except OSError as error:
-        wanted = "the directory of a finished run, or a benchmark's JSON"
-        raise UserError(f"{file}: cannot read it ({first_line(error)}); give {wanted}") from None
-    except (ValueError, RecursionError):
-        said = "no keys and values; give what a run or a benchmark wrote"
-        raise UserError(f"{file}: {said}") from None
-
-
 def _check(file: Path, kind: str, content: Any) -> None:
     """Raise UserError, naming file and key, unless `content` is as results.yaml describes it."""
     error = best_match(Draft202012Validator(SCHEMAS[kind]).iter_errors(content))
     if error is not None:
         where = ".".join(map(str, error.absolute_path)) or "the file"
-        cure = "give what a run or a benchmark wrote, or run it anew"
         said = error.message  # of a long value, the end says what is wrong
         said = said if len(said) <= 150 else f"{said[:30]}...{said[-100:]}"
-        raise UserError(f"{file}: {where}: {said}; {cure}")
+        raise UserError(f"{file}: {where}: {said}; {CURE}")
 
 
-def _local(path: str, file: Path, found: Any) -> tuple[Run, dict[str, float]]:
-    """Return a local run, and its hours by purpose."""
-    _check(file, "metrics", found)
+def _local(path: str, file: Path, found: Any) -> Run:
     best, last = (found.get(key) or {} for key in ("best", "last"))
     speed, config_file = found["throughput"], file.parent / "config.yaml"
     config = read_yaml(config_file) if config_file.exists() else {}
@@ -198,16 +189,16 @@ def _local(path: str, file: Path, found: Any) -> tuple[Run, dict[str, float]]:
     windows = steps or speed["training_windows"]
     least = (speed["training_seconds"] + sum(speed.get("checkpoint_seconds") or [])) / 3600
     worked, hours, starts, note = _hours(file, speed.get("starts"), least)
-    run = Run(
+    training = min(windows / rate / 3600, worked)
+    return Run(
         name=path, hardware="this machine", pool="local", hours=hours, worked=worked,
         slots=int(resources.get("slots_per_trial") or 1), windows=windows, throughput=rate,
         model=model_name(hparams.get("model")), data=data_name(data), notes=(note,),
         tokens=(speed.get("tokens_per_second") or 0) / rate or None, config=config, best=best,
         stops={"restarted": starts - 1} if starts > 1 else None, steps=last.get("steps") or 0,
         exact=best.get("exact"), f1=best.get("f1"),
+        spent={"training": training, "start-up, validation, checkpoints": worked - training},
     )  # fmt: skip
-    training = min(windows / rate / 3600, worked)
-    return run, {"training": training, "start-up, validation, checkpoints": worked - training}
 
 
 def _hours(file: Path, starts: Any, least: float) -> tuple[float, float, int, str]:
@@ -220,40 +211,34 @@ def _hours(file: Path, starts: Any, least: float) -> tuple[float, float, int, st
         whole = (times[-1][1] - times[0][0]).total_seconds()
     except (TypeError, ValueError):  # TypeError: one with a time zone, and one without
         said = f"{starts!r:.80} is not a list of start and end times"
-        raise UserError(f"{file}: throughput.starts: {said}") from None
+        raise UserError(f"{file}: throughput.starts: {said}; {CURE}") from None
     note = f"{len(starts)} starts, start-up, validation and checkpoints counted"
     return max(worked / 3600, least), max(whole / 3600, least), len(starts), note
 
 
-def _benchmark(
-    path: str, file: Path, found: Any, windows: float | None
-) -> tuple[Run, dict[str, float]]:
-    """Return a benchmark's run, and its hours by purpose."""
-    _check(file, "benchmark", found)
+def _benchmark(path: str, found: Any, windows: float | None) -> Run:
     settings, device = (found.get(key) or {} for key in ("settings", "device"))
     workload = settings.get("workload") or "finetuning"
-    if found.get("stage") != "step" or workload not in TRAINING:
-        said = f"{str(found.get('stage'))[:20]} {workload[:20]} is no training"
-        raise UserError(f"{file}: {said}; give a step of {' or '.join(TRAINING)}")
     throughput = found["results"]["ours"]["windows_per_second"]["median"]
     work = windows or EPOCHS * WINDOWS
-    run = Run(
-        name=path, pool="local", hours=work / throughput / 3600, throughput=throughput,
-        hardware=str(device.get("name") or "a machine not named"), windows=work,
+    hours = work / throughput / 3600
+    return Run(
+        name=path, pool="local", hours=hours, throughput=throughput, windows=work,
+        hardware=str(device.get("name") or "a machine not named"),
         slots=int(device.get("count") or 1), data=TRAINING[workload],
         model=model_name(f"albert-{settings.get('shape')}"),
-        tokens=settings.get("tokens_per_window"),
+        tokens=settings.get("tokens_per_window"), spent={"training": hours},
         notes=(f"a benchmark's throughput, projected to {work:,.0f} windows",),
     )  # fmt: skip
-    return run, {"training": run.hours}
 
 
-def _priced(run: Run, hours: Mapping[str, float], price: Price, spot: bool) -> Run:
+def _priced(run: Run, price: Price, spot: bool) -> Run:
     machines = price.machines(run.slots)
-    worked = machines * sum(hours.values())
+    worked = machines * sum(run.spent.values())
     low, middle, high = price.spot_range() if spot else [price.on_demand] * 3
-    costs: dict[str, Any] = {"rate": machines * middle, "cost": worked * middle}
-    costs |= {"low": worked * low, "high": worked * high, "on_demand": worked * price.on_demand}
-    parts = {part: machines * middle * value for part, value in hours.items()}
-    hardware, pool = f"{machines} x {price.instance}", "spot" if spot else "on demand"
-    return replace(run, hardware=hardware, pool=pool, parts=parts, **costs)
+    return replace(
+        run, hardware=f"{machines} x {price.instance}", pool="spot" if spot else "on demand",
+        rate=machines * middle, cost=worked * middle, low=worked * low, high=worked * high,
+        on_demand=worked * price.on_demand,
+        parts={part: machines * middle * hours for part, hours in run.spent.items()},
+    )  # fmt: skip

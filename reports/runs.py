@@ -5,13 +5,11 @@ import argparse
 import pandas as pd
 
 from cluster.prices import load_prices
-from reports.cost import DOLLARS, NUMBER
-from reports.report import METHOD, Report, Table
+from reports.report import METHOD, TABLES, Report, Table
 from reports.run import Run, read_runs
 
 SECTIONS = "hyperparameters", "data", "resources"  # of a config
 NARROW_KEYS = 4  # columns of them without --wide
-FORMATS = dict.fromkeys(("f1", "exact", "worked h", "windows/s"), NUMBER) | {"cost": DOLLARS}
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -28,7 +26,7 @@ def run(args: argparse.Namespace) -> Report:
     if (more := keys.shape[1] - NARROW_KEYS) > 0:
         notes.append(f"{more} more config keys differ; --wide, --csv and --json have them")
     rows = pd.concat([facts, keys], axis=1).convert_dtypes()
-    formats = dict.fromkeys(rows.select_dtypes("number"), "{:.6g}") | FORMATS
+    formats = dict.fromkeys(rows.select_dtypes("number"), "{:.6g}") | TABLES["formats"]
     narrow = {"run": "run", "steps\nstate": "{steps}/{of}\n{state}"}
     narrow |= {"hours\nstarts": "{worked h}\n{starts}", "win-\ndows/s": "windows/s"}
     for head in (*facts.columns[8:], *keys.columns[:NARROW_KEYS]):

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,6 @@ from reports.report import METHOD, Report, Table
 from reports.run import Run, read_runs
 
 UNIT = "windows/s over slots"
-FORMATS = {"N": "{}", "throughput": "{:,.2f}", "efficiency": "{:.1%}"}
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -23,38 +21,31 @@ def run(args: argparse.Namespace) -> Report:
 
     Raises UserError if runs do not belong to one series, or have no throughput yet.
     """
-    found = pd.DataFrame([*_measured(args), *(published_points() if args.published else [])])
-    if found.empty:
+    rows = [*_measured(args), *(_published() if args.published else [])]
+    if not rows:
         raise UserError("scaling: nothing to report; give --published, --run or --experiment")
+    found = pd.DataFrame(rows, columns=["series", "source", "N", "throughput"])
     if (twice := found[found.duplicated(["series", "N"])]).size:
         name, units = twice[["series", "N"]].iloc[0]
         said = f"{name}: two throughputs for {units}; name the series apart, LABEL=PATH"
         raise UserError(said)
-    found = efficiency(found)
+    series = pd.Categorical(found["series"], found["series"].unique())
+    found = found.assign(series=series).sort_values(["series", "N"]).astype({"series": str})
+    each = found["throughput"] / found["N"]  # of which the first of a series has 100 %
+    found["efficiency"] = each / each.groupby(found["series"]).transform("first")
     single = found.loc[~found["series"].duplicated(keep=False), "series"]
     notes = [f"{name}: one point alone has no efficiency" for name in single]
-    return Report(
-        "How throughput scales", [Table("Scaling", found, FORMATS)], METHOD["scaling"], notes
-    )
+    return Report("How throughput scales", [Table("Scaling", found)], METHOD["scaling"], notes)
 
 
-def published_points() -> list[dict[str, Any]]:
+def _published() -> list[tuple[str, str, int, float]]:
     """Return a row per published measurement: throughput/s at N GPUs or machines."""
     ours = {run.slots: run.throughput for run in FINE_TUNING}
     series = {"fine-tuning xxlarge, windows/s over GPUs": ours, **SERIES}
-    rows = [(name, units, rate) for name, rates in series.items() for units, rate in rates.items()]
-    return [{"series": s, "source": "published", "N": n, "throughput": rate} for s, n, rate in rows]
+    return [(name, "published", n, rate) for name in series for n, rate in series[name].items()]
 
 
-def efficiency(found: pd.DataFrame) -> pd.DataFrame:
-    """Add T(N) / (N x T(1)), in order of N; the first of a series is 1 by definition."""
-    series = pd.Categorical(found["series"], found["series"].unique())
-    found = found.assign(series=series).sort_values(["series", "N"]).astype({"series": str})
-    each = found["throughput"] / found["N"]
-    return found.assign(efficiency=each / each.groupby(found["series"]).transform("first"))
-
-
-def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _measured(args: argparse.Namespace) -> Iterator[tuple[str, str, int, float]]:
     """Yield a row per run and experiment; one series per model and data."""
     known, runs = load_prices(args.prices or PRICE_FILE), list[tuple[str, Run]]()
     first = dict[str, Run]()
@@ -72,4 +63,4 @@ def _measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             raise UserError(f"{run.name}: not the model and data of {base.name}; give it a LABEL=")
         if run.throughput is None:
             raise UserError(f"{run.name}: no throughput in its records yet; wait for a report")
-        yield {"series": label, "source": "measured", "N": run.slots, "throughput": run.throughput}
+        yield label, "measured", run.slots, run.throughput

@@ -1,10 +1,6 @@
-"""Who pays for which time of a cluster's machines.
+"""Who pays for which time of a cluster's machines: the rules are in README.md.
 
-A machine's life is cut where allocations begin and end. Tasks that hold it pay for that time by
-their slots on it; boot and idle time are divided by slot-hours among all that used it. A gap longer
-than the pool boots or idles is nobody's: no task in these records explains it. A machine whose
-launch the master did not record is charged only while it is held. Lives are divided in full, then
-cut to the span, so that the bills of its parts add up.
+Lives are divided in full, then cut to the span, so that the bills of its parts add up.
 """
 
 from collections import defaultdict
@@ -66,14 +62,11 @@ def _nearest(
     """Return the pool of an unheld machine, which is not recorded: that of the machine in `pools`,
     of as many slots if there is one, that was launched nearest in time.
     """
-    seen = [(e, pools[e.name]) for e in records.entries if e.name in pools]
-    seen += [(life._replace(slots=-1, start=records.until), p) for p in records.pools.values()]
-    near = [
-        (x.slots != life.slots, abs(x.start - life.start), pool)
-        for x, pool in seen
-        if pool.instance and pool.own == (life.kind == "agent")
-    ]
-    return min(near, key=lambda found: found[:2])[-1] if near else None
+    seen = [(e.slots, e.start, pools[e.name]) for e in records.entries if e.name in pools]
+    seen += [(-1, records.until, pool) for pool in records.pools.values()]
+    near = [x for x in seen if x[2].instance and x[2].own == (life.kind == "agent")]
+    nearest = min(near, key=lambda x: (x[0] != life.slots, abs(x[1] - life.start)), default=None)
+    return nearest and nearest[2]
 
 
 def _life(life: Entry, pool: RecordedPool, holds: list[Allocation], records: Records) -> Life:

@@ -1,7 +1,6 @@
 """Plant faults, one after another, and print those that no test sees.
 
     python -m tests.faults --seed 1 --count 100             # exit status 1: less than 90 % are seen
-    python -m tests.faults --seed 1 --count 100 --json seen.json
 
 cosmic-ray makes the faults, in functions of every package, drawn with a seed. Each is planted in a
 copy of the tree. Of the tests that run its statement, by the contexts in `.coverage`, which `make
@@ -9,7 +8,6 @@ soak` writes before, all quick ones run, and the nearest of the others.
 """
 
 import argparse
-import json
 import os
 import random
 import subprocess
@@ -24,7 +22,7 @@ import coverage
 import pytest
 from cosmic_ray import plugins
 from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import MutationVisitor
+from cosmic_ray.mutating import use_mutation
 
 from tests.contexts import Users
 from tests.zygote import start_zygote
@@ -54,12 +52,6 @@ class Fault(NamedTuple):
     line: int
     operator: str
     occurrence: int  # of this operator in the file, from 0
-
-    def source(self, root: Path) -> str:
-        """The file with this fault."""
-        operator = plugins.get_operator(f"core/{self.operator}")()
-        code = (root / self.path).read_text()
-        return MutationVisitor.mutate_code(code, operator, self.occurrence)
 
 
 def find_faults(root: Path) -> Iterator[Fault]:
@@ -113,19 +105,16 @@ def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[st
 
 def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
     """Whether a test fails with the fault, or hangs. pytest is a zygote's fork."""
-    file = copy / fault.path
-    before = file.read_text()
-    file.write_text(fault.source(copy))
     python, env = sys.executable, os.environ | {"FAULTS": "1"}
     fork = [python, "-SE", str(ROOT / "tests" / "zygote.py"), "run", os.environ["ZYGOTE_OWNER"]]
     command = [*fork, python, python, *PYTEST, *tests]
-    try:
-        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=SECONDS)
-        return done.returncode != 0
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        file.write_text(before)
+    operator = plugins.get_operator(f"core/{fault.operator}")()
+    with use_mutation(copy / fault.path, operator, fault.occurrence):
+        try:
+            done = subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=SECONDS)
+            return done.returncode != 0
+        except subprocess.TimeoutExpired:
+            return False
 
 
 def judge(faults: list[Fault], tests: list[list[str]]) -> list[bool]:
@@ -156,7 +145,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--json", type=Path, help="write each fault and whether it is seen")
     args = parser.parse_args()
     drawn = random.Random(args.seed).sample(list(find_faults(ROOT)), args.count)
     data, users = coverage.CoverageData(str(ROOT / ".coverage")), Users()
@@ -164,9 +152,6 @@ def main() -> int:
     pytest.main(["--collect-only", "-qq", str(ROOT / "tests")], plugins=[users])
     seen = judge(drawn, [tests_of(fault, data, users) for fault in drawn])
     print(f"{sum(seen)} of {len(seen)} faults are seen")
-    if args.json:
-        rows = [{**fault._asdict(), "seen": is_} for fault, is_ in zip(drawn, seen, strict=True)]
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
     return 0 if sum(seen) >= WANTED * len(seen) else 1
 
 

@@ -26,16 +26,11 @@ SHIPS = "The Zanto was loaded with pottery. The Belmira was loaded with salt."
 # A run of hours is cut to steps, a large text to that of the pages; all else is as on the page.
 SHORT = settings(max_steps=4, checkpoint_period=4, validation_period=4, num_workers=0)
 OTHERS = {
-    "configs/lm_local.yaml": ["--set", "data.documents=wiki.jsonl", "--set", "data.vocab_size=400"]
-    + ["--set", "data.validation_fraction=0.3"],
-    "configs/pretrain_local.yaml": [
-        "--set",
-        "data.text=wiki.jsonl",
-        "--set",
-        "data.vocab_size=400",
-    ],
-    "configs/pretrain_base.yaml": ["--set", "data.tokenizer=embedded/albert-tiny"],
-    "configs/local.yaml": ["--set", "data.max_train_examples=99"],
+    "configs/lm_local.yaml": "--set data.documents=wiki.jsonl --set data.vocab_size=400 "
+    "--set data.validation_fraction=0.3",
+    "configs/pretrain_local.yaml": "--set data.text=wiki.jsonl --set data.vocab_size=400",
+    "configs/pretrain_base.yaml": "--set data.tokenizer=embedded/albert-tiny",
+    "configs/local.yaml": "--set data.max_train_examples=99",
 }
 HOUR = "docs/your-questions.md"
 ON_PAGES = [page for page in pages() if page != HOUR and not all(map(need, commands(page)))]
@@ -48,7 +43,7 @@ def shortened(command: str) -> str:
     config = next((word for word in words if word in OTHERS), "")
     if not config or "cluster." in command:
         return command
-    more = OTHERS[config][: 2 if "data.vocab_size=null" in command else None]
+    more = OTHERS[config].split()[: 2 if "data.vocab_size=null" in command else None]
     more += SHORT if "-m pretrain " not in command else []
     return shlex.join(words + more).replace("step-00005000", "step-00000004")
 

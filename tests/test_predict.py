@@ -1,6 +1,5 @@
 """`predict.py` as a user meets it: the same numbers as the run, answers, thresholds, refusals."""
 
-import contextlib
 import csv
 import json
 import shutil
@@ -44,7 +43,9 @@ def predicted(local_run, once, real_python) -> Path:
     def fill(folder: Path) -> None:
         arguments = ("--data", local_run.questions, "--output-dir", folder / "new")
         done = run(real_python, "--model", local_run.path, *arguments, text=True)
-        assert (done.returncode, done.stderr) == (0, "INFO: answering: 540 questions\n")
+        first, *slow = done.stderr.splitlines()
+        assert done.returncode == 0 and first == "INFO: answering: 540 questions"
+        assert len(slow) < 2  # a busy machine says how long it took
         best = local_run.best
         assert f"{'all':14}{best['total']:9,}{best['exact']:9.2f}{best['f1']:9.2f}" in done.stdout
 
@@ -102,22 +103,6 @@ def test_a_table_runs_nothing_in_a_spreadsheet(local_run, tmp_path):
     words = ["--data", tmp_path / "rows.jsonl", "--output-dir", tmp_path]
     assert predict_here("--model", local_run.path, *words) == 0
     assert "'+7,'=1+1," in (tmp_path / "predictions.csv").read_text(encoding="utf-8-sig")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--export", "x", "--json"], "--json: --export does without; leave it out"),
-        (["--serve", "--json"], "--json: --serve does without"),
-        (["--export", "x", "--raw"], "--raw: --export does without"),
-        (["--data", "generated", "--top", "3"], "--top: --data does without"),
-        (["--question", "a", "--context", "b", "--top", "0"], "'0': give a number above 0"),
-    ],
-)
-def test_a_flag_that_would_be_ignored_is_refused(words, said, local_run, capsys):
-    with contextlib.suppress(SystemExit):
-        assert predict_here("--model", local_run.path, *words) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_trial_refuses_json(local_run, monkeypatch, capsys):
@@ -255,6 +240,14 @@ def test_bad_words(local_run, tmp_path, capsys):
         "cannot write there": [*data, "--output-dir", tmp_path / "blocked" / "out"],
         "--threshold high: give a number": [*data, "--threshold", "high"],
         "--push-to-hub: it uploads": [*data, "--push-to-hub", "me/mine"],
+        # Flags that would be ignored.
+        "--json: --export does without; leave it out": ["--export", "x", "--json"],
+        "--json: --serve does without": ["--serve", "--json"],
+        "--raw: --export does without": ["--export", "x", "--raw"],
+        "--top: --data does without": ["--data", "generated", "--top", "3"],
     }
     for message, words in cases.items():
         refused(["--model", local_run.path, *words], message, capsys)
+    with pytest.raises(SystemExit):
+        predict_here("--question", "a", "--context", "b", "--top", "0")
+    assert "'0': give a number above 0" in capsys.readouterr().err

@@ -23,11 +23,12 @@ from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.engine import loaders
 from detalbert.errors import Unavailable, UserError
 from detalbert.log import fail, start_logging
-from detalbert.squad import world
+from detalbert.squad.sources import open_source, read_examples
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.waiting import clock as shown
 from tests.conftest import ROOT, TINY_LM, TINY_PRETRAINING
 from tests.fakes.encoders import SHAPE
+from tests.fakes.questions import as_rows
 from tests.fakes.runs import train_into
 
 
@@ -139,7 +140,8 @@ def test_no_shipped_config_is_silent_for_long(
 ) -> None:
     """Hub, encoding and loader are slow; all hub names and most keys are as shipped."""
     seen, load_named, unpacked = set[Any](), hub.load_named, loaders._unpacked
-    here, rows = small_hub(tmp_path), squad_rows()
+    here = small_hub(tmp_path)
+    rows = as_rows(read_examples(open_source("generated", "train", tmp_path), limit=40)[0])
 
     def slow_hub(read: Any, name: str, kind: str = "model", /, **options: Any) -> Any:
         def slow(place: str, **more: Any) -> Any:
@@ -189,16 +191,6 @@ def small_hub(folder: Path) -> Callable[[str], Path]:
         return ROOT / "embedded" / "albert-tiny" if known else folder / "bytes"
 
     return find
-
-
-def squad_rows() -> list[dict[str, Any]]:
-    """Rows of questions as a hub data set has them."""
-    rows = []
-    for paragraph in world.generate("train")["data"][0]["paragraphs"]:
-        for asked in paragraph["qas"]:
-            found = {key: [a[key] for a in asked["answers"]] for key in ("text", "answer_start")}
-            rows.append({**asked, "context": paragraph["context"], "answers": found})
-    return rows
 
 
 def reduced(config: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Answers have what the bindings' own types must have, so that the real client rea
 
 import io
 import json
-import re
 import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from determined.common.api import bindings
 from tests.fakes.http import NOW, FakeServer, Request, blank, trial_json
 
 TOKEN = "user-token"
-MISSING = {"error": {"error": "no such thing"}}
 
 
 class Stored(NamedTuple):
@@ -54,64 +52,61 @@ class CheckpointMaster(FakeServer):
         # The client asks a master that is away five more times, and waits 15 s in all.
         monkeypatch.setattr("urllib3.util.retry.Retry.get_backoff_time", lambda _: 0)
 
-    def respond(self, request: Request) -> tuple[int, Any]:
+    def respond(self, request: Request) -> Any:
         self.calls.append(request.path)
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
-            return 401, MISSING
-        answer = self._registry(request) or self._find(request.path, request.query)
-        return (404, MISSING) if answer is None else (200, answer)
+            return 401, {"error": {"error": "no such user"}}
+        held = {item.uuid: item for item in self.stored}
+        match request.path.split("/"):
+            case ["", "api", "v1", "models", *path]:
+                return self._registry(request, *path)
+            case ["", "api", "v1", "trials", "7"]:
+                return {"trial": trial_json(7, experiment=3, state="STATE_COMPLETED")}
+            case ["", "api", "v1", "experiments", "3"]:
+                facts = {"id": 3, "startTime": NOW, "state": "STATE_COMPLETED", "config": {}}
+                return {"experiment": blank(bindings.v1Experiment, **facts)}
+            case ["", "api", "v1", "trials" | "experiments", "7" | "3", "checkpoints"]:
+                listed = self._sorted(request.query)
+                return _page("checkpoints", [self._describe(item) for item in listed])
+            case ["", "api", "v1", "checkpoints", uuid] if uuid in held:
+                return {"checkpoint": self._describe(held[uuid])}
+            case ["", "checkpoints", uuid] if uuid in held:
+                buffer = io.BytesIO()
+                with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+                    tar.add(held[uuid].folder, arcname=".")
+                return buffer.getvalue()
+        return None
 
-    def _find(self, path: str, query: dict[str, str]) -> Any:
-        """What is there, bytes of a file, or None where there is nothing."""
-        if path == "/api/v1/trials/7":
-            return {"trial": trial_json(7, experiment=3, state="STATE_COMPLETED")}
-        if path == "/api/v1/experiments/3":
-            facts = {"id": 3, "startTime": NOW, "state": "STATE_COMPLETED", "config": {}}
-            return {"experiment": blank(bindings.v1Experiment, **facts)}
-        if re.fullmatch(r"/api/v1/(trials/7|experiments/3)/checkpoints", path):
-            return _page("checkpoints", [self._describe(item) for item in self._sorted(query)])
-        found = re.fullmatch(r"(/api/v1)?/checkpoints/([0-9a-f-]+)", path)
-        item = next((x for x in self.stored if found and x.uuid == found[2]), None)
-        if item is None:
-            return None
-        if found[1]:
-            return {"checkpoint": self._describe(item)}
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-            tar.add(item.folder, arcname=".")
-        return buffer.getvalue()
-
-    def _registry(self, request: Request) -> Any:
+    def _registry(self, request: Request, *path: str) -> Any:
         """As a real 0.38.1 answered: golden/determined-api.json, `registry`."""
-        asked = re.fullmatch(r"/api/v1/models(/([^/]+))?(/versions)?(/(\d+))?", request.path)
-        if not asked:
-            return None
-        sent = json.loads(request.body) if request.method == "POST" else {}
-        name = asked[2] or sent["name"]
-        if sent and not asked[3]:
-            self.models[name] = []
-        if name not in self.models:
-            return None
-        facts = {"name": name, "metadata": {}, "creationTime": NOW, "lastUpdatedTime": NOW}
-        model = blank(bindings.v1Model, **facts, numVersions=len(self.models[name]))
-        if not asked[3]:
-            return {"model": model}
-        if sent:
-            self.models[name].append(sent)
-        listed = [self._version(model, n) for n in range(len(self.models[name]), 0, -1)]
-        if sent:
-            return {"modelVersion": listed[0]}
-        if asked[5]:
-            found = [each for each in listed if each["version"] == int(asked[5])]
-            return {"modelVersion": found[0]} if found else None
-        listed = listed[: int(request.query.get("limit", len(listed)))]
-        return {"model": model, **_page("modelVersions", listed)}
+        sent = json.loads(request.body or "{}")
+        match (request.method, *path):
+            case ["POST"]:
+                self.models[sent["name"]] = []
+                return {"model": self._model(sent["name"])}
+            case ["POST", name, "versions"]:
+                self.models[name].append(sent)
+                return {"modelVersion": self._version(name, len(self.models[name]))}
+            case ["GET", name] if name in self.models:
+                return {"model": self._model(name)}
+            case ["GET", name, "versions"] if name in self.models:
+                numbers = range(len(self.models[name]), 0, -1)
+                listed = [self._version(name, n) for n in numbers]
+                listed = listed[: int(request.query.get("limit", len(listed)))]
+                return {"model": self._model(name), **_page("modelVersions", listed)}
+            case ["GET", name, "versions", number] if int(number) <= len(self.models[name]):
+                return {"modelVersion": self._version(name, int(number))}
+        return None
 
-    def _version(self, model: dict[str, Any], number: int) -> dict[str, Any]:
-        sent = self.models[model["name"]][number - 1]
+    def _model(self, name: str) -> dict[str, Any]:
+        facts = {"name": name, "metadata": {}, "creationTime": NOW, "lastUpdatedTime": NOW}
+        return blank(bindings.v1Model, **facts, numVersions=len(self.models[name]))
+
+    def _version(self, name: str, number: int) -> dict[str, Any]:
+        sent = self.models[name][number - 1]
         held = next(item for item in self.stored if item.uuid == sent["checkpointUuid"])
         facts = {"metadata": sent.get("metadata") or {}, "notes": sent.get("notes") or ""}
-        facts |= {"checkpoint": self._describe(held), "model": model, "version": number}
+        facts |= {"checkpoint": self._describe(held), "model": self._model(name), "version": number}
         return blank(bindings.v1ModelVersion, **facts, creationTime=NOW, lastUpdatedTime=NOW)
 
     def _sorted(self, query: dict[str, str]) -> list[Stored]:

@@ -19,6 +19,7 @@ class Request(NamedTuple):
 
 
 NOW = "2026-01-01T00:00:00Z"
+MISSING = 404, {"error": {"code": 5, "error": "not found", "message": "not found"}}
 
 
 class Cut(Exception):
@@ -64,20 +65,21 @@ class FakeServer(contextlib.AbstractContextManager):
         self.closing.set()
         self.leave()
 
-    def respond(self, request: Request) -> tuple[Any, ...]:
-        """The status, bytes or something for JSON, and headers if there are any."""
+    def respond(self, request: Request) -> Any:
+        """Bytes or something for JSON; None where nothing is there. If the status is not 200, a
+        tuple: it, the content, and headers if there are any."""
         raise NotImplementedError
 
 
 class AnswerServer(FakeServer):
     """Answers as `answer` does, and keeps the requests in `asked`."""
 
-    def __init__(self, answer: Callable[[Request], tuple[int, Any]]) -> None:
+    def __init__(self, answer: Callable[[Request], Any]) -> None:
         self.answer = answer
         self.asked: list[Request] = []
         super().__init__()
 
-    def respond(self, request: Request) -> tuple[int, Any]:
+    def respond(self, request: Request) -> Any:
         self.asked.append(request)
         return self.answer(request)
 
@@ -92,10 +94,12 @@ def _handler(server: FakeServer) -> type:
             query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
             request = Request(self.command, url.path, query, body, self.headers)
             try:
-                status, answer, *headers = server.respond(request)
+                found = server.respond(request)
             except Cut:
                 self.close_connection = True
                 return
+            found = MISSING if found is None else found
+            status, answer, *headers = found if isinstance(found, tuple) else (200, found)
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             with contextlib.suppress(ConnectionError):  # a client that ended leaves its long poll
                 self.send_response(status)

@@ -1,6 +1,7 @@
 """An instance metadata service on loopback: IMDSv2, and IMDSv1 where it allows it."""
 
 import time
+from typing import Any
 
 from tests.fakes.http import FakeServer, Request
 
@@ -21,7 +22,7 @@ class MetadataServer(FakeServer):
         self.asked: list[str] = []
         super().__init__()
 
-    def respond(self, request: Request) -> tuple[int, bytes]:
+    def respond(self, request: Request) -> Any:
         given = request.method == "PUT"
         fault = self.tokens if given else self.fault
         if not given:
@@ -42,4 +43,4 @@ class MetadataServer(FakeServer):
             "/latest/meta-data/events/recommendations/rebalance": self.rebalance,
         }
         body = bodies.get(request.path)
-        return (404, b"") if body is None else (200, body.encode())
+        return body and body.encode()

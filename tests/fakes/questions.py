@@ -26,7 +26,7 @@ def as_rows(examples: list[Example]) -> list[dict[str, Any]]:
     rows = [example._asdict() for example in examples]
     for row in rows:
         texts, starts = zip(*row["answers"], strict=True) if row["answers"] else ((), ())
-        row["answers"] = {"text": texts, "answer_start": starts}
+        row["answers"] = {"text": [*texts], "answer_start": [*starts]}
     return rows
 
 

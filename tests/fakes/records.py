@@ -160,14 +160,6 @@ def _task(task: str, held: list[Held]) -> dict[str, Any]:
     return {"task": blank(bindings.v1Task, startTime=at("10:10"), **facts)}
 
 
-def _allocation(held: Held) -> dict[str, Any]:
-    """One allocation, which has an exit reason and Go's times, but not those without a fraction."""
-    state = "STATE_TERMINATED" if held.end else "STATE_RUNNING"
-    facts = {"taskId": held.task, "state": state, "allocationId": held.id, "slots": 8}
-    facts |= {"exitReason": held.exit or None}
-    return {"allocation": blank(bindings.v1Allocation, **facts)}
-
-
 def _logs(held: Held, query: dict[str, str]) -> bytes:
     """The lines of one allocation that are asked for; the master's name neither it nor an agent."""
     agent = {"source": "agent", "agentId": held.machines[0], "log": "image already found"}
@@ -187,9 +179,8 @@ def _logs(held: Held, query: dict[str, str]) -> bytes:
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
     facts = {"containerId": "c", "taskId": "", "acceleratorUuids": [], "acceleratorType": "cuda"}
-    pairs = [(a, machine) for a in held for machine in a.machines]
-    held_on = [{"allocationId": a.id, "nodeName": m, "resourcePool": a.pool} for a, m in pairs]
-    return {"acceleratorData": [facts | on for on in held_on]}
+    pairs = [({"allocationId": a.id, "resourcePool": a.pool}, m) for a in held for m in a.machines]
+    return {"acceleratorData": [{**facts, **on, "nodeName": machine} for on, machine in pairs]}
 
 
 def _checkpoints(trial: Kept) -> dict[str, Any]:
@@ -217,17 +208,14 @@ def _raw(cluster: Cluster) -> dict[str, Any]:
 
 
 def _csv(cluster: Cluster, after: str) -> str:
-    lines = [
-        "allocation_id,task_type,username,experiment_id,slots,start_time,end_time,resource_pool"
-    ]
+    lines = ["allocation_id,task_type,username,experiment_id,slots,start_time,end_time"]
+    lines[0] += ",resource_pool"
     for number, ran in cluster.ran.items():
         shown = number if ran.kind in ("TRIAL", "DELETED") else 0
-        lines += [
-            f"{a.id},{ran.kind},{ran.user},{shown},{ran.slots},"
-            f"{at(a.start)},{at(a.end) or ''},{a.pool}"
-            for a in ran.held
-            if not a.end or str(at(a.end))[:19] > after[:19]
-        ]
+        for a in ran.held:
+            if not a.end or str(at(a.end))[:19] > after[:19]:
+                facts = a.id, ran.kind, ran.user, shown, ran.slots, at(a.start), at(a.end), a.pool
+                lines.append(",".join("" if fact is None else str(fact) for fact in facts))
     return "\n".join(lines) + "\n"
 
 
@@ -262,9 +250,10 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
             return {"trials": listed, "pagination": {}} if what else _experiment(int(name), ran)
         case ["tasks", name, "logs"]:
             return b"".join(_logs(held, query) for held in tasks[name])
-        case ["allocations", name] if any(held.id == name for held in tasks[name[:-2]]):
-            (held,) = (held for held in tasks[name[:-2]] if held.id == name)
-            return _allocation(held)
+        case ["allocations", name]:  # with an exit reason
+            (ended,) = (held.exit or None for held in tasks[name[:-2]] if held.id == name)
+            facts = {"state": "STATE_TERMINATED", "exitReason": ended}
+            return {"allocation": blank(bindings.v1Allocation, **facts)}
         case ["tasks", name, *what] if name in tasks:
             silent = name in {held.task for held in others}
             held = [] if silent else tasks[name]
@@ -288,13 +277,11 @@ class FakeRecords(FakeServer):
         self.cluster, self.hide = cluster, hide
         super().__init__()
 
-    def respond(self, request: Request) -> tuple[int, Any]:
+    def respond(self, request: Request) -> Any:
         path = request.path
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}
         secret = any(f"/tasks/{task}/" in path for task in self.cluster.hidden)
         if secret or path.endswith(self.hide):
             return 403, {"error": {"code": 7, "error": "access denied"}}
-        if (found := answer(self.cluster, path, request.query)) is not None:
-            return 200, found
-        return 404, {"error": {"code": 5, "error": "not found", "message": "not found"}}
+        return answer(self.cluster, path, request.query)

@@ -14,17 +14,12 @@ import yaml
 
 from reports.__main__ import main
 from reports.report import Report, Table, fill_template
-from reports.scaling import efficiency, published_points
 from tests.conftest import ROOT
-from tests.reports.conftest import TODAY, refused, report
+from tests.reports.conftest import TODAY
 
 
-def rows(capsys, *arguments: str) -> list:
-    return report(capsys, *arguments)["tables"][0]["rows"]
-
-
-def test_the_published_table_comes_out_of_price_and_time(capsys):
-    one, eight, many = rows(capsys, "cost", "--published")
+def test_the_published_table_comes_out_of_price_and_time(capsys, rows):
+    one, eight, many = rows("cost", "--published")
     assert one["cost"] == pytest.approx(112.21, abs=0.005) and round(many["cost"]) == 47
     assert round(many["faster"]) == 46 and round(many["cheaper"] * 100) == 58
     assert round(many["windows/s"] / one["windows/s"]) == 46
@@ -35,7 +30,7 @@ def test_the_published_table_comes_out_of_price_and_time(capsys):
     assert main(["cost", "--published", *TODAY]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("112.21  112.21", "17.09-47.00", "45.84x", "58%"))
-    table = rows(capsys, "cost", "--published", "--baseline", "published, 64 GPUs")
+    table = rows("cost", "--published", "--baseline", "published, 64 GPUs")
     assert table[2]["faster"] == 1 and table[0]["cheaper"] == pytest.approx(1 - 112.2102 / 47.0016)
     assert (one["low"], many["low"]) == (None, pytest.approx(0.8 * 8 * 2.67))
     assert many["on demand"] == pytest.approx(0.8 * 8 * 24.48)
@@ -90,11 +85,11 @@ def test_markdown_has_a_row_per_run(capsys):
     assert page.endswith("## t\n\n| run |\n| --- |\n| a\\\\|b |\n")
 
 
-def test_without_a_library_the_pip_command_is_said(capsys, monkeypatch):
+def test_without_a_library_the_pip_command_is_said(refused, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("reports.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert "pip install -r reports/requirements.txt" in refused(capsys, "cost", "--published")
+    assert "pip install -r reports/requirements.txt" in refused("cost", "--published")
 
 
 def test_no_command_imports_torch(real_python):
@@ -109,8 +104,8 @@ def test_no_command_imports_torch(real_python):
     assert done.returncode == 0, done.stderr
 
 
-def test_printed_efficiencies_are_those_of_the_printed_throughputs():
-    table = efficiency(pd.DataFrame(published_points()))
+def test_printed_efficiencies_are_those_of_the_printed_throughputs(rows):
+    table = pd.DataFrame(rows("scaling", "--published"))
     printed = yaml.safe_load((ROOT / "cluster" / "facts" / "published.yaml").read_text())["scaling"]
     for row in (row for row in printed if "efficiency" in row):
         last = table[table["series"] == row["series"]].iloc[-1]
@@ -120,22 +115,22 @@ def test_printed_efficiencies_are_those_of_the_printed_throughputs():
     assert found == pytest.approx(computed, abs=1e-3)
 
 
-def test_scaling_puts_a_measured_series_beside_the_published(capsys, tmp_path):
+def test_scaling_puts_a_measured_series_beside_the_published(rows, refused, tmp_path):
     paths = [benchmark(tmp_path / f"{n}.json", s, slots=n) for n, s in ((8, 72.0), (1, 10.0))]
     arguments = [text for path in paths for text in ("--run", f"ours={path}")]
-    table = rows(capsys, "scaling", "--published", *arguments)
+    table = rows("scaling", "--published", *arguments)
     ours = [row for row in table if row["series"] == "ours"]
     assert [row["efficiency"] for row in ours] == pytest.approx([1.0, 0.9])
     assert {row["source"] for row in table} == {"measured", "published"}
     twice = ["--run", f"ours={paths[1]}"]
-    assert "two throughputs for 1" in refused(capsys, "scaling", *arguments, *twice)
+    assert "two throughputs for 1" in refused("scaling", *arguments, *twice)
 
 
-def test_a_real_local_run_is_priced(capsys, finished):
+def test_a_real_local_run_is_priced(rows, finished):
     """Validation and start-up are in it: the file's training seconds are a part of the hours."""
     folder = finished / "out"  # what the real entry point leaves behind
     metrics = json.loads((folder / "metrics.json").read_text())
-    (row,) = rows(capsys, "cost", "--run", f"{folder}@p3.2xlarge:spot")
+    (row,) = rows("cost", "--run", f"{folder}@p3.2xlarge:spot")
     speed = metrics["throughput"]
     seconds = speed["training_seconds"] + sum(speed["checkpoint_seconds"])
     assert seconds < row["worked h"] * 3600 < seconds + 120
@@ -143,13 +138,13 @@ def test_a_real_local_run_is_priced(capsys, finished):
     assert row["on demand"] == pytest.approx(row["worked h"] * 3.06)
     assert row["windows/s"] == pytest.approx(speed["examples_per_second"])
     assert (row["EM"], row["F1"]) == (metrics["best"]["exact"], metrics["best"]["f1"])
-    (free,) = rows(capsys, "cost", "--run", str(folder))
+    (free,) = rows("cost", "--run", str(folder))
     assert free["cost"] is None and free["worked h"] == row["worked h"]
-    both = rows(capsys, "cost", "--published", "--run", str(folder))
+    both = rows("cost", "--published", "--run", str(folder))
     assert both[3]["run"].endswith(" *") and both[3]["faster"] is None  # 1475x and 100 % before
 
 
-def test_all_starts_of_a_local_run_count(capsys, tmp_path):
+def test_all_starts_of_a_local_run_count(rows, tmp_path):
     """Two starts, of 130 and 235 s; 120 steps of 8 windows."""
     spans = ("24T10:00:00", "24T10:02:10"), ("24T23:58:00", "25T00:01:55")
     times = [[f"2026-11-{moment}.000+00:00" for moment in span] for span in spans]
@@ -162,7 +157,7 @@ def test_all_starts_of_a_local_run_count(capsys, tmp_path):
     def row(speed: dict[str, Any], *more: str) -> dict[str, Any]:
         content = {"best": {"exact": 1.0, "f1": 2.0}, "last": {"steps": 120}, "throughput": speed}
         (tmp_path / "metrics.json").write_text(json.dumps(content))
-        return rows(capsys, "cost", "--run", f"{tmp_path}@g5.xlarge", *more)[0]
+        return rows("cost", "--run", f"{tmp_path}@g5.xlarge", *more)[0]
 
     found = row(throughput | starts)
     assert found["worked h"] * 3600 == pytest.approx(130 + 235)
@@ -190,20 +185,22 @@ PRETRAINING = {"shape": "xxlarge", "workload": "pretraining"}
         ({"settings": PRETRAINING}, "p5en.48xlarge", "another data"),
     ],
 )
-def test_a_benchmark_is_compared_with_what_is_like_it(capsys, tmp_path, changes, instance, said):
+def test_a_benchmark_is_compared_with_what_is_like_it(
+    report, rows, tmp_path, changes, instance, said
+):
     path = benchmark(tmp_path / "bench.json", 50.0, **{"slots": 8, **changes})
     run = ["--run", f"{path}@{instance}"]
-    found = report(capsys, "cost", "--published", *run)
+    found = report("cost", "--published", *run)
     row = found["tables"][0]["rows"][3]
     assert (row["faster"] is None) == (row["cheaper"] is None) == bool(said)
     assert row["run"].endswith(" *") == bool(said)
     assert any(said in note for note in found["notes"] if note.startswith(path)) or not said
     if not said:  # projected to the work
-        (row,) = rows(capsys, "cost", *run, "--windows", "90000")
+        (row,) = rows("cost", *run, "--windows", "90000")
         assert row["worked h"] == pytest.approx(0.5) and row["cost"] == pytest.approx(31.648)
 
 
 @pytest.mark.parametrize("stage", ["lm", "finetune", "predict", "serve"])
-def test_a_benchmark_that_is_no_training_is_refused(capsys, stage):
+def test_a_benchmark_that_is_no_training_is_refused(refused, stage):
     file = ROOT / "benchmarks" / "results" / f"{stage}.json"
-    assert "is no training" in refused(capsys, "cost", "--run", f"{file}@p5en.48xlarge")
+    assert "; give a run of a training, or a benchmark's step" in refused("cost", str(file))

@@ -25,45 +25,32 @@ from tests.fakes.records import (
     Ran,
     answer,
 )
-from tests.reports.conftest import refused, report
 
-UNTIL = ["--until", "2026-11-20T13:00:00Z", "--today", "2026-11-21"]
+UNTIL = ["--until", "2026-11-20T13:00:00Z"]
+SEVEN = [*UNTIL, "--experiment", "7"]
 SPOT_HOUR, HOUR = 24.48 * 0.3, 24.48
 
 
-def bill(capsys, *arguments: str, master: Any = None, **fake: Any) -> dict:
-    with master or FakeRecords(**fake) as server:
-        return report(capsys, *arguments[:1], "--master", server.url, *UNTIL, *arguments[1:])
-
-
-def test_a_trial_restarted_twice_and_one_still_running(capsys):
-    found = bill(capsys, "cost", "--experiment", "7", "8")
+def test_a_trial_restarted_twice_and_one_still_running(bill):
+    found = bill(DEFAULT, *UNTIL, "--experiment", "7", "8")
     ended, running = found["tables"][0]["rows"]
-    assert ended["slots"] == 16 and ended["hardware"] == "2 x p3.16xlarge"
-    assert (ended["stops"], ended["kinds"]) == (2, "1 failed, 1 reclaimed")
-    assert ended["elapsed h"] == pytest.approx(141 / 60)
-    assert ended["worked h"] == pytest.approx(121 / 60)
-    assert ended["lost h"] == pytest.approx(0.5)
-    assert ended["windows/s"] == pytest.approx(400 * 256 / (55 * 60))
-    assert (ended["EM"], ended["F1"]) == (86.0, 89.0)
     machine_hours = (160 + 111 + 45) / 60  # i-a, i-b, i-c, from launch to termination
-    assert ended["cost"] == pytest.approx(machine_hours * SPOT_HOUR)
-    assert ended["on demand"] == pytest.approx(machine_hours * HOUR)
-    assert (ended["low"], ended["high"]) == pytest.approx((machine_hours * 2.67, ended["cost"]))
-    assert ended["$/hour"] == pytest.approx(2 * SPOT_HOUR)
+    cost = machine_hours * SPOT_HOUR
+    expected = {"slots": 16, "elapsed h": 141 / 60, "worked h": 121 / 60, "lost h": 0.5, "stops": 2}
+    expected |= {"windows/s": 400 * 256 / (55 * 60), "EM": 86.0, "F1": 89.0, "cost": cost}
+    expected |= {"low": machine_hours * 2.67, "high": cost, "on demand": machine_hours * HOUR}
+    expected |= {"$/hour": 2 * SPOT_HOUR}
+    assert {head: ended[head] for head in expected} == pytest.approx(expected)
+    assert (ended["hardware"], ended["kinds"]) == ("2 x p3.16xlarge", "1 failed, 1 reclaimed")
     assert running["run"].endswith("(running) *") and running["stops"] == 0
     assert running["cost"] == pytest.approx(70 / 60 * HOUR)  # i-d since 11:50
     assert running["lost h"] == 0 and running["EM"] is None
     assert running["windows/s"] == pytest.approx(100 * 256 / 2700)  # no report says it
     assert running["faster"] is None and running["cheaper"] is None
     assert found["total"] == pytest.approx(ended["cost"] + running["cost"])
-
-
-def test_what_the_money_was_for(capsys):
-    found = bill(capsys, "cost", "--experiment", "7")
-    (row,), (parts,) = (table["rows"] for table in found["tables"][:2])
-    pair = 2 * SPOT_HOUR / 60  # a minute of both machines
-    expected = {
+    # What the money was for.
+    (paid, _), pair = found["tables"][1]["rows"], 2 * SPOT_HOUR / 60  # a minute of both machines
+    parts = {
         "boot": 25 / 60 * SPOT_HOUR,  # i-a and i-b 10 min each, i-c 5
         "idle": (10 + 10 + 10 + 1 + 9 + 9) / 60 * SPOT_HOUR,
         "start-up": 5 * pair,
@@ -74,11 +61,10 @@ def test_what_the_money_was_for(capsys):
         "lost": 30 * pair,
         "other": 1 * pair,
     }
-    for part, dollars in expected.items():
-        assert parts[part] == pytest.approx(dollars), part
-    assert parts["sum"] == pytest.approx(sum(parts[part] for part in expected))
+    assert {part: paid[part] for part in parts} == pytest.approx(parts)
+    assert paid["sum"] == pytest.approx(sum(parts.values()))
     between = (10 + 10 + 10 + 1 + 5) / 60 * SPOT_HOUR  # idle in the two gaps, boot of i-c
-    assert row["interruptions"] == pytest.approx(40 * pair + between)
+    assert ended["interruptions"] == pytest.approx(40 * pair + between)
 
 
 @pytest.mark.parametrize(
@@ -88,37 +74,37 @@ def test_what_the_money_was_for(capsys):
         (("-csv",), 316, "who else held the machines is not seen"),
     ],
 )
-def test_without_the_allocation_records(capsys, hidden, minutes, said):
-    found = bill(capsys, "cost", "--experiment", "7", hide=hidden)
+def test_without_the_allocation_records(bill, hidden, minutes, said):
+    found = bill(FakeRecords(hide=hidden), *SEVEN)
     priced = ["--price-pool", f"{SPOT}=p3.16xlarge"]  # a pool that is not on EC2
-    told = bill(capsys, "cost", "--experiment", "7", *priced, hide=hidden)
-    assert found["tables"][0]["rows"][0]["cost"] == pytest.approx(minutes / 60 * SPOT_HOUR)
-    assert told["tables"][0]["rows"][0]["cost"] == pytest.approx(minutes / 60 * HOUR)
+    told = bill(FakeRecords(hide=hidden), *SEVEN, *priced)
+    assert found["total"] == pytest.approx(minutes / 60 * SPOT_HOUR)
+    assert told["total"] == pytest.approx(minutes / 60 * HOUR)
     assert any(said in note for note in found["notes"])
 
 
-def test_past_spot_hours_have_the_price_of_their_time(capsys, monkeypatch):
+def test_past_spot_hours_have_the_price_of_their_time(bill, monkeypatch):
     """Half price until 12:00, the double from then on; before the history, the file's."""
     steps = pd.to_datetime(["2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z"])
     series = {"p3.16xlarge": pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
     monkeypatch.setattr(live_prices, "priced", lambda args, known, wanted: (known, []))
     monkeypatch.setattr(live_prices, "history", lambda *_: (series, []))
-    found = bill(capsys, "cost", "--experiment", "7", "--live")
+    found = bill(DEFAULT, *SEVEN, "--live")
     hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60
     row = found["tables"][0]["rows"][0]
     assert row["cost"] == pytest.approx(hours * SPOT_HOUR) and row["low"] is None
 
 
-def test_scaling_takes_experiments_and_does_not_mix_them(capsys):
+def test_scaling_takes_experiments_and_does_not_mix_them(bill):
     """8 slots that still run and 16 that ended are no series: they gave 506 % efficiency."""
-    found = bill(capsys, "scaling", "--experiment", "7", "8")
+    found = bill(DEFAULT, *UNTIL, "--experiment", "7", "8", command="scaling")
     rows = found["tables"][0]["rows"]
     assert sorted(row["N"] for row in rows) == [8, 16]
     assert {row["efficiency"] for row in rows} == {1.0}
     assert all(row["series"].startswith("albert-xxlarge on p3.16xlarge, ") for row in rows)
 
 
-def test_a_search_is_the_sum_of_its_trials(capsys):
+def test_a_search_is_the_sum_of_its_trials(bill):
     """Two trials at once, then one alone: slots at most, rate and windows as they were."""
     trials = [
         Kept([Held(f"9.t{n}.0", "12:00", end, [f"i-{n}"])], [], [(end, 100, speed)], state)
@@ -129,7 +115,7 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
     ]
     lives = [("i-0", "12:00", "12:40"), ("i-1", "12:00", "13:10")]
     cluster = Cluster({9: Ran(trials, hyperparameters={"global_batch_size": 256})}, lives)
-    (row,) = bill(capsys, "cost", "--experiment", "9", cluster=cluster)["tables"][0]["rows"]
+    (row,) = bill(cluster, *UNTIL, "--experiment", "9")["tables"][0]["rows"]
     assert (row["slots"], row["hardware"]) == (16, "2 x p3.16xlarge")
     assert row["run"].endswith("(running)")
     assert row["worked h"] == 1 and row["$/hour"] == pytest.approx(1.5 * SPOT_HOUR)
@@ -138,7 +124,7 @@ def test_a_search_is_the_sum_of_its_trials(capsys):
     assert row["cost"] == pytest.approx((40 + 60) / 60 * SPOT_HOUR)
 
 
-def test_what_was_planned_stands_beside_it(capsys):
+def test_what_was_planned_stands_beside_it(bill, capsys):
     """As cluster.plan has it; a line says why some have no plan, and costs stay."""
     config = read_yaml(ROOT / "configs" / "modern8.yaml")
     assert plan.main([str(ROOT / "configs" / "modern8.yaml"), "--json"]) == 0
@@ -147,9 +133,9 @@ def test_what_was_planned_stands_beside_it(capsys):
     search = Ran([EIGHT], config={**config, "searcher": {"name": "random"}})
     predicts = Ran([EIGHT], config={**config, "entrypoint": "python3 predict.py"})
     cluster = Cluster({1: Ran([EIGHT], config=config), 2: odd, 3: search, 4: predicts})
-    asked = ["cost", "--experiment", "1", "2", "3", "4", "--price-pool", f"{ON_DEMAND}=p5.48xlarge"]
-    before = bill(capsys, *asked, cluster=cluster)
-    found = bill(capsys, *asked, "--planned", cluster=cluster)
+    asked = ["--experiment", "1", "2", "3", "4", "--price-pool", f"{ON_DEMAND}=p5.48xlarge"]
+    before = bill(cluster, *UNTIL, *asked)
+    found = bill(cluster, *UNTIL, *asked, "--planned")
     mine, *others = found["tables"][0]["rows"]
     (low, middle, high), dollars = own["hours"], own["cost"][1]
     assert mine["planned hours"] == f"{middle:.2f} h ({low:.2f} to {high:.2f})"
@@ -166,14 +152,13 @@ def test_what_was_planned_stands_beside_it(capsys):
         (TOKEN, "9", "--experiment 9: the master has none"),
         ("stale", "7", "wants a login"),
         (TOKEN, "7 --user bob", "wants a login"),  # not with the token of the environment
-        (TOKEN, "7 --master http://127.0.0.1:9", "no master answers at http://127.0.0.1:9"),
     ],
 )
-def test_what_the_master_refuses_is_one_line(capsys, monkeypatch, token, words, said):
+def test_what_the_master_refuses_is_one_line(refused, monkeypatch, token, words, said):
     monkeypatch.setenv("DET_USER_TOKEN", token)
     with FakeRecords() as master:
         asked = ["cost", "--master", master.url, "--experiment", *words.split()]
-        assert said in refused(capsys, *asked)
+        assert said in refused(*asked)
 
 
 def test_every_form_of_time_the_master_writes():
@@ -192,19 +177,18 @@ def recorded(shared: Path) -> dict[str, Any]:
     return json.loads((shared / "golden" / "determined-api.json").read_text())
 
 
-def replay(exchanges: list[dict[str, Any]], **changed: Any) -> AnswerServer:
+def replay(exchanges: list[dict[str, Any]], *changed: tuple[str, Any]) -> AnswerServer:
     """A master that gives recorded answers; `changed`: what others give, by the path's end."""
-    found = {x["path"].partition("?")[0]: x["response"] for x in exchanges if x["method"] == "GET"}
+    found: Any = {
+        x["path"].partition("?")[0]: x["response"] for x in exchanges if x["method"] == "GET"
+    }
 
-    def respond(request: Request) -> tuple[int, Any]:
-        for end, given in changed.items():
-            if request.path.endswith(end.replace("__", "/")):
-                return 200, given
-        if request.path == "/api/v1/me":
-            return 200, {}
-        if request.path.endswith("allocations-csv"):
-            return 200, b"allocation_id,slots,start_time,end_time\n"
-        return (200, found[request.path]) if request.path in found else (404, {})
+    found["/api/v1/me"] = {}
+    found["/resources/allocation/allocations-csv"] = b"allocation_id,slots,start_time,end_time\n"
+
+    def respond(request: Request) -> Any:
+        ends = (given for end, given in changed if request.path.endswith(end))
+        return next(ends, found.get(request.path))
 
     return AnswerServer(respond)
 
@@ -227,13 +211,13 @@ def test_the_fake_answers_as_was_recorded(shared, path, index):
     assert_recorded(fake, recorded(shared)["exchanges"][index]["response"], path)
 
 
-def test_the_recorded_paused_run(capsys, shared):
+def test_the_recorded_paused_run(bill, shared):
     """It was paused once for 9 s; 61 s of work and 70 s in all; nothing was lost."""
-    asked = ["cost", "--experiment", "20", "--until", "2026-11-22T01:00:00Z"]
+    asked = ["--experiment", "20", "--until", "2026-11-22T01:00:00Z"]
     asked += ["--price-pool", "default=g5.xlarge"]
     exchanges = recorded(shared)["exchanges"][106:114]
-    found = bill(capsys, *asked, master=replay(exchanges))
-    in_tokens = bill(capsys, *asked, "--tokens", master=replay(exchanges))
+    found = bill(replay(exchanges), *asked)
+    in_tokens = bill(replay(exchanges), *asked, "--tokens")
     (row,) = found["tables"][0]["rows"]
     assert (row["stops"], row["kinds"], row["lost h"]) == (1, "1 paused", 0)
     assert 100 < in_tokens["tables"][0]["rows"][0]["tokens/s"] / row["windows/s"] < 130
@@ -248,7 +232,7 @@ def test_the_recorded_paused_run(capsys, shared):
     assert parts["restart"] > 0 and parts["lost"] == 0
 
 
-def test_the_recorded_run_continued(capsys, shared):
+def test_the_recorded_run_continued(bill, shared):
     """`trial.taskIds` names a second task then, and its allocations count as well."""
     exchanges = recorded(shared)["exchanges"]
     trial = exchanges[121]["response"]["trial"]
@@ -258,12 +242,12 @@ def test_the_recorded_run_continued(capsys, shared):
     again |= {"startTime": "2026-11-22T01:15:00", "endTime": "2026-11-22T01:15:20"}
     page = {"trials": [trial], "pagination": exchanges[107]["response"]["pagination"]}
     changed = {
-        "__trials": page,
+        "/trials": page,
         "-1": {"task": {**first, "allocations": [again]}},
-        "-1__acceleratorData": {"acceleratorData": [{**asked, "resourcePool": "default"}]},
+        "-1/acceleratorData": {"acceleratorData": [{**asked, "resourcePool": "default"}]},
     }
-    asked = ["cost", "--experiment", "20", "--until", "2026-11-22T02:00:00Z"]
-    found = bill(capsys, *asked, master=replay(exchanges[106:114], **changed))
+    asked = ["--experiment", "20", "--until", "2026-11-22T02:00:00Z"]
+    found = bill(replay(exchanges[106:114], *changed.items()), *asked)
     (row,) = found["tables"][0]["rows"]
     assert row["kinds"] == "1 continued, 1 paused" and row["run"].endswith("(running)")
     assert row["elapsed h"] * 3600 == pytest.approx(48 * 60 + 75.6, abs=1)

@@ -7,19 +7,15 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
 import yaml
 
 from detalbert import bucket
 from reports.__main__ import main
 from tests.conftest import ROOT
-from tests.fakes.s3 import moto_server
-from tests.reports.conftest import refused, report
+from tests.fakes import s3 as fake_s3
 from tests.reports.test_cost import Terminal
-from tests.reports.test_faults import FAULTS
-
-SPEED = {"examples_per_second": 8.0, "training_seconds": 60.0, "training_windows": 480}
+from tests.reports.test_faults import FAULTS, SPEED
 
 
 def write(folder: pathlib.Path, best: Any, last: int = 20, metric: str = "f1", **keys: Any) -> None:
@@ -48,15 +44,9 @@ def array(tmp_path: pathlib.Path) -> pathlib.Path:
     return runs
 
 
-def listed(capsys: pytest.CaptureFixture[str], *paths: str) -> Any:
-    """What `runs` prints as JSON."""
-    assert main(["runs", *paths, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_the_best_run_is_first(capsys, array):
+def test_the_best_run_is_first(report, array):
     """By each run's own metric; beside it the keys in which the runs differ, and no others."""
-    found = listed(capsys, f"{array}/")
+    found = report("runs", f"{array}/")
     rows = found["tables"][0]["rows"]
     assert [row["run"] for row in rows] == [f"{array}/job_{n}" for n in (1, 0, 2, 3, 5, 4, 6)]
     assert [row["state"] for row in rows[:4]] == ["done", "done", None, "done early"]
@@ -88,44 +78,37 @@ def test_a_terminal_shows_some_keys_and_counts_the_others(capsys, monkeypatch, t
     assert "cost" in head and "hyperparameters.scale_of_part_5" in head
 
 
-def test_cost_takes_runs_and_folders_of_them(capsys, array):
+def test_cost_takes_runs_and_folders_of_them(rows, array):
     """As --run does; a run is that, whatever lies below it. `runs` takes what `cost` takes."""
     bench = ROOT / "benchmarks" / "results" / "step-h100.json"
-    (row,) = listed(capsys, str(bench))["tables"][0]["rows"]
+    (row,) = rows("runs", str(bench))
     assert row["windows/s"] > 100 and row["worked h"] is row["of"] is None
-    (found,) = report(capsys, "cost", f"{array}/job_0@g5.xlarge")["tables"][:1]
-    assert found["rows"][0]["cost"] == pytest.approx(1.006 / 60)
+    (row,) = rows("cost", f"{array}/job_0@g5.xlarge")
+    assert row["cost"] == pytest.approx(1.006 / 60)
     write(array / "job_0" / "previous-1", None)
-    one, *others = report(capsys, "cost", "--run", f"{array}/job_0", str(array))["tables"][0][
-        "rows"
-    ]
+    one, *others = rows("cost", "--run", f"{array}/job_0", str(array))
     assert one["run"] == f"{array}/job_0" and len(others) == 7
 
 
 @pytest.mark.parametrize("path, said", FAULTS["runs"].items())
-def test_a_path_without_a_run(capsys, array, path, said):
+def test_a_path_without_a_run(refused, array, path, said):
     (array / "job_7" / "metrics.json").rename(array / "job_7" / "half.json")
     for n in range(2):
         (array / "broken" / f"{n}").mkdir(parents=True)
         (array / "broken" / f"{n}" / "metrics.json").write_text('{"throughput": 1}')
     for command in ("runs", "cost"):
-        assert said in refused(capsys, command, f"{array}/{path}")
+        assert said in refused(command, f"{array}/{path}")
 
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client of moto, which has s3://bucket."""
-    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_MAX_ATTEMPTS": "1"}
-    for name, value in {**keys, "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    with moto_server() as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        client = boto3.client("s3")
-        client.create_bucket(Bucket="bucket")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with fake_s3.bucket(monkeypatch) as (client, _):
         yield client
 
 
-def test_runs_in_a_bucket(capsys, monkeypatch, array, s3):
+def test_runs_in_a_bucket(report, rows, refused, monkeypatch, array, s3):
     """The table of the folder; nothing else is downloaded; errors name the address."""
     (array / "job_0" / "predictions.json").touch()
     write(array / "job_0" / "previous-1", None)
@@ -138,13 +121,13 @@ def test_runs_in_a_bucket(capsys, monkeypatch, array, s3):
         arrived.extend(str(file.relative_to(folder)) for file in folder.glob("**/*.*"))
 
     monkeypatch.setattr(bucket, "download", watched)
-    there = json.dumps(listed(capsys, "s3://bucket/runs/"))
-    assert there.replace("s3://bucket/runs", str(array)) == json.dumps(listed(capsys, str(array)))
+    there = json.dumps(report("runs", "s3://bucket/runs/"))
+    assert there.replace("s3://bucket/runs", str(array)) == json.dumps(report("runs", str(array)))
     files = {f"job_{n}/{name}" for n in range(8) for name in ("config.yaml", "metrics.json")}
     assert {*arrived} == files
-    (row,) = report(capsys, "cost", "s3://bucket/runs/job_0@g5.xlarge")["tables"][0]["rows"]
+    (row,) = rows("cost", "s3://bucket/runs/job_0@g5.xlarge")
     assert row["run"] == "s3://bucket/runs/job_0" and row["cost"] == pytest.approx(1.006 / 60)
     for address in ("s3://bucket/runs/job_7", "s3://bucket/runs/job", "s3://other", "ftp://bucket"):
-        assert f" {address}" in refused(capsys, "runs", address)
+        assert f" {address}" in refused("runs", address)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert refused(capsys, "runs", "s3://bucket/runs").startswith("reports: unavailable: s3://")
+    assert refused("runs", "s3://bucket/runs").startswith("reports: unavailable: s3://")

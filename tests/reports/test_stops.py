@@ -1,5 +1,6 @@
 """What ended a trial's allocations, and the work of searches and predictions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,22 +14,19 @@ from tests.fakes.records import (
     PAUSE,
     SCHEDULER,
     Cluster,
-    FakeRecords,
     Held,
     Kept,
     Ran,
 )
-from tests.reports.conftest import report
 
 HOUR = 24.48
 SPOT_HOUR = HOUR * 0.3
 
 
-def bill(capsys, cluster: Cluster, table: int = 0) -> dict[str, Any]:
-    with FakeRecords(cluster) as server:
-        asked = ["--master", server.url, "--until", "2026-11-20T16:00:00Z"]
-        (row,) = report(capsys, "cost", "--experiment", "9", *asked)["tables"][table]["rows"]
-    return row
+@pytest.fixture
+def row(bill) -> Callable[..., dict[str, Any]]:
+    """The row of experiment 9 in the first table of its bill, or another."""
+    return lambda cluster, table=0: bill(cluster, "--experiment", "9")["tables"][table]["rows"][0]
 
 
 def minutes(parts: dict[str, Any]) -> dict[str, float]:
@@ -37,7 +35,7 @@ def minutes(parts: dict[str, Any]) -> dict[str, float]:
     return {part: pytest.approx(cost / HOUR * 60) for part, cost in parts.items()}
 
 
-def test_windows_of_a_search_are_those_of_each_trial(capsys):
+def test_windows_of_a_search_are_those_of_each_trial(row):
     """Steps were counted as windows where the batch is searched: 20 times too dear."""
     batches = 48, 128, 256, 384, 512, 48
     trials = [
@@ -46,20 +44,12 @@ def test_windows_of_a_search_are_those_of_each_trial(capsys):
     ]
     lives = [(f"i-{n}", "12:00", "12:40") for n in range(6)]
     cluster = Cluster({9: Ran(trials, hyperparameters={"model": "albert-xxlarge-v2"})}, lives)
-    row = bill(capsys, cluster)
-    assert row["cost"] == pytest.approx(6 * 40 / 60 * SPOT_HOUR)
-    assert row["$/1,000 windows"] == pytest.approx(row["cost"] / (10 * sum(batches)) * 1000)
+    found = row(cluster)
+    assert found["cost"] == pytest.approx(6 * 40 / 60 * SPOT_HOUR)
+    assert found["$/1,000 windows"] == pytest.approx(found["cost"] / (10 * sum(batches)) * 1000)
 
 
-def test_a_prediction_has_answered_questions(capsys):
-    trial = Kept([Held("9.t.0", "12:00", "12:30", ["i-0"])], scores={"total": 11873, "f1": 90.0})
-    ran = Ran([trial._replace(steps=25)], hyperparameters={})
-    cluster = Cluster({9: ran}, [("i-0", "12:00", "12:40")])
-    row = bill(capsys, cluster)
-    assert row["$/1,000 windows"] == pytest.approx(row["cost"] / 11.873)
-
-
-def test_the_start_up_of_a_search_is_no_validation(capsys):
+def test_the_start_up_of_a_search_is_no_validation(row):
     """An allocation's first entry begins with it: 11 min of which 10 are start-up. Of $0.044 on a
     real master $0.021 were validation, for 6 s of 157."""
     trials, lives, work = [], [], []
@@ -70,25 +60,27 @@ def test_the_start_up_of_a_search_is_no_validation(capsys):
         lives.append((f"i-{m}", times[0], times[-1]))
         kinds = "validation", "training", "validation", "checkpointing"
         work += [(9, *row) for row in zip(kinds, times, times[1:], strict=False)]
-    parts = bill(capsys, Cluster({9: Ran(trials)}, lives, work=work), 1)
+    parts = row(Cluster({9: Ran(trials)}, lives, work=work), 1)
     expected = {"start-up": 30, "training": 30, "validation": 6, "checkpoints": 3, "other": 21}
     assert minutes(parts) == expected
 
 
 @pytest.mark.parametrize("launched, parts", [("12:10", {"start-up": 10, "answering": 17}),
                                              ("", {"answering": 27})])  # fmt: skip
-def test_a_prediction_starts_and_answers(capsys, launched, parts):
+def test_a_prediction_starts_and_answers_questions(row, launched, parts):
     """Both were checkpoints, as its first entry is one; without its log they are one."""
     held = Held("9.t.0", "12:00", "12:30", ["i-0"], ON_DEMAND, launched=launched)
     config = {"entrypoint": "python3 predict.py --model a"}
     work = [(9, "checkpointing", "12:00", "12:25"), (9, "checkpointing", "12:25", "12:26"),
             (9, "validation", "12:26", "12:27")]  # fmt: skip
-    ran = Ran([Kept([held])], hyperparameters={}, config=config)
-    found = bill(capsys, Cluster({9: ran}, [("i-0", "12:00", "12:30")], work=work), 1)
-    assert minutes(found) == {**parts, "other": 3}
+    trial = Kept([held], scores={"total": 11873, "f1": 90.0}, steps=25)
+    ran = Ran([trial], hyperparameters={}, config=config)
+    cluster = Cluster({9: ran}, [("i-0", "12:00", "12:30")], work=work)
+    assert minutes(row(cluster, 1)) == {**parts, "other": 3}
+    assert (found := row(cluster))["$/1,000 windows"] == pytest.approx(found["cost"] / 11.873)
 
 
-def test_work_that_was_lost_is_nothing_else(capsys):
+def test_work_that_was_lost_is_nothing_else(row):
     """The start-up of an allocation that saved nothing, and a validation after the last save."""
     held = [Held(f"9.t.{n}", f"1{n}:00", f"1{n}:30", ["i-0"], ON_DEMAND, FAILED) for n in range(3)]
     work = [(9, "training", "10:00", "10:25"), (9, "training", "11:00", "11:05"),
@@ -96,7 +88,7 @@ def test_work_that_was_lost_is_nothing_else(capsys):
             (9, "training", "12:00", "12:20")]  # fmt: skip
     reports = [("10:25", 100, 25600 / 600), ("12:20", 200, 25600 / 600)]
     trial = Kept(held, ["11:10", "12:20"], reports)
-    parts = bill(capsys, Cluster({9: Ran([trial])}, [("i-0", "10:00", "12:30")], work=work), 1)
+    parts = row(Cluster({9: Ran([trial])}, [("i-0", "10:00", "12:30")], work=work), 1)
     expected = {"restart": 10, "training": 15, "validation": 1, "lost": 50, "other": 14}
     assert minutes(parts) == expected
 
@@ -104,30 +96,26 @@ def test_work_that_was_lost_is_nothing_else(capsys):
 # Restarts; of each allocation but the last: exit reason, log, if it had just saved; hours lost.
 SOON, LATE = 15 / 3600, 20 / 60
 STOPS = [
-    (0, [(LEFT, PAUSE, True)], "1 paused", 0),
-    (0, [(LEFT, SCHEDULER, True)], "1 preempted", 0),
     (0, [(LEFT, PAUSE, True), (LEFT, SCHEDULER, False)], "1 paused, 1 preempted", 0),
     (0, [(LEFT, "", True)], "1 paused", 0),  # its log was deleted
     (0, [(KILLED, PAUSE, False)], "1 paused", LATE),  # before it was ready
-    (1, [(FAILED, "", True)], "1 failed", SOON),
     (0, [(LOST, "", True)], "1 failed", SOON),
     (2, [(LEFT, PAUSE, True), (FAILED, "", True), (FAILED, "", False)], "2 failed, 1 paused",
      SOON + LATE),
     (1, [("", "", True)], "1 failed", SOON),  # as a master's restart leaves it
     (2, [("", "", True), ("", "", False), ("", "", False)], "2 failed, 1 paused", 2 * LATE),
-    (0, [("", "", False)], "1 failed", LATE),
-    (0, [("", "", True)], "1 paused", 0),
+    (0, [("", "", False), ("", "", True)], "1 failed, 1 paused", LATE),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("restarts, ends, kinds, lost", STOPS)
-def test_the_master_says_why_an_allocation_ended(capsys, restarts, ends, kinds, lost):
+def test_the_master_says_why_an_allocation_ended(row, restarts, ends, kinds, lost):
     """A crash just after a checkpoint was "1 paused", for nothing."""
     held, saved = [], []
     for n, (reason, log, just) in enumerate([*ends, ("", "", True)]):
         held.append(Held(f"9.t.{n}", f"1{n}:00", f"1{n}:30", ["i-0"], ON_DEMAND, reason, log))
         saved.append(f"2026-11-20T1{n}:29:45" if just else f"1{n}:10")
     trial = Kept(held, saved, steps=1, restarts=restarts)
-    row = bill(capsys, Cluster({9: Ran([trial])}, [("i-0", "09:50", "14:40")]))
-    assert (row["kinds"], row["stops"]) == (kinds, len(ends))
-    assert row["lost h"] == pytest.approx(lost)
+    found = row(Cluster({9: Ran([trial])}, [("i-0", "09:50", "14:40")]))
+    assert (found["kinds"], found["stops"]) == (kinds, len(ends))
+    assert found["lost h"] == pytest.approx(lost)
