@@ -11,7 +11,7 @@ import torch
 from detalbert.corpus.mixture import Mixture
 from detalbert.corpus.reader import Corpus
 from detalbert.engine.loaders import PackedRows
-from detalbert.engine.order import TrainOrder, deal
+from detalbert.engine.order import TrainOrder, spread
 from detalbert.engine.rows import SpanRow
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
@@ -162,7 +162,8 @@ class ExampleOrder(TrainOrder):
     def share(self, step: int, slot: int) -> np.ndarray:
         """Return the tickets of `step` for rank `slot`, int64 [n, 2]."""
         batch = self.tickets(step)
-        return batch[deal(self.lengths[batch[:, 1]], self.slots)[slot]]
+        shares = spread(self.lengths[batch[:, 1]], self.slots, room=len(batch) // self.slots)
+        return batch[shares[slot]]
 
     def soon(self, epoch: int, number: int) -> list[int]:
         """Return the shards of the group of example `number` of `epoch`, and of the next group."""

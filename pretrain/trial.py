@@ -199,8 +199,8 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
     sizes = None
     if hparams.model is None:
         sizes = models.encoder_sizes(AlbertConfig(**hparams.model_keys()), AlbertForPreTraining)
-    room = Path(data.cache_dir), preflight.GIB
-    preflight.check_room(config, hparams, sizes, gpu_uuids, *room, hparams.masked_fraction)
+    masked = hparams.masked_fraction
+    preflight.check_room(config, hparams, sizes, gpu_uuids, Path(data.cache_dir), masked)
 
 
 PRETRAINING = Workload(

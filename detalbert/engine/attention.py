@@ -88,12 +88,15 @@ class RowBounds:
         column = torch.arange(self.max_length, device=self.cu_seqlens.device)
         return (column < self.cu_seqlens.diff()[:, None])[:, None, None, :]
 
+    def grid(self, values: Tensor, fill: int = 0) -> Tensor:
+        """Convert [T, ...] to [n, L, ...], with `fill` in the other cells."""
+        flat = values.new_full((self.windows * self.max_length, *values.shape[1:]), fill)
+        flat = flat.index_copy(0, self.cell, values)
+        return flat.view(self.windows, self.max_length, *values.shape[1:])
+
     def pad(self, x: Tensor) -> Tensor:
         """Convert [1, heads, T, d] to [n, heads, L, d], padded with zeros."""
-        _, heads, tokens, size = x.shape
-        grid = x.new_zeros(self.windows * self.max_length, heads * size)
-        grid = grid.index_copy(0, self.cell, x[0].transpose(0, 1).reshape(tokens, heads * size))
-        return grid.view(self.windows, self.max_length, heads, size).transpose(1, 2)
+        return self.grid(x[0].transpose(0, 1)).transpose(1, 2)
 
     def unpad(self, x: Tensor) -> Tensor:
         """Convert [n, heads, L, d] to [1, T, heads, d]."""
@@ -138,20 +141,16 @@ def packed_attention(
     distance of less than w.
     """
     if packed_layout is None or attention_mask is not None:
-        raise ValueError(
-            "packed attention needs the row's layout and takes no mask: call the model through "
-            "attention.answer_logits, or load it with attn_implementation='sdpa' for padded batches"
-        )
+        said = "packed attention needs the row's layout and takes no mask"
+        raise ValueError(f"{said}: call attention.answer_logits, or load the model with 'sdpa'")
     names = ("position_bias", "softcap")
     more = next((name for name in names if kwargs.get(name) is not None), None)
     if causal and sliding_window is not None:
         more = "sliding_window"
     if more or (getattr(module, "is_causal", False) and not causal):
-        use = "a model such as GPT-2, GPT-NeoX, Llama or Qwen2"
-        raise UserError(
-            f"hyperparameters.model: {type(module).__name__} uses {more or 'is_causal'}, which "
-            f"packed rows do not support; use {use if causal else _ENCODERS}"
-        )
+        use = "a model such as GPT-2, GPT-NeoX, Llama or Qwen2" if causal else _ENCODERS
+        said = f"uses {more or 'is_causal'}, which packed rows do not support; use {use}"
+        raise UserError(f"hyperparameters.model: {type(module).__name__} {said}")
     how = _How(dropout, scaling, causal, sliding_window)
     return _attend((query, key, value), packed_layout, how), None
 
@@ -260,10 +259,8 @@ def check_model(model: Any) -> None:
     # The library takes any registered name for every model; MPNet or DeBERTa then run their own.
     attention = model.config._attn_implementation
     if attention != PACKED or not getattr(model, "_supports_attention_backend", False):
-        raise UserError(
-            f"hyperparameters.model: {type(model).__name__} cannot run packed rows (its attention "
-            f"is {attention!r}); use {_ENCODERS}"
-        )
+        said = f"cannot run packed rows (its attention is {attention!r}); use {_ENCODERS}"
+        raise UserError(f"hyperparameters.model: {type(model).__name__} {said}")
 
 
 def first_position(model: Any) -> int:

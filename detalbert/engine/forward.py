@@ -14,7 +14,7 @@ from detalbert.engine.attention import answer_logits
 from detalbert.engine.cpu import CpuDropout, CpuGelu, keep_freed_memory
 from detalbert.engine.padded import is_padded, padded_logits
 from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
-from detalbert.engine.rows import AnyRow, Row
+from detalbert.engine.rows import AnyRow, Row, dummy_row
 from detalbert.errors import UserError
 from detalbert.waiting import waiting
 
@@ -120,10 +120,9 @@ class Forward:
 
 def not_compiled(error: Exception) -> UserError:
     """Return the error for layers that do not compile."""
-    return UserError(
-        f"hyperparameters.compile: the layers do not compile here: {_reason(error)}; set it to "
-        "false, or take an image with a C compiler"
-    )
+    cure = "set it to false, or take an image with a C compiler"
+    said = f"the layers do not compile here: {_reason(error)}; {cure}"
+    return UserError(f"hyperparameters.compile: {said}")
 
 
 def _reason(error: Exception) -> str:
@@ -161,18 +160,3 @@ def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     padded["cu_seqlens"] = torch.cat((bounds, ends))
     padded["max_length"] = max(row["max_length"], min(missing, longest))
     return padded
-
-
-def dummy_row(tokens: int, longest: int, device: torch.device) -> Row:
-    """Return a dummy row of `tokens` zeros in windows of `longest` and a shorter last one."""
-    bounds = [*range(0, tokens, longest), tokens]
-    position = torch.arange(tokens, device=device)
-    zeros = torch.zeros(tokens, dtype=torch.int64, device=device)
-    return {
-        "input_ids": zeros,
-        "token_type_ids": zeros,
-        "position_ids": position % longest,
-        "cu_seqlens": torch.tensor(bounds, dtype=torch.int32, device=device),
-        "max_length": min(longest, tokens),
-        "windows": torch.arange(len(bounds) - 1, device=device),
-    }

@@ -36,7 +36,6 @@ class Handover(pytorch.PyTorchCallback):
         fresh = context.get_initial_batch() == 0
         self.threads = set_threads(hparams.threads, context.distributed, fresh)
         self.notes = f"hyperparameters.threads: {hparams.threads}"
-        self.odd = False  # whether the notes tell of something that a restart should not bring
         self.machine = _describe_machine(context)
         self.began: dict[str, Any] = {}  # of a restart: `_rounding` of the run's first start
 
@@ -45,7 +44,8 @@ class Handover(pytorch.PyTorchCallback):
         return {**own, **self._rounding(), **self.began}
 
     def _rounding(self) -> dict[str, Any]:
-        return {**self.trained.rounding(), **self.machine}
+        threads = {"threads": self.threads} if self.cpu else {}
+        return {**self.trained.rounding(), **self.machine, **threads}
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
         self.first_step = first_batch_idx
@@ -70,12 +70,8 @@ class Handover(pytorch.PyTorchCallback):
 
     def _restore(self, kept: dict[str, Any]) -> None:
         """Restore settings that the config leaves to the run; old versions saved none of them."""
-        threads = kept.get("threads") if self.cpu else None
-        if threads and self.hparams.threads == "auto":
+        if self.cpu and self.hparams.threads == "auto" and (threads := kept.get("threads")):
             self.threads, self.notes = set_threads(threads), "as the run began"
-        elif threads and self.hparams.threads != threads:
-            self.notes += f"; the run began with {threads}, so it is rounded otherwise now"
-            self.odd = True
         self.trained.keep_warmup(kept.get("warmup", self.trained.warmup))
         self.began = began = {key: kept[key] for key in self._rounding() if key in kept}
         here = self.trained.max_tokens
@@ -91,11 +87,9 @@ class Handover(pytorch.PyTorchCallback):
         (model,), (weights,) = self.context.models, checkpoint["models_state_dict"]
         own, loaded = ({k: v.shape for k, v in w.items()} for w in (model.state_dict(), weights))
         if wrong := [name for name in own | loaded if own.get(name) != loaded.get(name)]:
-            raise UserError(
-                f"searcher: {wrong[0]} of the checkpoint that source_trial_id or "
-                "source_checkpoint_uuid names is not of this model; give one of the same model and "
-                "workload, or hyperparameters.model"
-            )
+            said = f"{wrong[0]} of the source checkpoint is not of this model"
+            cure = "set source_trial_id or source_checkpoint_uuid to one of the same model"
+            raise UserError(f"searcher: {said}; {cure}")
         for key in ("optimizers", "lr_schedulers"):
             checkpoint[f"{key}_state_dict"] = [x.state_dict() for x in getattr(self.context, key)]
         if "scaler_state_dict" in checkpoint:
@@ -110,10 +104,8 @@ class Handover(pytorch.PyTorchCallback):
         (model,) = self.context.models
         for name, parameter in model.named_parameters():
             if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
-                raise UserError(
-                    f"checkpoint: {name} is split over processes and would be saved in part; run "
-                    "this trial with train.py, which saves every part"
-                )
+                said = f"{name} is split over processes and would be saved in part"
+                raise UserError(f"checkpoint: {said}; run this trial with train.py")
 
     def on_training_start(self) -> None:
         """Set rate, decay and betas to the config's, which `det experiment continue` may have
@@ -133,8 +125,8 @@ class Handover(pytorch.PyTorchCallback):
         slow = self.threads * slots > cores
         if slow:
             text += f"; this machine has {cores} core(s) for {slots} slot(s), so it is slow here"
-        if self.first_step == 0 or slow or self.odd:
-            self._say("threads", text, logging.WARNING if slow or self.odd else logging.INFO)
+        if self.first_step == 0 or slow:
+            self._say("threads", text, logging.WARNING if slow else logging.INFO)
         now = self._rounding()
         changed = {k: f"{k} {was} -> {now[k]}" for k, was in self.began.items() if was != now[k]}
         if changed:

@@ -119,10 +119,9 @@ def _worker_errors() -> Iterator[None]:
             raise
         if isinstance(error.__cause__, Unavailable):  # of the handler above, and it says more
             raise error.__cause__ from None
-        raise Unavailable(
-            f"a loader process was killed, perhaps for memory ({first_line(error)}); lower "
-            "hyperparameters.num_workers or find more memory, then run the same command to resume"
-        ) from None
+        said = f"a loader process was killed, perhaps for memory ({first_line(error)})"
+        cure = "lower hyperparameters.num_workers, then run the same command to resume"
+        raise Unavailable(f"{said}; {cure}") from None
 
 
 class PackedRows(Dataset):

@@ -56,10 +56,8 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
         encoder = f"{model.base_model_prefix}."  # the rest is the head, which a pretraining lacks
         missing = {name for name in missing if name.startswith(encoder)}
         if missing:
-            raise UserError(
-                f"hyperparameters.model: the weights of {hparams.model!r} lack {min(missing)!r} "
-                f"and {len(missing) - 1} more; give a folder whose weights fit its config.json"
-            )
+            said = f"its weights lack {min(missing)!r} and {len(missing) - 1} more; give another"
+            raise UserError(f"hyperparameters.model: {hparams.model!r}: {said}")
     check_vocabulary(model.config, tokenizer)
     pack_or_pad(model)
     hparams.check_positions(positions(model))
@@ -70,10 +68,8 @@ def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBas
     """Raise UserError if the model has fewer tokens than the tokenizer."""
     tokens = getattr(config, "vocab_size", len(tokenizer))
     if len(tokenizer) > tokens:
-        raise UserError(
-            f"hyperparameters.model: it has {tokens} tokens, and the tokenizer {len(tokenizer)} "
-            "pieces; give the model's own tokenizer, or leave model_config.vocab_size out"
-        )
+        said = f"it has {tokens} tokens, and the tokenizer {len(tokenizer)} pieces; give its own"
+        raise UserError(f"hyperparameters.model: {said}, or leave model_config.vocab_size out")
 
 
 def load_weights(
@@ -150,19 +146,17 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
     try:
         known = AutoConfig.for_model(model_type).to_dict()
     except ValueError:
-        raise UserError(
-            f"hyperparameters.model_config.model_type: {model_type!r} is no model of transformers"
-        ) from None
+        said = f"{model_type!r} is no model of transformers; use one of its model types"
+        raise UserError(f"hyperparameters.model_config.model_type: {said}") from None
     for key in keys:
         if key not in known:
             raise UnknownKey(key, "hyperparameters.model_config", known)
     with as_user_error(not_built):
         config = AutoConfig.for_model(model_type, **keys)
     if config.hidden_size % (getattr(config, "num_attention_heads", None) or 1):
-        raise UserError(
-            f"hyperparameters.model_config.hidden_size: {config.hidden_size} is no multiple of "
-            f"num_attention_heads {config.num_attention_heads}"
-        )
+        said = f"{config.hidden_size} is no multiple of num_attention_heads"
+        cure = f"use a multiple of {config.num_attention_heads}"
+        raise UserError(f"hyperparameters.model_config.hidden_size: {said}; {cure}")
     return config
 
 
@@ -201,10 +195,8 @@ def check_weights(name: str, *files: str) -> None:
     """Raise UserError if `name` is a folder with none of these files, and not a checkpoint."""
     path = Path(find_local(name))
     if path.is_dir() and not is_checkpoint(name) and not any(any(path.glob(f)) for f in files):
-        raise UserError(
-            f"hyperparameters.model: {name!r} has no weights in this container; .detignore may "
-            "have kept them out of the upload"
-        )
+        said = f"{name!r} has no weights in this container; .detignore may have kept them out"
+        raise UserError(f"hyperparameters.model: {said}")
 
 
 def encoder_sizes(config: PretrainedConfig, model_class: Any = None) -> Sizes | None:

@@ -87,6 +87,9 @@ def build_scheduler(
     return get_scheduler(name, optimizer, warmup, total, keys)
 
 
+Tensors = list[torch.Tensor]
+
+
 class _ByGroup(Optimizer):
     """Base class of optimizers that step over lists of tensors and never block on the device.
 
@@ -94,7 +97,8 @@ class _ByGroup(Optimizer):
     gradients must be zero then. If True, the step is bitwise identical to one without `keep`.
     """
 
-    step_group: Callable[[dict[str, Any], list[torch.Tensor]], None]
+    step_group: Callable[[dict[str, Any], Tensors], None]
+    no_steps: Callable[[], Any] = staticmethod(lambda: 0)  # a parameter's, before its first one
     keep: torch.Tensor | None = None
 
     @torch.no_grad()
@@ -105,9 +109,7 @@ class _ByGroup(Optimizer):
             if parameters:
                 self.step_group(group, parameters)
 
-    def moments(
-        self, group: dict[str, Any], parameters: list[torch.Tensor]
-    ) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
+    def moments(self, group: dict[str, Any], parameters: Tensors) -> tuple[int, Tensors, Tensors]:
         """Update the moving averages of gradients and squares; return the step and both."""
         beta1, beta2 = group["betas"]
         for parameter in parameters:
@@ -126,13 +128,7 @@ class _ByGroup(Optimizer):
         self.average(means, gradients, beta1)
         return int(states[0]["step"]), means, squares
 
-    def no_steps(self) -> Any:
-        """Return the step count of a parameter before its first step."""
-        return 0
-
-    def average(
-        self, means: list[torch.Tensor], gradients: list[torch.Tensor], beta1: float
-    ) -> None:
+    def average(self, means: Tensors, gradients: Tensors, beta1: float) -> None:
         """Update the moving averages of gradients."""
         torch._foreach_mul_(means, self.kept(beta1, 1.0))
         torch._foreach_add_(means, gradients, alpha=1 - beta1)
@@ -141,7 +137,7 @@ class _ByGroup(Optimizer):
         """Return `value`, or `otherwise` in a step that is not kept: a scalar on the device."""
         return value if self.keep is None else torch.where(self.keep, value, otherwise)
 
-    def only_kept(self, tensors: list[torch.Tensor]) -> Any:
+    def only_kept(self, tensors: Tensors) -> Any:
         """Return `tensors`, or zeros in a step that is not kept."""
         return tensors if self.keep is None else torch._foreach_mul(tensors, self.kept(1.0, 0.0))
 
@@ -155,7 +151,7 @@ class RAdam(_ByGroup, torch_optimizer.RAdam):
     length rho of exactly 5 is not rectified, and bias correction not folded into the step size.
     """
 
-    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+    def step_group(self, group: dict[str, Any], parameters: Tensors) -> None:
         (beta1, beta2), lr = group["betas"], group["lr"]
         step, means, squares = self.moments(group, parameters)
         if group["weight_decay"]:
@@ -174,17 +170,14 @@ class RAdam(_ByGroup, torch_optimizer.RAdam):
 class AdamW(_ByGroup, torch.optim.AdamW):
     """torch's AdamW, the same operations in the same order, over the shards of this rank."""
 
-    def no_steps(self) -> torch.Tensor:
-        return torch.tensor(0.0)
+    no_steps = staticmethod(lambda: torch.tensor(0.0))
 
-    def average(
-        self, means: list[torch.Tensor], gradients: list[torch.Tensor], beta1: float
-    ) -> None:
+    def average(self, means: Tensors, gradients: Tensors, beta1: float) -> None:
         if self.keep is not None:  # in a step that changes nothing: towards themselves
             torch._foreach_add_(gradients, torch._foreach_mul(means, self.kept(0.0, 1.0)))
         torch._foreach_lerp_(means, gradients, 1 - beta1)
 
-    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+    def step_group(self, group: dict[str, Any], parameters: Tensors) -> None:
         (beta1, beta2), lr = group["betas"], group["lr"]
         step, means, squares = self.moments(group, parameters)
         weights = [local_part(parameter) for parameter in parameters]
@@ -203,7 +196,7 @@ class Muon(AdamW):
     Bitwise identical to torch.optim.Muon(adjust_lr_fn="match_rms_adamw"), but for sharded matrices.
     """
 
-    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+    def step_group(self, group: dict[str, Any], parameters: Tensors) -> None:
         if "momentum" not in group:
             return super().step_group(group, parameters)
         lr, gradients = group["lr"], [local_part(p.grad) for p in parameters]
@@ -257,7 +250,7 @@ class Lamb(_ByGroup, torch_optimizer.Lamb):
     The parent blocks on the device three times per tensor: for two norms and a step size.
     """
 
-    def step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
+    def step_group(self, group: dict[str, Any], parameters: Tensors) -> None:
         _, means, squares = self.moments(group, parameters)
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, group["eps"])

@@ -29,10 +29,8 @@ class TrainOrder:
 
     def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
         if global_batch_size % slots:
-            raise UserError(
-                f"hyperparameters.global_batch_size: {global_batch_size} windows cannot be dealt "
-                f"evenly to {slots} slots; make it a multiple of {slots}"
-            )
+            said = f"{global_batch_size} is no multiple of the {slots} slots; make it one"
+            raise UserError(f"hyperparameters.global_batch_size: {said}")
         self.lengths, self.global_batch_size = np.asarray(lengths), global_batch_size
         self.slots, self.seed = slots, seed
 
@@ -54,7 +52,8 @@ class TrainOrder:
     def share(self, step: int, slot: int) -> np.ndarray:
         """Return the windows of `step` for rank `slot`, int64 [global_batch_size / slots]."""
         batch = self.global_batch(step)
-        return batch[deal(self.lengths[batch], self.slots)[slot]]
+        shares = spread(self.lengths[batch], self.slots, room=len(batch) // self.slots)
+        return batch[shares[slot]]
 
 
 @lru_cache(maxsize=4)
@@ -62,19 +61,13 @@ def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(size)
 
 
-def deal(lengths: np.ndarray, slots: int) -> list[np.ndarray]:
-    """Distribute the windows of a global batch to ranks so that real tokens are balanced.
-
-    The longest remaining window goes to the rank with the fewest tokens that still has room (Graham
-    1969, longest processing time first); ties go to the lower index. `lengths` are tokens per
-    window, [B], B a multiple of `slots`. Returns for each rank its positions in `lengths`,
-    ascending, int64 [B / slots].
-    """
-    return spread(lengths, slots, room=len(lengths) // slots)
-
-
 def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
-    """Assign longest first, to the bin with the fewest tokens of those with fewer than `room`."""
+    """Distribute windows to bins, at most `room` to each, so that real tokens are balanced.
+
+    The longest remaining window goes to the bin with the fewest tokens that still has room (Graham
+    1969, longest processing time first); ties go to the lower index. `lengths` are tokens per
+    window. Returns for each bin its positions in `lengths`, ascending, int64.
+    """
     lengths = np.asarray(lengths, dtype=np.int64)
     parts: list[list[int]] = [[] for _ in range(bins)]
     open_bins = [(0, number) for number in range(bins)]

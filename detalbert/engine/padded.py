@@ -13,7 +13,7 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, PretrainedConfig
 
 from detalbert.engine import attention
 from detalbert.engine.attention import PACKED, RowBounds
-from detalbert.engine.rows import Row
+from detalbert.engine.rows import Row, dummy_row
 from detalbert.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ def pack_or_pad(model: Any) -> None:
     try:
         padded = torch.stack(padded_logits(model, row))
     except Exception as error:  # whatever a model raises for inputs that are not its own
+        said = f"{type(model).__name__} does not run on a question and its context"
         raise UserError(
-            f"hyperparameters.model: {type(model).__name__} does not run on a question and its "
-            f"context ({first_line(error)}); use an encoder such as ALBERT, BERT or DeBERTa"
+            f"hyperparameters.model: {said} ({first_line(error)}); use an encoder such as BERT"
         ) from None
     # By their own spread: those of a new head may all be small.
     if packed is not None and (packed - padded).abs().max() <= 1e-3 * padded.std():
@@ -67,18 +67,13 @@ def padded_logits(model: nn.Module, row: Row, tokens: int | None = None) -> tupl
     config: Any = model.config
     accepted = inspect.signature(model.forward).parameters
     bounds = RowBounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"], padded=True)
-    shape = bounds.windows, bounds.max_length  # n, L
-
-    def grid(values: Tensor, fill: int) -> Tensor:
-        flat = values.new_full((shape[0] * shape[1],), fill)
-        return flat.index_copy(0, bounds.cell, values).view(shape)  # [n, L]
-
-    inputs = {"input_ids": grid(row["input_ids"], config.get_text_config().pad_token_id or 0)}
+    filler = config.get_text_config().pad_token_id or 0
+    inputs = {"input_ids": bounds.grid(row["input_ids"], filler)}  # [n, L]
     if "attention_mask" in accepted:
         inputs["attention_mask"] = bounds.is_key[:, 0, 0].long()
     typed = getattr(config, "type_vocab_size", 0) > 1 or config.model_type == "xlnet"
     if typed and "token_type_ids" in accepted:
-        inputs["token_type_ids"] = grid(row["token_type_ids"], 0)
+        inputs["token_type_ids"] = bounds.grid(row["token_type_ids"])
     output = model(**inputs)
     sides = (side.reshape(-1)[bounds.cell] for side in (output.start_logits, output.end_logits))
     return tuple(side[:tokens] for side in sides)
@@ -98,21 +93,15 @@ def _probe(model: Any) -> Row:
     They are short, so BigBird attends in full from here on: if it changed with the lengths of its
     windows, no restart would be exact.
     """
-    config, lengths = model.config, [9, 6]
+    config = model.config
     special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "sep")}
     size = getattr(config, "vocab_size", 100)  # CANINE's tokens are characters, any number
     usual = [number for number in range(size) if number not in special]
-    ids = torch.tensor([usual[place % len(usual)] for place in range(sum(lengths))])
+    ids = torch.tensor([usual[place % len(usual)] for place in range(15)])
     separator = getattr(config, "sep_token_id", None)
     if separator is not None and separator < size:
         # Longformer looks for three in a window.
         ids[torch.tensor([3, 4, 8, 9 + 2, 9 + 3, 9 + 5])] = separator
-    place = torch.cat([torch.arange(length) for length in lengths])
-    return {
-        "input_ids": ids.to(model.device),
-        "token_type_ids": (place > 3).long().to(model.device),
-        "position_ids": place.to(model.device),
-        "cu_seqlens": torch.tensor([0, 9, 15], dtype=torch.int32, device=model.device),
-        "max_length": 9,
-        "windows": torch.arange(2),
-    }
+    row = dummy_row(15, 9, model.device)
+    row["input_ids"], row["token_type_ids"] = ids.to(model.device), (row["position_ids"] > 3).long()
+    return row

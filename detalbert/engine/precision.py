@@ -43,12 +43,6 @@ class StepLinear(nn.Linear):
     copy: Tensor
     version = -1
 
-    @classmethod
-    def convert(cls, linear: Any, half: torch.dtype) -> None:
-        """Convert `linear` to this class in place, with its parameters, names and state dict."""
-        linear.__class__ = cls
-        linear.register_buffer("copy", linear.weight.to(half), persistent=False)
-
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weight again if it has changed since the last copy."""
@@ -63,14 +57,15 @@ class StepLinear(nn.Linear):
 
 
 def convert_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinear]:
-    """Convert every nn.Linear with a bias inside `layers` to a StepLinear; return each once. Call
-    `refresh` on each before the first forward after a change of weights.
+    """Convert every nn.Linear with a bias inside `layers` to a StepLinear, in place; return each
+    once. Call `refresh` on each before the first forward after a change of weights.
     """
     taken: list[Any] = []
     for layer in layers:
         for module in layer.modules():
             if type(module) is nn.Linear and module.bias is not None:
-                StepLinear.convert(module, half)
+                module.__class__ = StepLinear
+                module.register_buffer("copy", module.weight.to(half), persistent=False)
                 taken.append(module)
     return taken
 

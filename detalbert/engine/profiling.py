@@ -7,14 +7,12 @@ A cluster uploads the trace, which is among TensorBoard's files.
 import contextlib
 import logging
 import os
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from determined import pytorch
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import profile, record_function, schedule, tensorboard_trace_handler
 
 from detalbert.errors import UserError
 
@@ -37,12 +35,8 @@ class StepProfile(pytorch.PyTorchCallback):
             log.info("no profile: %d steps are left, %d are needed", left, WARM_UP + steps)
         elif steps:
             os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would write its stages to stderr
-            activities = [ProfilerActivity.CPU]
-            activities += [ProfilerActivity.CUDA] if device.type == "cuda" else []
             plan = schedule(wait=WARM_UP - 1, warmup=1, active=steps, repeat=1)
-            self.running = profile(
-                activities=activities, schedule=plan, on_trace_ready=self._finish
-            )
+            self.running = profile(schedule=plan, on_trace_ready=self._finish)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -59,14 +53,12 @@ class StepProfile(pytorch.PyTorchCallback):
 
     def _finish(self, recorded: profile) -> None:
         self.running = None
-        name = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"
-        path = self.folder / name
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            recorded.export_chrome_trace(str(path))
+            tensorboard_trace_handler(str(self.folder))(recorded)
         except (OSError, RuntimeError) as error:
-            fault = f"{path}: cannot write the trace ({error}); free space there, or set it to 0"
-            raise UserError(f"hyperparameters.profile_steps: {fault}") from None
+            fault = f"{self.folder}: cannot write the trace ({error}); free space there"
+            raise UserError(f"hyperparameters.profile_steps: {fault}, or set it to 0") from None
+        path = max(self.folder.glob("*.trace.json"), key=lambda file: file.stat().st_mtime_ns)
         order = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
         table = recorded.key_averages().table(sort_by=order, row_limit=ROWS)
         log.info("profile of %d steps:\n%s\ntrace: %s", self.steps, table, path)

@@ -45,6 +45,21 @@ class SquadRow(SpanRow):
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 
 
+def dummy_row(tokens: int, longest: int, device: torch.device) -> Row:
+    """Return a dummy row of `tokens` zeros in windows of `longest` and a shorter last one."""
+    bounds = [*range(0, tokens, longest), tokens]
+    position = torch.arange(tokens, device=device)
+    zeros = torch.zeros(tokens, dtype=torch.int64, device=device)
+    return {
+        "input_ids": zeros,
+        "token_type_ids": zeros,
+        "position_ids": position % longest,
+        "cu_seqlens": torch.tensor(bounds, dtype=torch.int32, device=device),
+        "max_length": min(longest, tokens),
+        "windows": torch.arange(len(bounds) - 1, device=device),
+    }
+
+
 def convert_row(row: AnyRow, kind: type, change: Callable[[Any], Any]) -> AnyRow:
     """Return `row` with `change(value)` in place of each value of class `kind`."""
     changed = {name: change(v) if isinstance(v, kind) else v for name, v in row.items()}
@@ -68,10 +83,8 @@ def micro_batches(lengths: np.ndarray, max_tokens: int, padded: bool = False) ->
     if not len(lengths):
         return []
     if lengths.max() > max_tokens:
-        raise UserError(
-            f"hyperparameters.max_tokens_per_forward: {max_tokens} is less than one window of "
-            f"{lengths.max()} tokens; raise it"
-        )
+        said = f"{max_tokens} is less than one window of {lengths.max()} tokens; raise it"
+        raise UserError(f"hyperparameters.max_tokens_per_forward: {said}")
     if padded:
         rows = rows_of_like_lengths(lengths, 0, len(lengths), max_tokens, padded)
         return [np.sort(row) for row in rows]

@@ -79,10 +79,8 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
     """
     keys, _ = PretrainedConfig.get_config_dict(str(name), revision=revision)
     if (key := next(_code(keys), None)) is not None:
-        raise UserError(
-            f"{name}: {key} in its config.json runs code that is not part of transformers; take it "
-            "out, or give another model"
-        )
+        said = "in its config.json runs code that is not part of transformers; take it out"
+        raise UserError(f"{name}: {key} {said}")
     for index in INDEXES:
         if (Path(name) / index).is_file():
             read_weight_index(Path(name) / index)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from detalbert.engine.forward import Forward, dummy_row
+from detalbert.engine.forward import Forward
+from detalbert.engine.rows import dummy_row
 
 ON_A_CPU = 4096
 LARGEST = 32_768  # by then the matrix units are full; more would only cost memory

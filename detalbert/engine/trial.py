@@ -54,7 +54,6 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     also a callback: it filters the metrics of a validation, and adds files to each checkpoint.
 
     Args:
-        context: Determined's.
         model: float32.
         examples: training windows per epoch.
         shown: names of the validation metrics that the progress prints.
@@ -232,10 +231,8 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     def _prepare_profile(self) -> StepProfile:
         wanted = self.hparams.profile_steps
         if wanted and WARM_UP + wanted > self.steps:
-            raise UserError(
-                f"hyperparameters.profile_steps: {wanted} steps after {WARM_UP} of warm-up are "
-                f"more than the run's {self.steps}; lower it"
-            )
+            said = f"{wanted} steps after {WARM_UP} of warm-up are more than the run's {self.steps}"
+            raise UserError(f"hyperparameters.profile_steps: {said}; lower it")
         left = self.steps - self.context.get_initial_batch()
         folder = self.context.get_tensorboard_path()
         return StepProfile(wanted * (self.rank == 0), left, folder, self.context.device)

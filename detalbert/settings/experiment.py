@@ -110,9 +110,8 @@ def trial_seed(config: Mapping[str, Any]) -> int:
     if seed is None:
         return 42
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise UserError(
-            f"config.reproducibility.experiment_seed: {seed!r}; give a whole number below 2^32"
-        )
+        said = f"{seed!r}; give a whole number below 2^32"
+        raise UserError(f"config.reproducibility.experiment_seed: {said}")
     return seed
 
 
@@ -129,10 +128,8 @@ def single_values(
 def _single_value(name: str, value: Any, seed: int, draw: int | None) -> Any:
     kind = str(value.get("type")) if isinstance(value, dict) else ""
     if kind in _DRAWN and kind != "const" and draw is None:
-        raise UserError(
-            f"hyperparameters.{name}: a search range; a local run needs one value, "
-            f"--set hyperparameters.{name}=VALUE, or --draw N of a random search"
-        )
+        said = "a search range; a local run needs one value, by --set, or --draw N of a search"
+        raise UserError(f"hyperparameters.{name}: {said}")
     if kind in _DRAWN:
         wrong = f"hyperparameters.{name}: not a search range that can be drawn from"
         with as_user_error(lambda error: UserError(f"{wrong}: {error}")):

@@ -35,10 +35,8 @@ class DataConfig(Section):
 
     def check(self) -> None:
         if (self.validation is None) == (self.validation_fraction is None):
-            raise UserError(
-                "data.validation: set exactly one of 'validation' (a file or data set) and "
-                "'validation_fraction' (a share of data.train, such as 0.1)"
-            )
+            said = "set exactly one of 'validation' (a file or data set) and 'validation_fraction'"
+            raise UserError(f"data.validation: {said}")
         for name, own in (self.columns or {}).items():
             if name not in COLUMNS:
                 raise UnknownKey(name, "data.columns", COLUMNS)
@@ -122,18 +120,15 @@ class StepHParams(Section):
     def check_one_model(self) -> None:
         """Raise UserError unless one of `model` and `model_config` is set."""
         if (self.model is None) == (self.model_config is None):
-            raise UserError(
-                "hyperparameters.model: set exactly one of 'model' (a hub name or folder) and "
-                "'model_config' (a model from random weights)"
-            )
+            said = "set exactly one of 'model' (a hub name or folder) and 'model_config'"
+            raise UserError(f"hyperparameters.model: {said}")
 
     def check_positions(self, positions: int | None) -> None:
         """Raise UserError unless a window fits a model of `positions` positions; None: any does."""
         if positions is not None and positions < self.max_seq_length:
-            raise UserError(
-                f"hyperparameters.max_seq_length: {self.max_seq_length} tokens, and the model has "
-                f"{positions} positions; lower it, or raise model_config.max_position_embeddings"
-            )
+            said = f"{self.max_seq_length} tokens, and the model has {positions} positions"
+            cure = "lower it, or raise model_config.max_position_embeddings"
+            raise UserError(f"hyperparameters.max_seq_length: {said}; {cure}")
 
     def check(self) -> None:
         for key, most in _SIZES.items():
@@ -142,18 +137,15 @@ class StepHParams(Section):
             if not ranged and not (type(size) is int and 1 <= size <= most):
                 problem = f"{size!r:.60}; use a number from 1 to {most:,}"
                 raise UserError(f"hyperparameters.model_config.{key}: {problem}")
-        room = 1 - self.warmup_fraction if self.schedule == "wsd" else 0
+        warm = self.warmup_fraction
+        room = 1 - warm if self.schedule == "wsd" else 0
         if self.decay > room + 1e-9:
-            raise UserError(
-                f"hyperparameters.decay_fraction: at most {room:g} with schedule {self.schedule} "
-                f"and warmup_fraction {self.warmup_fraction:g}; lower it or leave it out"
-            )
+            said = f"at most {room:g} with schedule {self.schedule} and warmup_fraction {warm:g}"
+            raise UserError(f"hyperparameters.decay_fraction: {said}; lower it")
         budget = self.max_tokens_per_forward
         if budget != "auto" and budget < self.max_seq_length:
-            raise UserError(
-                f"hyperparameters.max_tokens_per_forward: {budget} is less than one window "
-                f"(max_seq_length {self.max_seq_length}); raise it"
-            )
+            said = f"{budget} is less than one window (max_seq_length {self.max_seq_length})"
+            raise UserError(f"hyperparameters.max_tokens_per_forward: {said}; raise it")
 
 
 @dataclass(frozen=True)
@@ -169,10 +161,8 @@ class HParams(StepHParams):
     def check(self) -> None:
         self.check_one_model()
         if self.max_query_length + 4 > self.max_seq_length:
-            raise UserError(
-                f"hyperparameters.max_query_length: a question of {self.max_query_length} tokens "
-                f"leaves no room in max_seq_length {self.max_seq_length}; lower it"
-            )
+            said = f"{self.max_query_length} tokens leave no room in max_seq_length"
+            raise UserError(f"hyperparameters.max_query_length: {said}; lower it")
         super().check()
 
 

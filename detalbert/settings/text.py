@@ -97,10 +97,8 @@ class CorpusConfig(Section):
         if self.vocab_size is not None and text is None:
             raise UserError("data.vocab_size: shards have a tokenizer already; leave it out")
         if text is not None and (self.tokenizer is None) == (self.vocab_size is None):
-            raise UserError(
-                "data.tokenizer: set either 'tokenizer' (a folder or hub name) or 'vocab_size' "
-                f"(pieces of one that is learned from the {self.source})"
-            )
+            said = "set either 'tokenizer' (a folder or hub name) or 'vocab_size' (to learn one)"
+            raise UserError(f"data.tokenizer: {said}")
 
 
 @dataclass(frozen=True)

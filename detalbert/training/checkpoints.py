@@ -42,11 +42,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     """
 
     def __init__(
-        self,
-        distributed: core.DistributedContext,
-        metrics: Any,
-        run: dict[str, Any],
-        pruning: dict[str, Any],
+        self, distributed: core.DistributedContext, metrics: Any, run: dict[str, Any], pruning: Any
     ) -> None:
         self.distributed, self.metrics, self.run = distributed, metrics, run
         self.folder = metrics.path / "checkpoints"
@@ -99,9 +95,8 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
             full = "inline_container" in str(error) or "PytorchStreamWriter" in str(error)
             why = "the disk is full" if full else first_line(error)
-            raise UserError(
-                f"{self.folder}: cannot write checkpoint {name} ({why}); {RESUME}"
-            ) from None
+            said = f"cannot write checkpoint {name} ({why}); {RESUME}"
+            raise UserError(f"{self.folder}: {said}") from None
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
@@ -126,10 +121,8 @@ def newest_complete(folder: Path) -> Path | None:
             return path
         log.warning("checkpoint %s is damaged (%s); using the one before it", path, fault)
     if found:
-        raise UserError(
-            f"{folder}: all {len(found)} checkpoints are damaged; "
-            "restore one, or start over with --resume never"
-        )
+        said = f"all {len(found)} checkpoints are damaged"
+        raise UserError(f"{folder}: {said}; restore one, or start over with --resume never")
     return None
 
 
@@ -156,10 +149,8 @@ def check_same_run(
     """
     manifest = read_manifest(path)
     if manifest["format"] not in (1, FORMAT):
-        raise UserError(
-            f"{path}: checkpoint format {manifest['format']}, this version writes {FORMAT}; "
-            "go on with the version that wrote it, or start over with --resume never"
-        )
+        said = f"checkpoint format {manifest['format']} is not of this version ({FORMAT})"
+        raise UserError(f"{path}: {said}; go on with its own, or start over with --resume never")
     if "run" not in manifest:
         raise UserError(f"--resume {path}: a checkpoint of a cluster; give one of a local run")
     before = {**{key: defaults.get(key) for key in run}, **manifest["run"]}
@@ -172,9 +163,7 @@ def check_same_run(
         said = f"was {was!r} in {path}, is {now!r} now; set it back"
         if was == now:  # the names of other contents
             said = f"{now!r} is not what it was in {path}; restore it"
-        raise UserError(
-            f"{key}: {said}, or give another --output-dir, or start over with --resume never"
-        )
+        raise UserError(f"{key}: {said}, give another --output-dir, or use --resume never")
 
 
 def _run_config(checkpoint: Path) -> dict[str, Any]:

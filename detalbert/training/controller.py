@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,9 +68,14 @@ class Controller(TrialLoop):
 
     def run(self) -> None:
         """Train; one rank of each machine watches for EC2's notices if the config says so."""
-        watch = self.trial.hparams.spot_notice and self.context.distributed.local_rank == 0
-        with spot.watching(watch, self.schedule.stopping.request, self.schedule.request_checkpoint):
+        schedule = self.schedule
+        watcher = spot.SpotWatcher(schedule.stopping.request, schedule.request_checkpoint)
+        if self.trial.hparams.spot_notice and self.context.distributed.local_rank == 0:
+            watcher.start()
+        try:
             super().run()
+        finally:
+            watcher.stopped.set()
 
     def validate(self) -> dict[str, Any]:
         loader: Any = self.validation_loader
@@ -155,22 +159,20 @@ class ShardedController(Controller):
             path, name = stack.enter_context(kept)
             if self.is_chief:
                 self._save_state(path)
-            write = self._tensors.save(path, self.trial.model, self.trial.optimizer)
-            says = f"checkpoint at step {steps}: {name}"
-            self._writing = self._writer.submit(self._write, stack.pop_all(), path, write, says)
+            write_tensors = self._tensors.save(path, self.trial.model, self.trial.optimizer)
+            store = stack.pop_all()
+
+        def write() -> None:
+            with store:
+                write_tensors()
+                if self.is_chief:
+                    self.copy_code(path)
+            if self.is_chief:
+                log.info("checkpoint at step %d: %s", steps, name)
+
+        self._writing = self._writer.submit(write)
         if exiting:
             self._finish()
-
-    def _write(
-        self, store: contextlib.ExitStack, path: Path, write: Callable[[], None], says: str
-    ) -> None:
-        """Write a checkpoint's tensors and code, in the background."""
-        with store:
-            write()
-            if self.is_chief:
-                self.copy_code(path)
-        if self.is_chief:
-            log.info("%s", says)
 
     def _save_state(self, path: Path) -> None:
         trial = self.trial

@@ -47,9 +47,8 @@ def claim_folder(path: Path) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise UserError(
-                f"{path}: another run is writing there; wait for it or give another --output-dir"
-            ) from None
+            said = "another run is writing there; wait for it or give another --output-dir"
+            raise UserError(f"{path}: {said}") from None
     try:
         sweep(path, "*.json", "config.yaml")
         sweep(path / "checkpoints", "step-*")

@@ -33,20 +33,16 @@ def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str])
     """
     data = parse_data_config(config["data"])
     check_gpus(gpu_uuids)
-    generated = data.train == data.validation == "generated"
-    room = GIB // 16 if generated else GIB
-    check_room(config, hparams, span_model_sizes(hparams), gpu_uuids, Path(data.cache_dir), room)
+    check_room(config, hparams, span_model_sizes(hparams), gpu_uuids, Path(data.cache_dir))
 
 
 def check_gpus(gpu_uuids: Sequence[str]) -> None:
     """Raise UserError if this torch build does not see or support the container's GPUs."""
     seen = torch.cuda.device_count() if gpu_uuids else 0
     if seen < len(gpu_uuids):  # it would train on the CPU
-        raise UserError(
-            f"torch {torch.__version__} sees {seen} of the container's {len(gpu_uuids)} GPUs: a "
-            "CPU build, or a CUDA newer than the machine's driver; take another image "
-            "(cluster/Dockerfile)"
-        )
+        said = f"torch {torch.__version__} sees {seen} of the container's {len(gpu_uuids)} GPUs"
+        cause = "a CPU build, or a CUDA newer than the machine's driver"
+        raise UserError(f"{said}: {cause}; take another image (cluster/Dockerfile)")
     for index in range(len(gpu_uuids)):
         name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
         capability = torch.cuda.get_device_capability(index)
@@ -59,7 +55,6 @@ def check_room(
     sizes: Sizes | None,
     gpu_uuids: Sequence[str],
     cache: Path,
-    cache_bytes: int,
     masked: float = 0.0,
 ) -> None:
     """Raise Unavailable if GPU memory or a disk is too small, UserError if a disk is not writable.
@@ -70,7 +65,7 @@ def check_room(
         slots = (config.get("resources") or {}).get("slots_per_trial", 1)
         memory = replicated(sizes, slots, hparams.precision != "fp32", False, masked)
         check_gpu_memory(gpu_uuids, memory, hparams, parameters)
-    check_disk(cache, cache_bytes, "the feature cache")
+    check_disk(cache, GIB, "the feature cache")
     check_checkpoints(checkpoint_folder(config.get("checkpoint_storage") or {}), parameters)
 
 
@@ -96,11 +91,9 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
         later = built <= capability and portable and found[4] != "a"
         if later or built == capability:
             return
-    raise UserError(
-        f"{name} is sm_{capability[0]}{capability[1]}, and this torch {torch.__version__} has code "
-        f"for {' '.join(built_for) or 'no GPU'} only; take an image with another torch build "
-        "(cluster/Dockerfile; for a V100 a CUDA 12.6 build)"
-    )
+    has = f"torch {torch.__version__} has code for {' '.join(built_for) or 'no GPU'} only"
+    cure = "take an image with another torch build (cluster/Dockerfile; for a V100 a CUDA 12.6 one)"
+    raise UserError(f"{name} is sm_{capability[0]}{capability[1]}, and {has}; {cure}")
 
 
 def check_gpu_memory(
@@ -118,9 +111,8 @@ def check_gpu_memory(
                 cure = f"set hyperparameters.max_tokens_per_forward to {fits} or less"
             raise Unavailable(
                 f"GPU {uuid}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, and a model of "
-                f"{parameters / 1e6:.0f} M parameters takes {rest / GIB:.1f} GiB here and "
-                f"{(needed - rest) / GIB:.1f} more for {tokens} tokens (modelled); end what holds "
-                f"the GPU, or {cure}"
+                f"{parameters / 1e6:.0f} M parameters takes {rest / GIB:.1f} GiB and {tokens} "
+                f"tokens {(needed - rest) / GIB:.1f} more (modelled); end what holds it, or {cure}"
             )
 
 
@@ -155,10 +147,8 @@ def check_disk(folder: Path, needed: int, purpose: str) -> None:
         raise UserError(f"{folder}: {purpose} cannot be written there; set another folder")
     free = shutil.disk_usage(there).free
     if free < needed:
-        raise Unavailable(
-            f"{folder}: {free / GIB:.2f} GiB are free of the {needed / GIB:.2f} that {purpose} may "
-            "take; free space or set another folder"
-        )
+        said = f"{free / GIB:.2f} GiB are free of the {needed / GIB:.2f} that {purpose} may take"
+        raise Unavailable(f"{folder}: {said}; free space or set another folder")
 
 
 def check_collectives(device: torch.device, seconds: float = 120) -> None:
@@ -171,7 +161,6 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
     if not torch.distributed.is_initialized():
         return
     backend, size = torch.distributed.get_backend(), torch.distributed.get_world_size()
-    hint = "check the network between the machines; NCCL_DEBUG=INFO shows where it stands"
     total = torch.ones(1, device=device)
     deadline = time.monotonic() + seconds
     try:
@@ -182,13 +171,10 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
         if backend == "nccl" and not work.is_completed():
             raise RuntimeError("time is up")  # its wait() would block the stream, not this thread
         work.wait()
+        if total.item() != size:
+            raise RuntimeError(f"its sum was {total.item()}")
     except RuntimeError as error:
-        raise Unavailable(
-            f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s "
-            f"({first_line(error)}); {hint}"
-        ) from None
-    if total.item() != size:
-        raise Unavailable(
-            f"the all-reduce of {size} ones over {backend} gave {total.item()}; {hint}"
-        )
+        said = f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s"
+        hint = "check the network between the machines; NCCL_DEBUG=INFO shows where it stands"
+        raise Unavailable(f"{said} ({first_line(error)}); {hint}") from None
     torch.distributed.destroy_process_group(group)

@@ -116,10 +116,8 @@ class LocalStops(core.DummyPreemptContext):
         return bool(flag.item())
 
     def take_signals(self) -> None:
-        """Handle SIGTERM and SIGINT as requests from now on (see `restored_signals`).
-
-        A second SIGINT kills the process, but not below torchrun, which forwards to its ranks
-        signals that a terminal or scheduler has already sent them.
+        """Handle SIGTERM and SIGINT as requests from now on. A second SIGINT kills the process, but
+        not below torchrun, which forwards signals that its ranks already have.
         """
         interrupted = False
 
@@ -203,20 +201,17 @@ class MasterStops:
         """
         if not self.searched:
             return False
-        chief = self.distributed.rank == 0
-        state = self.distributed.broadcast(self._state() if chief else None)
+        state = ""
+        if chief := self.distributed.rank == 0:
+            try:
+                state = master.trial()["state"]
+            except Exception as error:  # training goes on, whatever the master and the network do
+                if not self._failed:
+                    said = "search: the master does not say this trial's state (%s); asking again"
+                    log.warning(said, first_line(error))
+                self._failed = True
+        state = self.distributed.broadcast(state)
         dropped = state.startswith("STATE_STOPPING_")
         if dropped and chief:
             log.info("the search ends this trial after step %d (%s)", step, state)
         return dropped
-
-    def _state(self) -> str:
-        """Return the trial's state, or "" if the request fails."""
-        try:
-            return master.trial()["state"]
-        except Exception as error:  # training goes on, whatever the master and the network do
-            if not self._failed:
-                said = "search: the master does not say this trial's state (%s); asking again"
-                log.warning(said, first_line(error))
-            self._failed = True
-            return ""

@@ -15,7 +15,7 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from detalbert.errors import first_line
 
@@ -31,48 +31,7 @@ REMEDY = (
 ENDPOINT = "http://169.254.169.254"
 TIMEOUT = 2.0  # seconds; the service is on the machine's own link
 TOKEN = "X-aws-ec2-metadata-token"
-WANTED = "the instance metadata service wants a token, and none arrives here"
-WITH_TOKEN = "with a token (IMDSv2)"
-WITHOUT_TOKEN = "without a token (IMDSv1), for the token request gets none"
 log = logging.getLogger(__name__)
-
-
-class Metadata:
-    """Client of the service at its own address, or at `AWS_EC2_METADATA_SERVICE_ENDPOINT`.
-
-    Reads with a new token (IMDSv2), or without (IMDSv1) if it gets none: with a metadata hop limit
-    of 1 none reaches a container with its own network.
-    """
-
-    def __init__(self) -> None:
-        endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
-        self.address = endpoint.rstrip("/")
-        self.way = ""  # how the last answer came
-        # The service is never behind the proxy of the environment.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-
-    def read(self, path: str) -> str | None:
-        """Return the text at `path` (below meta-data/), or None if there is none (status 404).
-        Raises OSError, a PermissionError if no token arrives, or http.client.HTTPException.
-        """
-        token = None
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            token = self._request("PUT", "api/token", {f"{TOKEN}-ttl-seconds": "60"})
-        self.way = WITH_TOKEN if token else WITHOUT_TOKEN
-        try:
-            return self._request("GET", f"meta-data/{path}", {TOKEN: token} if token else {})
-        except urllib.error.HTTPError as error:
-            if error.code == 401 and not token:
-                raise PermissionError(WANTED) from None
-            if error.code != 404:
-                raise
-            return None
-
-    def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
-        url = f"{self.address}/latest/{path}"
-        request = urllib.request.Request(url, method=method, headers=headers)
-        with self._open(request, timeout=TIMEOUT) as response:
-            return response.read(4096).decode("utf-8", "replace").strip()
 
 
 class SpotWatcher(threading.Thread):
@@ -86,7 +45,10 @@ class SpotWatcher(threading.Thread):
         super().__init__(name="spot-watcher", daemon=True)
         self.on_notice, self.on_recommendation = on_notice, on_recommendation
         self.stopped = threading.Event()
-        self._metadata = Metadata()
+        endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
+        self.address = endpoint.rstrip("/")
+        # The service is never behind the proxy of the environment.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self._answered = self._recommended = False
         self._said: set[str] = set()
 
@@ -95,11 +57,9 @@ class SpotWatcher(threading.Thread):
         failures = 0  # looks in a row
         while not self.stopped.is_set():
             try:
-                if notice is None and (notice := self._look()) is not None:
-                    # The experiments' log policies know this line by its first two words.
-                    log.warning("EC2 announces: %s", notice)
+                notice = notice or self._look()
                 failures = 0
-                if notice is not None:
+                if notice:
                     return self.on_notice(notice)
             except Exception as error:
                 failures += 1
@@ -107,34 +67,57 @@ class SpotWatcher(threading.Thread):
             self.stopped.wait(PERIOD if self._answered or failures < TRIES else SLOW_PERIOD)
 
     def _look(self) -> str | None:
-        notice = self._read(NOTICE)
-        if notice is None and not self._recommended:
-            recommendation = self._read(RECOMMENDATION)
-            if recommendation is not None:
-                self.on_recommendation()
-                self._recommended = True
-                log.warning(
-                    "EC2 recommends to leave this machine (%s): a checkpoint follows at the next "
-                    "report, and the run goes on",
-                    recommendation,
-                )
+        if notice := self._read(NOTICE):
+            # The experiments' log policies know this line by its first two words.
+            log.warning("EC2 announces: %s", notice)
+        elif not self._recommended and (recommendation := self._read(RECOMMENDATION)):
+            self.on_recommendation()
+            self._recommended = True
+            said = "a checkpoint follows at the next report, and the run goes on"
+            log.warning("EC2 recommends to leave this machine (%s): %s", recommendation, said)
         return notice
 
     def _read(self, path: str) -> str | None:
-        text = self._metadata.read(path)
+        """Return `path` and the text there, below meta-data/, in one line; None for status 404.
+
+        Reads with a new token (IMDSv2), or without (IMDSv1) if it gets none: with a metadata hop
+        limit of 1 none reaches a container with its own network. Raises OSError, a PermissionError
+        if no token arrives, or http.client.HTTPException.
+        """
+        token = text = None
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            token = self._request("PUT", "api/token", {f"{TOKEN}-ttl-seconds": "60"})
+        try:
+            text = self._request("GET", f"meta-data/{path}", {TOKEN: token} if token else {})
+        except urllib.error.HTTPError as error:
+            if error.code == 401 and not token:
+                said = "the instance metadata service wants a token, and none arrives here"
+                raise PermissionError(said) from None
+            if error.code != 404:
+                raise
         self._answered = True
-        self._say_once(logging.INFO, "way", f"read {self._metadata.way}")
-        return None if text is None else " ".join([path, *text.split()])  # one line, for the log
+        without = "without a token (IMDSv1), for the token request gets none"
+        way = "with a token (IMDSv2)" if token else without
+        self._say_once(logging.INFO, "way", f"read {way}")
+        return None if text is None else " ".join([path, *text.split()])
+
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
+        url = f"{self.address}/latest/{path}"
+        request = urllib.request.Request(url, method=method, headers=headers)
+        with self._open(request, timeout=TIMEOUT) as response:
+            return response.read(4096).decode("utf-8", "replace").strip()
 
     def _say_failure(self, error: Exception, failures: int, notice: str | None) -> None:
-        if notice is not None or self._answered:
-            what = "no answer now" if notice is None else "not passed on"
-            text = f"{what} ({_reason(error)}); asking again"
+        cause = getattr(error, "reason", None)  # urllib wraps the system's error
+        reason = first_line(cause if isinstance(cause, Exception) else error)
+        if notice or self._answered:
+            what = "not passed on" if notice else "no answer now"
+            text = f"{what} ({reason}); asking again"
             self._say_once(logging.WARNING, f"{what} {type(error)}", text)
         elif failures >= TRIES and isinstance(error, PermissionError):
             self._say_once(logging.WARNING, "token", f"not read: {error}. {REMEDY}")
         elif failures >= TRIES:
-            text = f"no instance metadata at {self._metadata.address} ({_reason(error)})"
+            text = f"no instance metadata at {self.address} ({reason})"
             text = f"not read: {text}, so probably not on EC2. There: {REMEDY}"
             self._say_once(logging.INFO, "none", text)
 
@@ -142,22 +125,3 @@ class SpotWatcher(threading.Thread):
         if what not in self._said:
             self._said.add(what)
             log.log(level, "spot notices: %s", text)
-
-
-def _reason(error: Exception) -> str:
-    cause = getattr(error, "reason", None)  # urllib wraps the system's error
-    return first_line(cause if isinstance(cause, Exception) else error)
-
-
-@contextlib.contextmanager
-def watching(
-    enabled: bool, on_notice: Callable[[str], None], on_recommendation: Callable[[], None]
-) -> Iterator[None]:
-    """Run a SpotWatcher during the block if `enabled` (one per machine is enough)."""
-    watcher = SpotWatcher(on_notice, on_recommendation)
-    if enabled:
-        watcher.start()
-    try:
-        yield
-    finally:
-        watcher.stopped.set()

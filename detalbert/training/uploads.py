@@ -72,10 +72,9 @@ class UploadedParts(CheckpointContext):
         except UserError:
             raise
         except Exception as error:  # whatever the client of a storage raises
-            raise Unavailable(
-                f"checkpoint_storage: the checkpoint of step {steps} is not stored "
-                f"({first_line(error)}); see that it and the temporary folder can be written"
-            ) from None
+            said = f"the checkpoint of step {steps} is not stored ({first_line(error)})"
+            cure = "see that it and the temporary folder can be written"
+            raise Unavailable(f"checkpoint_storage: {said}; {cure}") from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -114,10 +113,8 @@ class UploadedParts(CheckpointContext):
         """Check `names`; raise UserError on all ranks if any rank finds a fault."""
         faults = [fault for fault in self.distributed.allgather(find_fault(path, names)) if fault]
         if faults:
-            raise UserError(
-                f"checkpoint {storage_id}: {faults[0]}; go on from another one "
-                "(searcher.source_checkpoint_uuid), or start anew"
-            )
+            cure = "go on from another one (searcher.source_checkpoint_uuid), or start anew"
+            raise UserError(f"checkpoint {storage_id}: {faults[0]}; {cure}")
 
 
 def stored_sizes(manager: storage.StorageManager, storage_id: str) -> dict[str, int] | None:

@@ -57,9 +57,8 @@ class Workload(NamedTuple):
         metric = config["searcher"].setdefault("metric", self.metric)
         known = ["loss", *self.metrics]
         if metric not in known:
-            raise UserError(
-                f"searcher.metric: validation gives no {metric!r}; choose one of {', '.join(known)}"
-            )
+            said = f"validation gives no {metric!r}; choose one of {', '.join(known)}"
+            raise UserError(f"searcher.metric: {said}")
         config["searcher"].setdefault("smaller_is_better", metric in self.smaller_is_better)
         hparams = self.parsers.hyperparameters(values)
         check_start(hparams.model or "", language=self.sharded)
@@ -96,10 +95,9 @@ class Training(NamedTuple):
         )
         validations = math.ceil(steps / cast(int, hparams.validation_period))
         if (hparams.early_stopping or 0) >= validations:
-            raise UserError(
-                f"hyperparameters.early_stopping: {hparams.early_stopping} validations without a "
-                f"better one, and the run has {validations}; lower it, or validation_period"
-            )
+            said = f"{hparams.early_stopping} validations, and the run has {validations}"
+            cure = "lower it, or validation_period"
+            raise UserError(f"hyperparameters.early_stopping: {said}; {cure}")
         config = {**config, "hyperparameters": dataclasses.asdict(hparams)}
         return cls(workload, config, hparams, data)
 

@@ -8,7 +8,8 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from detalbert.engine.forward import ROW_MULTIPLE, Forward, dummy_row, encoder_layers, pad_row
+from detalbert.engine import attention
+from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import compile_with, make_model, make_row, use_kernel
@@ -69,17 +70,6 @@ def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
     assert len(traced) == first
 
 
-def test_a_dummy_row_is_full_windows_and_a_rest() -> None:
-    for tokens, bounds in ((10, [0, 4, 8, 10]), (8, [0, 4, 8]), (3, [0, 3])):
-        row = dummy_row(tokens, 4, CPU)
-        assert row["cu_seqlens"].tolist() == bounds and row["cu_seqlens"].dtype is torch.int32
-        assert row["position_ids"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1][:tokens]
-        assert row["max_length"] == min(4, tokens)
-        assert row["windows"].tolist() == list(range(len(bounds) - 1))
-        for name in ("input_ids", "token_type_ids"):
-            assert row[name].tolist() == [0] * tokens and row[name].dtype is torch.int64
-
-
 def test_a_padded_row_ends_in_a_window_of_zeros_that_changes_nothing() -> None:
     row = make_row([9, 17, 4])
     padded = pad_row(row, 64)
@@ -130,6 +120,7 @@ def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
     def note(what: str) -> Any:
         def noted(run: Forward, row: Any) -> None:
             lengths = row["cu_seqlens"].diff().tolist()
+            assert row["position_ids"].tolist() == [*range(4), *range(4), *range(2)]
             ran.append((what, run.model.training, torch.is_grad_enabled(), lengths))
 
         return noted

@@ -62,6 +62,8 @@ def test_rows_may_be_written_to_and_pinned(monkeypatch: Any) -> None:
 def test_workers_give_what_the_process_itself_gives(fork: None) -> None:
     made = [[{"ids": torch.arange(n), "n": n}, {"ids": torch.ones(1)}] for n in (10, 200_000)]
     batches = [*made, [], *made]
+    pinned = RowLoader(batches, range(5), 2, pin_memory=True)
+    assert pinned.pin_memory and pinned.prefetch_factor == 4
     alone, shared = (list(RowLoader(batches, range(5), number)) for number in (0, 2))
     for sides in (alone, shared):
         for found, wanted in zip(sides, batches, strict=True):
@@ -144,14 +146,3 @@ def test_loaders_leave_a_core_to_every_slot(monkeypatch: pytest.MonkeyPatch) -> 
     for cores, processes, workers in (*one_slot, (8, 8, 0), (16, 8, 1), (1, 2, 0)):
         monkeypatch.setattr(loaders, "count_cores", lambda cores=cores: cores)
         assert loaders.default_workers(processes) == workers
-
-
-def test_what_torchs_loader_is_given() -> None:
-    names = "num_workers", "prefetch_factor", "collate_fn", "pin_memory"
-    for options, wanted in (
-        ((), (0, None, list, False)),
-        ((2,), (2, 4, Parcel, False)),
-        ((0, True), (0, None, list, True)),
-    ):
-        loader = RowLoader([], range(3), *options)
-        assert tuple(getattr(loader, name) for name in names) == wanted

@@ -10,12 +10,10 @@ import torch
 from detalbert.engine import meter as meter_module
 from detalbert.engine.flops import causal_flops, flops_of_row, row_lengths, training_flops
 from detalbert.engine.meter import TrainingMeter
-from detalbert.engine.trial import StepTrial
-from detalbert.training.metrics import RunMetrics
+from detalbert.training.local import process_group
 from lm.trial import LmTrial
-from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, settings
-from tests.engine.trials import config_file
-from tests.fakes.runs import run
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
+from tests.engine.trials import config_file, first_batch, trial_of
 
 
 def sums_of(meter: TrainingMeter) -> tuple[float, ...]:
@@ -101,34 +99,17 @@ WORKLOADS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("config, flops_of", WORKLOADS.values(), ids=WORKLOADS)
-def test_training_reports_of_every_workload_have_both_on_a_gpu(
-    config: Any, flops_of: Any, cache_dir: Path, tmp_path: Path, cuda: Any, capsys: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    path = config_file(tmp_path, config, cache_dir)
-    counted: list[float] = []
-    reports: list[tuple[dict[str, Any], float]] = []
-
-    step, report = StepTrial.train_batch, RunMetrics.report_training_metrics
-
-    def count(self: StepTrial, batch: list[Any], **numbers: int) -> dict[str, Any]:
-        counted.append(sum(flops_of(self.model.config, row) for row in batch))
-        return step(self, batch, **numbers)
-
-    def keep(self: RunMetrics, metrics: dict[str, Any], **more: Any) -> None:
-        reports.append((metrics, sum(counted) / self.loop.trial.meter.throughput["seconds"]))
-        counted.clear()
-        report(self, metrics=metrics, **more)
-
+def test_a_step_of_every_workload_counts_its_flops_on_a_gpu(
+    config: Any, flops_of: Any, cache_dir: Path, tmp_path: Path, cuda: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(TrainingMeter, "on_a_gpu", True)
-    monkeypatch.setattr(StepTrial, "train_batch", count)
-    monkeypatch.setattr(RunMetrics, "report_training_metrics", keep)
-    assert run(path, tmp_path / "out", *settings(max_steps=6)) == 0
-    assert len(reports) == 3
-    for metrics, flops in reports:
-        assert metrics["mfu"] == pytest.approx(flops / 67e12, rel=1e-9) and flops > 1e6
-        assert metrics["memory_gib"] == 0.0
-    assert "  mfu 0.00  GiB 0.0" in capsys.readouterr().err
+    with trial_of(config_file(tmp_path, config, cache_dir)) as trial, process_group():
+        batch = first_batch(trial)
+        trial.train_batch(batch, 0, 0)
+        found = trial.meter.per_slot_reduce()
+        wanted = sum(flops_of(trial.model.config, row) for row in batch)
+    assert found["flops"] == pytest.approx(wanted, rel=1e-9) and wanted > 1e6
+    assert found["peak"] == 67e12
 
 
 def test_tensor_peers_count_their_rows_once_and_a_cpu_has_no_mfu(finished: Path) -> None:

@@ -97,14 +97,6 @@ def test_weights_that_lack_a_part_are_refused(tokenizer: Any, tmp_path: Path) ->
         build_span_model(hparams(model=str(tmp_path)), tokenizer)
 
 
-def test_a_model_with_fewer_tokens_than_the_tokenizer_is_refused(
-    tokenizer: Any, tmp_path: Path
-) -> None:
-    bert(tmp_path, tokenizer, vocab_size=len(tokenizer) - 1)
-    with pytest.raises(UserError, match=r"^hyperparameters\.model: it has \d+ tokens, and the tok"):
-        build_span_model(hparams(model=str(tmp_path)), tokenizer)
-
-
 def checkpoint(folder: Path, model: Any, left_out: str = "-") -> str:
     """A checkpoint of this package with the weights of `model`, without those named so."""
     weights = {f"module.{k}": v for k, v in model.state_dict().items() if left_out not in k}

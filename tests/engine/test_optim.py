@@ -134,18 +134,6 @@ def test_matrices_and_embeddings_decay_and_nothing_else():
     assert [id(p) for p in keep["params"]] == [id(model["b"].bias)]
 
 
-@pytest.mark.parametrize("total, warmup", [(1, 0), (1, 1), (7, 0), (10, 10), (50, 5)])
-def test_the_schedule_rises_and_falls(total, warmup):
-    ours = torch.optim.SGD(split_groups(toy_parameters(), 0.0), lr=0.3)
-    schedule = optim.build_scheduler(ours, StepHParams(), total, warmup)
-    for step in range(total + 2):
-        rising = step < warmup
-        factor = step / warmup if rising else max(0, total - step) / max(1, total - warmup)
-        assert schedule.get_last_lr() == pytest.approx([0.3 * factor, 2e-3 * factor], rel=1e-12)
-        ours.step()
-        schedule.step()
-
-
 SCHEDULES = {
     "linear": lambda o, w, t, low: (
         transformers.get_polynomial_decay_schedule_with_warmup(o, w, t, lr_end=0.3 * low, power=1.0)
@@ -173,7 +161,7 @@ def test_rates_are_transformers_own_at_every_step(name, low):
         lambda optimizer: optim.build_scheduler(optimizer, hparams, 40, 6),
         lambda optimizer: SCHEDULES[name](optimizer, 6, 40, low),
     ):
-        optimizer = torch.optim.SGD(toy_parameters(), lr=0.3)
+        optimizer = torch.optim.SGD(split_groups(toy_parameters(), 0.0), lr=0.3)
         schedule, found = make(optimizer), []
         for _ in range(43):
             found += schedule.get_last_lr()
@@ -181,7 +169,7 @@ def test_rates_are_transformers_own_at_every_step(name, low):
             schedule.step()
         rates.append(found)
     assert rates[0] == pytest.approx(rates[1], rel=1e-12, abs=1e-15)
-    assert [max(rates[0]), rates[0][40]] == pytest.approx([0.3, 0.3 * low])
+    assert [max(rates[0]), rates[0][80]] == pytest.approx([0.3, 0.3 * low])
     for total in (1, 2):  # shorter than its warm-up and decay
         schedule = optim.build_scheduler(optimizer, hparams, total, total)
         schedule.step(total)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.engine.order import Steps, TrainOrder, deal
+from detalbert.engine.order import Steps, TrainOrder, spread
 from detalbert.errors import UserError
 from tests.conftest import max_examples
 
@@ -46,7 +46,7 @@ def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(
 ) -> None:
     size = slots * per_slot
     lengths = np.array(data.draw(st.lists(st.integers(1, 384), min_size=size, max_size=size)))
-    shares = deal(lengths, slots)
+    shares = spread(lengths, slots, per_slot)
     assert [len(share) for share in shares] == [per_slot] * slots
     assert sorted(np.concatenate(shares).tolist()) == list(range(size))
     assert all((np.diff(share) > 0).all() for share in shares)
@@ -56,7 +56,7 @@ def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(
 
 def test_deal_of_a_known_batch() -> None:
     # Longest first: 9 and 8 open the slots, 7 joins 8, 3 joins 9 (12 < 15); each then has two.
-    shares = deal(np.array([3, 9, 7, 8], dtype=np.uint16), 2)
+    shares = spread(np.array([3, 9, 7, 8], dtype=np.uint16), 2, 2)
     assert [share.tolist() for share in shares] == [[0, 1], [2, 3]]
-    ties = deal(np.array([5, 5, 5, 5]), 2)
+    ties = spread(np.array([5, 5, 5, 5]), 2, 2)
     assert [share.tolist() for share in ties] == [[0, 2], [1, 3]]

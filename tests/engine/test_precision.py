@@ -16,7 +16,7 @@ def pair():
     torch.manual_seed(0)
     linear, plain = nn.Linear(64, 32), nn.Linear(64, 32)
     plain.load_state_dict(linear.state_dict())
-    StepLinear.convert(linear, HALF)
+    convert_layers([linear], HALF)
     linear.refresh()
     return linear, plain
 

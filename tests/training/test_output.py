@@ -45,12 +45,7 @@ def keys(client: Any, below: str = "runs/1/") -> set[str]:
 
 @pytest.mark.parametrize("weights", ["state_dict.pth", "__0_0.distcp"])
 def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
-    weights: str,
-    place: Path,
-    s3: Any,
-    tiny_config: Path,
-    cache_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    weights: str, place: Path, s3: Any, tiny_config: Path, cache_dir: Path, monkeypatch: Any
 ) -> None:
     """Through answers that are refused, slow and cut; a run whose name begins alike is left out.
     A sharded model's checkpoints are uploaded beside the training."""
@@ -58,19 +53,15 @@ def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
     if weights.endswith(".distcp"):
         tiny_config.write_text(yaml.safe_dump(configured(TINY_LM, cache_dir, **PERIODS)))
     assert run(tiny_config, "uncut", *KEPT) == 0
-    client.put_object(
-        Bucket="bucket", Key="runs/12/checkpoints/step-00000099/manifest.json", Body=""
-    )
+    other = "runs/12/checkpoints/step-00000099/manifest.json"
+    client.put_object(Bucket="bucket", Key=other, Body="")
     faults.kinds = ["500", "slow", "truncated", *["fine"] * 5]
     for until in (5, 9, 11):
         assert start(tiny_config, monkeypatch, until) == 143
         assert steps_of(place)[-1] == until
         whole = [path.parent.name for path in place.glob(f"checkpoints/*/{weights}")]
         shutil.rmtree("runs")
-    assert sorted(whole) == [
-        "step-00000009",
-        "step-00000011",
-    ]  # of those before, no weights were fetched
+    assert sorted(whole) == ["step-00000009", "step-00000011"]  # of others no weights are fetched
     faults.kinds = []
     assert start(tiny_config, monkeypatch) == 0
     assert all(faults.done.values()), faults.done
@@ -121,9 +112,8 @@ def test_of_a_damaged_checkpoint_the_one_before_it_is_used(
     note = lambda address, *to: (fetched.append(address), download(address, *to))  # noqa: E731
     monkeypatch.setattr(bucket, "download", note)
     assert start(tiny_config, monkeypatch) == 0
-    assert (
-        fetched.count(f"{ADDRESS}/checkpoints/step-00000007") == 3
-    )  # it may have been the network
+    place_of_7 = f"{ADDRESS}/checkpoints/step-00000007"
+    assert fetched.count(place_of_7) == 3  # it may have been the network
     said = capsys.readouterr().err
     assert "step-00000007 is damaged (state_dict.pth" in said and "resumed at step 4 of" in said
     assert run(tiny_config, "uncut", *KEPT) == 0 and differences(place, Path("uncut")) == []

@@ -72,7 +72,9 @@ def test_a_gpu_that_is_full_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     hparams = HParams(max_tokens_per_forward=1024)
     memory = Memory(states=4 * 2**30, gathered=0, head=0, per_token=2**20)  # 5.5 and 1 GiB
     preflight.check_gpu_memory(["GPU-a", "MIG-c"], memory, hparams, 223_000_000)
-    with pytest.raises(UserError, match=r"GPU-b: 2.0 of 15.8 GiB.*223 M.*takes 5.5 .* and 1.0 mor"):
+    with pytest.raises(
+        UserError, match=r"GPU-b: 2.0 of 15.8 GiB.*223 M.*takes 5.5 GiB and 1024 tokens 1"
+    ):
         preflight.check_gpu_memory(["GPU-a", "GPU-b"], memory, hparams, 223_000_000)
     small = memory._replace(states=0)  # 2,000 MiB less 1.5 GiB: 464 tokens
     with pytest.raises(UserError, match="max_tokens_per_forward to 464 or less"):
@@ -128,22 +130,35 @@ def test_check_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def be_rank(rank: int, store: Path, behave: str, said: Any) -> None:
-    """One of two processes, the second of which behaves: well, or is absent or late."""
+    """One of two processes, the second of which behaves: well, or is absent, late or gone."""
     method = f"file://{store}"
     torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
     if behave != "well" and rank == 1:
+        if behave == "gone":
+            os._exit(0)
         if behave == "late":
             torch.distributed.new_group(timeout=datetime.timedelta(seconds=1))
         time.sleep(1200)
+    fault: Any = None
     try:
+        if behave == "gone":
+            torch.distributed.all_reduce(torch.ones(1))
         preflight.check_collectives(torch.device("cpu"), seconds=120 if behave == "well" else 1)
     except UserError as error:
-        said.put(str(error))
-        train.leave(2)
-    said.put("ok")
+        fault = error
+    except RuntimeError as error:
+        fault = lost_rank(error)
+    said.put(str(fault))
+    if fault:
+        train.leave(fault.status)
 
 
-@pytest.mark.parametrize("behave", ["well", "absent", "late"])
+LATE = 4, r"no all-reduce of 2 ranks over gloo in 1 s \(.*\); check the network"
+GONE = 5, r"another rank is gone \([^[].*\); its lines say why$"
+ENDS = {"well": (0, "None"), "absent": LATE, "late": LATE, "gone": GONE}
+
+
+@pytest.mark.parametrize("behave", ENDS)
 def test_an_all_reduce_of_two_ranks(behave: str, tmp_path: Path, fork: None) -> None:
     context = multiprocessing.get_context("fork")
     said = context.SimpleQueue()
@@ -152,39 +167,12 @@ def test_an_all_reduce_of_two_ranks(behave: str, tmp_path: Path, fork: None) -> 
     for rank in ranks:
         rank.start()
     ranks[0].join(600)
+    status, line = ENDS[behave]
+    assert re.match(line, said.get()) and ranks[0].exitcode == status
     if behave == "well":
         ranks[1].join(600)
-        assert [said.get(), said.get()] == ["ok", "ok"]
-        return
+        assert (said.get(), ranks[1].exitcode) == ("None", 0)
     ranks[1].kill()
-    assert ranks[0].exitcode == 2
-    what = r"no all-reduce of 2 ranks over gloo in 1 s \(.*\); check the network"
-    assert re.match(what, said.get())
-
-
-def be_left_alone(rank: int, store: Path, said: Any) -> None:
-    method = f"file://{store}"
-    torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
-    if rank == 1:
-        os._exit(0)
-    try:
-        torch.distributed.all_reduce(torch.ones(1))
-    except RuntimeError as error:
-        fault: Any = lost_rank(error)
-        said.put(str(fault))
-        train.leave(fault.status)
-
-
-def test_a_rank_whose_peer_ended_says_so_and_ends_with_5(tmp_path: Path, fork: None) -> None:
-    context = multiprocessing.get_context("fork")
-    said = context.SimpleQueue()
-    given = tmp_path / "store", said
-    ranks = [context.Process(target=be_left_alone, args=(rank, *given)) for rank in range(2)]
-    for rank in ranks:
-        rank.start()
-    ranks[0].join(600)
-    assert ranks[0].exitcode == 5
-    assert re.fullmatch(r"another rank is gone \([^[].*\); its lines say why", said.get())
     assert lost_rank(RuntimeError("size mismatch")) is None
 
 

@@ -24,16 +24,7 @@ from detalbert.squad import world
 from detalbert.training import master
 from detalbert.training.checkpoints import check_same_run, list_checkpoints, read_manifest
 from detalbert.training.folder import claim_folder
-from tests.conftest import (
-    NO_DROPOUT,
-    ROOT,
-    SOAK,
-    TINY,
-    TINY_LM,
-    TINY_PRETRAINING,
-    Train,
-    settings,
-)
+from tests.conftest import NO_DROPOUT, ROOT, SOAK, TINY, TINY_LM, TINY_PRETRAINING, Train, settings
 from tests.engine.trials import config_file
 from tests.fakes.damage import rewrite
 from tests.fakes.hub import put
@@ -58,13 +49,10 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     assert first["start"] < first["end"] < second["start"] < second["end"]
 
 
-OTHERS = {
-    "deberta": {
-        "model_type": "deberta-v2",
-        "relative_attention": True,
-        "max_relative_positions": 64,
-    }
-    | {"position_biased_input": False, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
+RELATIVE = {"relative_attention": True, "max_relative_positions": 64, "type_vocab_size": 0}
+RELATIVE |= {"position_biased_input": False, "pos_att_type": ["p2c", "c2p"]}
+OTHERS: dict[str, dict[str, Any]] = {
+    "deberta": {"model_type": "deberta-v2", **RELATIVE},
     "modernbert": {"model_type": "modernbert", "local_attention": 16, "attention_dropout": 0.1},
 }
 

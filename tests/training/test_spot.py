@@ -115,19 +115,15 @@ def test_tokens_wanted_and_none_given_is_said_with_the_remedy(watch: Watch) -> N
 
 
 def test_another_token_is_taken_and_another_way(service: MetadataServer) -> None:
-    reader = spot.Metadata()
+    watcher = spot.SpotWatcher(Mock(), Mock())
     service.notice = NOTICE
-    for tokens, required, token, way in (
-        ("given", True, "one", spot.WITH_TOKEN),
-        ("given", True, "another", spot.WITH_TOKEN),  # the first one ran out
-        (404, False, "a third", spot.WITHOUT_TOKEN),
-        ("given", True, "a third", spot.WITH_TOKEN),
-    ):
-        service.tokens, service.required, service.token = tokens, required, token
-        assert (reader.read("spot/instance-action"), reader.way) == (NOTICE, way)
+    ways = ("given", "one"), ("given", "another"), (404, "a third"), ("given", "a third")
+    for service.tokens, service.token in ways:  # the first one ran out
+        service.required = service.tokens == "given"
+        assert watcher._read(spot.NOTICE) == f"spot/instance-action {NOTICE}"
     service.required, service.fault = False, 401  # whatever is sent
     with pytest.raises(OSError, match="401"):
-        reader.read("spot/instance-action")
+        watcher._read(spot.NOTICE)
 
 
 @pytest.mark.usefixtures("master")
@@ -214,16 +210,11 @@ def test_errors_in_here_end_nothing_and_each_kind_is_said_once(watch: Watch) -> 
     assert len(said) == 2 and "1st" in said[0] and "2nd" in said[1]
 
 
-def test_off_means_nobody_asks(service: MetadataServer) -> None:
-    with spot.watching(False, lambda notice: None, lambda: None):
-        time.sleep(0.05)
-    assert service.asked == []
-
-
 def test_a_notice_makes_one_checkpoint_and_a_clean_end(
     service: MetadataServer, tiny_config: Path, tmp_path: Path, capsys: Any
 ) -> None:
     service.notice = NOTICE
+    assert run(tiny_config, tmp_path / "off", *settings(max_steps=1)) == 0 == len(service.asked)
     periods = dict.fromkeys(["checkpoint_period", "validation_period", "reporting_period"], 5000)
     long = settings(max_steps=5000, spot_notice=True, **periods)
     assert run(tiny_config, tmp_path / "out", *long) == 143
