@@ -8,7 +8,6 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from detalbert.engine import attention
 from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
