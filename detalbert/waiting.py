@@ -49,6 +49,7 @@ class Wait:
         self._ended.set()
         self._thread.join()
         if self.bar is not None:
+            self._draw(self.bar)
             self.bar.close()
 
     def update(self, count: int = 1) -> None:
@@ -80,10 +81,13 @@ class Wait:
     def _watch(self) -> None:
         while not self._ended.wait(max(0.1, PERIOD - silence()) if self.bar is None else 1.0):
             if self.bar is not None:
-                self.bar.n = self.done
-                self.bar.refresh()
+                self._draw(self.bar)
             elif _running[-1:] == [self] and silence() >= PERIOD:
                 log.info("%s", self)
+
+    def _draw(self, bar: tqdm) -> None:
+        bar.n = self.done
+        bar.refresh()
 
 
 @contextlib.contextmanager

@@ -243,5 +243,5 @@ def test_a_source_of_another_model_is_refused_in_one_line(tiny_config: Path, sta
         fewer = {key: value for key, value in weights.items() if key != name}
         more = ({**weights, key: torch.zeros(3)} for key in (name, "more"))
         for changed in (*more, fewer):
-            with pytest.raises(UserError, match="source_checkpoint_uuid names is not of this"):
+            with pytest.raises(UserError, match="the source checkpoint is not of this model"):
                 trial.handover.on_checkpoint_load_start({**state, "models_state_dict": [changed]})
