@@ -18,6 +18,14 @@ from detalbert.settings.text import SourceConfig
 from tests.corpus.documents import CODE, byte_tokenizer, read, write_lines
 
 
+@given(st.lists(st.text("ab\n", min_size=1, max_size=30)), st.integers(1, 9))
+def test_lines_do_not_depend_on_blocks(blocks: list[str], size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "BLOCK", size)
+        lines = list(storage.as_file(block.encode() for block in blocks))
+    assert lines == "".join(blocks).encode().splitlines(keepends=True)
+
+
 def test_a_text_file_is_one_document_and_blank_lines_of_json_are_none(tmp_path: Path) -> None:
     for name in ("a.txt", "a.md"):  # named, not found in a folder
         (tmp_path / name).write_bytes(CODE.encode())

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data import SquadData
 from detalbert.errors import UserError
@@ -113,7 +115,17 @@ def test_where_an_answer_stands(context, answer):
     assert find_answer(context, answer) == PLACES[context, answer]
 
 
-def test_squad_without_positions_gives_the_same_windows(shared, albert, tmp_path):
+@given(st.text("ab .", min_size=1, max_size=30), st.data())
+def test_whatever_is_there_is_found(context, data):
+    start = data.draw(st.integers(0, len(context) - 1))
+    end = data.draw(st.integers(start + 1, len(context)))
+    if answer := context[start:end].strip():
+        found = find_answer(context, answer)
+        assert found is not None and context[found[0] : found[1]] == answer
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, tmp_path):
     """But where a label's text stands twice: 32 of the 1,299 labels are at another place."""
     examples = read_squad(shared / "squad" / "dev.json")
     rows = [
@@ -121,8 +133,10 @@ def test_squad_without_positions_gives_the_same_windows(shared, albert, tmp_path
         | {"answer": json.dumps([text for text, _ in e.answers]) if e.answers else ""}
         for e in examples
     ]
+    if ending != "csv":
+        rows = [row | {"answer": json.loads(row["answer"] or "[]")} for row in rows]
     notes: Counter = Counter()
-    found = read(write(tmp_path / "dev.csv", rows), notes=notes)
+    found = read(write(tmp_path / f"dev.{ending}", rows), notes=notes)
     moved = [i for i, (a, b) in enumerate(zip(examples, found, strict=True)) if a != b]
     labels = [i for i in moved if examples[i].answers[0] != found[i].answers[0]]
     assert (len(labels), notes[REPEATED]) == (32, 140)
