@@ -274,4 +274,7 @@ def show(args: argparse.Namespace, reply: Reply, context: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # `| head` is no error; Python writes what is left at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

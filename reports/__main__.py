@@ -12,6 +12,7 @@ master or AWS does not answer.
 
 import argparse
 import importlib
+import signal
 import sys
 from pathlib import Path
 
@@ -48,4 +49,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -183,6 +184,18 @@ def test_a_question_to_people_and_to_programs(local_run, python):
     shown = run(python, *words, "--threshold", "1000", text=True).stdout
     assert f"**{reply['answer']}**" in shown
     assert f'{reply["margin"]:+.2f} over "no answer" (it answers from -1000.00 on)' in shown
+
+
+@pytest.mark.parametrize("command", ["predict.py", "-m reports"])
+def test_a_closed_pipe_is_no_error(command, local_run, python):
+    asked = ["--model", local_run.path, "--question", "a", "--context", "b"]
+    words = asked if command == "predict.py" else ["cost", "--published"]
+    ours, theirs = os.pipe()
+    os.close(ours)
+    line = [python, *command.split(), *map(str, words)]
+    done = subprocess.run(line, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    assert done.stderr == "" and done.returncode in (0, -signal.SIGPIPE)
 
 
 def test_questions_one_after_another(local_run, tmp_path, python):

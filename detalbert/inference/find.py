@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,12 +96,24 @@ def _list_finished(name: str, reference: re.Match, newest_first: bool) -> list[A
     from determined.experimental import client
 
     owner = getattr(client.Determined(), f"get_{reference['kind']}")(int(reference["id"]))
-    order = {"sort_by": client.CheckpointSortBy.END_TIME, "order_by": client.OrderBy.DESC}
-    found = owner.list_checkpoints(**(order if newest_first else {}))
+    newest = client.CheckpointSortBy.END_TIME, client.OrderBy.DESC
+    found = owner.list_checkpoints(*newest)
     finished = [each for each in found if each.state is client.CheckpointState.COMPLETED]
     if not finished:
         raise UserError(f"{name}: it has no finished checkpoint; wait for one, or give a UUID")
-    return finished
+    return finished if newest_first else sorted(finished, key=_badness)
+
+
+def _badness(checkpoint: Any) -> float:
+    """Return the searcher's metric after a checkpoint, negated if more is better; infinity if none.
+
+    A 0.38.1 master sorts a trial's by the raw metric, the worst f1 and those not validated first.
+    """
+    searcher = checkpoint.training.experiment_config.get("searcher") or {}
+    value = _describe(checkpoint.training)["scores"].get(searcher.get("metric"))
+    if not isinstance(value, (int, float)) or math.isnan(value):
+        return math.inf
+    return value if searcher.get("smaller_is_better", True) else -value
 
 
 def _download(checkpoint: Any) -> Path:

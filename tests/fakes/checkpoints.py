@@ -65,8 +65,8 @@ class CheckpointMaster(FakeServer):
             case ["", "api", "v1", "experiments", "3"]:
                 facts = {"id": 3, "startTime": NOW, "state": "STATE_COMPLETED", "config": {}}
                 return {"experiment": blank(bindings.v1Experiment, **facts)}
-            case ["", "api", "v1", "trials" | "experiments", "7" | "3", "checkpoints"]:
-                listed = self._sorted(request.query)
+            case ["", "api", "v1", ("trials" | "experiments") as owner, "7" | "3", "checkpoints"]:
+                listed = self._sorted(owner, request.query)
                 return _page("checkpoints", [self._describe(item) for item in listed])
             case ["", "api", "v1", "checkpoints", uuid] if uuid in held:
                 return {"checkpoint": self._describe(held[uuid])}
@@ -109,18 +109,21 @@ class CheckpointMaster(FakeServer):
         facts |= {"checkpoint": self._describe(held), "model": self._model(name), "version": number}
         return blank(bindings.v1ModelVersion, **facts, creationTime=NOW, lastUpdatedTime=NOW)
 
-    def _sorted(self, query: dict[str, str]) -> list[Stored]:
+    def _sorted(self, owner: str, query: dict[str, str]) -> list[Stored]:
         if query.get("sortByAttr") == "SORT_BY_END_TIME":
             down = query["orderBy"] == "ORDER_BY_DESC"
             return sorted(self.stored, key=lambda item: item.ended, reverse=down)
         assert query.get("sortByAttr") == "SORT_BY_SEARCHER_METRIC" and "orderBy" not in query
+        if owner == "trials":  # as a real 0.38.1: ascending, those without a validation first
+            return sorted(self.stored, key=lambda item: item.scores is None and item.f1)
         return sorted(self.stored, key=lambda item: -item.f1)  # smaller_is_better: false
 
     def _describe(self, item: Stored) -> dict[str, Any]:
         scores = {"f1": item.f1} if item.scores is None else item.scores
         training = {"trialId": item.trial, "experimentId": 3, "hparams": item.hparams}
         training |= {"validationMetrics": {"avgMetrics": scores}}
-        training |= {"experimentConfig": {**item.config, "checkpoint_storage": self.storage}}
+        config = {"searcher": {"metric": "f1", "smaller_is_better": False}, **item.config}
+        training |= {"experimentConfig": {**config, "checkpoint_storage": self.storage}}
         facts = {"uuid": item.uuid, "metadata": {"steps_completed": item.steps}, "resources": {}}
         facts |= {"state": f"STATE_{item.state}", "training": training}
         return {**facts, "reportTime": NOW.replace("00Z", f"{item.ended:02d}Z")}

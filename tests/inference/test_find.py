@@ -24,7 +24,7 @@ from tests.fakes.no_models import refused
 from tests.fakes.runs import official
 from tests.fakes.trained import LocalRun
 
-BEST, LATEST, BROKEN = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abc")
+BEST, LATEST, BROKEN, PAUSED = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abcd")
 
 
 @pytest.fixture(params=["directory", "shared_fs", "elsewhere"])
@@ -32,7 +32,7 @@ def master(request: Any, local_run: LocalRun, tmp_path: Path, monkeypatch: Any) 
     """A cluster's checkpoints have no manifest; the newest one failed. `elsewhere`: the storage is
     not on this machine, so files come through the master."""
     folder = tmp_path / "storage"
-    for uuid in (BEST, LATEST):
+    for uuid in (BEST, LATEST, PAUSED):
         shutil.copytree(local_run.checkpoint, folder / uuid)
         (folder / uuid / "manifest.json").unlink()
     here = request.param != "elsewhere"
@@ -43,6 +43,7 @@ def master(request: Any, local_run: LocalRun, tmp_path: Path, monkeypatch: Any) 
         Stored(LATEST, folder / LATEST, 80.0, 3),
         Stored(BEST, folder / BEST, 90.0, 2),
         Stored(BROKEN, folder / BEST, 95.0, 4, state="ERROR"),
+        Stored(PAUSED, folder / PAUSED, 0.0, 1, scores={}),  # saved at a pause: not validated
     ]
     with CheckpointMaster(stored, storage) as master:
         master.log_in(monkeypatch, tmp_path)
@@ -70,6 +71,17 @@ def test_references_mean_what_they_say(master: CheckpointMaster) -> None:
     assert master.calls == []  # fetched once
 
 
+@on("directory")
+def test_the_searcher_says_what_is_best(master: CheckpointMaster) -> None:
+    for smaller, uuid in ((True, LATEST), (False, BEST)):
+        config = {"searcher": {"metric": "f1", "smaller_is_better": smaller}}
+        master.stored = [item._replace(config=config) for item in master.stored]
+        for name in ("trial:7", "experiment:3"):
+            assert find.find_remote(name).uuid == uuid
+    master.stored = [item._replace(scores={}) for item in master.stored]
+    assert find.find_remote("trial:7").uuid == LATEST  # none is validated: the newest
+
+
 @on("elsewhere")
 def test_a_reference_answers_as_the_run(master: Any, local_run: LocalRun, tmp_path: Path) -> None:
     words = ["--model", "trial:7", "--data", local_run.questions, "--output-dir", tmp_path / "out"]
@@ -82,7 +94,7 @@ def test_a_reference_answers_as_the_run(master: Any, local_run: LocalRun, tmp_pa
 @on("directory")
 def test_what_is_not_there(master: CheckpointMaster, monkeypatch: Any, capsys: Any) -> None:
     unknown, no_reference = "the master knows no such thing", "no such folder"
-    cases = dict.fromkeys([BEST.replace("a", "d"), "trial:8", "experiment:9", "model:no"], unknown)
+    cases = dict.fromkeys([BEST.replace("a", "e"), "trial:8", "experiment:9", "model:no"], unknown)
     names = ["trial", "trial:x", "run:3", "trial:", BEST[:-1], f"x{BEST}", "runs/none"]
     cases |= dict.fromkeys(names, no_reference)
     for name, message in {**cases, BROKEN: "not fetched: "}.items():
