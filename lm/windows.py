@@ -39,6 +39,10 @@ class LmWindows:
                 key, cure = f"validation_{key}", f"{cure}, or raise data.validation_fraction"
             few = f"{shards.counts['tokens']:,} tokens fill no window of {length:,} + 1"
             raise UserError(f"data.{key}: {few}; {cure}")
+        each = np.bincount(shards.sources, self.counts, len(shards.names))  # windows by source
+        if shards.split == "train" and not each.all():
+            few = f"source {shards.names[each.argmin()]} fills no window of {length:,} + 1"
+            raise UserError(f"data.documents: {few}; give it more text, or leave it out")
 
     def __len__(self) -> int:
         return int(self.counts.sum())

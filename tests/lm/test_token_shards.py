@@ -114,6 +114,16 @@ def test_too_little_text_is_one_line(name, content, said, tmp_path):
     assert said in str(raised.value)
 
 
+def test_a_source_without_a_window_is_one_line(tmp_path):
+    sources = [{"source": str(tmp_path / f"{name}.txt"), "name": name} for name in ("few", "many")]
+    for each, words in zip(sources, (1, 200), strict=True):
+        Path(each["source"]).write_text("Short. " * words)
+    given = {"tokenizer": own_copy(tmp_path), "validation_documents": sources[1]["source"]}
+    values = vars(documents_config(tmp_path, tmp_path, **given)) | {"documents": sources}
+    with pytest.raises(UserError, match="source few fills no window of 64"):
+        load_text(values, 64)
+
+
 def load_text(values: dict[str, Any], length: int) -> LmText:
     return LmText.load(values, SimpleNamespace(max_seq_length=length, across_documents=False))
 
