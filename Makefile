@@ -4,26 +4,14 @@
 # make soak:  all tests, property tests at ten times the examples, 100 planted faults.
 PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check
-PYTEST = .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: train check quick quick-only test test-only soak
+.PHONY: train check quick test soak
 
 train: .venv/runtime
 	.venv/bin/python train.py
 
-check: .venv/testing
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check --quiet .
-	.venv/bin/mypy
-
-quick test: .venv/testing  # mypy alone would leave one core idle
-	@$(MAKE) --no-print-directory --jobs 2 check $@-only
-
-quick-only: .venv/testing
-	$(PYTEST) -m quick
-
-test-only: .venv/testing
-	$(PYTEST)
+check quick test: .venv/testing
+	@.venv/bin/python -m tests.parts $@
 
 soak: check .venv/soaking
 	SOAK=1 .venv/bin/coverage run --rcfile tests/coverage.ini -m pytest \
