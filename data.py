@@ -74,16 +74,16 @@ def load_split(
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
     if find_change(folder / "meta.json"):
-        said = waiting(f"encoding the questions of {source.name} ({split})")
-        with said, writing(cache_dir, what="the feature cache"), alone(folder):
+        with writing(cache_dir, what="the feature cache"), alone(folder):
             if fault := find_change(folder / "meta.json"):
                 if folder.exists():
                     what = "%s: %s is not as it was written; the windows are built anew"
                     log.warning(what, folder, fault)
-                notes: Counter = Counter()
-                examples, faults = read_examples(source, config.skip_invalid, limit, notes)
-                windows = build_windows(examples, tokenizer, *sizes, notes)
-                _write(folder, examples, windows, {"faults": faults, "notes": dict(notes)})
+                with waiting(f"encoding the questions of {source.name} ({split})"):
+                    notes: Counter = Counter()
+                    examples, faults = read_examples(source, config.skip_invalid, limit, notes)
+                    windows = build_windows(examples, tokenizer, *sizes, notes)
+                    _write(folder, examples, windows, {"faults": faults, "notes": dict(notes)})
     meta = json.loads((folder / "meta.json").read_text())
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in meta["columns"]}
     asked = columns.pop("asked")

@@ -6,7 +6,9 @@ process leaves is never read, and removed by the next holder of the lock (`alone
 
 import contextlib
 import json
+import logging
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,8 +18,11 @@ from typing import Any
 import filelock
 
 from detalbert.errors import UserError, first_line
+from detalbert.waiting import rank, rank_prefix, speaking, waiting
 
 CACHE_CURE = "free space, or set data.cache_dir"
+PATIENCE = 2.0  # seconds for a lock before a line says who holds it
+log = logging.getLogger(__name__)
 _temporaries: set[Path] = set()  # what this process is writing
 
 
@@ -63,9 +68,53 @@ def alone(target: Path) -> Iterator[None]:
     Removes leftovers of killed processes. Raises OSError if the folder cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(target.parent / f".{target.name}.lock"):
+    with hold_lock(target.parent / f".{target.name}.lock", purpose=f"writes {target}"):
         sweep(target.parent, target.name)
         yield
+
+
+@contextlib.contextmanager
+def hold_lock(path: Path, purpose: str) -> Iterator[None]:
+    """Hold the lock file `path` during the block. What works in the block may log on any rank.
+
+    If another process holds it, a line says which one and its `purpose` ("writes the tokenizer").
+    Raises OSError if the lock file cannot be written.
+    """
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except filelock.Timeout:
+        _wait_for(lock, f"waiting for {_holder(path)}, which {purpose}")
+    try:
+        _sign(path)
+        with speaking():
+            yield
+    finally:
+        lock.release()
+
+
+def _wait_for(lock: filelock.FileLock, line: str) -> None:
+    """Acquire the lock. Each rank logs the line once; the first rank of a machine also later on."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        with speaking(), waiting(line):
+            lock.acquire()
+    else:
+        log.info("%s%s", rank_prefix(), line)
+        lock.acquire()
+
+
+def _sign(path: Path) -> None:
+    """Write into the lock file who holds it, for those that wait."""
+    in_a_run = f"rank {rank()}, " if "RANK" in os.environ else ""
+    with contextlib.suppress(OSError):  # of another user
+        path.write_text(f"{in_a_run}process {os.getpid()} on {platform.node()}")
+
+
+def _holder(path: Path) -> str:
+    """Return who holds the lock, as `_sign` wrote it; filelock before 4 empties the file."""
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text()[:100] or "another process"
+    return "another process"
 
 
 def sweep(folder: Path, *names: str) -> None:

@@ -18,6 +18,7 @@ import loky
 import psutil
 
 from detalbert.atomic import remove_temporaries
+from detalbert.waiting import rank_prefix
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -42,7 +43,7 @@ def idle_cores(seconds: float = 0.5) -> float:
 def end_on_signals(when: str) -> None:
     """End this process on SIGTERM and SIGINT with status 128 + the signal's number.
 
-    Rank 0 writes a line, "stopped by SIGTERM" and `when`. An ignored signal (SIGINT in a shell's
+    It writes a line, "stopped by SIGTERM" and `when`. An ignored signal (SIGINT in a shell's
     background) stays ignored.
     """
 
@@ -57,10 +58,11 @@ def end_on_signals(when: str) -> None:
 
 
 def say(line: str) -> None:
-    """Write a line to standard error on rank 0, from a signal's handler, which must not log."""
-    if os.environ.get("RANK", "0") == "0":
-        before = "\n" if os.isatty(2) else ""  # after a bar
-        os.write(2, f"{before}INFO: {line}\n".encode())
+    """Write a line to standard error, from a signal's handler, which must not log. Another rank
+    than 0 says which it is: a signal may have reached it alone.
+    """
+    before = "\n" if os.isatty(2) else ""  # after a bar
+    os.write(2, f"{before}INFO: {rank_prefix()}{line}\n".encode())
 
 
 class _Handle(popen_fork.Popen):  # undocumented; multiprocessing makes one for each fork

@@ -1,6 +1,8 @@
 """Work that may take over five seconds: a line before and after it, and progress in between.
 
-Progress is a bar on a terminal, elsewhere a line after each 30 s without one. Rank 0 alone prints.
+Progress is a bar on a terminal, elsewhere a line after each 30 s without one. Rank 0 prints, and
+also another rank while it holds a lock for which rank 0 may be waiting (`speaking`): without that,
+a rank that works would be silent, and so would all that wait for it.
 """
 
 import contextlib
@@ -22,6 +24,7 @@ SHORT = 5.0  # seconds of work whose end is not logged
 LARGE = 500_000_000  # bytes that may take over five seconds to read
 log = logging.getLogger(__name__)
 _running: list["Wait"] = []  # the innermost last; it alone logs its progress
+_speaking = 0  # blocks of `speaking` in which this process is
 
 
 class Wait:
@@ -35,7 +38,7 @@ class Wait:
         self._thread = threading.Thread(target=self._watch, name="waiting", daemon=True)
 
     def start(self) -> None:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and rank() == 0:
             style: Any = {"unit": self.unit, "unit_scale": self.unit == "B", "leave": False}
             if self.total is None:
                 style["bar_format"] = "{desc}: {elapsed}"
@@ -75,8 +78,9 @@ class Wait:
         """Format `some` of the work, or all of it with its unit."""
         number = (self.total or 0) if some is None else some
         text = f"{number / 1e6:,.1f}" if self.unit == "B" else f"{number:,}"
-        unit = "MB" if self.unit == "B" else self.unit
-        return f"{text} {unit}" if some is None else text
+        if some is not None:
+            return text
+        return f"{text} {'MB' if self.unit == 'B' else _of(self.unit, number)}"
 
     def _watch(self) -> None:
         while not self._ended.wait(max(0.1, PERIOD - silence()) if self.bar is None else 1.0):
@@ -101,8 +105,10 @@ def waiting(
         done: how much of it was done before.
         quiet: without the first line, and without any within other work.
     """
+    what = f"{rank_prefix()}{what}"
     wait = Wait(what, total, unit, done)
-    if os.environ.get("RANK", "0") != "0" or (quiet and _running):
+    silent = rank() != 0 and not _speaking
+    if silent or (quiet and _running):
         yield wait
         return
     if not quiet:
@@ -116,10 +122,38 @@ def waiting(
         log.info("%s: done in %s", what, clock(seconds))
 
 
+@contextlib.contextmanager
+def speaking() -> Iterator[None]:
+    """Let `waiting` log within the block on any rank: it holds a lock, or waits for one."""
+    global _speaking
+    _speaking += 1
+    try:
+        yield
+    finally:
+        _speaking -= 1
+
+
+def rank() -> int:
+    """Return the rank of this process as its launcher set it; 0 without one."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def rank_prefix() -> str:
+    """Return "rank 3: " for the lines of rank 3, and "" for those of rank 0."""
+    return f"rank {rank()}: " if rank() else ""
+
+
 def reading(what: str, files: Iterable[Path]) -> contextlib.AbstractContextManager[Wait | None]:
     """Return `waiting` for large files; small ones are read within five seconds, in silence."""
     large = sum(file.stat().st_size for file in files if file.is_file()) > LARGE
     return waiting(what) if large else contextlib.nullcontext()
+
+
+def _of(unit: str, number: int) -> str:
+    """Return the plural `unit` as it goes with `number`: 1 batch, 2 batches; 1 step."""
+    if number != 1:
+        return unit
+    return unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
 
 
 def clock(seconds: float) -> str:

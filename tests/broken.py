@@ -1,12 +1,14 @@
 """train.py with a part switched off that makes a restart exact, a gradient broken, or marks.
 
-    python -m tests.broken rng|order|position|gradient|marks|none TRAIN-ARGUMENTS...
+    python -m tests.broken rng|order|position|gradient|marks|early|alone|none TRAIN-ARGUMENTS...
 
 `tests.chaos --without PART` runs this in the trainer's place and must then see a difference.
 """
 
 import functools
+import os
 import runpy
+import signal
 import sys
 import time
 from typing import Any
@@ -18,6 +20,7 @@ from determined import pytorch
 from detalbert.engine import determinism, order, trial
 from detalbert.engine.gradients import local_part
 from detalbert.engine.order import Steps
+from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.trial import StepTrial
 from detalbert.training import local
 from detalbert.training.workload import Training
@@ -48,6 +51,10 @@ def switch_off(part: str) -> None:
         mark(Training, "load", "start")
         mark(pytorch._PyTorchTrialController, "_validate", "validation")  # private
         mark(local, "copy_modules", "checkpoint")
+    elif part == "early":  # rank 1 alone gets SIGTERM before the first step
+        terminate_rank_1(Training, "load")
+    elif part == "alone":  # or in a step
+        terminate_rank_1(PackedTrial, "add_gradients")
     elif part != "none":
         raise SystemExit(f"no such part: {part}")
 
@@ -63,6 +70,19 @@ def mark(owner: Any, name: str, place: str) -> None:
         return original(*args, **kwargs)
 
     setattr(owner, name, marked)
+
+
+def terminate_rank_1(owner: Any, name: str) -> None:
+    """Have the first call of a function on rank 1 send SIGTERM to its process."""
+    original: Any = getattr(owner, name)
+
+    def terminated(*args: Any, **kwargs: Any) -> Any:
+        setattr(owner, name, original)
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, terminated)
 
 
 if __name__ == "__main__":

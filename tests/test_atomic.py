@@ -3,8 +3,10 @@
 import itertools
 import multiprocessing
 import os
+import platform
 import sys
 import tempfile
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import filelock
 import pytest
 
-from detalbert import atomic
+from detalbert import atomic, waiting
 from detalbert.training.folder import claim_folder
 
 LEFT = (
@@ -56,6 +58,42 @@ def test_what_a_live_process_writes_stays(tmp_path):
         assert {path.name for path in tmp_path.iterdir()} == {".one.writing-x", ".two.lock"}
         with pytest.raises(filelock.Timeout):
             filelock.FileLock(tmp_path / ".two.lock").acquire(timeout=0)
+
+
+@pytest.mark.parametrize("rank, local_rank", [(None, None), (0, 0), (3, 3), (8, 0)])
+def test_who_waits_says_for_whom_and_who_holds_a_lock_says_what_it_does(
+    rank: int | None, local_rank: int | None, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    """On any rank: rank 0 may be the one that waits."""
+    caplog.set_level("INFO", "detalbert")
+    monkeypatch.setattr(atomic, "PATIENCE", 0.0)
+    for name, number in {"RANK": rank, "LOCAL_RANK": local_rank}.items():
+        monkeypatch.delenv(name, raising=False)
+        if number is not None:
+            monkeypatch.setenv(name, str(number))
+    prefix = f"rank {rank}: " if rank else ""
+    target, locked, waited = tmp_path / "windows", threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with atomic.alone(target), waiting.waiting("encoding"):
+            locked.set()
+            assert waited.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert locked.wait(60)
+    caplog.handler.emit = lambda record, emit=caplog.handler.emit: (emit(record), waited.set())
+    with atomic.alone(target):
+        holder.join(60)
+    me = f"process {os.getpid()} on {platform.node()}"
+    who = me if rank is None else f"rank {rank}, {me}"
+    assert caplog.messages[:2] == [
+        f"{prefix}encoding",
+        f"{prefix}waiting for {who}, which writes {target}",
+    ]
+    with waiting.waiting("outside"):
+        pass
+    assert caplog.messages[2:] == ["outside"] * (not rank)
 
 
 def test_a_process_that_ends_at_once_removes_its_own(tmp_path, fork):

@@ -215,6 +215,17 @@ def reduced(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return config
 
 
+def test_one_of_a_kind_is_no_plural(clock: Clock) -> None:
+    units = ["batches", "questions", "files", "steps"]
+    for unit in units:
+        for total in (1, 2):
+            with waiting.waiting("work", total, unit):
+                pass
+    words = [line.removeprefix("work: ") for _, line in clock.lines]
+    assert words[::2] == ["1 batch", "1 question", "1 file", "1 step"]
+    assert words[1::2] == [f"2 {unit}" for unit in units]
+
+
 @pytest.mark.parametrize("kind", ["model", "dataset"])
 def test_a_slow_hub_is_never_silent(kind: str, clock: Clock, monkeypatch: Any) -> None:
     monkeypatch.setattr(hub, "_ask_hub", lambda *a: (clock.sleep(9), ("0" * 40, None))[1])

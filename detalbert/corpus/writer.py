@@ -15,10 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import filelock
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import sweep, write_json, writing
+from detalbert.atomic import hold_lock, sweep, write_json, writing
 from detalbert.corpus import shards
 from detalbert.corpus.index import TOKENIZER, remove_damaged
 from detalbert.corpus.read_text import TextReader
@@ -80,7 +79,7 @@ def write_shards(
     folder = target.folder
     with writing(folder, what="token shards"):
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder / ".lock"):
+        with hold_lock(folder / ".lock", purpose=f"writes token shards to {folder}"):
             target.open()
             _check_same(folder, facts)
             target.move([], shards.PLAN)  # before any shard: so no other text's are added to these

@@ -12,7 +12,7 @@ from determined import pytorch
 from detalbert.waiting import Wait, clock, waiting
 
 log = logging.getLogger(__name__)
-LINE = 100 - len("INFO: ")  # characters of a line that the WebUI shows unbroken at 1280 pixels
+LINE = 91  # characters that the WebUI shows unbroken at 1280 pixels, after container and rank
 SETTLED = 5  # steps of a start, after its first report, before it says how long the rest takes
 
 
@@ -59,7 +59,8 @@ class Progress(pytorch.PyTorchCallback):
             log.warning("%d step(s) had no finite gradient and changed nothing", skipped)
         facts = {
             "loss": f"{avg_metrics['loss']:.4f}",
-            "lr": f"{avg_metrics['learning_rate_1e6'] / 1e6:.2e}",
+            # Of the last step: the mean of the report, which is charted, is an earlier step's.
+            "lr": f"{batch_metrics[-1]['learning_rate_1e6'] / 1e6:.2e}",
         }
         speeds = ("tokens/s", "tokens_per_second", 0), ("windows/s", "examples_per_second", 1)
         speed = next(speed for speed in speeds if speed[1] in avg_metrics)
@@ -70,7 +71,7 @@ class Progress(pytorch.PyTorchCallback):
         if self.wait.bar is not None:
             self.wait.bar.set_postfix(facts)
         else:
-            if self.trained >= SETTLED:
+            if self.trained >= SETTLED and self.done < self.steps:
                 facts["left"] = clock(self.seconds / self.trained * (self.steps - self.done))
             text = "  ".join(f"{name} {value}" for name, value in facts.items())
             self.say(f"step {self.done}/{self.steps}  {text}")

@@ -19,6 +19,7 @@ from detalbert.training.checkpoints import find_fault, list_checkpoints, read_ma
 from detalbert.training.folder import step_name
 from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
 from detalbert.training.table import TABLE, TABLES
+from detalbert.waiting import waiting
 
 EXPERIMENT = "experiment.json"  # in a fetched one: what the master knows of its training
 CACHE = Path(".cache") / "checkpoints"
@@ -120,7 +121,8 @@ def _download(checkpoint: Any) -> Path:
     target = CACHE / checkpoint.uuid
     with alone(target):
         if not target.is_dir():
-            with whole_folder(target) as aside:
+            fetching = waiting(f"fetching checkpoint {checkpoint.uuid}")
+            with fetching, whole_folder(target) as aside:
                 checkpoint.download(str(aside))
                 known = find_kind(aside) in (LANGUAGE, ENCODER)  # another has its scores with it
                 if known and checkpoint.training is not None:

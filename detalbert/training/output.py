@@ -38,8 +38,8 @@ class Output:
                 self.kept.add(found[1])
             return found is not None or name in FILES
 
-        said = waiting(f"fetching {self.address} into {self.folder}")
-        with said, writing(self.folder, ELSEWHERE), alone(self.folder):
+        fetching = waiting(f"fetching {self.address} into {self.folder}")
+        with writing(self.folder, ELSEWHERE), alone(self.folder), fetching:
             bucket.download(self.address, self.folder, wanted)
             checkpoints = self.folder / "checkpoints"
             for _, path in list_checkpoints(checkpoints):

@@ -76,7 +76,8 @@ class Schedule:
             return True
         requested = self.stopping.should_preempt(acknowledge)
         if requested and not self._logged:
-            log.info("asked to stop by %s; a checkpoint follows", self.stopping.reason)
+            if not self.stopping.announced:
+                log.info("asked to stop by %s; a checkpoint follows", self.stopping.reason)
             self._logged = True
         return requested
 
@@ -96,8 +97,10 @@ class LocalStops(core.DummyPreemptContext):
 
     def __init__(self, distributed: core.DistributedContext) -> None:
         super().__init__(distributed)
-        self.reason: str | None = None  # why this rank was asked, or that another one was
+        self.reason: str | None = None  # who requested the stop, "SIGTERM" or "SIGTERM on rank 1"
+        self.announced = False  # whether this rank's signal handler has said so
         self.status = 128 + signal.SIGTERM  # exit status of the stopped run
+        self._shared = False  # whether all ranks know of the request
         # Its own gloo group: the flag never waits for the device, and meets no gradient.
         self._group = torch.distributed.new_group(backend="gloo") if distributed.size > 1 else None
 
@@ -111,9 +114,22 @@ class LocalStops(core.DummyPreemptContext):
             return self.reason is not None
         flag = torch.tensor(int(self.reason is not None))
         torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=self._group)
-        if flag.item():
-            self.request("another rank")
-        return bool(flag.item())
+        requested = bool(flag.item())
+        if requested and not self._shared:
+            self._share()
+        return requested
+
+    def _share(self) -> None:
+        """Take over reason and exit status of the lowest rank that got a request. Collective."""
+        requests: list[Any] = [None] * torch.distributed.get_world_size(self._group)
+        own = None if self.reason is None else (self.reason, self.status)
+        torch.distributed.all_gather_object(requests, own, group=self._group)
+        rank = next(rank for rank, request in enumerate(requests) if request is not None)
+        reason, status = requests[rank]
+        if self.reason is None:
+            self.reason = f"{reason} on rank {rank}"
+            self.status = status
+        self._shared = True
 
     def take_signals(self) -> None:
         """Handle SIGTERM and SIGINT as requests from now on. A second SIGINT kills the process, but
@@ -127,12 +143,13 @@ class LocalStops(core.DummyPreemptContext):
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             interrupted |= number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ
-            name = signal.Signals(number).name
             if self.reason is None:
+                name = signal.Signals(number).name
+                self.request(name)  # first: the next signal may come within this handler
                 self.status = 128 + number
-                say(f"{name}: stopping after this step or validation")
+                self.announced = True
+                say(f"{name}: stopping after this step or validation, with a checkpoint")
                 warn_of_a_long_stop()
-            self.request(name)
 
         for number in STOP_SIGNALS:
             signal.signal(number, handle)
@@ -184,6 +201,7 @@ class MasterStops:
         self.should_preempt = core_context(context).preempt.should_preempt
         # Who requests a stop, as far as this machine knows.
         self.reason = "the master (a pause, a job of higher priority, a machine that is taken back)"
+        self.announced = False  # no signal's handler says it
         self._failed = False
 
     def request(self, notice: str) -> None:

@@ -41,7 +41,7 @@ def cut(command: list[Any], output: Path, place: str, number: signal.Signals) ->
     tracebacks = run.said.count("Traceback")
     assert tracebacks == run.said.count("SignalException: ") <= (not alone), run.said
     assert not list(output.glob("checkpoints/.*"))
-    asked = f"INFO: {number.name}: stopping after this step or validation\n"
+    asked = f"INFO: {number.name}: stopping after this step or validation, with a checkpoint\n"
     assert (asked in run.said) == (place != "start")
     if place != "start":
         assert find_fault(newest(output)) is None
@@ -77,6 +77,23 @@ def test_a_signal_to_all_processes_ends_in_a_checkpoint(
     early = set(steps_of(uncut)) - {4, 8, 12, 14}
     assert len(early) == 1 and early < {3, 6, 9, 10}  # a report
     assert done.stderr.count("EC2 recommends") == 1 and "EC2 announces" not in done.stderr
+
+
+@pytest.mark.parametrize("part", ["early", "alone"])
+def test_a_signal_to_one_rank_is_said_by_that_rank(
+    part: str, tiny_config: Path, python: str, tmp_path: Path
+) -> None:
+    command = [*launcher(2, python), "-m", "tests.broken", part, "--config", tiny_config]
+    run = Started([*command, "--output-dir", tmp_path / "out"], tmp_path / "log")
+    assert run.left() == []
+    assert "ERROR: " not in run.said and run.main.returncode != 0, run.said
+    if part == "early":
+        assert "INFO: rank 1: stopped by SIGTERM before the first step" in run.said
+        return
+    assert "INFO: rank 1: SIGTERM: stopping after this step or validation" in run.said
+    assert "INFO: asked to stop by SIGTERM on rank 1; a checkpoint follows\n" in run.said
+    assert "INFO: stopped after step 1; " in run.said
+    assert find_fault(newest(tmp_path / "out")) is None
 
 
 SENT = [("TERM TERM INT TERM", 0), ("INT TERM TERM", 0), ("INT INT", -INT), ("TERM INT INT", -INT)]
