@@ -5,6 +5,7 @@ the same text must give the same sentences everywhere, for years, at 20 MB/s. An
 abbreviation, a title in mid-sentence) only moves a place where a segment may be cut.
 """
 
+import bisect
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import whole_file
-from detalbert.corpus.shards import Kind, Rows
+from detalbert.corpus.blocks import SEGMENT, Segments, find_space
+from detalbert.corpus.shards import DOCUMENT, OPEN, SENTENCE, Columns, Kind, Rows
 from detalbert.corpus.storage import join, read
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import checksum
@@ -28,14 +30,22 @@ _ABBREVIATION = re.compile(
 )
 
 
-def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a document in order, without the white space between them.
+# A character that no match of _END takes in, and that ends what its look-ahead reads.
+_PLAIN = r"""[^\s.!?"'”’)\]“‘(\[]"""
+_FIRST_PLAIN, _LAST_PLAIN = re.compile(_PLAIN), re.compile(f".*{_PLAIN}", re.DOTALL)
+_TAILS = 1 << 12, 1 << 15, SEGMENT  # characters that are searched for the last sentence's end
+
+
+def split_sentences(text: str, starts: bool = True) -> list[str]:
+    """Return the sentences of a segment in order, without the white space between them. `starts`
+    says whether a document begins with it.
 
     >>> split_sentences('Dr. Who came. "Who?" He left.')
     ['Dr. Who came.', '"Who?"', 'He left.']
     """
     sentences: list[str] = []
     begin = 0
+    text = text if starts else "\n" + text  # _ABBREVIATION's ^ is the start of a document
     for end in _END.finditer(text):
         stop = end.end(1) if end.group(1) is not None else end.start()
         if not _ABBREVIATION.search(text, max(begin, stop - 12), stop):
@@ -45,6 +55,25 @@ def split_sentences(text: str) -> list[str]:
     if sentence := text[begin:].strip():
         sentences.append(sentence)
     return sentences
+
+
+def find_sentence_end(text: str) -> int | None:
+    """Return the place behind the last sentence that ends in a text, which is part of a longer one,
+    and behind the white space that follows it; None if none is sure to end there.
+
+    On both sides of the place `split_sentences` gives the sentences of the longer text: the search
+    is between two characters that are part of no end, and the rule for abbreviations sees more of
+    the sentence here than there.
+    """
+    last = _LAST_PLAIN.match(text)
+    for tail in _TAILS if last else ():
+        first = _FIRST_PLAIN.search(text, max(0, len(text) - tail))
+        ends = list(_END.finditer(text, first.start(), last.end())) if first else []
+        for end in reversed(ends):
+            stop = end.end(1) if end.group(1) is not None else end.start()
+            if not _ABBREVIATION.search(text, max(0, stop - 12), stop):
+                return end.end()
+    return None
 
 
 class ExampleKind(Kind):
@@ -59,20 +88,26 @@ class ExampleKind(Kind):
     def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         return {"max_seq_length": self.max_seq_length, **super().facts(tokenizer)}
 
-    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> Rows:
-        sentences, last = [], []
-        for text in texts:
-            found = split_sentences(text)
-            sentences += found
-            last += [False] * (len(found) - 1) + [True]
+    def find_cut(self, text: str) -> int:
+        """Return the place behind the last sentence; behind a word of a longer sentence."""
+        return find_sentence_end(text) or find_space(text)
+
+    def tokenize(self, encoder: WordEncoder, segments: Segments) -> Rows:
+        sentences: list[str] = []
+        ends: list[int] = []  # of each: what ends with it
+        starts = segments.starts
+        for text, is_last in zip(segments.texts, segments.ends, strict=True):
+            in_text = split_sentences(text, starts) or [""]
+            sentences += in_text
+            # White space behind a sentence's end is before the cut, that behind a word after it.
+            last = SENTENCE if text[-1:].isspace() else OPEN
+            ends += [SENTENCE] * (len(in_text) - 1) + [DOCUMENT if is_last else last]
+            starts = is_last
         ids, lengths = encoder(sentences)
-        # Text tokens: [CLS] A [SEP] B [SEP] takes three more.
-        sizes, counts = cut_examples(lengths.tolist(), last, self.max_seq_length - 3)  # [S], [E]
-        ends = np.cumsum(np.append(0, sizes), dtype=np.int64)  # [S + 1]
-        tokens = np.diff(ends[np.cumsum(np.append(0, counts))]).astype("<u2")  # [E]: per example
-        columns = {"sentences": sizes, "sentence_ptr": counts, "token_ptr": tokens}
-        totals = len(counts), len(texts), len(sizes), len(ids)
-        return Rows(ids, columns, dict(zip(self.counts, totals, strict=True)))
+        return Rows(ids, lengths, ends=np.array(ends, np.uint8), text_bytes=0)
+
+    def columns(self) -> Columns:
+        return ExampleColumns(self.max_seq_length - 3)  # [CLS] A [SEP] B [SEP] takes three more
 
     def describe(
         self, folder: Path, address: str, split: str, shards: list[dict[str, Any]]
@@ -85,8 +120,42 @@ class ExampleKind(Kind):
         return {"lengths_sha256": checksum(path)}
 
 
+class ExampleColumns(Columns):
+    """Tokens per sentence, and sentences and tokens per example of at most `capacity` tokens.
+
+    The last example of a document that has not ended is open: its rows are added to the next ones.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.lengths, self.ends = np.zeros(0, np.int64), np.zeros(0, np.uint8)  # of the open rows
+
+    def add(self, rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+        lengths = np.append(self.lengths, rows.lengths)  # [R]
+        ends = np.append(self.ends, rows.ends)  # [R]
+        # Rows to sentences, of which the last may be open.
+        first = np.flatnonzero(np.append(SENTENCE, ends[:-1]) != OPEN)  # [S]: each one's first row
+        lengths = np.add.reduceat(lengths, first)  # [S]
+        ends = ends[np.append(first[1:], len(ends)) - 1]  # [S]
+        # Sentences to examples, of which the last may be open: then its sentences are held back.
+        sizes, counts = cut_examples(lengths, ends == DOCUMENT, self.capacity)  # [S'], [E]
+        last_stop = np.flatnonzero(np.append(DOCUMENT, ends) == DOCUMENT)[-1]
+        is_open = bool(lengths[last_stop:].any())
+        held = int(counts[-1]) if is_open else 0
+        sizes, held_sizes = np.split(sizes, [len(sizes) - held])
+        counts = counts[: len(counts) - is_open]
+        self.lengths, self.ends = held_sizes.astype(np.int64), np.full(held, SENTENCE, np.uint8)
+        if held and lengths[-1]:
+            self.ends[-1] = ends[-1]
+        places = np.cumsum(np.append(0, sizes), dtype=np.int64)  # [S' + 1]: each sentence's tokens
+        tokens = np.diff(places[np.cumsum(np.append(0, counts))]).astype("<u2")  # [E]: per example
+        columns = {"sentences": sizes, "sentence_ptr": counts, "token_ptr": tokens}
+        totals = len(counts), int((ends == DOCUMENT).sum()), len(sizes), len(rows.tokens)
+        return columns, dict(zip(ExampleKind.counts, totals, strict=True))
+
+
 def cut_examples(
-    sentences: list[int], last: list[bool], capacity: int
+    sentences: np.ndarray, last: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens per sentence, uint16 [S], and sentences per example, uint16 [E].
 
@@ -94,22 +163,19 @@ def cut_examples(
     each), of which `last` marks the second and fourth as ends of documents, give [3, 4, 8, 1, 2]
     and [2, 1, 2] with a capacity of 8.
     """
-    lengths: list[int] = []
+    parts = -(-sentences // capacity)  # of each sentence; none of an empty one
+    sizes = np.full(parts.sum(), capacity)  # [S]
+    final = np.cumsum(parts)
+    sizes[final[parts > 0] - 1] = (sentences - (parts - 1) * capacity)[parts > 0]
+    ends = np.cumsum(np.append(0, sizes)).tolist()  # [S + 1], in tokens
     counts: list[int] = []
-    used = capacity  # of the last example; where that is full, a sentence begins another one
-    for length, ends in zip(sentences, last, strict=True):
-        while length > 0:
-            size = min(length, capacity)
-            length -= size
-            if used + size > capacity:
-                counts.append(0)
-                used = 0
-            lengths.append(size)
-            counts[-1] += 1
-            used += size
-        if ends:
-            used = capacity
-    return np.array(lengths, "<u2"), np.array(counts, "<u2")
+    begin = 0
+    for stop in [*final[last].tolist(), len(sizes)]:
+        while begin < stop:
+            end = bisect.bisect_right(ends, ends[begin] + capacity, begin + 1, stop + 1) - 1
+            counts.append(end - begin)
+            begin = end
+    return sizes.astype("<u2"), np.array(counts, "<u2")
 
 
 def _lengths(address: str, columns: dict[str, Any]) -> np.ndarray:

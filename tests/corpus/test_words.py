@@ -208,6 +208,6 @@ def test_a_sample_of_much_text_is_spread_over_it(tmp_path: Path, monkeypatch: An
     monkeypatch.setattr(learn_tokenizer, "_SAMPLE", 8000)
     parts = open_text(SourceConfig(str(path)), "data.text", "train").parts
     size = path.stat().st_size
-    found = set(learn_tokenizer._sample(parts, size, 0.0))
+    found = set(learn_tokenizer._sample(parts, size, 0.0, tmp_path))
     assert sum(map(len, found)) < 9000
     assert {line.split()[0] for line in found} == {f"part{i}" for i in range(10)}
