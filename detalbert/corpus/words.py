@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from detalbert.corpus.sources import group
-from detalbert.squad.encoding import encode, ranges
+from detalbert.squad.encoding import ranges
 
 _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
 _MOST_TEXT = 1 << 21  # characters of these words
@@ -131,12 +131,12 @@ class WordEncoder:
 
 def _encode(backend: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
-    ids, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+    ids, lengths = [np.zeros(0, np.int32)], list[int]()
     for some in group(texts, _size, _ENCODED):
-        tokens = encode(backend, some, with_offsets=False)
-        ids.append(tokens.ids)
-        lengths.append(np.diff(tokens.ptr))
-    return np.concatenate(ids), np.concatenate(lengths)
+        for encoding in backend.encode_batch_fast(some, add_special_tokens=False):
+            ids.append(np.array(encoding.ids, np.int32))
+            lengths.append(len(encoding))
+    return np.concatenate(ids), np.array(lengths, np.int64)
 
 
 def _size(text: str) -> int:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from detalbert import hub
 from detalbert.corpus import api_text, sources
-from detalbert.corpus.examples import _ABBREVIATION, cut_examples, split_sentences
+from detalbert.corpus.examples import cut_examples
 from detalbert.corpus.read_text import TextReader
+from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
 from detalbert.corpus.sources import Part, cut_parts, group, open_text
 from detalbert.errors import UserError
 from detalbert.settings.text import SourceConfig

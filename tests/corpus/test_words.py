@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from detalbert.corpus import learn_tokenizer, words
-from detalbert.corpus.examples import split_sentences
 from detalbert.corpus.learn_tokenizer import END_OF_TEXT, own_tokenizer, train_byte_bpe
+from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.shards import is_held_out
 from detalbert.corpus.sources import open_text
 from detalbert.corpus.words import WordEncoder, find_word_rule
