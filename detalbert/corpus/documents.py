@@ -5,18 +5,14 @@ be cut into windows of any length.
 """
 
 import copy
-import itertools
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.shards import Kind, Rows
-from detalbert.corpus.sources import group
+from detalbert.corpus.blocks import Segments
+from detalbert.corpus.shards import DOCUMENT, OPEN, Columns, Kind, Rows
 from detalbert.corpus.words import WordEncoder
-
-_PIECE = 1 << 18  # characters; a longer document is encoded in pieces
-_AT_ONCE = 1 << 20  # characters that are encoded at once, about: it takes some 40 bytes for each
 
 
 class DocumentKind(Kind):
@@ -39,25 +35,32 @@ class DocumentKind(Kind):
         exact.encode_special_tokens = True
         return exact
 
-    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> Rows:
-        cut = [split_long(text) for text in texts]
-        made = map(encoder, group(itertools.chain.from_iterable(cut), len, _AT_ONCE))
-        ids, lengths = map(np.concatenate, zip(*made, strict=True))  # [N - D], [pieces]
-        first = np.cumsum([0, *map(len, cut[:-1])])  # [D]: each document's first piece
-        lengths = np.add.reduceat(lengths, first)  # [D]
-        ids = np.insert(ids, np.cumsum(lengths), self.end_of_text)  # [N]
-        size = sum(len(text.encode()) for text in texts)
-        counts = {"documents": len(texts), "tokens": len(ids), "text_bytes": size}
-        return Rows(ids, {"document_ptr": lengths + 1}, counts)
+    def find_cut(self, text: str) -> int:
+        """Return the place after the last line end, or the end. Segments are encoded separately."""
+        return text.rfind("\n") + 1 or len(text)
+
+    def tokenize(self, encoder: WordEncoder, segments: Segments) -> Rows:
+        ids, lengths = encoder(segments.texts)  # [N - D], [R]
+        ends = np.array(segments.ends)
+        ids = np.insert(ids, np.cumsum(lengths)[ends], self.end_of_text)  # [N]
+        size = sum(len(text.encode()) for text in segments.texts)
+        marks = np.where(ends, DOCUMENT, OPEN).astype(np.uint8)
+        return Rows(ids, lengths=lengths + ends, ends=marks, text_bytes=size)
+
+    def columns(self) -> Columns:
+        return DocumentColumns()
 
 
-def split_long(text: str) -> list[str]:
-    """Split `text` into segments of at most _PIECE characters, after a line end if there is one.
-    Segments are encoded separately; the split depends on the text alone.
-    """
-    pieces, begin = [], 0
-    while len(text) - begin > _PIECE:
-        end = text.rfind("\n", begin, begin + _PIECE) + 1 or begin + _PIECE
-        pieces.append(text[begin:end])
-        begin = end
-    return [*pieces, text[begin:]]
+class DocumentColumns(Columns):
+    """Tokens per document."""
+
+    def __init__(self) -> None:
+        self.open = 0  # tokens of a document that has not ended
+
+    def add(self, rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+        stops = np.cumsum(rows.lengths)[rows.ends == DOCUMENT]  # [D]
+        lengths = np.diff(stops, prepend=-self.open)  # [D]
+        self.open += len(rows.tokens) - int(lengths.sum())
+        sizes = len(lengths), len(rows.tokens), rows.text_bytes
+        counts = dict(zip(DocumentKind.counts, sizes, strict=True))
+        return {"document_ptr": lengths}, counts

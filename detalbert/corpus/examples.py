@@ -1,11 +1,7 @@
-"""ALBERT's examples: consecutive sentences of one document, as many as fit in a window.
+"""ALBERT's examples: consecutive sentences of one document, as many as fit in a window."""
 
-Sentences end by a rule, for languages that end them with . ! or ? A rule and not a model, because
-the same text must give the same sentences everywhere, for years, at 20 MB/s. An error (an unlisted
-abbreviation, a title in mid-sentence) only moves a place where a segment may be cut.
-"""
-
-import re
+import bisect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +9,14 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import whole_file
-from detalbert.corpus.shards import Kind, Rows
+from detalbert.corpus.blocks import Segments, find_space
+from detalbert.corpus.sentences import find_sentence_end, split_sentences
+from detalbert.corpus.shards import DOCUMENT, OPEN, SENTENCE, Columns, Kind, Rows
 from detalbert.corpus.storage import join, read
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import checksum
 
-# A line end; or an end mark, closing quotes or brackets, white space, and something that can begin
-# a sentence. A set of characters comes first, which the engine finds without trying every place:
-# four times as fast as an alternative or a look-behind first.
-_END = re.compile(r"""[.!?\n](?:(?<=\n)\n*|(["'”’)\]]*)\s+(?=["'“‘(\[]?[A-Z0-9À-Þ]))""")
-_ABBREVIATION = re.compile(
-    r"""(?:^|[\s("'“])(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Lt|Sgt|Capt|Rev|Hon|Jr|Sr|vs|etc|No|"""
-    r"""Vol|Fig|ca|approx|e\.g|i\.e|cf|U\.S|U\.K|D\.C)\.$"""
-)
-
-
-def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a document in order, without the white space between them.
-
-    >>> split_sentences('Dr. Who came. "Who?" He left.')
-    ['Dr. Who came.', '"Who?"', 'He left.']
-    """
-    sentences: list[str] = []
-    begin = 0
-    for end in _END.finditer(text):
-        stop = end.end(1) if end.group(1) is not None else end.start()
-        if not _ABBREVIATION.search(text, max(begin, stop - 12), stop):
-            if sentence := text[begin:stop].strip():
-                sentences.append(sentence)
-            begin = end.end()
-    if sentence := text[begin:].strip():
-        sentences.append(sentence)
-    return sentences
+_EXAMPLES = 1 << 18  # whose lengths are read at a time
 
 
 class ExampleKind(Kind):
@@ -59,34 +31,100 @@ class ExampleKind(Kind):
     def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         return {"max_seq_length": self.max_seq_length, **super().facts(tokenizer)}
 
-    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> Rows:
-        sentences, last = [], []
-        for text in texts:
-            found = split_sentences(text)
-            sentences += found
-            last += [False] * (len(found) - 1) + [True]
+    def find_cut(self, text: str) -> int:
+        """Return the place behind the last sentence; behind a word of a longer sentence."""
+        return find_sentence_end(text) or find_space(text)
+
+    def tokenize(self, encoder: WordEncoder, segments: Segments) -> Rows:
+        sentences: list[str] = []
+        ends: list[int] = []  # of each: what ends with it
+        starts = segments.starts
+        for text, is_last in zip(segments.texts, segments.ends, strict=True):
+            in_text = split_sentences(text, starts) or [""]
+            sentences += in_text
+            ends += [SENTENCE] * len(in_text)
+            if is_last:
+                ends[-1] = DOCUMENT
+            elif not text[-1].isspace():  # cut behind a word: see `find_cut`
+                ends[-1] = OPEN
+            starts = is_last
         ids, lengths = encoder(sentences)
-        # Text tokens: [CLS] A [SEP] B [SEP] takes three more.
-        sizes, counts = cut_examples(lengths.tolist(), last, self.max_seq_length - 3)  # [S], [E]
-        ends = np.cumsum(np.append(0, sizes), dtype=np.int64)  # [S + 1]
-        tokens = np.diff(ends[np.cumsum(np.append(0, counts))]).astype("<u2")  # [E]: per example
-        columns = {"sentences": sizes, "sentence_ptr": counts, "token_ptr": tokens}
-        totals = len(counts), len(texts), len(sizes), len(ids)
-        return Rows(ids, columns, dict(zip(self.counts, totals, strict=True)))
+        return Rows(ids, lengths, ends=np.array(ends, np.uint8), text_bytes=0)
+
+    def columns(self) -> Columns:
+        return ExampleColumns(self.max_seq_length - 3)  # [CLS] A [SEP] B [SEP] takes three more
 
     def describe(
         self, folder: Path, address: str, split: str, shards: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """Write text tokens and sentences per example, uint16 [E, 2]; return the file's SHA-256."""
-        path, empty = folder / f"{split}-lengths.npy", np.zeros((0, 2), "<u2")
-        tables = [_lengths(join(address, s["name"]), s["columns"]) for s in shards]
+        path = folder / f"{split}-lengths.npy"
+        examples = sum(shard["examples"] for shard in shards)
+        header = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
         with whole_file(path, binary=True) as file:
-            np.save(file, np.concatenate([empty, *tables]))
+            np.lib.format.write_array_header_1_0(file, header)
+            for shard in shards:
+                for block in _read_lengths(join(address, shard["name"]), shard["columns"]):
+                    file.write(block.tobytes())
         return {"lengths_sha256": checksum(path)}
 
 
+class ExampleColumns(Columns):
+    """Tokens per sentence, and sentences and tokens per example of at most `capacity` tokens.
+
+    The last example of a document that has not ended is open: its sentences are added again, with
+    the next rows. So they are as if the document had been added at once.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.open_lengths = np.zeros(0, np.int64)  # tokens per sentence of the open example
+        self.open_ends = np.zeros(0, np.uint8)
+
+    def add(self, rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+        lengths = np.append(self.open_lengths, rows.lengths)  # [R]
+        ends = np.append(self.open_ends, rows.ends)  # [R]
+        lengths, ends = _join_rows(lengths, ends)  # [S], [S]
+        sizes, counts = cut_examples(lengths, ends == DOCUMENT, self.capacity)  # [S'], [E]
+        # Hold the open example back.
+        held = 0
+        if _is_open(lengths, ends):
+            held = int(counts[-1])
+            counts = counts[:-1]
+        sizes, held_sizes = np.split(sizes, [len(sizes) - held])
+        self.open_lengths = held_sizes.astype(np.int64)
+        self.open_ends = np.full(held, SENTENCE, np.uint8)
+        if held and lengths[-1]:
+            self.open_ends[-1] = ends[-1]
+        tokens = np.append(0, np.cumsum(sizes, dtype=np.int64))  # [S' + 1]: before each sentence
+        places = np.append(0, np.cumsum(counts, dtype=np.int64))  # [E + 1]: first sentence of each
+        columns = {
+            "sentences": sizes,
+            "sentence_ptr": counts,
+            "token_ptr": np.diff(tokens[places]).astype("<u2"),  # [E]
+        }
+        documents = int((ends == DOCUMENT).sum())
+        totals = len(counts), documents, len(sizes), len(rows.tokens)
+        return columns, dict(zip(ExampleKind.counts, totals, strict=True))
+
+
+def _join_rows(lengths: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens per sentence and what ends with each, of rows; the last may be open."""
+    follows_end = np.append(True, ends[:-1] != OPEN)  # [R]
+    first = np.flatnonzero(follows_end)  # [S]: row
+    last = np.append(first[1:], len(ends)) - 1  # [S]: row
+    return np.add.reduceat(lengths, first), ends[last]
+
+
+def _is_open(lengths: np.ndarray, ends: np.ndarray) -> bool:
+    """Return whether there are tokens behind the last document that ends."""
+    documents = np.flatnonzero(ends == DOCUMENT)
+    first = documents[-1] + 1 if len(documents) else 0
+    return bool(lengths[first:].any())
+
+
 def cut_examples(
-    sentences: list[int], last: list[bool], capacity: int
+    sentences: np.ndarray, last: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens per sentence, uint16 [S], and sentences per example, uint16 [E].
 
@@ -94,28 +132,33 @@ def cut_examples(
     each), of which `last` marks the second and fourth as ends of documents, give [3, 4, 8, 1, 2]
     and [2, 1, 2] with a capacity of 8.
     """
-    lengths: list[int] = []
+    parts = -(-sentences // capacity)  # of each sentence; 0 of an empty one
+    part_ends = np.cumsum(parts)
+    sizes = np.full(parts.sum(), capacity)  # [S]
+    remainders = sentences - (parts - 1) * capacity
+    sizes[part_ends[parts > 0] - 1] = remainders[parts > 0]
+    # Take as many sentences as fit, within each document.
+    ends = np.append(0, np.cumsum(sizes)).tolist()  # [S + 1]: in tokens
     counts: list[int] = []
-    used = capacity  # of the last example; where that is full, a sentence begins another one
-    for length, ends in zip(sentences, last, strict=True):
-        while length > 0:
-            size = min(length, capacity)
-            length -= size
-            if used + size > capacity:
-                counts.append(0)
-                used = 0
-            lengths.append(size)
-            counts[-1] += 1
-            used += size
-        if ends:
-            used = capacity
-    return np.array(lengths, "<u2"), np.array(counts, "<u2")
+    begin = 0
+    for stop in [*part_ends[last].tolist(), len(sizes)]:
+        while begin < stop:
+            room = ends[begin] + capacity
+            end = bisect.bisect_right(ends, room, lo=begin + 1, hi=stop + 1) - 1
+            counts.append(end - begin)
+            begin = end
+    return sizes.astype("<u2"), np.array(counts, "<u2")
 
 
-def _lengths(address: str, columns: dict[str, Any]) -> np.ndarray:
-    """Return text tokens and sentences per example of a shard, uint16 [examples, 2]."""
-    pointers = []
-    for dtype, at, count in (columns["token_ptr"], columns["sentence_ptr"]):
-        content = b"".join(read(address, at, at + count * np.dtype(dtype).itemsize))
-        pointers.append(np.diff(np.frombuffer(content, dtype)))
-    return np.stack(pointers, axis=1).astype("<u2")
+def _read_lengths(address: str, columns: dict[str, Any]) -> Iterator[np.ndarray]:
+    """Yield text tokens and sentences per example of a shard, uint16 [examples, 2], in blocks."""
+    examples = columns["token_ptr"][2] - 1
+    for first in range(0, examples, _EXAMPLES):
+        stop = min(examples, first + _EXAMPLES) + 1
+        pointers = []
+        for name in ("token_ptr", "sentence_ptr"):
+            dtype, at, _ = columns[name]
+            size = np.dtype(dtype).itemsize
+            content = b"".join(read(address, at + first * size, at + stop * size))
+            pointers.append(np.diff(np.frombuffer(content, dtype)))
+        yield np.stack(pointers, axis=1).astype("<u2")

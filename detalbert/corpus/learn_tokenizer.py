@@ -20,6 +20,8 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.atomic import alone, whole_folder, writing
+from detalbert.corpus.blocks import cut_segments, find_space
+from detalbert.corpus.held_out import decide
 from detalbert.corpus.index import fetch_tokenizer
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import is_held_out
@@ -39,6 +41,7 @@ END_OF_TEXT = "<|endoftext|>"
 _FORMAT = 1  # raise it when the same text gives other pieces
 _SAMPLE = 64 << 20  # bytes of text that are read, spread over all of it
 _PART = 1 << 20  # bytes
+_SEGMENT = 1 << 16  # characters; the trainer takes 256 segments at a time
 _ALPHABET = 1000  # letters; rarer ones are <unk>
 log = logging.getLogger(__name__)
 
@@ -123,7 +126,7 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
             parts = [part for text in texts for part in unpack_sizes(text, cache)]
             rows = [] if of_bytes else [part for part in parts if part.form == "hub"]
             total = size_of(parts) - size_of(rows) + sum(part.end for part in rows)
-            some = _sample(parts, total, held_out)
+            some = _sample(parts, total, held_out, folder.parent)
             with waiting(f"training a tokenizer of {size:,} tokens"):
                 bpe = train_byte_bpe(some, size) if of_bytes else train_bpe(some, size, positions)
             with whole_folder(folder) as aside:
@@ -132,10 +135,16 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     return folder
 
 
-def _sample(parts: list[Part], total: int, held_out: float) -> Iterator[str]:
-    """Yield the training documents in every n-th MiB of `parts`, which have `total` bytes."""
+def _sample(parts: list[Part], total: int, held_out: float, cache: Path) -> Iterator[str]:
+    """Yield the training documents in every n-th MiB of `parts`, which have `total` bytes; long
+    documents in segments. Temporary files are in the folder `cache`.
+    """
     step = math.ceil(max(total, 1) / _SAMPLE)
     with waiting("reading text for a tokenizer", total // step, "B") as wait:
         reader = TextReader(wait.update)
-        for part in itertools.islice(cut_parts(parts, _PART), 0, None, step):
-            yield from (text for text in reader.read(part) if not is_held_out(text, held_out))
+        chosen = itertools.islice(cut_parts(parts, _PART), 0, None, step)
+        blocks = itertools.chain.from_iterable(map(reader.read, chosen))
+        segments = cut_segments(blocks, find_space, _SEGMENT)
+        for share, segment in decide(segments, held_out, cache):
+            if not is_held_out(segment.text, share):
+                yield segment.text

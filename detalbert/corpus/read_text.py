@@ -1,5 +1,6 @@
 """Documents of the parts of a source, one after another, none of them kept."""
 
+import codecs
 import itertools
 import json
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.corpus import api_text, storage
+from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
 from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
 from detalbert.errors import UserError
 from detalbert.squad.rows import table_rows
@@ -16,6 +18,7 @@ from detalbert.squad.rows import table_rows
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 not
 _ROWS = 1_000  # of a Parquet file, read at a time
 _CELL = 1 << 30  # characters of a table's cell
+_PIECE = 1 << 20  # bytes of a line that are read at a time, at most
 _STREAMS = ("csv", "blank_line")  # only the file's start shows where a document begins
 
 
@@ -28,77 +31,137 @@ class TextReader:
         self.count = count
         self.stream, self.end = "", 0  # the file that is streamed, and up to which byte
         self.at = 0  # the byte of its content at which the next document begins
-        self.documents: Iterator[str] = iter(())
+        self.documents: Iterator[Block] = iter(())
 
-    def read(self, part: Part) -> Iterator[str]:
-        """Yield the documents of `part` that are not empty; lone surrogates become U+FFFD. Raises
-        UserError, naming file and byte, if one cannot be read.
+    def read(self, part: Part) -> Iterator[Block]:
+        """Yield the documents of `part` that are not empty, in blocks; lone surrogates become
+        U+FFFD. Raises UserError, naming file and byte, if one cannot be read.
         """
+        blocks = self._counted(part)
+        return drop_empty(blocks) if part.exact else strip(blocks)
+
+    def _counted(self, part: Part) -> Iterator[Block]:
         done = 0
-        for text in self._documents(part):
+        for text, ends in self._documents(part):
             self.count(len(text))
             done += len(text)
-            text = text if text.isascii() else _SURROGATE.sub("\ufffd", text)
-            if text := text if part.exact else text.strip():
-                yield text
+            yield Block(text if text.isascii() else _SURROGATE.sub("\ufffd", text), ends)
         self.count(part.text_bytes - done)
 
-    def _documents(self, part: Part) -> Iterable[str]:
-        if part.form == "generated":
-            return generated(part.address)
-        if part.form == "botocore":
-            return api_text.read_service(Path(part.address))
-        if part.form == "hub":
-            rows = hub_rows(part.address, "data.text", part.text_key)
-            return (rows[number][part.text_key] or "" for number in range(part.begin, part.end))
-        if part.form == "parquet":
-            return _parquet(part)
-        if part.form == "squad":
-            return _json(part)
+    def _documents(self, part: Part) -> Iterator[Block]:
         if part.form == "file":
-            return [_decode(b"".join(_blocks(part)), part, 0)]
-        return self._from_lines(part)
+            return mark_last(_decoded(part))
+        if part.form in _PARSERS:
+            return self._from_lines(part)
+        return (Block(text, ends=True) for text in _values(part))
 
-    def _from_lines(self, part: Part) -> Iterator[str]:
+    def _from_lines(self, part: Part) -> Iterator[Block]:
         """Yield the documents that begin in the part; the last may end after it."""
         whole = part.packed or part.form in _STREAMS  # can only be read from the file's start
         if not whole or part.address != self.stream or part.begin < self.end:
             self.at = 0 if whole else max(0, part.begin - 1)
-            file = storage.as_file(_blocks(part, self.at))
+            lines = _Lines(part, storage.as_file(_blocks(part, self.at)), self._move)
             if part.begin and not whole:
                 # A line that began before the part: what follows the byte before it, to a line end.
-                self.at += len(file.readline())
-            self.documents = _PARSERS[part.form](part, self._lines(part, file))
+                lines.skip()
+            self.documents = _PARSERS[part.form](part, lines)
         self.stream, self.end = part.address, part.end
         while self.at < part.end:
-            at, text = self.at, next(self.documents, None)
-            if text is None:
+            begin = self.at
+            for block in self.documents:
+                if begin >= part.begin:
+                    yield block
+                if block.ends:
+                    break
+            else:
                 return
-            if at >= part.begin:
-                yield text
 
-    def _lines(self, part: Part, file: Any) -> Iterator[tuple[int, str]]:
-        """Yield (byte, line), and count them."""
-        while line := file.readline():
-            at, self.at = self.at, self.at + len(line)
-            yield at, _decode(line, part, at)
+    def _move(self, size: int) -> int:
+        """Move `at` over `size` bytes; return where they begin."""
+        self.at += size
+        return self.at - size
 
 
-Lines = Iterator[tuple[int, str]]
+class _Lines:
+    """The lines of a file, in UTF-8. `move` takes the bytes that are read and returns where they
+    begin.
+    """
+
+    def __init__(self, part: Part, file: Any, move: Callable[[int], int]) -> None:
+        self.part, self.file, self.move = part, file, move
+
+    def skip(self) -> None:
+        """Read to the next line end."""
+        content = b"-"
+        while content and not content.endswith(b"\n"):
+            content = self.file.readline(_PIECE)
+            self.move(len(content))
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        """Yield lines, each with the byte at which it begins."""
+        while line := self.file.readline():
+            begin = self.move(len(line))
+            yield begin, _Decoder(self.part, begin)(line, last=True)
+
+    def pieces(self) -> Iterator[Block]:
+        """Yield lines with their line ends, those of more than _PIECE bytes in several blocks."""
+        ends = True
+        while content := self.file.readline(_PIECE):
+            begin = self.move(len(content))
+            if ends:  # the block before ended a line
+                decoder = _Decoder(self.part, begin)
+            # One that is shorter is the end of the file.
+            ends = content.endswith(b"\n") or len(content) < _PIECE
+            yield Block(decoder(content, last=ends), ends)
+        if not ends:
+            yield Block(decoder(b"", last=True), ends=True)
 
 
-def _between_blank_lines(part: Part, lines: Lines) -> Iterator[str]:
-    some: list[str] = []
-    for _, line in lines:
-        if line.strip():
-            some.append(line)
-        elif some:
-            yield "".join(some).removesuffix("\n")
-            some = []
-    yield "".join(some).removesuffix("\n")
+class _Decoder:
+    """Text of consecutive bytes of a part's file in UTF-8, from the byte `at` on."""
+
+    def __init__(self, part: Part, at: int) -> None:
+        self.part, self.at = part, at
+        self.decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def __call__(self, content: bytes, last: bool) -> str:
+        """Return the text of the next bytes. Raises UserError if they are not UTF-8."""
+        begun = len(self.decoder.getstate()[0])  # bytes of a character that is not complete
+        try:
+            text = self.decoder.decode(content, last)
+        except UnicodeDecodeError as error:
+            at = self.at - begun + error.start
+            raise UserError(f"{self.part.address}: not UTF-8 at byte {at}; fix the file") from None
+        self.at += len(content)
+        return text
 
 
-def _json_lines(part: Part, lines: Lines) -> Iterator[str]:
+def _decoded(part: Part) -> Iterator[str]:
+    """Yield the text of a file in blocks."""
+    decoder = _Decoder(part, 0)
+    for content in _blocks(part):
+        yield decoder(content, last=False)
+    yield decoder(b"", last=True)
+
+
+def _between_blank_lines(part: Part, lines: _Lines) -> Iterator[Block]:
+    pieces: list[str] = []  # of the document, with the end of its last line
+    begins = True  # whether all of the line so far is white space
+    for text, ends in lines.pieces():
+        if not begins or text.strip():
+            pieces.append(text)
+            if sum(map(len, pieces)) > _PIECE:
+                text = "".join(pieces)
+                yield Block(text[:-1], ends=False)
+                pieces = [text[-1]]
+            begins = ends
+        elif pieces:
+            yield Block("".join(pieces).removesuffix("\n"), ends=True)
+            pieces = []
+    yield Block("".join(pieces).removesuffix("\n"), ends=True)
+
+
+def _json_lines(part: Part, lines: _Lines) -> Iterator[Block]:
     for at, line in lines:
         text = ""
         if line.strip():
@@ -107,21 +170,37 @@ def _json_lines(part: Part, lines: Lines) -> Iterator[str]:
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 wanted = f"JSON with a {part.text_key!r} ({error})"
                 raise UserError(f"{part.address}: the line at byte {at} is not {wanted}") from None
-        yield text
+        yield Block(text, ends=True)
 
 
-def _table(part: Part, lines: Lines) -> Iterator[str]:
+def _table(part: Part, lines: _Lines) -> Iterator[Block]:
     for row in table_rows(part.address, (line for _, line in lines), _CELL):
         _check_column(part, row)
-        yield row[part.text_key] or ""
+        yield Block(row[part.text_key] or "", ends=True)
 
 
-_PARSERS: dict[str, Callable[[Part, Lines], Iterator[str]]] = {
-    "line": lambda part, lines: (line.removesuffix("\n") for _, line in lines),
+def _each_line(part: Part, lines: _Lines) -> Iterator[Block]:
+    return (Block(text.removesuffix("\n"), ends) for text, ends in lines.pieces())
+
+
+_PARSERS: dict[str, Callable[[Part, _Lines], Iterator[Block]]] = {
+    "line": _each_line,
     "blank_line": _between_blank_lines,
     "jsonl": _json_lines,
     "csv": _table,
 }
+
+
+def _values(part: Part) -> Iterable[str]:
+    """Return the documents of a source that has them as values, each of them whole."""
+    if part.form == "generated":
+        return generated(part.address)
+    if part.form == "botocore":
+        return api_text.read_service(Path(part.address))
+    if part.form == "hub":
+        rows = hub_rows(part.address, "data.text", part.text_key)
+        return (rows[number][part.text_key] or "" for number in range(part.begin, part.end))
+    return _parquet(part) if part.form == "parquet" else _json(part)
 
 
 def _json(part: Part) -> list[str]:
@@ -167,10 +246,3 @@ def _check_column(part: Part, names: Collection[str]) -> None:
     if part.text_key not in names:
         there = ", ".join(map(str, names))
         raise UserError(f"{part.address}: no column {part.text_key!r} (there: {there:.100})")
-
-
-def _decode(content: bytes, part: Part, at: int) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{part.address}: not UTF-8 at byte {at}; fix the file") from None

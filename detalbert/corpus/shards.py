@@ -8,9 +8,10 @@ bytes. After all jobs, `index.json` makes the folder a corpus (see `writer` and 
 
 import contextlib
 import hashlib
+import tempfile
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
@@ -20,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from detalbert import bucket
 from detalbert.atomic import whole_file, write_json
 from detalbert.corpus import storage
+from detalbert.corpus.blocks import Segments
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import read_sealed, seal
 from detalbert.squad.encoding import tokenizer_sum
@@ -28,20 +30,35 @@ FORMAT = 1  # raise it when the columns or their meaning change
 RECORD = "jobs/{:05d}.json"
 INDEX, PLAN = "index.json", "plan.json"
 SPLITS = ("train", "validation")
+_SPOOLED = 1 << 20  # bytes of a column in memory, at most
+
+
+OPEN, SENTENCE, DOCUMENT = range(3)  # what ends with a row of `Rows`
 
 
 class Rows(NamedTuple):
-    """Some consecutive documents of a split, tokenized. No column crosses a document, so a shard
-    does not depend on how its documents were grouped.
+    """Tokens of consecutive segments of a split. A row is a sentence of ALBERT's, or a segment of a
+    language model's; the first may continue what the last one before it left open.
     """
 
     tokens: np.ndarray  # [N]
-    columns: dict[str, np.ndarray]  # those ending in _ptr hold lengths, which become offsets
-    counts: dict[str, int]
+    lengths: np.ndarray  # int64 [R]: tokens per row
+    ends: np.ndarray  # uint8 [R]: OPEN, SENTENCE, or DOCUMENT, which also ends a sentence
+    text_bytes: int  # UTF-8
+
+
+class Columns(ABC):
+    """The columns of a shard besides its tokens, row after row, as documents end."""
+
+    @abstractmethod
+    def add(self, rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+        """Return the columns' next values, of all that ends in `rows`, and counts by name. Columns
+        whose names end in _ptr hold lengths, which become offsets.
+        """
 
 
 class Kind(ABC):
-    """A format of shards. `counts` are the keys of `Rows.counts`."""
+    """A format of shards. `counts` are the names of the counts of its `Columns`."""
 
     counts: ClassVar[tuple[str, ...]]
     exact: ClassVar[bool]  # whether text is read unchanged: see `sources.Part`
@@ -55,8 +72,16 @@ class Kind(ABC):
         return tokenizer.backend_tokenizer
 
     @abstractmethod
-    def tokenize(self, encoder: WordEncoder, texts: list[str]) -> Rows:
-        """Tokenize at least one document."""
+    def find_cut(self, text: str) -> int:
+        """Return how many characters of a longer document's next `text` are a segment of it."""
+
+    @abstractmethod
+    def tokenize(self, encoder: WordEncoder, segments: Segments) -> Rows:
+        """Tokenize at least one segment."""
+
+    @abstractmethod
+    def columns(self) -> Columns:
+        """Return the columns of a new shard."""
 
     def describe(
         self, folder: Path, address: str, split: str, shards: list[dict[str, Any]]
@@ -69,8 +94,19 @@ def is_held_out(text: str, share: float) -> bool:
     """Return whether a document is held out, by a hash of its text, so copies stay in one split."""
     if share in (0.0, 1.0):
         return bool(share)
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+    digest = new_hash()
+    digest.update(text.encode("utf-8", "surrogatepass"))
+    return is_low(digest, share)
+
+
+def new_hash() -> Any:
+    """Return the hash of no text yet; its method `update` takes UTF-8."""
+    return hashlib.blake2b(digest_size=8)
+
+
+def is_low(digest: Any, share: float) -> bool:
+    """Return whether a `new_hash` is in the lowest fraction `share` of all that are possible."""
+    return int.from_bytes(digest.digest(), "big") < share * 2**64
 
 
 def read_record(folder: Path, number: int, sizes: Mapping[str, int]) -> dict[str, Any] | None:
@@ -94,10 +130,13 @@ def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
     return sums
 
 
-def write_job(folder: Path, number: int, batches: Iterable[dict[str, Rows]]) -> list[str]:
+def write_job(
+    folder: Path, number: int, kind: Kind, batches: Iterable[dict[str, Rows]]
+) -> list[str]:
     """Write shards and record of a job from its rows, by split; return the shards' names."""
     with contextlib.ExitStack() as files:
-        shards = {split: _Shard(folder / f"{split}-{number:05d}.bin", files) for split in SPLITS}
+        paths = {split: folder / f"{split}-{number:05d}.bin" for split in SPLITS}
+        shards = {split: _Shard(path, kind.columns(), files) for split, path in paths.items()}
         for batch in batches:
             for split, rows in batch.items():
                 shards[split].add(rows)
@@ -111,34 +150,37 @@ class _Shard:
     which are short, behind the last of them. There is no file without tokens.
     """
 
-    def __init__(self, path: Path, files: contextlib.ExitStack) -> None:
-        self.path, self.files, self.sum = path, files, hashlib.sha256()
+    def __init__(self, path: Path, columns: Columns, files: contextlib.ExitStack) -> None:
+        self.path, self.columns, self.files = path, columns, files
+        self.sum = hashlib.sha256()
         self.file: BinaryIO | None = None
-        self.columns: dict[str, list[np.ndarray]] = defaultdict(list)
+        self.stored: dict[str, _Column] = {}
         self.counts: Counter[str] = Counter()
 
     def add(self, rows: Rows) -> None:
-        """Append documents."""
+        """Append segments."""
         if self.file is None and len(rows.tokens):
             self.file = self.files.enter_context(whole_file(self.path, binary=True))
             self.dtype = rows.tokens.dtype
         self._write(rows.tokens.tobytes())
-        self.counts.update(rows.counts)
-        for name, column in rows.columns.items():
-            self.columns[name].append(column)
+        columns, counts = self.columns.add(rows)
+        self.counts.update(counts)
+        for name, values in columns.items():
+            if name not in self.stored:
+                self.stored[name] = _Column(name, values.dtype, self.path.parent, self.files)
+            self.stored[name].add(values)
 
     def finish(self) -> dict[str, Any]:
         """Write the other columns, each at a multiple of 64 bytes; return the shard's facts."""
         places = {"tokens": [self.dtype.str, 0, self.counts["tokens"]]}
         end = self.counts["tokens"] * self.dtype.itemsize
-        for name, parts in self.columns.items():
-            column = np.concatenate(parts)
-            if name.endswith("_ptr"):
-                column = np.cumsum(np.append(0, column))
+        for name, column in self.stored.items():
             begin = -(-end // 64) * 64
-            self._write(bytes(begin - end) + column.tobytes())
-            places[name] = [column.dtype.str, begin, len(column)]
-            end = begin + column.nbytes
+            self._write(bytes(begin - end))
+            places[name] = [column.dtype.str, begin, column.count]
+            end = begin + column.count * column.dtype.itemsize
+            for block in column.read():
+                self._write(block.tobytes())
         facts = {"name": self.path.name, "bytes": end, "sha256": self.sum.hexdigest()}
         return {**facts, **self.counts, "columns": places}
 
@@ -146,6 +188,40 @@ class _Shard:
         if self.file is not None:
             self.sum.update(content)
             self.file.write(content)
+
+
+class _Column:
+    """A column until its shard has all tokens: in memory, or in a temporary file if it is long.
+    Lengths, in a column whose name ends in _ptr, are read as int64 offsets.
+    """
+
+    def __init__(
+        self, name: str, dtype: np.dtype, folder: Path, files: contextlib.ExitStack
+    ) -> None:
+        self.is_offsets = name.endswith("_ptr")
+        self.stored_as = dtype
+        self.dtype = np.dtype(np.int64) if self.is_offsets else dtype
+        self.count = int(self.is_offsets)  # offsets begin with a 0
+        spooled = tempfile.SpooledTemporaryFile(_SPOOLED, dir=folder)  # noqa: SIM115
+        self.file = files.enter_context(spooled)
+
+    def add(self, values: np.ndarray) -> None:
+        """Append values."""
+        self.count += len(values)
+        self.file.write(values.tobytes())
+
+    def read(self) -> Iterator[np.ndarray]:
+        """Yield the values in blocks."""
+        if self.is_offsets:
+            yield np.zeros(1, self.dtype)
+        self.file.seek(0)
+        total = 0
+        while content := self.file.read(_SPOOLED):
+            values = np.frombuffer(content, self.stored_as)
+            if self.is_offsets:
+                values = total + np.cumsum(values, dtype=self.dtype)
+                total = int(values[-1])
+            yield values
 
 
 class Target:

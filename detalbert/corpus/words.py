@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from detalbert.squad.encoding import encode, ranges
+from detalbert.corpus.sources import group
+from detalbert.squad.encoding import ranges
 
 _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
+_MOST_TEXT = 1 << 21  # characters of these words
 _AT_ONCE = 1000  # new words in a call
+_ENCODED = 1 << 18  # bytes that are encoded at once, about: it takes some 150 for each token
 
 # These normalizers change each character by itself, or a mark together with its base.
 _NORMALIZERS = "Precompiled NFC NFD NFKC NFKD StripAccents Lowercase BertNormalizer".split()
@@ -66,7 +69,7 @@ class WordEncoder:
         """
         if not self.words or not sentences:
             return _encode(self.backend, sentences)
-        if len(self.numbers) > _MOST_WORDS:
+        if len(self.numbers) > _MOST_WORDS or self.size > _MOST_TEXT:
             self._forget()
         whole = np.array(self._stay_whole(sentences))  # bool [n]
         others = [sentences[at] for at in np.flatnonzero(whole)]
@@ -99,6 +102,7 @@ class WordEncoder:
         known = len(self.numbers)
         numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
         if new := list(islice(reversed(self.numbers), len(self.numbers) - known))[::-1]:
+            self.size += sum(map(len, new))
             ids, lengths = self._learn(new)
             self.ids = np.concatenate([self.ids, ids])
             self.ptr = np.concatenate([self.ptr, self.ptr[-1] + np.cumsum(lengths)])
@@ -107,23 +111,37 @@ class WordEncoder:
     def _learn(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode each word separately, many per call as calls are costly; return as `_encode`."""
         lines = [words[at : at + _AT_ONCE] for at in range(0, len(words), _AT_ONCE)]
-        options: Any = {"is_pretokenized": True, "add_special_tokens": False}
-        made = self.backend.encode_batch(lines, **options)
-        ids = np.fromiter(chain.from_iterable(line.ids for line in made), np.int32)
-        owner = np.fromiter(chain.from_iterable(line.word_ids for line in made), np.int64)
-        owner += np.repeat(np.arange(len(made)) * _AT_ONCE, list(map(len, made)))
-        return ids, np.bincount(owner, minlength=len(words))
+        ids, lengths = [], []  # per line: int32 [tokens], int64 [words]
+        for some in group(lines, lambda line: sum(map(_size, line)), _ENCODED):
+            encodings = self.backend.encode_batch(
+                some, is_pretokenized=True, add_special_tokens=False
+            )
+            for line, encoding in zip(some, encodings, strict=True):
+                ids.append(np.array(encoding.ids, np.int32))
+                owners = np.array(encoding.word_ids, np.int64)
+                lengths.append(np.bincount(owners, minlength=len(line)))
+        return np.concatenate(ids), np.concatenate(lengths)
 
     def _forget(self) -> None:
         """Clear the cache: word i has tokens ids[ptr[i]:ptr[i + 1]]; int32, int64 [words + 1]."""
         self.numbers: dict[str, int] = defaultdict(count().__next__)
+        self.size = 0  # characters of all words
         self.ids, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
 
 def _encode(backend: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
-    tokens = encode(backend, texts, with_offsets=False)
-    return tokens.ids, np.diff(tokens.ptr)
+    ids, lengths = [np.zeros(0, np.int32)], list[int]()
+    for some in group(texts, _size, _ENCODED):
+        for encoding in backend.encode_batch_fast(some, add_special_tokens=False):
+            ids.append(np.array(encoding.ids, np.int32))
+            lengths.append(len(encoding))
+    return np.concatenate(ids), np.array(lengths, np.int64)
+
+
+def _size(text: str) -> int:
+    """Return the bytes of a text, of which none has more than one token."""
+    return len(text.encode())
 
 
 def find_word_rule(backend: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import hold_lock, sweep, write_json, writing
 from detalbert.corpus import shards
+from detalbert.corpus.blocks import Segments, cut_segments
+from detalbert.corpus.held_out import decide
 from detalbert.corpus.index import TOKENIZER, remove_damaged
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import SPLITS, Kind, Rows, Target, is_held_out
@@ -43,7 +46,14 @@ class ShardText(NamedTuple):
     source: str  # its name; "" if there is one source
 
 
-Batch = tuple[int, float, list[str]]  # a job's number, its `held_out`, some of its documents
+class Batch(NamedTuple):
+    """Text of a job that is tokenized at a time."""
+
+    job: int
+    held_out: float  # fraction of the documents that are held out; with segments of others, 0 or 1
+    segments: Segments
+
+
 Tokenize = Callable[[Batch], tuple[int, dict[str, Rows]]]
 
 
@@ -164,33 +174,45 @@ def _write_missing(
     dtype = "<u2" if len(tokenizer) <= 1 << 16 else "<u4"
     tokenize = partial(_tokenize, kind, WordEncoder(kind.backend(tokenizer)), dtype)
     with waiting("writing token shards", total, "B", total - missing) as wait:
-        batches = _read_batches(todo, wait.update)
+        batches = _read_batches(todo, kind, folder, wait.update)
         made = _map_in_processes(folder, tokenize, batches, processes)
         with contextlib.closing(made):  # which ends the processes
             for number, rows in itertools.groupby(made, key=lambda pair: pair[0]):
-                names = shards.write_job(folder, number, (by_split for _, by_split in rows))
+                names = shards.write_job(folder, number, kind, (by_split for _, by_split in rows))
                 target.move(names, shards.RECORD.format(number))
 
 
-def _read_batches(jobs: list[ShardText], count: Callable[[int], None]) -> Iterator[Batch]:
-    """Yield the documents of each job in batches of about _BATCH characters, at least one."""
+def _read_batches(
+    jobs: list[ShardText], kind: Kind, folder: Path, count: Callable[[int], None]
+) -> Iterator[Batch]:
+    """Yield the text of each job in batches of about _BATCH characters, at least one."""
     reader = TextReader(count)
     for job in jobs:
-        documents = itertools.chain.from_iterable(map(reader.read, job.parts))
-        for texts in itertools.chain(group(documents, len, _BATCH), [[]]):
-            yield job.number, job.held_out, texts
+        blocks = itertools.chain.from_iterable(map(reader.read, job.parts))
+        segments = decide(cut_segments(blocks, kind.find_cut), job.held_out, folder)
+        for held_out, alike in itertools.groupby(segments, key=itemgetter(0)):
+            for some in group((segment for _, segment in alike), lambda s: len(s.text), _BATCH):
+                texts = [segment.text for segment in some]
+                ends = [segment.ends for segment in some]
+                yield Batch(job.number, held_out, Segments(texts, ends, some[0].starts))
+        yield Batch(job.number, job.held_out, Segments([], []))
 
 
 def _tokenize(
     kind: Kind, encoder: WordEncoder, dtype: str, batch: Batch
 ) -> tuple[int, dict[str, Rows]]:
     """Return the batch's job, and rows by split."""
-    job, held_out, texts = batch
-    by_split: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for text in texts:
-        by_split[SPLITS[is_held_out(text, held_out)]].append(text)
-    made = {split: kind.tokenize(encoder, some) for split, some in by_split.items() if some}
-    return job, {s: rows._replace(tokens=rows.tokens.astype(dtype)) for s, rows in made.items()}
+    by_split = {split: Segments([], [], batch.segments.starts) for split in SPLITS}
+    for text, ends in zip(batch.segments.texts, batch.segments.ends, strict=True):
+        segments = by_split[SPLITS[is_held_out(text, batch.held_out)]]
+        segments.texts.append(text)
+        segments.ends.append(ends)
+    made = {}
+    for split, segments in by_split.items():
+        if segments.texts:
+            rows = kind.tokenize(encoder, segments)
+            made[split] = rows._replace(tokens=rows.tokens.astype(dtype))
+    return batch.job, made
 
 
 _work: Tokenize  # of the workers, which are forks

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import tempfile
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 from transformers import PreTrainedTokenizerFast
 
+from detalbert.corpus.blocks import Block
 from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.corpus.read_text import TextReader
@@ -70,7 +72,19 @@ def read(
     reader = TextReader()
     with tempfile.TemporaryDirectory() as folder:
         parts = cut_parts(unpack_sizes(text, Path(folder)), part_bytes)
-        return [document for part in parts for document in reader.read(part)]
+        return join(block for part in parts for block in reader.read(part))
+
+
+def join(blocks: Iterable[Block]) -> list[str]:
+    """The documents of which these are the blocks."""
+    documents, texts = [], []
+    for text, ends in blocks:
+        texts.append(text)
+        if ends:
+            documents.append("".join(texts))
+            texts = []
+    assert not texts
+    return documents
 
 
 def write_sources(folder: Path, texts: list[str]) -> dict[Path, dict[str, str]]:

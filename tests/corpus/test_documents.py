@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus import documents, storage
-from detalbert.corpus.documents import DocumentKind, split_long
+from detalbert.corpus import storage
+from detalbert.corpus.blocks import SEGMENT, Block, Segments, cut_segments
+from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.read_text import TextReader
+from detalbert.corpus.shards import Kind
 from detalbert.corpus.sources import open_text, unpack_sizes
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
 from detalbert.settings.text import SourceConfig
-from tests.corpus.documents import CODE, byte_tokenizer, read, write_lines
+from tests.corpus.documents import CODE, byte_tokenizer, join, read, write_lines
 
 
 @given(st.lists(st.text("ab\n", min_size=1, max_size=30)), st.integers(1, 9))
@@ -39,11 +41,16 @@ def test_a_text_file_is_one_document_and_blank_lines_of_json_are_none(tmp_path: 
     assert read(tmp_path / "a.jsonl", 300) == ["a\ufffd b😀"]
 
 
+def segments(texts: list[str], kind: Kind, longest: int = SEGMENT) -> Segments:
+    """`texts`, documents, as a writer hands them to `kind`."""
+    blocks = (Block(text, ends=True) for text in texts)
+    cut = list(cut_segments(blocks, kind.find_cut, longest))
+    return Segments([one.text for one in cut], [one.ends for one in cut])
+
+
 @given(st.text("ab\n", max_size=80), st.integers(1, 9))
 def test_pieces_of_a_document_are_the_document(text: str, size: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "_PIECE", size)
-        pieces = split_long(text)
+    pieces = segments([text], DocumentKind(0), size).texts
     assert "".join(pieces) == text and all(len(piece) <= size for piece in pieces)
     for piece in pieces[:-1]:  # a line where one ends, else all that is allowed
         assert piece.endswith("\n") or len(piece) == size and "\n" not in piece
@@ -51,19 +58,18 @@ def test_pieces_of_a_document_are_the_document(text: str, size: int) -> None:
 
 
 def test_tokens_are_the_tokenizers_and_end_of_text() -> None:
-    encoder = WordEncoder(byte_tokenizer().backend_tokenizer)
+    encoder, kind = WordEncoder(byte_tokenizer().backend_tokenizer), DocumentKind(end_of_text=0)
     texts = ["a long one\n" * 30, "b", "ü"]
-    for piece in (1 << 18, 20):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(documents, "_PIECE", piece)
-            patch.setattr(documents, "_AT_ONCE", 2 * piece)
-            ids, columns, counts = DocumentKind(end_of_text=0).tokenize(encoder, texts)
+    for longest in (SEGMENT, 20):
+        rows = kind.tokenize(encoder, segments(texts, kind, longest))
+        columns, counts = kind.columns().add(rows)
         lengths = columns["document_ptr"]
         wanted = [[*byte_tokenizer()(text)["input_ids"], 0] for text in texts]
-        assert counts == {"documents": 3, "tokens": len(ids), "text_bytes": 333}
-        assert lengths.sum() == len(ids)
-        if piece > 20:  # else a line is cut, and its end may be another token
-            assert ids.tolist() == sum(wanted, []) and lengths.tolist() == list(map(len, wanted))
+        assert counts == {"documents": 3, "tokens": len(rows.tokens), "text_bytes": 333}
+        assert lengths.sum() == len(rows.tokens)
+        if longest > 20:  # else a line is cut, and its end may be another token
+            assert rows.tokens.tolist() == sum(wanted, [])
+            assert lengths.tolist() == list(map(len, wanted))
 
 
 TEXTS = [f"{i} " + "x" * (i * 37 % 900) for i in range(300)]
@@ -79,7 +85,7 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> No
     assert len(opened) == 2  # for its size, and to read it
     (part,) = unpack_sizes(open_text(SourceConfig(str(path)), "key", "train", exact=True), tmp_path)
     reader = TextReader()
-    assert [list(reader.read(part)) for _ in range(2)] == [TEXTS, TEXTS]  # from its start again
+    assert [join(reader.read(part)) for _ in range(2)] == [TEXTS, TEXTS]  # from its start again
 
 
 @pytest.mark.parametrize("how", ["truncated", "not compressed"])

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from detalbert import hub
 from detalbert.corpus import api_text, sources
-from detalbert.corpus.examples import _ABBREVIATION, cut_examples, split_sentences
+from detalbert.corpus.examples import cut_examples
 from detalbert.corpus.read_text import TextReader
+from detalbert.corpus.sentences import _ABBREVIATION, split_sentences
 from detalbert.corpus.sources import Part, cut_parts, group, open_text
 from detalbert.errors import UserError
 from detalbert.settings.text import SourceConfig
 from tests.conftest import max_examples
-from tests.corpus.documents import CODE, read, write_lines, write_sources
+from tests.corpus.documents import CODE, join, read, write_lines, write_sources
 from tests.fakes.text import contexts
 
 NO_LINE_END = st.characters(
@@ -89,7 +90,7 @@ def test_the_api_reference_is_prose_of_the_newest_versions() -> None:
     source = open_text(SourceConfig("botocore"), "data.text", "train")
     assert source.fingerprint == f"botocore {botocore.__version__}"
     part = next(part for part in source.parts if part.address == str(path))
-    assert list(TextReader().read(part)) == texts
+    assert join(TextReader().read(part)) == texts
 
 
 def test_sentences() -> None:
@@ -122,7 +123,9 @@ def test_sentences_end_where_the_rule_says(text: str) -> None:
 def test_examples_hold_what_fits_of_one_document(sentences: Any, capacity: int) -> None:
     if sentences:
         sentences[-1] = (sentences[-1][0], True)
-    lengths, counts = cut_examples([n for n, _ in sentences], [e for _, e in sentences], capacity)
+    tokens = np.array([n for n, _ in sentences], np.int64)
+    last = np.array([e for _, e in sentences], bool)
+    lengths, counts = cut_examples(tokens, last, capacity)
     assert lengths.sum() == sum(n for n, _ in sentences) and counts.sum() == len(lengths)
     sizes = [e.sum() for e in np.split(lengths, np.cumsum(counts)[:-1])] if len(counts) else []
     assert all(0 < size <= capacity for size in sizes)

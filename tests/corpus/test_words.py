@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from detalbert.corpus import learn_tokenizer, words
-from detalbert.corpus.examples import split_sentences
 from detalbert.corpus.learn_tokenizer import END_OF_TEXT, own_tokenizer, train_byte_bpe
+from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.shards import is_held_out
 from detalbert.corpus.sources import open_text
 from detalbert.corpus.words import WordEncoder, find_word_rule
@@ -208,6 +208,6 @@ def test_a_sample_of_much_text_is_spread_over_it(tmp_path: Path, monkeypatch: An
     monkeypatch.setattr(learn_tokenizer, "_SAMPLE", 8000)
     parts = open_text(SourceConfig(str(path)), "data.text", "train").parts
     size = path.stat().st_size
-    found = set(learn_tokenizer._sample(parts, size, 0.0))
+    found = set(learn_tokenizer._sample(parts, size, 0.0, tmp_path))
     assert sum(map(len, found)) < 9000
     assert {line.split()[0] for line in found} == {f"part{i}" for i in range(10)}

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from detalbert.corpus import shards, writer
-from detalbert.corpus.examples import ExampleKind, split_sentences
+from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.reader import Corpus
+from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.writer import write_shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.squad.tokenizer import named_tokenizer
