@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.fx.experimental import _config
 
 from detalbert.engine.forward import not_compiled
-from detalbert.engine.gradients import local_part
+from detalbert.engine.gradients import euclidean_norm, local_part
 from detalbert.engine.rows import to_device
 from detalbert.errors import as_user_error
 from detalbert.waiting import waiting
@@ -128,11 +128,11 @@ class ShardedGradients:
         """
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         local = [local_part(gradient) for gradient in gradients]
-        squares = torch.zeros((), dtype=torch.float32, device=local[0].device)
+        squares = torch.zeros((), device=local[0].device)
         for gradient, part in zip(gradients, local, strict=True):
-            squares += part.float().square().sum() / _holders(gradient)
+            squares = squares + _sum_of_squares(part) / _holders(gradient)
         dist.all_reduce(squares)
-        norm = squares.sqrt()
+        norm = squares.sqrt().float()
         if max_norm:
             torch._foreach_mul_(local, (max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
@@ -141,6 +141,13 @@ class ShardedGradients:
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 local_part(parameter.grad).masked_fill_(~keep, 0.0)
+
+
+def _sum_of_squares(part: Tensor) -> Tensor:
+    """Return the sum of a shard's squares, a scalar; fp64 on a CPU, fp32 on a GPU."""
+    if part.device.type == "cpu":
+        return euclidean_norm(part.float()).double().square()
+    return part.float().square().sum()
 
 
 def _holders(gradient: Any) -> int:

@@ -5,41 +5,23 @@ in which a token attends to its own window only, and one named "packed_causal", 
 to itself and the tokens before it in its window.
 """
 
-import contextlib
-import inspect
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from detalbert.engine import kernel
 from detalbert.engine.cpu import drop
+from detalbert.engine.kernel import How
 from detalbert.engine.rows import Row
 from detalbert.errors import UserError
 
-varlen_attn: Any = None  # before torch 2.10
-with contextlib.suppress(ImportError):
-    from torch.nn.attention.varlen import varlen_attn
-
-KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
 PACKED_CAUSAL = "packed_causal"
 _ENCODERS = "an encoder such as ALBERT, BERT or RoBERTa"
-# torch 2.10 calls its kernel's causal option is_causal, newer ones a window of all to the left.
-_KERNEL_OPTIONS = inspect.signature(varlen_attn).parameters if varlen_attn else {}
-_BY_WINDOW = "window_size" in _KERNEL_OPTIONS
-_CAUSAL_KERNEL = {"window_size": (-1, 0)} if _BY_WINDOW else {"is_causal": True}
-
-
-def has_kernel(device: torch.device) -> bool:
-    """Return whether torch has variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
-    torch 2.10 and newer, on Ampere and newer.
-    """
-    if varlen_attn is None or device.type != "cuda":
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class RowBounds:
@@ -60,7 +42,7 @@ class RowBounds:
         self, cu_seqlens: Tensor, tokens: int, max_length: int, padded: bool | None = None
     ) -> None:
         self.cu_seqlens, self.tokens, self.max_length = cu_seqlens, tokens, max_length
-        self.kernel = has_kernel(cu_seqlens.device)
+        self.kernel = kernel.has_kernel(cu_seqlens.device)
         # The kernel makes room for windows of this length: the same value for nearly all rows, so
         # that code compiled for one row serves the next.
         self.bound = -(-max_length // 512) * 512
@@ -108,15 +90,6 @@ class RowBounds:
 Heads = tuple[Tensor, Tensor, Tensor]  # query, key and value, [1, heads, T, d] each
 
 
-class _How(NamedTuple):
-    """Arguments of an attention besides its tensors."""
-
-    dropout: float
-    scaling: float | None
-    causal: bool
-    local: int | None  # distance within which a token attends
-
-
 def packed_attention(
     module: nn.Module,
     query: Tensor,
@@ -151,7 +124,7 @@ def packed_attention(
         use = "a model such as GPT-2, GPT-NeoX, Llama or Qwen2" if causal else _ENCODERS
         said = f"uses {more or 'is_causal'}, which packed rows do not support; use {use}"
         raise UserError(f"hyperparameters.model: {type(module).__name__} {said}")
-    how = _How(dropout, scaling, causal, sliding_window)
+    how = How(dropout, scaling, causal, sliding_window)
     return _attend((query, key, value), packed_layout, how), None
 
 
@@ -159,31 +132,21 @@ def packed_attention(
 causal_attention = partial(packed_attention, causal=True)
 
 
-def _attend(qkv: Heads, layout: RowBounds, how: _How) -> Tensor:
+def _attend(qkv: Heads, layout: RowBounds, how: How) -> Tensor:
     """Return [1, T, heads, d], by the flash kernel if it supports the inputs."""
-    (query, key, value), (dropout, scaling, causal, local) = qkv, how
-    fits = query.dtype in KERNEL_DTYPES and query.shape[-1] <= 256 and dropout == 0
-    by_kernel = layout.kernel and fits and (local is None or _BY_WINDOW)
-    shared = query.shape[1] != key.shape[1]
-    if shared and not (by_kernel and "enable_gqa" in _KERNEL_OPTIONS):
+    query, key, value = qkv
+    by_kernel = layout.kernel and kernel.supports(query, how)
+    if query.shape[1] != key.shape[1] and not (by_kernel and "enable_gqa" in kernel.OPTIONS):
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        shared = False
     if not by_kernel:
         return _without_kernel((query, key, value), layout, how)
-    bounds = layout.cu_seqlens, layout.cu_seqlens
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
-    options: dict[str, Any] = {**(_CAUSAL_KERNEL if causal else {})}
-    if shared:
-        options["enable_gqa"] = True
-    if local is not None:
-        options["window_size"] = (local - 1, local - 1)
-    longest = layout.bound
-    return varlen_attn(*flat, *bounds, longest, longest, scale=scaling, **options)[None]
+    return kernel.flash_attention(*flat, layout.cu_seqlens, layout.bound, how)[None]
 
 
 @torch.compiler.disable
-def _without_kernel(qkv: Heads, layout: RowBounds, how: _How) -> Tensor:
+def _without_kernel(qkv: Heads, layout: RowBounds, how: How) -> Tensor:
     """Return [1, T, heads, d] by the grid, or window by window."""
     dropout, scaling, causal, local = how
     if layout.padded:
@@ -216,7 +179,7 @@ def _near(length: int, local: int, device: torch.device) -> Tensor:
     return (place[:, None] - place).abs() < local
 
 
-def _with_dropout(qkv: Heads, how: _How, mask: Tensor | None) -> Tensor:
+def _with_dropout(qkv: Heads, how: How, mask: Tensor | None) -> Tensor:
     """Compute scaled_dot_product_attention with `drop` as dropout; all [1, heads, length, d]."""
     query, key, value = qkv
     scale = query.shape[-1] ** -0.5 if how.scaling is None else how.scaling

@@ -18,6 +18,7 @@ _ALIGNMENT = 32  # elements: 128 bytes, so that vector loads stay aligned in eve
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.13
 _FP16_PEAK = 1024.0  # what the largest gradient becomes on an fp16 wire, far from its 65,504
 _LARGEST_SCALE = 2.0**120  # so that it stays finite for a peak of next to nothing
+_CHUNK = 2048  # squares that a CPU adds up in fp32: an error of at most 8e-6 of their root
 
 
 class FlatGradients:
@@ -55,7 +56,7 @@ class FlatGradients:
         """Scale to a Euclidean norm of at most `max_norm` (0: no limit); return the norm before.
         Does not block on the device.
         """
-        norm = torch.linalg.vector_norm(self.flat)
+        norm = euclidean_norm(self.flat)
         if max_norm:
             self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
@@ -63,6 +64,39 @@ class FlatGradients:
     def zero_unless(self, keep: Tensor) -> None:
         """Zero all, also NaN, if the bool `keep` is False; does not block on the device."""
         self.flat.masked_fill_(~keep, 0.0)
+
+
+def euclidean_norm(values: Tensor) -> Tensor:
+    """Return the Euclidean norm of fp32 `values` of any shape, a scalar, fp32.
+
+    On a CPU torch adds up all squares in fp32, one after another. Of 109 M random numbers the later
+    squares are so small beside the sum that the norm comes out 1.2 % too small. Here fp32 sums have
+    at most `_CHUNK` squares, and the norms of the chunks are combined in fp64. A chunk is never
+    split among threads, so the bits are the same for any number of threads. A GPU adds in a tree.
+    """
+    if values.device.type != "cpu":
+        return torch.linalg.vector_norm(values)
+    norms = values.flatten()
+    while len(norms) > _CHUNK:
+        whole = len(norms) // _CHUNK * _CHUNK
+        chunks = norms[:whole].view(-1, _CHUNK)
+        remainder = norms[whole:]
+        # fp32 [chunks + 1] the first time, then fp64
+        norms = torch.cat(
+            (
+                torch.linalg.vector_norm(chunks, dim=1),
+                torch.linalg.vector_norm(remainder, dim=0, keepdim=True),
+            )
+        )
+        norms = norms.double()
+    return torch.linalg.vector_norm(norms).float()
+
+
+def euclidean_norms(tensors: list[Tensor]) -> Tensor:
+    """Return `euclidean_norm` of each fp32 tensor, [tensors]; on a GPU with one kernel for many."""
+    if tensors[0].device.type == "cpu":
+        return torch.stack([euclidean_norm(tensor) for tensor in tensors])
+    return torch.stack(torch._foreach_norm(tensors))
 
 
 def local_part(tensor: Any) -> Tensor:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-from detalbert.engine.gradients import local_part, shard_of
+from detalbert.engine.gradients import euclidean_norms, local_part, shard_of
 from detalbert.settings.hparams import StepHParams
 
 
@@ -257,7 +257,8 @@ class Lamb(_ByGroup, torch_optimizer.Lamb):
         moves = torch._foreach_div(means, roots)
         if group["weight_decay"]:
             torch._foreach_add_(moves, parameters, alpha=group["weight_decay"])
-        weights, sizes = (torch.stack(torch._foreach_norm(x)) for x in (parameters, moves))
+        weights = euclidean_norms(parameters)
+        sizes = euclidean_norms(moves)
         trust = torch.where((weights == 0) | (sizes == 0), 1.0, weights / sizes)  # [parameters]
         factors = -group["lr"] * trust * self.kept(1.0, 0.0)
         for parameter, move, factor in zip(parameters, moves, factors.unbind(), strict=True):

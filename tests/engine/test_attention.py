@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine import attention
+from detalbert.engine import kernel as flash
 from detalbert.engine.evaluation import row_losses
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
@@ -157,12 +158,12 @@ def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str
 
 def test_a_layout_knows_its_way_and_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
-    monkeypatch.setattr(attention, "varlen_attn", object())
+    monkeypatch.setattr(flash, "varlen_attn", object())
     for capability, has in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, is_=capability: is_)
-        assert attention.has_kernel(gpu) == has and not attention.has_kernel(torch.device("cpu"))
-    monkeypatch.setattr(attention, "varlen_attn", None)  # before torch 2.10
-    assert not attention.has_kernel(gpu)
+        assert flash.has_kernel(gpu) == has and not flash.has_kernel(torch.device("cpu"))
+    monkeypatch.setattr(flash, "varlen_attn", None)  # before torch 2.10
+    assert not flash.has_kernel(gpu)
     bounds = {n: attention.RowBounds(torch.tensor([0, n]), n, n).bound for n in (1, 512, 513, 1024)}
     assert bounds == {1: 512, 512: 512, 513: 1024, 1024: 1024}
     for device, several in (("cpu", False), ("meta", True)):
@@ -173,17 +174,37 @@ def test_a_layout_knows_its_way_and_its_bound(monkeypatch: pytest.MonkeyPatch) -
     assert attention.RowBounds(torch.tensor([0, 4], device="meta"), 4, 4).lengths == [4]
 
 
+# Of torch 2.10, 2.11 and 2.12: what follows query, key, value, their bounds and lengths.
+OPTIONS = {
+    10: {"is_causal"},
+    11: {"scale", "window_size"},
+    12: {"scale", "window_size", "enable_gqa"},
+}
+
+
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[attention.RowBounds, list[Any]]:
-    """A layout that has one, and how it is called: shapes, then what follows the bounds."""
+    """A layout that has one, and how it is called: shapes, then the options. It is torch 2.12's."""
 
-    def varlen_attn(query: Tensor, *given: Any, scale: float, **options: Any) -> Tensor:
-        assert given[2] is given[3] is layout.cu_seqlens
-        calls.append((query.shape, *(x.shape for x in given[:2]), *given[4:], scale, options))
-        return query + 2 * given[0] + 4 * given[1]
+    def varlen_attn(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        cu_seq_q: Tensor,
+        cu_seq_k: Tensor,
+        max_q: int,
+        max_k: int,
+        **options: Any,
+    ) -> Tensor:
+        assert cu_seq_q is cu_seq_k is layout.cu_seqlens
+        assert max_q == max_k == 512
+        calls.append((query.shape, key.shape, value.shape, options))
+        return query + 2 * key + 4 * value
 
     calls: list[Any] = []
-    monkeypatch.setattr(attention, "varlen_attn", varlen_attn)
+    monkeypatch.setattr(flash, "varlen_attn", varlen_attn)
+    monkeypatch.setattr(flash, "OPTIONS", OPTIONS[12])
     layout = attention.RowBounds(torch.tensor([0, 2, 5], dtype=torch.int32), 5, 3)
     layout.kernel = True
     return layout, calls
@@ -205,24 +226,44 @@ def test_the_kernel_runs_what_it_can(
     assert out.shape == (1, *flat)
     if by_kernel:
         assert torch.equal(out, (qkv[0] + 2 * qkv[1] + 4 * qkv[2]).transpose(1, 2))
-    assert calls == [(flat, flat, flat, 512, 512, 0.3, {})] * by_kernel
+    options = {"scale": 0.3, "window_size": (1 << 30, 1 << 30), "enable_gqa": False}
+    assert calls == [(flat, flat, flat, options)] * by_kernel
     layout.kernel = False
     run(packed_layout=layout)
     assert len(calls) == by_kernel
 
 
-@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("version", OPTIONS)
 @pytest.mark.parametrize("kv_heads", [2, 1])
 def test_the_kernel_is_told_that_it_is_causal(
-    old: bool, kv_heads: int, kernel: Any, monkeypatch: pytest.MonkeyPatch
+    version: int, kv_heads: int, kernel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout, calls = kernel
-    wanted = {"is_causal": True} if old else {"window_size": (-1, 0)}
-    if old:  # torch 2.10: another name for causal, and as many heads of keys as of queries
-        monkeypatch.setattr(attention, "_CAUSAL_KERNEL", wanted)
-        monkeypatch.setattr(attention, "_KERNEL_OPTIONS", {})
+    monkeypatch.setattr(flash, "OPTIONS", OPTIONS[version])
+    grouped = kv_heads == 1 and version == 12  # older ones: as many heads of keys as of queries
+    values = {"is_causal": True, "scale": None, "window_size": (-1, 0), "enable_gqa": grouped}
     q, k = (torch.ones(1, heads, 5, 8, dtype=torch.bfloat16) for heads in (2, kv_heads))
     attention.causal_attention(nn.Module(), q, k, k, None, packed_layout=layout)
-    grouped = {"enable_gqa": True} if kv_heads == 1 and not old else {}
-    ((_, keys, *_, found),) = calls
-    assert keys == (5, 2 if old else kv_heads, 8) and found == {**wanted, **grouped}
+    ((_, keys, _, options),) = calls
+    assert keys == (5, 1 if grouped else 2, 8)
+    assert options == {name: values[name] for name in OPTIONS[version]}
+
+
+@pytest.mark.parametrize("version", OPTIONS)
+def test_the_kernel_is_asked_for_nothing_that_its_version_lacks(
+    version: int, kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, calls = kernel
+    monkeypatch.setattr(flash, "OPTIONS", OPTIONS[version])
+    q = torch.ones(1, 2, 5, 16, dtype=torch.bfloat16)
+    attend = functools.partial(attention.packed_attention, nn.Module(), q, q, q, None)
+    for scaling in (None, 16**-0.5):  # the default of every version
+        attend(packed_layout=layout, scaling=scaling)
+    assert len(calls) == 2
+    for options in ({"scaling": 0.3}, {"sliding_window": 2}):
+        out, _ = attend(packed_layout=layout, **options)
+        assert out.shape == (1, 5, 2, 16)
+    assert len(calls) == (2 if version == 10 else 4)
+    assert all(set(options) == OPTIONS[version] for *_, options in calls)
+    if version > 10:
+        assert calls[-1][-1]["window_size"] == (1, 1)

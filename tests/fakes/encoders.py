@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
-from detalbert.engine import attention
+from detalbert.engine import kernel
 from detalbert.engine.attention import PACKED
 from detalbert.engine.forward import Forward
 from detalbert.engine.rows import SquadRow
@@ -75,16 +75,18 @@ def broken_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
 
 def use_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have attention use the flash kernel as on a GPU, by a stand-in that keeps its contract."""
-    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
-    monkeypatch.setattr(attention, "KERNEL_DTYPES", (torch.float32,))
-    monkeypatch.setattr(attention, "varlen_attn", _kernel)
+    monkeypatch.setattr(kernel, "has_kernel", lambda device: True)
+    monkeypatch.setattr(kernel, "DTYPES", (torch.float32,))
+    monkeypatch.setattr(kernel, "varlen_attn", _kernel)
 
 
-def _kernel(q, k, v, cu_q, cu_k, max_q, max_k, *, scale=None, window_size=None, enable_gqa=False):
+def _kernel(
+    q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, scale=None, window_size=None, enable_gqa=False
+):
     """What torch's varlen_attn documents, by its own operators: [T, heads, d] each."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     token = torch.arange(len(q))
-    window = torch.searchsorted(cu_q[1:].long(), token, right=True)
+    window = torch.searchsorted(cu_seq_q[1:].long(), token, right=True)
     hidden = window[:, None] != window[None]
     if window_size == (-1, 0):  # causal
         hidden |= token[:, None] < token[None]

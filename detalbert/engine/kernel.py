@@ -1,0 +1,92 @@
+"""torch's flash attention over packed rows: which GPUs have it, what it computes, how it is called.
+
+Each call has a window, so that the kernel is flash attention, whose backward is deterministic under
+`torch.use_deterministic_algorithms`. Without a window torch 2.14 runs encoders by cuDNN on
+capability 9 and 10, if cuDNN is 9.18 or newer. That backward has no deterministic option, and it
+builds a graph for each number of windows and tokens. cuDNN takes no window. A window of at least
+`max_k` is none to flash attention, forward and backward (mha_varlen_fwd and mha_varlen_bwd in
+torch's flash_api.cpp): same kernel, same bits. The price is cuDNN's speed on those GPUs. This was
+read in torch's source and tried with its own choice of a kernel (tests/engine/test_kernel.py), but
+not run on a GPU with torch 2.14.
+"""
+
+import contextlib
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+varlen_attn: Any = None  # before torch 2.10
+with contextlib.suppress(ImportError):
+    from torch.nn.attention.varlen import varlen_attn
+
+DTYPES = (torch.float16, torch.bfloat16)
+# torch 2.10 has is_causal alone; 2.11 has window_size and scale in its place, 2.12 enable_gqa, too.
+OPTIONS = frozenset(inspect.signature(varlen_attn).parameters if varlen_attn else ())
+_CAUSAL = (-1, 0)  # tokens to the left and to the right that a token attends to; -1: all
+_ALL = (1 << 30, 1 << 30)  # more than any row has
+
+
+class How(NamedTuple):
+    """Arguments of an attention besides its tensors."""
+
+    dropout: float
+    scaling: float | None
+    causal: bool
+    local: int | None  # distance within which a token attends
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Return whether torch has variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
+    torch 2.10 and newer, on Ampere and newer.
+    """
+    if varlen_attn is None or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def supports(query: Tensor, how: How) -> bool:
+    """Return whether this torch's kernel computes `how` for heads like `query` [1, heads, T, d]."""
+    size = query.shape[-1]
+    if query.dtype not in DTYPES or size > 256 or how.dropout:
+        return False
+    if "window_size" in OPTIONS:
+        return True
+    return how.local is None and how.scaling in (None, size**-0.5)  # torch 2.10 has no other scale
+
+
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, bound: int, how: How
+) -> Tensor:
+    """Return [T, heads, d] for a query [T, heads, d]; each token attends within its window.
+
+    Args:
+        key: [T, kv_heads, d], as `value`; fewer heads than the query only if `enable_gqa` is one of
+            `OPTIONS`.
+        cu_seqlens: bounds of the windows, int32 [n + 1], on the device.
+        bound: tokens, at least those of the longest window.
+        how: without dropout, see `supports`.
+    """
+    window = _ALL
+    if how.causal:
+        window = _CAUSAL
+    elif how.local is not None:
+        window = how.local - 1, how.local - 1
+    options = {
+        "is_causal": how.causal,
+        "window_size": window,
+        "scale": how.scaling,
+        "enable_gqa": query.shape[1] != key.shape[1],
+    }
+    options = {name: value for name, value in options.items() if name in OPTIONS}
+    return varlen_attn(
+        query,
+        key,
+        value,
+        cu_seq_q=cu_seqlens,
+        cu_seq_k=cu_seqlens,
+        max_q=bound,
+        max_k=bound,
+        **options,
+    )
