@@ -9,10 +9,10 @@ from cluster.fleet import slots_of
 from cluster.job import Job, samples
 from cluster.masterconf import Pool
 from cluster.models import find_model
-from cluster.schema import Finding, mapping
 from cluster.spot import LONGEST
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.schema import Finding, mapping
 from detalbert.settings.sections import SectionError
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import Workload
