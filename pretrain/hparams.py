@@ -33,7 +33,7 @@ class PretrainHParams(StepHParams):
     matching_start: bool = False  # for small models: see matching.py
     sentence_order: bool = True  # False: masked language model alone, one segment
     masked_fraction: float = limited(0.15, above=0, below=1)
-    max_ngram: int = limited(3, above=0)
+    max_ngram: int = limited(3, above=0, most=1_000)
     # This part of the windows trains to select a span instead: see spans.py.
     span_fraction: float = limited(0.0, least=0, below=1)
 

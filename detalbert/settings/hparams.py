@@ -65,39 +65,39 @@ class StepHParams(Section):
     max_steps: int | None = limited(None, above=0, most=1_000_000_000)
 
     # learning rate = base_learning_rate * global_batch_size / base_batch_size * lr_scale
-    base_learning_rate: float = limited(5e-5, above=0)
-    base_batch_size: int = limited(48, above=0)
-    lr_scale: float = limited(1.0, above=0)
+    base_learning_rate: float = limited(5e-5, above=0, most=1_000)
+    base_batch_size: int = limited(48, above=0, most=1_000_000)
+    lr_scale: float = limited(1.0, above=0, most=1_000)
     optimizer: str = limited("radam", choices=("radam", "adamw"))
     beta2: float = limited(0.999, least=0, below=1)  # of its mean of squared gradients
-    weight_decay: float = limited(0.0, least=0)
+    weight_decay: float = limited(0.0, least=0, most=1_000)
     # Of the steps. A wsd run that is resumed with another number of steps keeps its first warm-up.
     warmup_fraction: float = limited(0.1, least=0, most=1)
     # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.
     schedule: str = limited("linear", choices=("linear", "cosine", "wsd"))
     min_rate: float = limited(0.0, least=0, below=1)  # at the end, as a fraction of the peak rate
     decay_fraction: float | None = limited(None, above=0, most=1)  # of wsd; default: 0.1
-    max_grad_norm: float = limited(1.0, least=0)
+    max_grad_norm: float = limited(1.0, least=0, most=1e30)  # 0: gradients are not clipped
 
     # How it runs.
-    max_seq_length: int = limited(384, above=0)  # tokens of the longest window
+    max_seq_length: int = limited(384, above=0, most=1_000_000)  # tokens of the longest window
     precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
     # Real tokens in a micro-batch.
-    max_tokens_per_forward: int | Literal["auto"] = limited(4096, above=0)
+    max_tokens_per_forward: int | Literal["auto"] = limited(4096, above=0, most=10_000_000)
     compile: bool | None = None  # the layers, with torch.compile; default: on a GPU
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
     allreduce_dtype: str = limited("fp32", choices=("fp32", "bf16", "fp16"))
     seed: int | None = limited(None, least=0)  # default: the trial's, see experiment.trial_seed
     # Of one slot; auto: the cores that are idle when a run begins. It makes bits on a CPU.
-    threads: int | Literal["auto"] = limited("auto", above=0)
+    threads: int | Literal["auto"] = limited("auto", above=0, most=1_024)
     # Loader processes of one slot; default: by the machine's cores.
-    num_workers: int | None = limited(None, least=0)
+    num_workers: int | None = limited(None, least=0, most=256)
     checkpoint_period: int | None = limited(None, above=0)  # default: once per epoch
     validation_period: int | None = limited(None, above=0)  # default: once per epoch
     # Ends the run after so many validations without a better `searcher.metric`; default: never.
     early_stopping: int | None = limited(None, above=0)
     reporting_period: int = limited(10, above=0)
-    profile_steps: int = limited(0, least=0)  # rank 0 traces so many after a warm-up
+    profile_steps: int = limited(0, least=0, most=1_000)  # rank 0 traces so many after a warm-up
     spot_notice: bool = False  # watch for EC2's notice that it takes the machine back
 
     @property
@@ -154,7 +154,7 @@ class HParams(StepHParams):
 
     doc_stride: int = limited(128, least=0)  # tokens that two neighbouring windows share
     max_query_length: int = limited(64, above=0)
-    n_best_size: int = limited(20, above=0)
+    n_best_size: int = limited(20, above=0, most=10_000)
     max_answer_length: int = limited(30, above=0)
     null_score_diff_threshold: float = 0.0
 
