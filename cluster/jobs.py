@@ -84,7 +84,8 @@ def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | No
         return workload.parsers.hyperparameters(values), []
     except UserError as error:
         wrong = _problems(error)
-    foreign = [e for e in wrong if isinstance(e, UnknownKey) and not e.is_typo]
+    unknown = [e for e in wrong if isinstance(e, UnknownKey) and e.key in values]
+    foreign = [error for error in unknown if not error.is_typo]
     if not foreign:
         return None, [_from_error(error) for error in wrong]
     names = {error.key for error in foreign}

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from detalbert.errors import UnknownKey, UserError
+from detalbert.settings.model_sizes import MOST_MODULES, check_model_sizes
 from detalbert.settings.sections import Parsers, Section, limited, parse_section
 
 # What a row of questions may have.
@@ -45,7 +46,9 @@ class DataConfig(Section):
 
 
 # The largest values of a model's sizes, by transformers' names for them; the smallest is 1.
-_SIZES = dict.fromkeys("num_hidden_layers n_layer num_attention_heads n_head".split(), 1_000)
+_SIZES = dict.fromkeys(
+    "num_hidden_layers n_layer num_attention_heads n_head num_key_value_heads".split(), MOST_MODULES
+)
 _SIZES |= dict.fromkeys("hidden_size intermediate_size embedding_size n_embd".split(), 10_000_000)
 _SIZES |= dict.fromkeys("vocab_size max_position_embeddings n_positions".split(), 10_000_000)
 
@@ -123,9 +126,11 @@ class StepHParams(Section):
             said = "set exactly one of 'model' (a hub name or folder) and 'model_config'"
             raise UserError(f"hyperparameters.model: {said}")
 
-    def check_positions(self, positions: int | None) -> None:
-        """Raise UserError unless a window fits a model of `positions` positions; None: any does."""
-        if positions is not None and positions < self.max_seq_length:
+    def check_positions(self, positions: Any) -> None:
+        """Raise UserError unless a window fits a model of `positions` positions; None: any does, as
+        far as it is known: a search has a range.
+        """
+        if isinstance(positions, int) and positions < self.max_seq_length:
             said = f"{self.max_seq_length} tokens, and the model has {positions} positions"
             cure = "lower it, or raise model_config.max_position_embeddings"
             raise UserError(f"hyperparameters.max_seq_length: {said}; {cure}")
@@ -133,10 +138,11 @@ class StepHParams(Section):
     def check(self) -> None:
         for key, most in _SIZES.items():
             size = (self.model_config or {}).get(key, 1)
-            ranged = isinstance(size, dict)  # of a search
+            ranged = isinstance(size, dict) and "type" in size  # of a search
             if not ranged and not (type(size) is int and 1 <= size <= most):
                 problem = f"{size!r:.60}; use a number from 1 to {most:,}"
                 raise UserError(f"hyperparameters.model_config.{key}: {problem}")
+        check_model_sizes(self.model_config, "hyperparameters.model_config")
         warm = self.warmup_fraction
         room = 1 - warm if self.schedule == "wsd" else 0
         if self.decay > room + 1e-9:
