@@ -14,8 +14,8 @@ from determined.common.api import authentication, certs, errors
 
 from cluster.machines import gpu_of
 from cluster.masterconf import Cluster, Pool, cluster_of, own_pool
-from cluster.schema import Finding, at, mapping, mappings
 from detalbert.errors import Unavailable, first_line
+from detalbert.settings.schema import Finding, at, mapping, mappings
 
 _LOGIN = "log in with `det user login`, or set DET_USER and DET_PASS"
 _AWAY = (502, 503, 504)

@@ -15,6 +15,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,10 @@ from cluster.masterconf import Cluster, Pool, check_master, cluster_of
 from cluster.merge import merge
 from cluster.plan_text import outcome
 from cluster.prices import load_prices
-from cluster.schema import Finding, placeholders
+from cluster.schema import placeholders
 from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
+from detalbert.settings.schema import Finding
 from detalbert.settings.yaml_files import read_yaml
 
 MASTER_KEYS = {"db", "resource_pools", "resource_manager"}  # a config with one is no experiment's
@@ -58,6 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args = parse_flags(argv)
         with needing("cluster/requirements.txt"):
+            import_module("re2")  # which compiles the patterns of log policies
             findings, plans = check_files(args)
     except UserError as error:
         return fail("cluster.check", error)

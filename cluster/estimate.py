@@ -13,9 +13,9 @@ from cluster.job import Job
 from cluster.machines import MACHINES
 from cluster.models import Model, find_model
 from cluster.published import VALIDATION_WINDOWS
-from cluster.schema import Finding, mapping
 from detalbert.engine.memory import replicated
 from detalbert.errors import UserError
+from detalbert.settings.schema import Finding, mapping
 from lm.hparams import Layout, LmHParams
 from lm.layout import choose_layout, split_memory
 from pretrain.hparams import PretrainHParams

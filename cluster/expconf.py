@@ -1,12 +1,10 @@
 """Checks of an experiment config (0.38.1): its keys, and rules that span several keys."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from cluster import schema
-from cluster.schema import Finding, at, mapping
-from detalbert.settings.experiment import UNREAD
+from detalbert.settings.schema import Finding, at, dotted, mapping
 from workloads import DATA_KEYS
 
 RANGES = ("const", "categorical", "int", "double", "log")
@@ -15,10 +13,6 @@ RANGES = ("const", "categorical", "int", "double", "log")
 def check_experiment(config: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings on keys, types and limits of an experiment config, and on its entrypoint."""
     yield from schema.check(config, "experiment")
-    for key, use in UNREAD.items():
-        if key in config:
-            said = f"deprecated: a trainer script does not get it; use {use}"
-            yield Finding(key, said, warning=True)
     if at(config, "searcher.name") in (None, "single"):
         # One random value, an error in a run of this package.
         said = "a search range under searcher.name single; give one value"
@@ -33,21 +27,15 @@ def _ranges(values: Any, *path: str) -> Iterator[str]:
         if "type" not in mapping(value):
             yield from _ranges(value, *path, name)
         elif value["type"] in RANGES[1:]:
-            yield schema.dotted((*path, name))
+            yield dotted((*path, name))
 
 
 def _check_entrypoint(config: dict[str, Any]) -> Iterator[Finding]:
     entrypoint = config.get("entrypoint")
     if isinstance(entrypoint, list) and all(isinstance(word, str) for word in entrypoint):
-        if entrypoint and re.search(r"\s", entrypoint[0].strip()):
-            said = f"{entrypoint[0]!r} is run as the name of one program; one word an item"
-            yield Finding("entrypoint", said)
         entrypoint = " ".join(entrypoint)
     if not isinstance(entrypoint, str):
         return
-    if not entrypoint.strip():
-        problem = "empty: the trial completes and trains nothing; name train.py"
-        yield Finding("entrypoint", problem)
     answers = runs(config, "predict.py")
     for flag in ("--model", "--data") if answers else ():
         if flag not in entrypoint:

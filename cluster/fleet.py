@@ -6,8 +6,8 @@ from typing import Any
 from cluster.machines import no_code
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price, load_prices, retired
-from cluster.schema import Finding, at, mapping, mappings, whole
 from detalbert.errors import nearest
+from detalbert.settings.schema import Finding, at, mapping, mappings, whole
 
 SLOTS = "resources.slots_per_trial"
 

@@ -11,8 +11,8 @@ from cluster.expconf import RANGES
 from cluster.fleet import slots_of
 from cluster.masterconf import Pool
 from cluster.published import KNOWN_WINDOWS
-from cluster.schema import at, mapping
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.schema import at, mapping
 from detalbert.training.workload import Workload
 from workloads import choose
 

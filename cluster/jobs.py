@@ -9,10 +9,10 @@ from cluster.fleet import slots_of
 from cluster.job import Job, samples
 from cluster.masterconf import Pool
 from cluster.models import find_model
-from cluster.schema import Finding, mapping
 from cluster.spot import LONGEST
-from detalbert.errors import UnknownKey, UserError, nearest
+from detalbert.errors import UnknownKey, UserError
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.schema import Finding, mapping, without_nulls
 from detalbert.settings.sections import SectionError
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import Workload
@@ -63,17 +63,12 @@ def _from_error(error: UserError) -> Finding:
 
 
 def _check_searcher(config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
-    searcher = config.get("searcher")
-    if not isinstance(searcher, dict):
+    if not isinstance(config.get("searcher"), dict):
         return
+    searcher = without_nulls(config["searcher"])
     metric = str(searcher.get("metric", workload.metric))
-    smaller = metric in workload.smaller_is_better
-    if metric not in (known := ["loss", *workload.metrics]):
-        problem = f"validation gives no {metric!r}; {nearest(metric, known)}"
-        yield Finding("searcher.metric", problem)
-    elif searcher.get("smaller_is_better", True) is not smaller:
-        problem = f"would keep the worst {metric}; set smaller_is_better: {str(smaller).lower()}"
-        yield Finding("searcher.smaller_is_better", problem)
+    smaller = searcher.get("smaller_is_better", True)  # a master's default
+    yield from _tried(workload.check_searcher, {"metric": metric, "smaller_is_better": smaller})[1]
     if searcher.get("time_metric") not in (None, "batches"):
         problem = "the trial counts in batches alone; set time_metric: batches and max_time to it"
         yield Finding("searcher.time_metric", problem)
@@ -89,7 +84,8 @@ def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | No
         return workload.parsers.hyperparameters(values), []
     except UserError as error:
         wrong = _problems(error)
-    foreign = [e for e in wrong if isinstance(e, UnknownKey) and not e.is_typo]
+    unknown = [e for e in wrong if isinstance(e, UnknownKey) and e.key in values]
+    foreign = [error for error in unknown if not error.is_typo]
     if not foreign:
         return None, [_from_error(error) for error in wrong]
     names = {error.key for error in foreign}

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from cluster import schema
 from cluster.machines import GCE_GPUS, MAPPED, SLOTS, Gpu, gpu_of, instance_in
 from cluster.prices import load_prices, retired
-from cluster.schema import Finding, at, mapping, mappings, whole
 from detalbert.errors import nearest
+from detalbert.settings.schema import Finding, at, mapping, mappings, whole
 
 
 class Pool(NamedTuple):

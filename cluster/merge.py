@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cluster.schema import mappings
+from detalbert.settings.schema import mappings
 
 LISTS = {"bind_mounts": "container_path", "log_policies": "name"}  # by what their items differ
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, cast
 
 from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
 
-from cluster.schema import at
 from detalbert.engine import safe_load
 from detalbert.engine.memory import KEPT, Sizes
 from detalbert.engine.models import encoder_sizes
 from detalbert.hub import split_revision
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.schema import at
 from lm.hparams import LmHParams
 from lm.model import causal_config, causal_sizes
 from pretrain.hparams import SIZE_KEYS, SIZES, PretrainHParams

@@ -18,9 +18,9 @@ from cluster.layouts import layout_keys, ranked
 from cluster.machines import ROOT
 from cluster.masterconf import Cluster, Pool
 from cluster.prices import Price, retired
-from cluster.schema import Finding
 from cluster.speeds import Rate
 from detalbert.errors import UserError
+from detalbert.settings.schema import Finding
 from lm.hparams import LmHParams
 
 COUNTS = (1, 4, 8, 16, 32, 64)  # slots that are tried beside the config's own

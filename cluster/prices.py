@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.machines import SLOTS, gpu_of
-from cluster.schema import mapping
 from detalbert.errors import UnknownKey, UserError, nearest
+from detalbert.settings.schema import mapping
 from detalbert.settings.sections import Section, limited, parse_section
 from detalbert.settings.yaml_files import read_yaml
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from cluster.machines import MACHINES
 from cluster.masterconf import Pool
-from cluster.schema import at, mappings
+from detalbert.settings.schema import at, mappings
 
 READ = 5  # seconds until the notice is read
 STORE_RATE = 1e9  # bytes a second onto one NVMe drive; an assumption

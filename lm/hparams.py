@@ -17,9 +17,9 @@ class Layout(Section):
     Rank r is tensor-parallel rank r mod tensor of data rank r // tensor.
     """
 
-    replicate: int = limited(1, above=0)
-    shard: int = limited(1, above=0)
-    tensor: int = limited(1, above=0)
+    replicate: int = limited(1, above=0, most=65_536)
+    shard: int = limited(1, above=0, most=65_536)
+    tensor: int = limited(1, above=0, most=65_536)
 
     @property
     def slots(self) -> int:

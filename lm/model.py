@@ -23,7 +23,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.forward import ROW_MULTIPLE
 from detalbert.engine.memory import Sizes, count_recomputed
-from detalbert.engine.models import check_vocabulary, config_from_keys, named_config, not_built
+from detalbert.engine.model_memory import counted_parameters
+from detalbert.engine.models import (
+    check_heads,
+    check_vocabulary,
+    config_from_keys,
+    named_config,
+    not_built,
+)
 from detalbert.errors import UserError, as_user_error
 from detalbert.waiting import waiting
 from lm import initial
@@ -61,7 +68,8 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
     """Return the model of `config` in fp32 on the meta device. Packed rows have no padding, so the
     padding token's row is trained like any other. Raises UserError for a type without such a model.
     """
-    with as_user_error(not_built), torch.device("meta"):
+    with as_user_error(not_built), counted_parameters(), torch.device("meta"):
+        check_heads(config)
         model = AutoModelForCausalLM.from_config(
             config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32
         )

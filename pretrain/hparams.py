@@ -33,7 +33,7 @@ class PretrainHParams(StepHParams):
     matching_start: bool = False  # for small models: see matching.py
     sentence_order: bool = True  # False: masked language model alone, one segment
     masked_fraction: float = limited(0.15, above=0, below=1)
-    max_ngram: int = limited(3, above=0)
+    max_ngram: int = limited(3, above=0, most=1_000)
     # This part of the windows trains to select a span instead: see spans.py.
     span_fraction: float = limited(0.0, least=0, below=1)
 
@@ -58,14 +58,14 @@ class PretrainHParams(StepHParams):
         if (self.model is None) == (self.size is None and self.model_config is None):
             said = "set either 'model' (to go on from) or 'size', 'model_config' (random weights)"
             raise UserError(f"hyperparameters.size: {said}")
+        super().check()
         keys = self.model_keys()
         if self.model is None:
             self.check_positions(keys["max_position_embeddings"])
-        sizes = {keys.get("embedding_size", 128), keys.get("hidden_size", 4096)}
-        if self.matching_start and (self.model is not None or len(sizes) > 1):
+        narrow = keys.get("embedding_size", 128) != keys.get("hidden_size", 4096)
+        if self.matching_start and (self.model is not None or narrow):
             said = "it is for random weights, with embedding_size equal to hidden_size"
             raise UserError(f"hyperparameters.matching_start: {said}")
-        super().check()
 
 
 # Raises UserError as `parse_section` does.

@@ -19,6 +19,7 @@ from transformers import (
 from detalbert import hub
 from detalbert.engine.attention import PACKED
 from detalbert.engine.memory import Sizes
+from detalbert.engine.model_memory import check_fits, counted_parameters
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.errors import UnknownKey, UserError, as_user_error, first_line
@@ -86,6 +87,8 @@ def load_weights(
         config = hub.load_named(read_config, name)
         if not is_checkpoint(name):
             check_model_folder(Path(find_local(name)))
+            make = partial(model_class.from_config, attn_implementation=attention)
+            check_fits(model_class, make, config)
             model, info = hub.load_named(
                 model_class.from_pretrained,
                 name,
@@ -153,11 +156,23 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
             raise UnknownKey(key, "hyperparameters.model_config", known)
     with as_user_error(not_built):
         config = AutoConfig.for_model(model_type, **keys)
+        check_heads(config)
     if config.hidden_size % (getattr(config, "num_attention_heads", None) or 1):
         said = f"{config.hidden_size} is no multiple of num_attention_heads"
         cure = f"use a multiple of {config.num_attention_heads}"
         raise UserError(f"hyperparameters.model_config.hidden_size: {said}; {cure}")
     return config
+
+
+def check_heads(config: PretrainedConfig) -> None:
+    """Raise UserError unless each key-value head has the same number of attention heads."""
+    heads = getattr(config, "num_attention_heads", None)
+    shared = getattr(config, "num_key_value_heads", None)
+    if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
+        raise UserError(
+            f"hyperparameters.model_config.num_key_value_heads: {shared} does not divide "
+            f"num_attention_heads {heads}; use a divisor of it"
+        )
 
 
 def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -169,8 +184,11 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 def random_model(model_class: Any, config: PretrainedConfig, attention: str | None = PACKED) -> Any:
     """Return a model of `config` with random weights. Raises UserError if it cannot be built."""
     make = getattr(model_class, "from_config", None) or model_class._from_config
+    make = partial(make, attn_implementation=attention, dtype=torch.float32)
     with as_user_error(not_built):
-        return make(config, attn_implementation=attention, dtype=torch.float32)
+        check_heads(config)
+        check_fits(model_class, make, config)
+        return make(config)
 
 
 def not_built(error: BaseException) -> UserError:
@@ -207,6 +225,6 @@ def encoder_sizes(config: PretrainedConfig, model_class: Any = None) -> Sizes | 
     model_class = model_class or MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
     if model_class is None:
         return None
-    with torch.device("meta"):
+    with as_user_error(not_built), counted_parameters(), torch.device("meta"):
         model = model_class(config)
     return Sizes.of(config, sum(parameter.numel() for parameter in model.parameters()))

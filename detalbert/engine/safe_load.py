@@ -13,6 +13,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT
+from detalbert.settings.model_sizes import check_model_sizes
 
 INDEX = "model.safetensors.index.json"
 INDEXES = INDEX, "pytorch_model.bin.index.json"
@@ -81,6 +82,7 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
     if (key := next(_code(keys), None)) is not None:
         said = "in its config.json runs code that is not part of transformers; take it out"
         raise UserError(f"{name}: {key} {said}")
+    check_model_sizes(keys, f"{name}: config.json")
     for index in INDEXES:
         if (Path(name) / index).is_file():
             read_weight_index(Path(name) / index)

@@ -1,21 +1,20 @@
 """A Determined experiment config: loaded, changed by `--set`, its sections checked."""
 
+import logging
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import UnknownKey, UserError, as_user_error, hide_logins
+from detalbert.errors import UserError, as_user_error, hide_logins
+from detalbert.settings import schema
+from detalbert.settings.sections import SectionError
 from detalbert.settings.yaml_files import parse_yaml, read_yaml
 
-# The top-level keys of Determined 0.38.1's experiment config, version 0.
-KNOWN_KEYS = """
-bind_mounts checkpoint_policy checkpoint_storage data debug description entrypoint environment
-hyperparameters integrations labels log_policies max_restarts min_checkpoint_period
-min_validation_period name optimizations pachyderm perform_initial_validation pbs preemption_timeout
-profiling project records_per_epoch reproducibility resources retention_policy scheduling_unit
-searcher security slurm tensorboard_storage version workspace
-""".split()
+log = logging.getLogger(__name__)
+
+OWN_SECTIONS = "hyperparameters", "data"  # whose keys are this package's
 
 # What stands under one of these keys is secret: those of Determined's schemas, and `env`, of a pod.
 _SECRETS = """
@@ -23,14 +22,6 @@ access_key auth connection_string credential env environment_variables identityt
 registry_auth secret_key token
 """.split()
 
-# Determined hands these to no trainer script, so setting them would do nothing, silently.
-UNREAD = {
-    "min_checkpoint_period": "hyperparameters.checkpoint_period (optimizer steps)",
-    "min_validation_period": "hyperparameters.validation_period (optimizer steps)",
-    "scheduling_unit": "hyperparameters.reporting_period (optimizer steps)",
-    "optimizations": "hyperparameters.max_tokens_per_forward and precision",
-    "records_per_epoch": "nothing: epochs are counted from the data",
-}
 # Types of ranges -> (random numbers, facts) -> a value, uniform, of `log` the exponent.
 _DRAWN: dict[str, Callable[[random.Random, Any], Any]] = {
     "const": lambda _, facts: facts["val"],
@@ -89,30 +80,42 @@ def masked(value: Any, under: str = "") -> Any:
 
 
 def check_sections(config: dict[str, Any]) -> None:
-    """Raise UserError for a key that is unknown to Determined or not passed to training scripts."""
-    for key in config:
-        if key not in KNOWN_KEYS:
-            raise UnknownKey(key, "config", KNOWN_KEYS)
-        if key in UNREAD:
-            raise UserError(f"config.{key}: a trainer script does not get it; use {UNREAD[key]}")
-    for section in ("hyperparameters", "data", "searcher"):
-        if not isinstance(config.get(section), dict):
-            raise UserError(f"config.{section}: missing; an experiment config needs this section")
+    """Check the sections that Determined defines, by experiment.yaml, as cluster.check does.
+
+    In `config` they then hold the values as a master takes them: a key with the value null is
+    absent, and 8.0 is 8. A missing section of our own is empty. Logs a line for each key that is
+    accepted and does nothing. Raises SectionError for a wrong key or value.
+    """
+    findings = list(schema.check(config, local=True))
+    faults = [finding for finding in findings if not finding.warning]
+    if faults:
+        raise SectionError([UserError(f"{key}: {problem}") for key, problem, *_ in faults])
+    for key, problem, *_ in findings:
+        if os.environ.get("RANK", "0") == "0":
+            log.warning("%s: %s", key, problem)
+    for section in list(config):
+        if section not in OWN_SECTIONS:
+            config[section] = _as_a_master_reads(schema.without_nulls(config[section]))
+    for section in OWN_SECTIONS:
+        config[section] = config.get(section) or {}
+
+
+def _as_a_master_reads(value: Any) -> Any:
+    """Return part of a config with whole numbers for floats that are whole, as Go has them."""
+    if isinstance(value, dict):
+        return {key: _as_a_master_reads(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_a_master_reads(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def trial_seed(config: Mapping[str, Any]) -> int:
     """Return the seed of a local run without one: `reproducibility.experiment_seed`, or 42.
 
     A cluster derives each trial's seed from the same key, with another result: two runs of one file
-    are equal there, and equal here, but not across. Raises UserError if a master would reject it.
+    are equal there, and equal here, but not across. `check_sections` has checked it.
     """
-    seed = (config.get("reproducibility") or {}).get("experiment_seed")
-    if seed is None:
-        return 42
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        said = f"{seed!r}; give a whole number below 2^32"
-        raise UserError(f"config.reproducibility.experiment_seed: {said}")
-    return seed
+    return (config.get("reproducibility") or {}).get("experiment_seed", 42)
 
 
 def single_values(

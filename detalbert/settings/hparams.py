@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from detalbert.errors import UnknownKey, UserError
+from detalbert.settings.model_sizes import MOST_MODULES, check_model_sizes
 from detalbert.settings.sections import Parsers, Section, limited, parse_section
 
 # What a row of questions may have.
@@ -45,7 +46,9 @@ class DataConfig(Section):
 
 
 # The largest values of a model's sizes, by transformers' names for them; the smallest is 1.
-_SIZES = dict.fromkeys("num_hidden_layers n_layer num_attention_heads n_head".split(), 1_000)
+_SIZES = dict.fromkeys(
+    "num_hidden_layers n_layer num_attention_heads n_head num_key_value_heads".split(), MOST_MODULES
+)
 _SIZES |= dict.fromkeys("hidden_size intermediate_size embedding_size n_embd".split(), 10_000_000)
 _SIZES |= dict.fromkeys("vocab_size max_position_embeddings n_positions".split(), 10_000_000)
 
@@ -65,39 +68,39 @@ class StepHParams(Section):
     max_steps: int | None = limited(None, above=0, most=1_000_000_000)
 
     # learning rate = base_learning_rate * global_batch_size / base_batch_size * lr_scale
-    base_learning_rate: float = limited(5e-5, above=0)
-    base_batch_size: int = limited(48, above=0)
-    lr_scale: float = limited(1.0, above=0)
+    base_learning_rate: float = limited(5e-5, above=0, most=1_000)
+    base_batch_size: int = limited(48, above=0, most=1_000_000)
+    lr_scale: float = limited(1.0, above=0, most=1_000)
     optimizer: str = limited("radam", choices=("radam", "adamw"))
     beta2: float = limited(0.999, least=0, below=1)  # of its mean of squared gradients
-    weight_decay: float = limited(0.0, least=0)
+    weight_decay: float = limited(0.0, least=0, most=1_000)
     # Of the steps. A wsd run that is resumed with another number of steps keeps its first warm-up.
     warmup_fraction: float = limited(0.1, least=0, most=1)
     # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.
     schedule: str = limited("linear", choices=("linear", "cosine", "wsd"))
     min_rate: float = limited(0.0, least=0, below=1)  # at the end, as a fraction of the peak rate
     decay_fraction: float | None = limited(None, above=0, most=1)  # of wsd; default: 0.1
-    max_grad_norm: float = limited(1.0, least=0)
+    max_grad_norm: float = limited(1.0, least=0, most=1e30)  # 0: gradients are not clipped
 
     # How it runs.
-    max_seq_length: int = limited(384, above=0)  # tokens of the longest window
+    max_seq_length: int = limited(384, above=0, most=1_000_000)  # tokens of the longest window
     precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
     # Real tokens in a micro-batch.
-    max_tokens_per_forward: int | Literal["auto"] = limited(4096, above=0)
+    max_tokens_per_forward: int | Literal["auto"] = limited(4096, above=0, most=10_000_000)
     compile: bool | None = None  # the layers, with torch.compile; default: on a GPU
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
     allreduce_dtype: str = limited("fp32", choices=("fp32", "bf16", "fp16"))
     seed: int | None = limited(None, least=0)  # default: the trial's, see experiment.trial_seed
     # Of one slot; auto: the cores that are idle when a run begins. It makes bits on a CPU.
-    threads: int | Literal["auto"] = limited("auto", above=0)
+    threads: int | Literal["auto"] = limited("auto", above=0, most=1_024)
     # Loader processes of one slot; default: by the machine's cores.
-    num_workers: int | None = limited(None, least=0)
+    num_workers: int | None = limited(None, least=0, most=256)
     checkpoint_period: int | None = limited(None, above=0)  # default: once per epoch
     validation_period: int | None = limited(None, above=0)  # default: once per epoch
     # Ends the run after so many validations without a better `searcher.metric`; default: never.
     early_stopping: int | None = limited(None, above=0)
     reporting_period: int = limited(10, above=0)
-    profile_steps: int = limited(0, least=0)  # rank 0 traces so many after a warm-up
+    profile_steps: int = limited(0, least=0, most=1_000)  # rank 0 traces so many after a warm-up
     spot_notice: bool = False  # watch for EC2's notice that it takes the machine back
 
     @property
@@ -123,9 +126,11 @@ class StepHParams(Section):
             said = "set exactly one of 'model' (a hub name or folder) and 'model_config'"
             raise UserError(f"hyperparameters.model: {said}")
 
-    def check_positions(self, positions: int | None) -> None:
-        """Raise UserError unless a window fits a model of `positions` positions; None: any does."""
-        if positions is not None and positions < self.max_seq_length:
+    def check_positions(self, positions: Any) -> None:
+        """Raise UserError unless a window fits a model of `positions` positions; None: any does, as
+        far as it is known: a search has a range.
+        """
+        if isinstance(positions, int) and positions < self.max_seq_length:
             said = f"{self.max_seq_length} tokens, and the model has {positions} positions"
             cure = "lower it, or raise model_config.max_position_embeddings"
             raise UserError(f"hyperparameters.max_seq_length: {said}; {cure}")
@@ -133,10 +138,11 @@ class StepHParams(Section):
     def check(self) -> None:
         for key, most in _SIZES.items():
             size = (self.model_config or {}).get(key, 1)
-            ranged = isinstance(size, dict)  # of a search
+            ranged = isinstance(size, dict) and "type" in size  # of a search
             if not ranged and not (type(size) is int and 1 <= size <= most):
                 problem = f"{size!r:.60}; use a number from 1 to {most:,}"
                 raise UserError(f"hyperparameters.model_config.{key}: {problem}")
+        check_model_sizes(self.model_config, "hyperparameters.model_config")
         warm = self.warmup_fraction
         room = 1 - warm if self.schedule == "wsd" else 0
         if self.decay > room + 1e-9:
@@ -154,7 +160,7 @@ class HParams(StepHParams):
 
     doc_stride: int = limited(128, least=0)  # tokens that two neighbouring windows share
     max_query_length: int = limited(64, above=0)
-    n_best_size: int = limited(20, above=0)
+    n_best_size: int = limited(20, above=0, most=10_000)
     max_answer_length: int = limited(30, above=0)
     null_score_diff_threshold: float = 0.0
 

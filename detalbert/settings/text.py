@@ -16,7 +16,7 @@ class SourceConfig(Section):
     """A source of text: one value of `data.text`, or one of a list there."""
 
     source: str  # a file, folder, pattern, address or hub name: see corpus/sources.py
-    weight: float | None = limited(None, above=0)  # share of windows; default: by size
+    weight: float | None = limited(None, above=0, most=1e9)  # share of windows; default: by size
     text_key: str = "text"  # key or column of a row that holds the text
     name: str | None = None  # in scores; default: the last part of the address
 
@@ -68,10 +68,11 @@ class CorpusConfig(Section):
     article: str = limited("line", choices=("line", "file", "blank_line"))  # of .txt and .md
     # A folder or address of token shards, which say what they hold and have their tokenizer.
     shards: str | None = None
-    shard_mib: float = limited(1024, above=0)  # of tokens in a shard, about
-    shuffle_shards: int = limited(8, above=0)  # read at the same time, their windows mixed
+    shard_mib: float = limited(1024, above=0, most=1_000_000)  # of tokens in a shard, about
+    # Read at the same time, their windows mixed.
+    shuffle_shards: int = limited(8, above=0, most=10_000)
     cache_dir: str = ".cache"
-    cache_gib: float = limited(64, above=0)  # for shards fetched from afar
+    cache_gib: float = limited(64, above=0, most=1_000_000)  # for shards fetched from afar
 
     @property
     def training(self) -> list[SourceConfig]:

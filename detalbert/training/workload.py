@@ -10,7 +10,7 @@ from determined import pytorch
 
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.trial import Given, StepTrial
-from detalbert.errors import UserError
+from detalbert.errors import UserError, nearest
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers
 from detalbert.training.model_kind import check_start
@@ -50,19 +50,35 @@ class Workload(NamedTuple):
     sharded: bool = False  # whether a model is split over the processes
 
     def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
-        """Check `values` and return the hyperparameters; set missing `searcher.metric` and
-        `searcher.smaller_is_better` in `config`. Raises UserError, also if `model` is of another
-        kind or no validation reports `searcher.metric`, which would end a run only after hours.
+        """Check `values` and the data's keys, and return the hyperparameters; set missing
+        `searcher.metric` and `searcher.smaller_is_better` in `config`. Raises UserError, also if
+        `model` is of another kind or `check_searcher` does: hours of training would be for nothing.
         """
-        metric = config["searcher"].setdefault("metric", self.metric)
-        known = ["loss", *self.metrics]
-        if metric not in known:
-            said = f"validation gives no {metric!r}; choose one of {', '.join(known)}"
-            raise UserError(f"searcher.metric: {said}")
-        config["searcher"].setdefault("smaller_is_better", metric in self.smaller_is_better)
+        searcher = config["searcher"]
+        searcher.setdefault("metric", self.metric)
+        searcher.setdefault("smaller_is_better", searcher["metric"] in self.smaller_is_better)
+        self.check_searcher(searcher)
+        self.parsers.data(config["data"])
         hparams = self.parsers.hyperparameters(values)
         check_start(hparams.model or "", language=self.sharded)
         return hparams
+
+    def check_searcher(self, searcher: Mapping[str, Any]) -> None:
+        """Raise UserError unless a validation reports `searcher.metric`, and less of it is better
+        exactly if `searcher.smaller_is_better` says so.
+        """
+        metric = searcher["metric"]
+        reported = ["loss", *self.metrics]
+        if metric not in reported:
+            raise UserError(
+                f"searcher.metric: validation gives no {metric!r}; {nearest(metric, reported)}"
+            )
+        smaller = metric in self.smaller_is_better
+        if searcher["smaller_is_better"] is not smaller:
+            raise UserError(
+                f"searcher.smaller_is_better: would keep the worst {metric}; "
+                f"set smaller_is_better: {str(smaller).lower()}"
+            )
 
 
 class Training(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from cluster import check
-from cluster.schema import PLACEHOLDER, Finding
+from cluster.schema import PLACEHOLDER
+from detalbert.settings.schema import Finding
 from tests.conftest import ROOT
 
 IMAGE = "registry/albert:1"

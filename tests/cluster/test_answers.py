@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster import check
-from cluster.schema import Finding
+from detalbert.settings.schema import Finding
 from tests.cluster.planted import checked
 
 # Where the two disagree, and why that is right or cannot be otherwise.

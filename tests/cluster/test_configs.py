@@ -8,12 +8,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cluster import rules
 from cluster.jobs import samples
 from cluster.published import WINDOWS
-from cluster.schema import check, load_schema
+from cluster.schema import SCHEMAS, check, load_schema
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import TrainOrder
+from detalbert.settings import rules
 from detalbert.settings.experiment import single_values
 from detalbert.settings.hparams import HParams, parse_hparams
 from pretrain.hparams import parse_pretrain_hparams
@@ -163,7 +163,8 @@ def test_the_schemas_themselves(kind):
             assert callable(getattr(rules, name))
         if "$ref" in part:
             file, _, name = part["$ref"].partition("#/definitions/")
-            assert name in load_schema(file.removesuffix(".yaml") or kind)["definitions"]
+            path = SCHEMAS[kind].parent / file if file else SCHEMAS[kind]
+            assert name in load_schema(path.stem)["definitions"] and path.is_file()
 
 
 # Schedules and durations, as the master's Go libraries parse them.
@@ -196,4 +197,4 @@ def test_every_config_names_its_schema_to_editors():
     for pattern, kind in {**names, "cluster/master-*.yaml": "master"}.items():
         for path in ROOT.glob(pattern):
             name = path.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
-            assert (path.parent / name).resolve() == ROOT / "cluster" / "schema" / f"{kind}.yaml"
+            assert (path.parent / name).resolve() == SCHEMAS[kind]

@@ -1,5 +1,6 @@
 """Keys, types and limits of `hyperparameters:` and `data:`; reading and changing a config."""
 
+import copy
 import dataclasses
 import re
 import typing
@@ -46,9 +47,8 @@ SECTIONS: dict[str, Any] = {
     "documents": parse_documents_config,
     "data": parse_data_config,
     "sampling": partial(parse_section, Sampling, "request"),
-    "config": lambda changes: experiment.check_sections(LOCAL | changes),
+    "config": lambda changes: experiment.check_sections(copy.deepcopy(LOCAL) | changes),
     "single": experiment.single_values,
-    "seed": lambda given: experiment.trial_seed({"reproducibility": given}),
 }
 LOCAL = experiment.load(ROOT / "configs" / "local.yaml")
 WRONG = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())

@@ -1,0 +1,227 @@
+"""A config against a JSON Schema: the findings on its keys, in words of our own.
+
+The schema of an experiment, experiment.yaml, is the one list of the keys that Determined reads,
+with their types and limits: train.py and cluster.check refuse by it, in the same words. The keys of
+`hyperparameters:` and `data:` are this package's own, fields of dataclasses (hparams.py, text.py).
+"""
+
+import functools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from detalbert.errors import nearest
+from detalbert.settings.yaml_files import read_yaml
+
+EXPERIMENT = Path(__file__).with_name("experiment.yaml")
+LARGEST = 2**63  # of whole numbers, as in Go
+_TYPES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "object": "a mapping of keys",
+    "array": "a list",
+}
+_WARNINGS = ("deprecationMessage", "x-warning", "x-wanted")
+
+
+class Finding(NamedTuple):
+    """One thing to fix: where it is, what is wrong and what to do about it.
+
+    A finding is rejected by the master or harms the run. A warning is accepted and harmless: an old
+    key, a custom of this package, or a key that only the fork accepts.
+    """
+
+    key: str
+    problem: str
+    warning: bool = False
+    file: str = ""  # where the key is, as soon as the checker is done with the file
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.problem}"
+
+
+def check(
+    config: dict[str, Any], schema: Path = EXPERIMENT, local: bool = False
+) -> Iterator[Finding]:
+    """Yield the findings on a config, where it does not match the schema in a file.
+
+    Args:
+        local: leave out missing keys that only a master needs, `x-master` and `x-wanted`.
+    """
+    errors = list(_validator(schema).iter_errors(without_nulls(config)))
+    mistyped = {tuple(error.absolute_path) for error in errors if error.validator == "type"}
+    findings: dict[Finding, None] = {}  # two branches of a schema may say the same
+    for error in errors:
+        if local and error.validator == "x-wanted":
+            continue
+        speaks_of_type = error.validator in ("type", *_WARNINGS)
+        if speaks_of_type or tuple(error.absolute_path) not in mistyped:
+            findings |= dict.fromkeys(_findings(error, local))
+    yield from findings
+
+
+@functools.cache
+def load_schema(path: Path) -> dict[str, Any]:
+    """Return the schema in a file."""
+    return read_yaml(path)
+
+
+@functools.cache
+def _validator(path: Path) -> Any:
+    """Return jsonschema's validator with the keywords of our schemas."""
+    import jsonschema  # not in a task's image before the hook has run
+    import referencing.jsonschema
+
+    keywords = {
+        "x-rule": _check_rule,
+        "x-wanted": _warn_of_missing,
+        "deprecationMessage": _warn,
+        "x-warning": _warn,
+    }
+    types = jsonschema.Draft7Validator.TYPE_CHECKER.redefine("integer", _is_integer)
+    extended = jsonschema.validators.extend(
+        jsonschema.Draft7Validator, keywords, type_checker=types
+    )
+    # Other schemas refer to definitions of the experiment's by its path relative to their folder.
+    experiment = referencing.jsonschema.DRAFT7.create_resource(load_schema(EXPERIMENT))
+    names = EXPERIMENT.name, f"../../detalbert/settings/{EXPERIMENT.name}"
+    registry = referencing.Registry().with_resources((name, experiment) for name in names)
+    return extended(load_schema(path), registry=registry)
+
+
+def _is_integer(_: Any, value: Any) -> bool:
+    """Return whether a value is a whole number that Go's int64 holds; 8.0 is one, as in JSON."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) < LARGEST and value == int(value)
+
+
+def _check_rule(validator: Any, name: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+    """Apply `x-rule`: the name of a function of rules.py, or a list of it and its arguments."""
+    from jsonschema import ValidationError
+
+    from detalbert.settings import rules
+
+    name, *arguments = [name] if isinstance(name, str) else name
+    if validator.is_type(value, schema.get("type", "object")):
+        problem = getattr(rules, name)(value, *arguments)
+        if problem:
+            yield ValidationError(problem)
+
+
+def _warn(validator: Any, text: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+    """Apply `deprecationMessage` and `x-warning`."""
+    from jsonschema import ValidationError
+
+    is_old = schema.get("deprecationMessage") == text
+    yield ValidationError(f"deprecated: {text}" if is_old else text)
+
+
+def _warn_of_missing(validator: Any, texts: Any, value: Any, _: Any) -> Iterator[Any]:
+    """Apply `x-wanted`: what to say of each key that is not there."""
+    from jsonschema import ValidationError
+
+    for key, text in texts.items():
+        if not at(value, key):
+            yield ValidationError(text, path=[key])
+
+
+def without_nulls(value: Any) -> Any:
+    """Return part of a config without the keys whose null counts as absent."""
+    if isinstance(value, dict):
+        nulls = load_schema(EXPERIMENT)["x-null"]
+        present = {k: v for k, v in value.items() if v is not None or k in nulls}
+        return {str(k): without_nulls(v) for k, v in present.items()}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _findings(error: Any, local: bool) -> Iterator[Finding]:
+    """Yield the findings that an error of jsonschema stands for; `local`: see `check`."""
+    key, value, schema = dotted(error.absolute_path), error.instance, error.schema
+    if error.validator == "additionalProperties":
+        for name in [name for name in value if name not in schema["properties"]]:
+            yield _unknown(f"{key}.{name}".lstrip("."), name, schema["properties"])
+    elif "propertyNames" in error.absolute_schema_path:
+        yield _unknown(f"{key}.{value}", value, error.validator_value)
+    elif error.validator == "required":
+        needless = schema.get("x-master", ()) if local else ()
+        for name in [name for name in error.validator_value if name not in (*value, *needless)]:
+            known = schema.get("properties", {}).get(name, {})
+            cure = schema.get("x-missing", "set it")
+            cure = f"set one of {_list(known['enum'])}" if "enum" in known else cure
+            cure = known["errorMessage"] if "const" in known else cure
+            yield Finding(f"{key}.{name}".lstrip("."), f"missing; {cure}")
+    else:
+        yield Finding(key, _problem(error), warning=error.validator in _WARNINGS)
+
+
+def _unknown(key: str, name: str, known: Iterable[str]) -> Finding:
+    if name in load_schema(EXPERIMENT)["x-fork"]:
+        said = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
+        return Finding(key, said, warning=True)
+    return Finding(key, f"unknown key; {nearest(name, known)}")
+
+
+def _problem(error: Any) -> str:
+    """Say what is wrong with the value of an error, and what to do."""
+    value, wanted, schema = error.instance, error.validator_value, error.schema
+    told = schema.get("errorMessage", "")
+    if value is None:
+        return "empty; fill it in or take it out"
+    got = f"{value!r:.60}"
+    if error.validator == "type":
+        kinds = wanted if isinstance(wanted, list) else [wanted]
+        names = " or ".join(_TYPES[kind] for kind in kinds)
+        least = f" of at least {schema['minimum']}" if "minimum" in schema else ""
+        lines = "; begin lines with '-'" if wanted == "array" else ""
+        return f"expected {names}{least}, got {got}{lines}" + (f"; {told}" if told else "")
+    if error.validator == "enum":
+        hint = nearest(value, map(str, wanted)) if isinstance(value, str) else ""
+        near = f"; {hint}" if hint.startswith("did you") else ""
+        return got + (f": {told}" if told else f" is not one of {_list(wanted)}") + near
+    if error.validator in ("x-rule", *_WARNINGS):
+        return str(error.message)
+    limits = {
+        "minimum": f"{value} is less than {wanted}; raise it",
+        "exclusiveMinimum": f"{value} is not more than {wanted}; raise it",
+        "maximum": f"{value} is more than {wanted}; lower it",
+    }
+    if told and isinstance(value, (str, int, float)) and not schema.get("writeOnly"):
+        return f"{got}: {told}"
+    return told or limits.get(error.validator, str(error.message))
+
+
+def _list(choices: list[Any]) -> str:
+    return ", ".join(str(choice) for choice in choices if choice != "")
+
+
+def dotted(path: Any) -> str:
+    """Return a path of keys and numbers as `a.b[0].c`."""
+    words = (f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
+    return "".join(words).removeprefix(".")
+
+
+def at(config: Any, path: str) -> Any:
+    """Return what a config has at `a.b.c`; None if it has nothing there. A value of a wrong type on
+    the way is reported elsewhere.
+    """
+    return functools.reduce(lambda node, key: mapping(node).get(key), path.split("."), config)
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return `value` if it is a mapping, else an empty one: its type is reported elsewhere."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: Any) -> list[dict[str, Any]]:
+    """Return the mappings in `value` if it is a list, else an empty list."""
+    return [item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict)]
+
+
+def whole(value: Any) -> int | None:
+    """Return `value` if it is a whole number (8.0 too, as in the master), else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if value == value // 1 else None
