@@ -12,6 +12,7 @@ import numpy as np
 
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.errors import UserError
+from detalbert.escapes import csv_cell
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.squad import sources
@@ -107,13 +108,12 @@ def _csv_rows(chunk: Answered) -> Iterator[Sequence[Any]]:
         entry, probability = given(chunk.n_best[example.id], prediction)
         start = entry["start"] + len(prediction) - len(prediction.lstrip())
         place = (start, start + len(prediction.strip())) if prediction else ("", "")
-        texts = example.id, example.question, prediction.strip()
-        # An apostrophe stands before what a spreadsheet would run.
-        cells = (f"'{text}" if text.startswith(("=", "+", "-", "@")) else text for text in texts)
+        cells = map(csv_cell, (example.id, example.question, prediction.strip()))
         yield *cells, f"{probability:.4f}", *place
 
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # without `indent`, ten times as fast
+# Without `indent`, ten times as fast.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def score_table(metrics: dict[str, float]) -> str:
