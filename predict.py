@@ -121,6 +121,8 @@ def main(argv: list[str] | None = None) -> int:
         run(args)
         return 0
     except UserError as error:
+        if error.on_all_ranks and os.environ.get("RANK", "0") != "0":
+            return error.status  # rank 0 prints it
         return fail("predict.py", error)
     except torch.OutOfMemoryError:
         full = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"

@@ -114,9 +114,8 @@ def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
         if whole.shape != parameter.shape:
             shapes = f"is {list(whole.shape)}, and its config says {list(parameter.shape)}"
             raise UserError(f"hyperparameters.model: {found!r} of {name!r} {shapes}; {_CURE}")
-        check_finite_weights(
-            str(file), [(found, whole)]
-        )  # all of it, so that no rank goes on alone
+        # All of it, not this rank's shard: so no rank goes on without the others.
+        check_finite_weights(str(file), [(found, whole)])
         local_part(parameter.data).copy_(shard_of(parameter, whole))
     fill_buffers(model, rules)
 
