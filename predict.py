@@ -24,7 +24,6 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +101,7 @@ import torch
 
 from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
+from detalbert.escapes import escape_controls, json_line
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
 from detalbert.inference.predict_file import predict, score_table
@@ -121,6 +121,8 @@ def main(argv: list[str] | None = None) -> int:
         run(args)
         return 0
     except UserError as error:
+        if error.on_all_ranks and os.environ.get("RANK", "0") != "0":
+            return error.status  # rank 0 prints it
         return fail("predict.py", error)
     except torch.OutOfMemoryError:
         full = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
@@ -155,7 +157,7 @@ def run(args: argparse.Namespace) -> None:
     uses = {ANSWERING: answer_questions, LANGUAGE: use_language_model, ENCODER: export_encoder}
     uses[kind](args, folder)
     if args.export is not None:
-        print(f"the model is in {args.export}")
+        print(escape_controls(f"the model is in {args.export}"))
     if args.push_to_hub:
         from detalbert.inference.export import push
 
@@ -190,11 +192,11 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
     if args.data is not None:
         metrics = predict(model, args.data, args.output_dir, threshold)
         if args.json:
-            print(json.dumps({**metrics, "output_dir": str(args.output_dir)}))
+            print(json_line({**metrics, "output_dir": str(args.output_dir)}))
             return
         if metrics:
             print(score_table(metrics))
-        print(f"predictions are in {args.output_dir}")
+        print(escape_controls(f"predictions are in {args.output_dir}"))
     elif args.export is not None:
         from detalbert.inference.export import export
 
@@ -267,7 +269,7 @@ def show(args: argparse.Namespace, reply: Reply, context: str) -> None:
     if args.top is not None:
         reply = keep_best(reply, args.top)
     if args.json:
-        print(json.dumps(dataclasses.asdict(reply), ensure_ascii=False), flush=True)
+        print(json_line(dataclasses.asdict(reply)), flush=True)
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
     print(format_reply(reply, context, marks, listed=args.top is not None), flush=True)

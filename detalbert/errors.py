@@ -7,13 +7,16 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from detalbert.escapes import escape_controls
+
 # In https://USER:PASSWORD@HOST all before the "@"; of another scheme, whose USER may be no secret
 # (abfs://CONTAINER@ACCOUNT), the password.
 _LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
 
 
 class UserError(Exception):
-    """A mistake that the user can fix. The text is one line: what is wrong, where, what to do.
+    """A mistake that the user can fix. The text is one line: what is wrong, where, what to do;
+    without control characters, logins and line breaks that it was made with.
 
     A command prints it to standard error as `COMMAND: error: ...` and exits with `status`.
     """
@@ -22,7 +25,7 @@ class UserError(Exception):
     on_all_ranks = False  # raised on all of them; rank 0 prints it
 
     def __init__(self, text: str) -> None:
-        super().__init__(hide_logins(" ".join(text.splitlines())))
+        super().__init__(escape_controls(hide_logins(" ".join(text.splitlines()))))
 
 
 class Unavailable(UserError):
@@ -35,10 +38,16 @@ class Unavailable(UserError):
     kind, status = "unavailable", 4
 
 
-class Diverged(UserError):
+class NotFinite(UserError):
+    """A model's numbers are not finite."""
+
+    status = 1
+
+
+class Diverged(NotFinite):
     """Training has non-finite numbers; raised at the same step of all ranks."""
 
-    status, on_all_ranks = 1, True
+    on_all_ranks = True
 
 
 def as_raised(error: BaseException | None) -> UserError | None:

@@ -14,6 +14,7 @@ import warnings
 from types import TracebackType
 
 from detalbert.errors import UserError
+from detalbert.escapes import escape_controls
 
 log = logging.getLogger(__name__)
 _COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31"}  # yellow, red
@@ -39,8 +40,8 @@ class _Stderr(logging.Handler):
         self.written = time.monotonic()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the message with the level before every line."""
-        lines = super().format(record).splitlines() or [""]
+        """Return the message with the level before every line, without control characters."""
+        lines = escape_controls("\n".join(super().format(record).splitlines())).split("\n")
         return "\n".join(f"{record.levelname}: {line}" for line in lines)
 
 

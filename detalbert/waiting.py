@@ -17,6 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from detalbert.escapes import escape_controls
 from detalbert.log import silence
 
 PERIOD = 30.0  # seconds without a line before one says how far the work is
@@ -32,7 +33,8 @@ class Wait:
 
     def __init__(self, what: str, total: int | None = None, unit: str = "", done: int = 0) -> None:
         self.bar: tqdm | None = None
-        self.what, self.total, self.unit, self.done, self.first = what, total, unit, done, done
+        self.what = escape_controls(what)  # a bar shows it on the terminal as it is
+        self.total, self.unit, self.done, self.first = total, unit, done, done
         self.began = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="waiting", daemon=True)

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from detalbert import hub
+from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.gradients import local_part, shard_of
 from detalbert.engine.models import model_error
 from detalbert.engine.safe_load import INDEX, read_weight_index
@@ -96,7 +97,7 @@ def fill_buffers(model: nn.Module, rules: Rules) -> None:
 
 def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
     """Read all parameters from the safetensors of a folder or hub name, one at a time. Raises
-    UserError (Unavailable if the hub failed) if weights are missing or do not fit.
+    UserError (Unavailable if the hub failed) if weights are missing, not finite or do not fit.
     """
     files = _files(name)
     prefix, filed = f"{model.base_model_prefix}.", FILED_AS.get(model.config.model_type, {})
@@ -113,6 +114,8 @@ def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
         if whole.shape != parameter.shape:
             shapes = f"is {list(whole.shape)}, and its config says {list(parameter.shape)}"
             raise UserError(f"hyperparameters.model: {found!r} of {name!r} {shapes}; {_CURE}")
+        # All of it, not this rank's shard: so no rank goes on without the others.
+        check_finite_weights(str(file), [(found, whole)])
         local_part(parameter.data).copy_(shard_of(parameter, whole))
     fill_buffers(model, rules)
 

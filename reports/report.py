@@ -17,6 +17,7 @@ from rich.console import Console
 from cluster.page import fill_template
 from detalbert import atomic
 from detalbert.errors import UserError
+from detalbert.escapes import csv_cell, escape_controls
 
 HERE = Path(__file__).parent
 TABLES = yaml.safe_load((HERE / "tables.yaml").read_text(encoding="utf-8"))
@@ -83,7 +84,7 @@ def write(report: Report, args: argparse.Namespace) -> int:
     elif args.markdown:
         sys.stdout.write(fill_template(HERE / "report.md.j2", report=report))
     elif args.csv:
-        sys.stdout.write(report.tables[0].frame.to_csv(index=False))
+        sys.stdout.write(to_csv(report.tables[0].frame))
     else:
         print_report(report, args.wide)
     if args.budget is None or (over := (report.total or 0.0) - args.budget) <= 0:
@@ -97,7 +98,7 @@ def print_report(report: Report, wide: bool) -> None:
     """Print the report, all columns if `wide`; lines are folded on a terminal, unless `wide`."""
     width = None if sys.stdout.isatty() and not wide else ENDLESS
     console = Console(width=width, markup=False, highlight=False, emoji=False)
-    print(report.title)
+    print(escape_controls(report.title))
     for table in (table for table in report.tables if not table.long):
         narrow = bool(table.narrow) and not wide
         rows = table.narrowed() if narrow else table.shown()
@@ -105,12 +106,19 @@ def print_report(report: Report, wide: bool) -> None:
         grid = rich_table.Table(**look, show_edge=False, pad_edge=False)
         for index, head in enumerate(rows[0]):
             number = index > 0 if narrow else head in table.formats
-            grid.add_column(head, justify="right" if number else "left", overflow="fold")
+            heading = escape_controls(head)
+            grid.add_column(heading, justify="right" if number else "left", overflow="fold")
         for row in rows:
-            grid.add_row(*row.values())
-        print(f"\n{table.title}\n")
+            grid.add_row(*map(escape_controls, row.values()))
+        print(f"\n{escape_controls(table.title)}\n")
         console.print(grid)
-    print(*["", *(f"note: {note}" for note in report.notes)], sep="\n")
+    print(*["", *(f"note: {escape_controls(note)}" for note in report.notes)], sep="\n")
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Return a table's unformatted values; no text of it is a formula for a spreadsheet."""
+    texts = frame.map(lambda value: csv_cell(value) if isinstance(value, str) else value)
+    return texts.rename(columns=csv_cell).to_csv(index=False)
 
 
 def to_json(report: Report) -> str:

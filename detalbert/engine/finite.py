@@ -1,11 +1,17 @@
-"""Non-finite gradients: a step with one changes nothing, ten in a row end the run."""
+"""Numbers that are not finite: a step with such a gradient changes nothing, ten in a row end the
+run; weights that have some are neither loaded nor saved.
+"""
+
+import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from detalbert.engine.gradients import local_part
-from detalbert.errors import Diverged
+from detalbert.errors import Diverged, UserError
 
+LARGEST = 1e18  # of a weight or a logit: float32 holds its square, which norms take, up to 1.8e19
 LIMIT = 10  # steps in a row
 _LAG = 5  # steps after which a GPU's count is read: it is there by then, and nobody waits
 CURE = (
@@ -57,5 +63,30 @@ class FiniteSteps:
 
 def has_finite_weights(model: nn.Module) -> bool:
     """Return whether all weights of this rank are finite; blocks on the device."""
-    parts = [local_part(parameter.detach()) for parameter in model.parameters()]
-    return bool(torch.stack([part.isfinite().all() for part in parts]).all())
+    parts = (local_part(parameter.detach()) for parameter in model.parameters())
+    return all(_peak(part) < math.inf for part in parts)
+
+
+def is_usable(tensor: Tensor) -> bool:
+    """Return whether all numbers of a tensor are finite, and at most LARGEST."""
+    return _peak(tensor) <= LARGEST
+
+
+def check_finite_weights(place: str, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise UserError for the first of the named weights, from the file or folder `place`, that is
+    not usable.
+    """
+    for name, weight in weights:
+        if not is_usable(local_part(weight.detach())):
+            fault = f"its weight {name!r} is not finite, or too large for float32"
+            raise UserError(f"{place}: {fault}; give other weights")
+
+
+def _peak(tensor: Tensor) -> float:
+    """Return the largest magnitude in a tensor, NaN if it has one. Makes no copy of the tensor;
+    blocks on the device.
+    """
+    if tensor.numel() == 0 or not tensor.is_floating_point():
+        return 0.0
+    low, high = torch.aminmax(tensor)  # both NaN if one number is; eight times as fast as isfinite
+    return max(-low.item(), high.item())

@@ -18,6 +18,7 @@ from transformers import (
 
 from detalbert import hub
 from detalbert.engine.attention import PACKED
+from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.memory import Sizes
 from detalbert.engine.model_memory import check_fits, counted_parameters
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
@@ -80,7 +81,7 @@ def load_weights(
 
     Returns the model and the names of parameters without weights. `model_class` has transformers'
     `from_pretrained`, which gets `options`, and `from_config`. Raises UserError if the model holds
-    or names code, and whatever transformers raises.
+    or names code, or a weight is not finite, and whatever transformers raises.
     """
     said, folder = f"loading the weights of {name}", Path(name)
     with reading(said, folder.glob("*")) if folder.is_dir() else waiting(said):
@@ -99,12 +100,14 @@ def load_weights(
                 output_loading_info=True,
                 **options,
             )
+            check_finite_weights(name, model.named_parameters())
             return model, set(info["missing_keys"])
         model = random_model(model_class, config, attention)
         weights = read_weights(Path(name) / STATE_DICT)
         wanted = model.state_dict()
         weights = {key: value for key, value in weights.items() if key in wanted}
         model.load_state_dict(weights, strict=False)
+        check_finite_weights(name, model.named_parameters())
         # A tied parameter has two names, and its weights may be there under either.
         found = {wanted[key].data_ptr() for key in weights}
         return model, {key for key in wanted if wanted[key].data_ptr() not in found}

@@ -13,6 +13,7 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, PretrainedConfig
 
 from detalbert.engine import attention
 from detalbert.engine.attention import PACKED, RowBounds
+from detalbert.engine.finite import is_usable
 from detalbert.engine.rows import Row, dummy_row
 from detalbert.errors import UserError, first_line
 
@@ -51,6 +52,9 @@ def pack_or_pad(model: Any) -> None:
         raise UserError(
             f"hyperparameters.model: {said} ({first_line(error)}); use an encoder such as BERT"
         ) from None
+    if not is_usable(padded):
+        said = f"the logits of {type(model).__name__} are not finite numbers; give other weights"
+        raise UserError(f"hyperparameters.model: {said}")
     # By their own spread: those of a new head may all be small.
     if packed is not None and (packed - padded).abs().max() <= 1e-3 * padded.std():
         model.set_attn_implementation(PACKED)

@@ -7,10 +7,12 @@ import contextlib
 import json
 import logging
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoTokenizer,
@@ -19,11 +21,12 @@ from transformers import (
 )
 
 from detalbert.engine import determinism
-from detalbert.engine.forward import Forward
+from detalbert.engine.finite import check_finite_weights, is_usable
+from detalbert.engine.forward import Forward, Read
 from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
-from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.errors import NotFinite, UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
 from detalbert.inference.find import EXPERIMENT, find, read_json
 from detalbert.settings.hparams import HParams, parse_hparams
@@ -109,6 +112,7 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
     )
     with reading(f"loading the weights of {folder}", [folder / STATE_DICT]):
         model.load_state_dict(read_weights(folder / STATE_DICT))
+        check_finite_weights(str(folder), model.named_parameters())
     return settings, model
 
 
@@ -137,7 +141,16 @@ def prepare(model: Any, tokenizer: Any, hparams: HParams, device: torch.device) 
     forward.refresh()
     budget, longest = hparams.max_tokens_per_forward, hparams.max_seq_length
     forward.compile_layers(2 * longest if budget == "auto" else budget, longest, training=False)
+    forward.read = partial(_read_finite, forward.read)
     return forward
+
+
+def _read_finite(read: Read, model: nn.Module, row: Any, tokens: int) -> tuple[Tensor, ...]:
+    """Return the logits that `read` gives. Raises NotFinite if they are no numbers to answer by."""
+    logits = read(model, row, tokens)
+    if not all(map(is_usable, logits)):
+        raise NotFinite("the model's logits are not finite numbers; give another --model")
+    return logits
 
 
 def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
@@ -158,9 +171,15 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
 
 
 def choose_probabilities(trained: Trained, raw: bool, said: bool = True) -> Trained:
-    """Return the model, without its temperatures if `raw`; say so if it has none and `said`."""
+    """Return the model, without its temperatures if `raw`; say so if it has none and `said`. Raises
+    UserError if one is no number above 0.
+    """
     if raw:
         return trained._replace(scores={})
-    if said and {trained.scores.get(key, 1) for key in (SPAN, NULL)} == {1}:
+    temperatures = {key: trained.scores.get(key, 1) for key in (SPAN, NULL)}
+    for key, value in temperatures.items():
+        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise UserError(f"--model: its {key} is {value!r}, no number above 0; give --raw")
+    if said and set(temperatures.values()) == {1}:
         log.info("no validation fitted this model's probabilities: they are as with --raw")
     return trained

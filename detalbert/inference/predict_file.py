@@ -5,20 +5,23 @@ import csv
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from detalbert.atomic import whole_file, write_json, writing
+from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
+from detalbert.escapes import csv_cell
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.squad import sources
 from detalbert.squad.calibration import given
 from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import read_questions
-from detalbert.squad.windows import Example
+from detalbert.squad.windows import Example, check_room
 from detalbert.training.folder import ELSEWHERE, claim_folder
 from detalbert.waiting import waiting
 
@@ -32,7 +35,8 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
     predictions.json, predictions.csv, null_odds.json, nbest.json and, if the file has answers,
     metrics.json; each is atomic, and after an error none is written.
     """
-    questions, total = open_questions(data, trained.data.get("columns"))
+    questions = open_questions(data, trained.data.get("columns"))
+    total = read_through(trained, data, questions)
     with claim_folder(folder):
         return write_answers(answer(trained, questions, threshold), total, folder, threshold)
 
@@ -70,21 +74,45 @@ def write_answers(
     return metrics
 
 
-def open_questions(
-    data: str, columns: Mapping[str, str] | None = None
-) -> tuple[Iterable[Example], int]:
-    """Return the questions and their number. A file is read through first, so that a fault in its
-    last line is found before the model runs. `columns` are the file's names of columns.
+@dataclass(frozen=True)
+class _File:
+    """The questions of a file, read one at a time whenever they are iterated over."""
+
+    path: Path
+    columns: Mapping[str, str] | None  # the file's names of columns
+
+    def __iter__(self) -> Iterator[Example]:
+        return read_questions(self.path, self.columns)
+
+
+def open_questions(data: str, columns: Mapping[str, str] | None = None) -> Iterable[Example]:
+    """Return the questions of `data`, to be iterated over any number of times. `columns` are the
+    file's names of columns.
     """
     try:
         path = sources.find_file(data, "validation", Path(".cache"))
         if path is not None:
-            return read_questions(path, columns), sum(1 for _ in read_questions(path, columns))
+            return _File(path, columns)
         source = sources.open_source(data, "validation", Path(".cache"), columns)
         examples, _ = sources.read_examples(source)
+        return examples
     except UserError as error:
         raise type(error)(str(error).replace("data.validation", "--data")) from None
-    return examples, len(examples)
+
+
+def read_through(trained: Trained, data: str, questions: Iterable[Example]) -> int:
+    """Return the number of the questions of `data`. Raises UserError for the first that cannot be
+    answered, so that a fault in the last row is found before the model runs.
+    """
+    unread, total = iter(questions), 0
+    sizes = trained.hparams.max_seq_length, trained.hparams.doc_stride
+    while chunk := list(itertools.islice(unread, CHUNK)):
+        try:
+            check_room(chunk, trained.tokenizer, *sizes)
+        except UserError as error:
+            raise UserError(f"{data}: {error}") from None
+        total += len(chunk)
+    return total
 
 
 @contextlib.contextmanager
@@ -107,13 +135,12 @@ def _csv_rows(chunk: Answered) -> Iterator[Sequence[Any]]:
         entry, probability = given(chunk.n_best[example.id], prediction)
         start = entry["start"] + len(prediction) - len(prediction.lstrip())
         place = (start, start + len(prediction.strip())) if prediction else ("", "")
-        texts = example.id, example.question, prediction.strip()
-        # An apostrophe stands before what a spreadsheet would run.
-        cells = (f"'{text}" if text.startswith(("=", "+", "-", "@")) else text for text in texts)
+        cells = map(csv_cell, (example.id, example.question, prediction.strip()))
         yield *cells, f"{probability:.4f}", *place
 
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # without `indent`, ten times as fast
+# Without `indent`, ten times as fast.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def score_table(metrics: dict[str, float]) -> str:

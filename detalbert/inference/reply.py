@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from detalbert.escapes import escape_controls
 from detalbert.inference import answering
 from detalbert.inference.model import Trained
 from detalbert.squad.calibration import given
 from detalbert.squad.windows import Example
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_SPACES = re.compile(r"[^\S\n]+")
 _SHOWN = 200  # characters of a sentence on either side of the answer
 
 
@@ -109,24 +111,32 @@ def format_reply(
     reply: Reply, context: str, marks: tuple[str, str] = ("**", "**"), listed: bool = False
 ) -> str:
     """Format the reply for display, the sentence with the answer between `marks`; if `listed`, with
-    all of `n_best`.
+    all of `n_best`. Control characters of its texts are escaped.
     """
     margin = "no span of the text is possible"
     if reply.margin is not None:
         least = 0.0 - reply.threshold
         margin = f'{reply.margin:+.2f} over "no answer" (it answers from {least:+.2f} on)'
     lines = {
-        "answer": reply.answer or "(no answer)",
+        "answer": _displayed(reply.answer) or "(no answer)",
         "probability": f"{reply.probability:.3f}",
         "margin": margin,
     }
     if best := next((choice for choice in reply.n_best if choice.text), None):
         name = "nearest" if reply.abstained else "sentence"
-        lines[name] = sentence(context, best.start, best.end, marks)
+        parts = context[: best.start], context[best.start : best.end], context[best.end :]
+        before, answer, after = map(_displayed, parts)
+        end = len(before) + len(answer)
+        lines[name] = sentence(before + answer + after, len(before), end, marks)
     if listed:
-        choices = ((c.probability, c.text or "(no answer)") for c in reply.n_best)
+        choices = ((c.probability, _displayed(c.text) or "(no answer)") for c in reply.n_best)
         lines |= {f"{p:.3f}  ({at})": text for at, (p, text) in enumerate(choices, 1)}
     return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
+
+
+def _displayed(text: str) -> str:
+    """Return `text` with its line breaks, other white space as spaces, no control characters."""
+    return escape_controls(_SPACES.sub(" ", text))
 
 
 def sentence(context: str, start: int, end: int, marks: tuple[str, str]) -> str:

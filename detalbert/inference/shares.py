@@ -30,12 +30,18 @@ from detalbert.errors import UserError
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.find import find
 from detalbert.inference.model import choose_probabilities, choose_threshold, load_model
-from detalbert.inference.predict_file import open_questions, score_table, write_answers
+from detalbert.inference.predict_file import (
+    open_questions,
+    read_through,
+    score_table,
+    write_answers,
+)
 from detalbert.integrity import checksum
 from detalbert.log import silence
 from detalbert.squad.windows import Example
 from detalbert.training import master
 from detalbert.training.checkpoints import find_fault
+from detalbert.training.local import together
 from detalbert.training.uploads import UploadedParts
 from detalbert.waiting import PERIOD as SILENCE
 
@@ -49,7 +55,8 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any, 
     """Answer this rank's parts of `predict.py --model NAME --data DATA` in a trial. Collective.
 
     `wanted` is `--threshold`, `threads` `--threads`, `raw` `--raw`. Raises UserError
-    as `load_model` and `predict` do, and if the checkpoint has answers to other questions.
+    as `load_model` and `predict` do, of a question on all ranks, and if the checkpoint has answers
+    to other questions.
     """
     launched = "RANK" in os.environ
     distributed = core.DistributedContext.from_torch_distributed() if launched else None
@@ -74,8 +81,10 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any, 
         questions = checksum(path) if path.is_file() else data
         columns = trained.data.get("columns")
         asked: dict[str, Any] = {"model": folder.name, "questions": questions, "raw": raw}
-        asked |= {"total": open_questions(data, columns)[1], "threshold": threshold, "chunk": CHUNK}
-        job = _Job(context, asked, partial(open_questions, data, columns), Path(own))
+        opened = partial(open_questions, data, columns)
+        total = together(distributed, lambda: read_through(trained, data, opened()))
+        asked |= {"total": total, "threshold": threshold, "chunk": CHUNK}
+        job = _Job(context, asked, opened, Path(own))
         if job.restore(master.task().latest_checkpoint):
             job.run(zip(job.mine, answer(trained, job.questions(), threshold), strict=True))
 
@@ -86,7 +95,7 @@ class _Job:
     Args:
         asked: facts that must not change between a trial's allocations: the model's folder name,
             the questions (SHA-256 of the file, or `--data` itself), their number, the threshold.
-        opened: returns the questions and their number, each time anew.
+        opened: returns the questions, each time anew.
     """
 
     def __init__(
@@ -125,7 +134,7 @@ class _Job:
     def questions(self) -> Iterator[Example]:
         """Yield the questions that this rank answers, in order."""
         mine = set(self.mine)
-        for number, example in enumerate(self.opened()[0]):
+        for number, example in enumerate(self.opened()):
             if number // CHUNK in mine:
                 yield example
 
@@ -198,7 +207,7 @@ class _Job:
         self.say(where, "done")
 
     def _read(self, parts: Path) -> Iterator[Answered]:
-        questions = iter(self.opened()[0])
+        questions = iter(self.opened())
         for number in range(self.parts):
             values = json.loads((parts / _name(number)).read_text())
             losses = np.array(values.pop("losses"), np.float32)

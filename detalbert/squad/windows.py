@@ -165,6 +165,21 @@ def build_windows(
     return Windows(*texts, example.astype(np.int32), begin, counts, start, end, *layout)
 
 
+def check_room(
+    examples: Sequence[Example], tokenizer: Any, max_seq_length: int, doc_stride: int
+) -> None:
+    """Raise the UserError that `build_windows` would for uncut questions, without their windows.
+    Only questions are encoded, and the contexts of those that leave a window little room.
+    """
+    special = sum(map(len, _pair_layout(tokenizer)[:3]))
+    backend = tokenizer.backend_tokenizer
+    questions = encode(backend, [e.question.lstrip() for e in examples], with_offsets=False)
+    room = max_seq_length - np.diff(questions.ptr) - special  # [E], for context
+    for e in np.flatnonzero(room <= doc_stride):
+        context = encode(backend, [examples[e].context], with_offsets=False)
+        _check_cover([examples[e]], np.diff(context.ptr), room[[e]], max_seq_length, doc_stride)
+
+
 def _encode_questions(
     examples: Sequence[Example], backend: Any, longest: int | None, notes: Counter | None
 ) -> Tokens:
@@ -204,6 +219,19 @@ def _cover(
     """Return each window's example number and the context tokens before it, int64 [W] each. A
     context of 500 tokens, room for 360 and an overlap of 128 start windows at 0 and 232.
     """
+    _check_cover(examples, length, room, limit, overlap)
+    step = np.maximum(room - overlap, 1)  # [E]
+    count = 1 + np.maximum(-((room - length) // step), 0)  # 1 + ceil((length - room) / step)
+    example = np.repeat(np.arange(len(length)), count)  # [W]
+    return example, ranges(np.zeros_like(count), count) * step[example]
+
+
+def _check_cover(
+    examples: Sequence[Example], length: np.ndarray, room: np.ndarray, limit: int, overlap: int
+) -> None:
+    """Raise UserError for the first question whose windows cannot cover its context, of `length`
+    tokens [E] with `room` [E] for some of it in a window.
+    """
     hopeless = np.flatnonzero((length > room) & (room <= overlap))
     if len(hopeless):
         e = hopeless[0]
@@ -212,10 +240,6 @@ def _cover(
             f"to a context of {length[e]}, and windows sharing doc_stride {overlap} cannot cover "
             "it; shorten the question, raise max_seq_length, or lower doc_stride"
         )
-    step = np.maximum(room - overlap, 1)  # [E]
-    count = 1 + np.maximum(-((room - length) // step), 0)  # 1 + ceil((length - room) / step)
-    example = np.repeat(np.arange(len(length)), count)  # [W]
-    return example, ranges(np.zeros_like(count), count) * step[example]
 
 
 def _answer_tokens(examples: Sequence[Example], owner: np.ndarray, contexts: Tokens) -> np.ndarray:

@@ -17,10 +17,11 @@ from determined import pytorch
 
 from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
+from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.loaders import LateLoader
 from detalbert.errors import UserError, first_line
 from detalbert.training import display, spot
-from detalbert.training.local import copy_modules
+from detalbert.training.local import copy_modules, together
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule
 from detalbert.training.uploads import STATE, Peers, UploadedParts
@@ -103,6 +104,12 @@ class Controller(TrialLoop):
             super().load(folder)
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: does not fit this model: {first_line(error)}") from None
+        self.check_loaded(folder)
+
+    def check_loaded(self, folder: Path) -> None:
+        """Raise UserError on all ranks if a loaded weight is not finite on any. Collective."""
+        weights = self.trial.model.named_parameters()
+        together(self.context.distributed, lambda: check_finite_weights(str(folder), weights))
 
 
 class ShardedController(Controller):
@@ -192,6 +199,7 @@ class ShardedController(Controller):
         """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
         state, trial = _read_state(folder), self.trial
         load_tensors(folder, trial.model, trial.optimizer if self._wants_all(state) else None)
+        self.check_loaded(folder)
         if self._same:
             for group, rate in zip(trial.optimizer.param_groups, state["rates"], strict=True):
                 group["lr"] = rate

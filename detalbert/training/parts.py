@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.optim import Optimizer
 
+from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.gradients import local_part
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.training.table import read_table, write_table
@@ -105,11 +106,12 @@ def _fill_numbers(path: Path, numbers: dict[str, dict[str, torch.Tensor]]) -> No
 
 def read_sharded_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
     """Fill tensors with the weights of their names in this process alone, without a group. Raises
-    UserError if weights are missing or have another shape.
+    UserError if weights are missing, not finite or have another shape.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is")  # ... not initialized
         _read(path, {"model": into}, no_dist=True)
+    check_finite_weights(str(path), into.items())
 
 
 def _read(path: Path, wanted: dict[str, Any], **how: Any) -> None:

@@ -1,9 +1,8 @@
 """Text generation after a prompt, by transformers' `generate`, shown as it comes."""
 
-import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation import BaseStreamer
 
 from detalbert.errors import UserError
+from detalbert.escapes import escape_controls, json_line
 from detalbert.settings.sections import Section, limited, parse_section
 from detalbert.squad.question_stream import is_unicode
 from lm.inference.load import SavedLm, load_model
@@ -36,10 +36,15 @@ def print_completion(source: SavedLm, prompt: str, given: dict[str, Any], as_jso
     `Sampling`, whose defaults are used for the others.
     """
     sampling = parse_section(Sampling, "--prompt", given)
-    show: Callable[[str], Any] = str if as_json else partial(print, end="", flush=True)
+    show: Callable[[str], Any] = str if as_json else _show
     text, ended = complete(load_model(source), source.tokenizer, prompt, sampling, show)
     reply = {"prompt": prompt, "text": text, "ended": ended, **vars(sampling)}
-    print(json.dumps(reply, ensure_ascii=False) if as_json else "")
+    print(json_line(reply) if as_json else "")
+
+
+def _show(text: str) -> None:
+    """Print text as it comes; what a terminal would obey, only into a pipe or a file."""
+    print(escape_controls(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def complete(

@@ -1,6 +1,7 @@
 """Perplexity of a language model on a text: the validation of its run, to the text's last token."""
 
 import json
+import math
 import tempfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from detalbert.corpus.writer import write_shards
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
-from detalbert.errors import UserError
+from detalbert.errors import NotFinite, UserError
 from detalbert.settings.text import parse_documents_config
 from detalbert.waiting import waiting
 from lm.gradients import add_row, zero_sums
@@ -39,6 +40,8 @@ def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
         windows = read_windows(source, text, Path(folder))
         model = load_model(source, PACKED_CAUSAL)
         scores = {**measure(model, windows, source.hparams), "windows": len(windows)}
+    if not all(map(math.isfinite, scores.values())):
+        raise NotFinite("--perplexity: the model's numbers are not finite; give another --model")
     if as_json:
         print(json.dumps(scores))
         return

@@ -1,0 +1,202 @@
+"""Weights that are not finite, or so large that products overflow, are refused at any loading."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch.distributed import checkpoint as dcp
+
+import predict
+from detalbert.engine.finite import LARGEST, check_finite_weights, is_usable
+from detalbert.engine.models import build_span_model
+from detalbert.errors import NotFinite, UserError
+from detalbert.hub import STATE_DICT
+from detalbert.inference import answering
+from detalbert.inference.model import choose_probabilities, load_model
+from detalbert.settings.hparams import HParams
+from detalbert.squad import calibration
+from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.windows import Example
+from detalbert.training import parts
+from detalbert.training.checkpoints import read_manifest, write_manifest
+from lm import initial
+from lm.inference.load import open_saved
+from lm.model import empty_model
+from pretrain.hparams import PretrainHParams
+from pretrain.trial import build_albert
+from tests.fakes.no_models import refused
+from tests.fakes.runs import newest, refusal
+
+BAD = [torch.nan, torch.inf, -torch.inf, 1e38, -1e38]
+SAID = "is not finite, or too large for float32; give other weights"
+SHIPPED = Path("embedded/albert-tiny")
+ASKED = ["--question", "What?", "--context", "The Zanto was loaded with pottery."]
+
+
+def poison(weights: dict[str, torch.Tensor], value: float, name: str = "") -> None:
+    """Set one number of the weights, by default of the last of the names that are matrices."""
+    name = name or max(key for key, weight in weights.items() if weight.ndim == 2)
+    weights[name].view(-1)[-1] = value
+
+
+def poisoned(folder: Path, value: float, source: Path = SHIPPED) -> Path:
+    """A copy of a model folder without sums, as of another make."""
+    shutil.copytree(source, folder)
+    (folder / "sums.json").unlink(missing_ok=True)
+    weights = load_file(folder / "model.safetensors")
+    poison(weights, value)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_a_model_folder_is_refused_by_every_training(value: float, tmp_path: Path) -> None:
+    name, own = str(poisoned(tmp_path / "model", value)), named_tokenizer(str(SHIPPED))
+    keys = {"max_seq_length": 64, "seed": 0}
+    ways: list[Callable[[], Any]] = [
+        lambda: build_span_model(HParams(model=name, **keys), own),
+        lambda: build_albert(PretrainHParams(model=name, **keys), own),
+    ]
+    for way in ways:
+        with pytest.raises(UserError, match=f"^{name}: its weight '.*' {SAID}$"):
+            way()
+
+
+def test_an_answer_from_them_is_refused(local_run: Any, tmp_path: Path, capsys: Any) -> None:
+    """Of a checkpoint, an exported folder; and `--export` writes nothing."""
+    assert predict.main(["--model", str(local_run.path), "--export", str(tmp_path / "good")]) == 0
+    capsys.readouterr()
+    folder = poisoned(tmp_path / "bad", torch.nan, tmp_path / "good")
+    checkpoint = Path(shutil.copytree(local_run.checkpoint, tmp_path / "checkpoint"))
+    (checkpoint / "manifest.json").unlink()  # as on a cluster
+    state = torch.load(checkpoint / STATE_DICT, weights_only=True)
+    poison(state["models_state_dict"][0], 1e38)
+    torch.save(state, checkpoint / STATE_DICT)
+    out = tmp_path / "out"
+    data = ["--data", local_run.questions, "--output-dir", out]
+    for model in (folder, checkpoint):
+        for words in (ASKED, [*ASKED, "--json"], data, ["--export", out]):
+            refused(["--model", model, *words], SAID, capsys)
+    assert not out.exists()
+
+
+def test_logits_that_are_no_numbers_are_no_answer(model: Any, tmp_path: Path, capsys: Any) -> None:
+    """Each weight is finite, and their product is not."""
+    folder = tmp_path / "large"
+    model.model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    for name in ("qa_outputs.weight", "albert.encoder.embedding_hidden_mapping_in.weight"):
+        weights[name].fill_(1e17)
+    weights["qa_outputs.bias"].fill_(1e18)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    refused(["--model", folder, *ASKED, "--json"], "are not finite numbers; give", capsys)
+
+
+def test_logits_are_looked_at_in_every_row(model: Any) -> None:
+    weight = model.model.qa_outputs.bias
+    was = weight.detach().clone()
+    question = Example("1", "", "The Zanto was loaded with pottery.", "What?", None)
+    try:
+        for value in (torch.nan, torch.inf, 1e30):
+            with torch.no_grad():
+                weight.fill_(value)
+            with pytest.raises(NotFinite, match="logits are not finite numbers") as error:
+                list(answering.answer(model, [question], 0.0))
+            assert error.value.status == 1
+    finally:
+        with torch.no_grad():
+            weight.copy_(was)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0, -1.0, "1", None])
+def test_a_temperature_that_is_no_number_is_refused(value: Any, model: Any) -> None:
+    scores = {calibration.SPAN: 1.5, calibration.NULL: value}
+    with pytest.raises(UserError, match="null_temperature is .*, no number above 0; give --raw"):
+        choose_probabilities(model._replace(scores=scores), raw=False)
+    assert choose_probabilities(model._replace(scores=scores), raw=True).scores == {}
+
+
+def test_a_restart_from_them_is_refused(finished: Path, tmp_path: Path, capsys: Any) -> None:
+    out = Path(shutil.copytree(finished / "out", tmp_path / "out"))
+    checkpoint = newest(out)
+    state = torch.load(checkpoint / STATE_DICT, weights_only=True)
+    poison(state["models_state_dict"][0], torch.nan)
+    torch.save(state, checkpoint / STATE_DICT)
+    facts = read_manifest(checkpoint)
+    (checkpoint / "manifest.json").unlink()
+    write_manifest(checkpoint, {key: facts[key] for key in facts if key not in ("files", "sha256")})
+    assert SAID in refusal(capsys, finished / "tiny.yaml", out)
+
+
+@pytest.fixture(scope="module")
+def shards(lm_run: Path, tmp_path_factory: Any) -> Path:
+    """A language model's checkpoint with one weight that is NaN, its sums right."""
+    checkpoint = tmp_path_factory.mktemp("poisoned") / "checkpoint"
+    shutil.copytree(newest(lm_run), checkpoint)
+    source = open_saved(checkpoint)
+    model = empty_model(source.config).to_empty(device="cpu")
+    model.tie_weights()
+    weights = model.state_dict()
+    parts.read_sharded_weights(checkpoint, weights)
+    poison(weights, torch.nan)
+    dcp.save({"model": weights}, storage_writer=parts._Writer(checkpoint), no_dist=True)
+    (checkpoint / "manifest.json").unlink()
+    return checkpoint
+
+
+def test_a_language_model_with_them_is_refused(shards: Path, tmp_path: Path, capsys: Any) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The ship. " * 20)
+    for words in (["--prompt", "The"], ["--perplexity", text], ["--export", tmp_path / "out"]):
+        refused(["--model", shards, *words], SAID, capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_language_model_does_not_start_from_them(lm_run: Path, tmp_path: Path) -> None:
+    exported = tmp_path / "exported"
+    assert predict.main(["--model", str(lm_run), "--export", str(exported)]) == 0
+    folder = poisoned(tmp_path / "bad", torch.inf, exported)
+    model = empty_model(open_saved(folder).config)
+    rules = initial.record_rules(model)
+    model.to_empty(device="cpu")
+    with pytest.raises(UserError, match=SAID):
+        initial.load_initial(model, rules, str(folder))
+    with pytest.raises(UserError, match=SAID):
+        load_lm(folder)
+
+
+def load_lm(folder: Path) -> Any:
+    from lm.inference.load import load_model as load
+
+    return load(open_saved(folder))
+
+
+@given(st.lists(st.floats(width=32), max_size=20))
+def test_what_is_usable(values: list[float]) -> None:
+    tensor = torch.tensor(values, dtype=torch.float32)
+    usable = bool((tensor.abs() <= LARGEST).all())
+    assert is_usable(tensor) == usable
+    if usable:
+        check_finite_weights("here", [("w", tensor), ("none", tensor[:0])])
+        assert tensor.square().isfinite().all()
+    else:
+        with pytest.raises(UserError, match="^here: its weight 'w' "):
+            check_finite_weights("here", [("w", tensor)])
+
+
+def test_a_reply_is_json(model: Any, local_run: Any, capsys: Any) -> None:
+    assert predict.main(["--model", str(local_run.path), *ASKED, "--json"]) == 0
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert load_model(str(local_run.path)).scores

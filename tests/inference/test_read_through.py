@@ -1,0 +1,81 @@
+"""A file of questions is read through before the first answer: its last row may be at fault."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detalbert.errors import UserError
+from detalbert.inference import answering
+from detalbert.inference.predict_file import open_questions, read_through
+from detalbert.squad.windows import Example, build_windows, check_room
+from tests.conftest import max_examples
+from tests.fakes.no_models import refused
+from tests.fakes.questions import TOKENIZERS, WORDS
+
+CONTEXT = "The Zanto was loaded with pottery. " * 60
+GOOD = {"question": "What was the Zanto loaded with?", "context": CONTEXT}
+LONG = {"question": "What " * 400 + "?", "context": CONTEXT}
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "room": (LONG, "question 1301: max_seq_length"),
+    "empty": ({"question": "What?", "context": " "}, "question 1301: its context is empty"),
+    "twice": ({**GOOD, "id": "7"}, "question 7: another one has this id"),
+    "huge": ({"question": "What?", "context": "x" * 1_000_001}, "question 1301: the context has"),
+}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_the_last_row_comes_before_the_first_answer(
+    name: str, local_run: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: Any, **__: Any) -> None:
+        raise AssertionError("an answer was computed")
+
+    monkeypatch.setattr(answering, "evaluate_windows", no_answer)
+    row, said = FAULTS[name]
+    file = write(tmp_path / "rows.jsonl", [GOOD] * 1300 + [row])
+    out = tmp_path / "out"
+    words = ["--model", local_run.path, "--data", file, "--output-dir", out]
+    refused(words, f"rows.jsonl: {said}", capsys)
+    assert not out.exists()
+
+
+def test_a_long_question_with_a_short_text_is_answered(model: Any, tmp_path: Path) -> None:
+    fits = {"question": "What " * 150 + "?", "context": "Tar."}
+    file = write(tmp_path / "rows.jsonl", [fits, GOOD])
+    questions = open_questions(str(file))
+    assert read_through(model, str(file), questions) == 2
+    assert [example.id for example in questions] == ["1", "2"]  # to be read again
+
+
+words = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
+
+
+@max_examples(150)
+@given(
+    asked=st.lists(st.tuples(words, words), min_size=1, max_size=4),
+    name=st.sampled_from(sorted(TOKENIZERS)),
+    length=st.integers(4, 40),
+    stride=st.integers(0, 12),
+)
+def test_what_is_said_at_the_start_is_what_the_windows_would_say(
+    asked: list[tuple[str, str]], name: str, length: int, stride: int
+) -> None:
+    examples = [Example(str(n), "", context, ask, None) for n, (ask, context) in enumerate(asked)]
+    how = examples, TOKENIZERS[name], length, stride
+    outcomes = []
+    for check in (lambda: build_windows(*how, max_query_length=None), lambda: check_room(*how)):
+        try:
+            check()
+            outcomes.append(None)
+        except UserError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
