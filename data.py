@@ -73,9 +73,9 @@ def load_split(
     key = [FORMAT, source.fingerprint, tokenizer_sum(tokenizer), *sizes, config.skip_invalid, limit]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
-    if find_change(folder / "meta.json"):
+    if find_change(folder / "meta.json", digest):
         with writing(cache_dir, what="the feature cache"), alone(folder):
-            if fault := find_change(folder / "meta.json"):
+            if fault := find_change(folder / "meta.json", digest):
                 if folder.exists():
                     what = "%s: %s is not as it was written; the windows are built anew"
                     log.warning(what, folder, fault)
@@ -83,7 +83,8 @@ def load_split(
                     notes: Counter = Counter()
                     examples, faults = read_examples(source, config.skip_invalid, limit, notes)
                     windows = build_windows(examples, tokenizer, *sizes, notes)
-                    _write(folder, examples, windows, {"faults": faults, "notes": dict(notes)})
+                    counted = {"faults": faults, "notes": dict(notes)}
+                    _write(folder, digest, examples, windows, counted)
     meta = json.loads((folder / "meta.json").read_text())
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in meta["columns"]}
     asked = columns.pop("asked")
@@ -98,7 +99,10 @@ def open_split(config: DataConfig, split: str) -> Source:
     return open_source(name, split, Path(config.cache_dir), *cut)
 
 
-def _write(folder: Path, examples: list[Example], windows: Windows, facts: dict[str, Any]) -> None:
+def _write(
+    folder: Path, key: str, examples: list[Example], windows: Windows, facts: dict[str, Any]
+) -> None:
+    """Write the cache of a split; `key` is a hash of all that it depends on."""
     counts = {
         "questions": len(examples),
         "unanswerable": sum(not example.answers for example in examples),
@@ -111,7 +115,8 @@ def _write(folder: Path, examples: list[Example], windows: Windows, facts: dict[
     with whole_folder(folder) as aside:
         for name, column in columns.items():
             np.save(aside / f"{name}.npy", column)
-        write_facts(aside / "meta.json", {"columns": list(columns), "counts": counts, **facts})
+        facts = {"columns": list(columns), "counts": counts, **facts}
+        write_facts(aside / "meta.json", facts, key)
 
 
 def split_line(split: Split) -> str:

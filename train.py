@@ -174,7 +174,7 @@ def train_locally(
     """
     chief, config = distributed.rank == 0, training.config
     metrics = RunMetrics(output.folder, config["searcher"])
-    metrics.stored = output.sync
+    metrics.stored, metrics.fetch = output.sync, output.fill
     done = read_manifest(checkpoint)["steps"] if checkpoint else 0
     if checkpoint and chief:
         metrics.restore(checkpoint)

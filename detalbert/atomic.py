@@ -1,7 +1,9 @@
 """Atomic writes of files and folders, also across a power cut.
 
-They are written under a hidden name in the same folder, flushed to disk and renamed. What a killed
-process leaves is never read, and removed by the next holder of the lock (`alone`, `sweep`).
+They are written under a name with a mark (`_new_name`) in the same folder, flushed to disk and
+renamed. What a killed process leaves is never read, and removed by the next holder of the lock
+(`alone`, `sweep`): only names with the mark, a random number and a target that is written under
+this lock, so that no file of anybody else is taken for one of these.
 """
 
 import contextlib
@@ -9,8 +11,8 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from detalbert.waiting import rank, rank_prefix, speaking, waiting
 CACHE_CURE = "free space, or set data.cache_dir"
 PATIENCE = 2.0  # seconds for a lock before a line says who holds it
 log = logging.getLogger(__name__)
+_MARK = ".detalbert-tmp-"
+_MARKED = re.compile(rf"{re.escape(_MARK)}[0-9a-f]{{16}}-(?P<target>.+)", re.DOTALL)
 _temporaries: set[Path] = set()  # what this process is writing
 
 
@@ -46,17 +50,17 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, renamed to `target` on success; an older `target` is then removed.
     If the block raises, `target` is unchanged. Raises OSError if writing fails.
     """
-    with _temporary(target, "writing-") as aside:
+    with _temporary(target, folder=True) as aside:
         aside.mkdir()
         yield aside
         for path in [*aside.rglob("*"), aside]:
             _flush(path)
         os.chmod(aside, 0o755)
         if target.exists():
-            old = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old-")
+            old = _new_name(target)
             os.replace(target, old)
             os.replace(aside, target)
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
         else:
             os.replace(aside, target)
         _flush(target.parent)
@@ -69,7 +73,7 @@ def alone(target: Path) -> Iterator[None]:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(target.parent / f".{target.name}.lock", purpose=f"writes {target}"):
-        sweep(target.parent, target.name)
+        sweep(target.parent, re.escape(target.name))
         yield
 
 
@@ -117,12 +121,20 @@ def _holder(path: Path) -> str:
     return "another process"
 
 
-def sweep(folder: Path, *names: str) -> None:
-    """Remove temporary files of `names` (glob patterns) that killed processes left in `folder`. The
-    caller holds the lock under which they are written, so no live process is writing them.
+def sweep(folder: Path, targets: str) -> None:
+    """Remove the temporary files and folders that killed processes left in `folder`.
+
+    The caller holds the lock under which the targets are written, so no live process is writing.
+
+    Args:
+        folder: existing or not; what is below its folders stays.
+        targets: a regular expression of the names for which they were to be renamed.
     """
-    for path in [path for name in names for path in folder.glob(f".{name}.*")]:
-        if path.suffix != ".lock":
+    if not folder.is_dir():
+        return
+    for path in list(folder.iterdir()):
+        marked = _MARKED.fullmatch(path.name)
+        if marked and re.fullmatch(targets, marked["target"]):
             _remove(path)
 
 
@@ -148,20 +160,25 @@ def writing(path: Path, cure: str = CACHE_CURE, what: str = "there") -> Iterator
 
 
 @contextlib.contextmanager
-def _temporary(target: Path, kind: str = "") -> Iterator[Path]:
+def _temporary(target: Path, folder: bool = False) -> Iterator[Path]:
     """Yield a new name. The block creates it: a signal between creation and here would leave it.
 
     Raises OSError if `target` is a device, a pipe, or a folder in place of a file or the reverse.
     """
-    if target.exists() and not (target.is_dir() if kind else target.is_file()):
-        raise FileExistsError(f"it exists and is not a {'folder' if kind else 'regular file'}")
-    path = target.parent / f".{target.name}.{kind}{os.urandom(4).hex()}"
+    if target.exists() and not (target.is_dir() if folder else target.is_file()):
+        raise FileExistsError(f"it exists and is not a {'folder' if folder else 'regular file'}")
+    path = _new_name(target)
     _temporaries.add(path)
     try:
         yield path
     finally:
         _remove(path)  # unless it has its own name by now
         _temporaries.discard(path)
+
+
+def _new_name(target: Path) -> Path:
+    """Return an unused name beside `target`, by which `sweep` knows whose it was."""
+    return target.parent / f"{_MARK}{os.urandom(8).hex()}-{target.name}"
 
 
 def _remove(path: Path) -> None:

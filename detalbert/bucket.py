@@ -2,10 +2,15 @@
 
 By the storage managers of Determined, which read the credentials as their clients do: AWS's
 environment and files, Google's application default, AZURE_STORAGE_CONNECTION_STRING.
+
+These managers join the names of objects to a folder as they are, also where Determined itself uses
+them: for a trial's restart, and its client's downloads. So they are changed here, once for all of
+these ways, to refuse a name that leaves the folder.
 """
 
 import contextlib
 import errno
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +20,7 @@ from typing import Any
 from determined.common import storage
 from determined.errors import CheckpointNotFound, NoDirectStorageAccess
 
+from detalbert import names
 from detalbert.errors import Unavailable, UserError, first_line
 
 _ADDRESS = re.compile(r"(s3|gs|az)://([\w.-]+)/+(.+?)/*$")
@@ -39,10 +45,14 @@ def download(address: str, folder: Path, wanted: Callable[[str], bool] = lambda 
         manager.download(f"{path}/", folder, wanted)
 
 
-def put(folder: Path, address: str, names: Iterable[str]) -> None:
+def put(folder: Path, address: str, files: Iterable[str]) -> None:
     """Upload these files of `folder`; each appears whole. Raises as `download`."""
+    files = set(files)
+    outside = sorted(file for file in files if not names.is_inside(file))
+    if outside:
+        raise UserError(f"{folder}: its file {outside[0]!r} is not inside; nothing is uploaded")
     with _opened(address) as (manager, path):
-        manager.upload(folder, path, set(names))
+        manager.upload(folder, path, files)
 
 
 def remove(address: str) -> None:
@@ -61,7 +71,7 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
             yield storage.AzureStorageManager(bucket, connection_string=login), path
         else:
             yield storage.from_string(f"{kind}://{bucket}"), path
-    except CheckpointNotFound:
+    except (CheckpointNotFound, UserError):
         raise
     except Exception as error:  # of classes of each client's own
         mine = isinstance(error, NoDirectStorageAccess | ValueError | ImportError)
@@ -79,3 +89,33 @@ def http_status(error: Any) -> int | None:
     if isinstance(answer, dict):
         return answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return getattr(error, "status_code", getattr(error, "code", None))
+
+
+def _hold_names(manager: Any) -> None:
+    """Have a class of storage managers write no object outside the folder of a download."""
+    download = manager.download
+
+    @functools.wraps(download)
+    def download_inside(
+        self: Any, src: str, dst: str | os.PathLike, selector: storage.Selector | None = None
+    ) -> None:
+        def is_held(name: str) -> bool:
+            # The managers resolve ".." in keys, so that it is only left in front. A key that is the
+            # downloaded folder itself arrives as "./".
+            if name != "./":
+                names.hold(Path(dst), name, f"checkpoint storage, below {src}")
+            return True
+
+        # The first pass only lists, so that beside a name that is refused nothing is written.
+        download(self, src, dst, lambda name: not is_held(name))
+        download(self, src, dst, lambda name: is_held(name) and (not selector or selector(name)))
+
+    manager.download = download_inside
+
+
+for _manager in (
+    storage.S3StorageManager,
+    storage.GCSStorageManager,
+    storage.AzureStorageManager,
+):
+    _hold_names(_manager)

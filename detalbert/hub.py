@@ -106,6 +106,10 @@ def find_local(name: str) -> str:
     return str(Path(found) / PRETRAINED) if is_checkpoint(name) else found
 
 
+# What a model folder is read from: no code, no pickles.
+MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+
+
 def looks_like_path(name: str, suffixes: tuple[str, ...]) -> bool:
     """Return whether `name` is the path of a file or folder, existing or not, not a hub name.
     `suffixes` are the endings of readable files, such as (".json",).

@@ -4,16 +4,18 @@ import contextlib
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from detalbert.errors import UserError
+from detalbert.names import is_inside
 from detalbert.waiting import reading
 
 SUM = "sha256"  # the key of sealed values
 SUMS = "sums.json"  # in a folder: what its files were when it was written
+WEIGHTS = ".safetensors"
 
 
 def checksum(path: Path) -> str:
@@ -51,25 +53,58 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def write_facts(path: Path, facts: Mapping[str, Any], pattern: str = "*") -> None:
-    """Write `facts` to `path`, sealed, with the SHA-256 of files there that match `pattern`."""
-    files = {file.name: checksum(file) for file in sorted(path.parent.glob(pattern))}
-    path.write_text(json.dumps(seal({**facts, "files": files})))
+def write_facts(
+    path: Path, facts: Mapping[str, Any], key: str | None = None, without: Iterable[str] = ()
+) -> None:
+    """Write `facts` to `path`, sealed, with the SHA-256 of the files beside and below it.
+
+    Args:
+        path: of the JSON file, in the folder that it describes.
+        facts: whatever else is to be kept with the sums.
+        key: for what the folder was made, which `find_change` compares.
+        without: names of files that may change.
+    """
+    folder = path.parent
+    names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    files = {name: checksum(folder / name) for name in sorted(set(names) - set(without))}
+    path.write_text(json.dumps(seal({**facts, "key": key, "files": files})))
 
 
-def find_change(path: Path) -> str | None:
-    """Return the name of a file changed since `write_facts` wrote `path`, or None."""
-    if (facts := read_sealed(path)) is None:
+def find_change(path: Path, key: str | None = None, small: bool = False) -> str | None:
+    """Return the name of a file changed since `write_facts` wrote `path`, or None.
+
+    With `key`, it is `path`'s own if the folder was made for another one. `small` leaves out
+    weights.
+    """
+    facts = read_sealed(path) or {}
+    files = facts.get("files")
+    if not isinstance(files, dict) or not all(map(is_inside, files)):
         return path.name
-    sums = {path.parent / name: digest for name, digest in facts["files"].items()}
-    return next((file.name for file in find_damaged(sums, path.parent)), None)
+    if key is not None and facts.get("key") != key:
+        return path.name
+    sums = {
+        path.parent / name: digest
+        for name, digest in files.items()
+        if not (small and name.endswith(WEIGHTS))
+    }
+    damaged = find_damaged(sums, path.parent)
+    return damaged[0].relative_to(path.parent).as_posix() if damaged else None
 
 
-def check_model_folder(folder: Path) -> None:
-    """Raise UserError if weights changed since their export; detected only if SUMS exists."""
-    if (folder / SUMS).is_file() and (fault := find_change(folder / SUMS)):
-        cure = f"copy it again, or remove {SUMS} there if you changed the weights"
-        raise UserError(f"{folder / fault}: not as it was written; {cure}")
+def check_model_folder(folder: Path, small: bool = False) -> None:
+    """Raise UserError if files changed since their export; detected only if SUMS exists.
+
+    An export of an older version has sums of its weights alone. `small` leaves weights out: for
+    what reads the config or the tokenizer only.
+    """
+    if not (folder / SUMS).is_file():
+        return
+    changed = find_change(folder / SUMS, small=small)
+    if changed is not None:
+        raise UserError(
+            f"{folder / changed}: not as it was written; copy it again, or remove {SUMS} there if"
+            " you changed it on purpose"
+        )
 
 
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:

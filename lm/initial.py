@@ -124,9 +124,9 @@ def _files(name: str) -> dict[str, Path]:
     """Return the file of each tensor of a model; download them if `name` is the hub's."""
     folder = Path(find_local(name))
     if not folder.is_dir():
-        patterns = ["*.json", "*.safetensors"]
         with as_user_error(partial(model_error, name)):
-            folder = Path(hub.load_named(snapshot_download, name, allow_patterns=patterns))
+            found = hub.load_named(snapshot_download, name, allow_patterns=hub.MODEL_FILES)
+        folder = Path(found)
     check_model_folder(folder)
     if (folder / INDEX).is_file():
         return {key: folder / file for key, file in read_weight_index(folder / INDEX).items()}

@@ -4,8 +4,8 @@ import itertools
 import multiprocessing
 import os
 import platform
+import shutil
 import sys
-import tempfile
 import threading
 from functools import partial
 from pathlib import Path
@@ -13,25 +13,70 @@ from typing import Any
 
 import filelock
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detalbert import atomic, waiting
 from detalbert.training.folder import claim_folder
+from tests.conftest import max_examples
 
-LEFT = (
-    "checkpoints/.step-00000004.writing-ab_c12/part checkpoints/.step-00000004.old-ab_c12/part "
-    ".predictions.json.ab_cd123 .null_odds.json.x .metrics.json.x .config.yaml.x .nbest.json.x"
+
+def left(target: str) -> str:
+    """The name under which a killed process leaves what it was writing as `target`."""
+    folder, _, name = target.rpartition("/")
+    return f"{folder}/.detalbert-tmp-0123456789abcdef-{name}".removeprefix("/")
+
+
+STEP, FILES = "checkpoints/step-00000004", "predictions null_odds metrics nbest".split()
+LEFT = [f"{left(STEP)}/part", left("config.yaml"), *(left(f"{name}.json") for name in FILES)]
+LEFT += [left("predictions.csv")]
+# Of the user: as editors name theirs, as older versions named theirs, and nearly as ours.
+THEIRS = (
+    ".settings.json.bak .config.yaml.orig .metrics.json.swp .notes.json.d/kept .predictions.json.x "
+    f"{left('notes.json')} {left('config.yaml')}.bak .detalbert-tmp-0123456789ABCDEF-config.yaml "
+    ".detalbert-tmp-config.yaml checkpoints/.step-4.bak/part checkpoints/step-four/part "
+    f"previous-1/{left('config.yaml')} checkpoints/{left('step-4x')}/part .mine"
 ).split()
-KEPT = "checkpoints/step-00000004/manifest.json predictions.json .lock .mine previous-1/.a".split()
+KEPT = ["checkpoints/step-00000004/manifest.json", "predictions.json", ".lock", *THEIRS]
 
 
 def test_a_start_removes_what_killed_ones_left(tmp_path):
     for name in [*KEPT, *LEFT]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text(name)
     with claim_folder(tmp_path):
         files = {path for path in tmp_path.rglob("*") if path.is_file()}
         assert files == {tmp_path / name for name in KEPT}
-        assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+        assert all((tmp_path / name).read_text() == name for name in THEIRS)
+        assert left("step-00000004") not in {p.name for p in (tmp_path / "checkpoints").iterdir()}
+
+
+PART = st.text("abj.-_ é*?[]\\'\n", min_size=1, max_size=8)
+TARGET = st.sampled_from([*FILES, "config.yaml", "settings.json", "step-00000004", "step-4"])
+MARK = st.sampled_from([".detalbert-tmp-", ".detalbert-tmp", "detalbert-tmp-", "."])
+NUMBER = st.sampled_from(["0123456789abcdef", "0123456789abcdeg", "0123", ""])
+NAME = PART | st.tuples(MARK, NUMBER, st.sampled_from(["-", "."]), TARGET, PART).map("".join)
+NAME |= st.tuples(st.just("."), TARGET, st.just("."), PART).map("".join)
+
+
+@max_examples(50)
+@given(st.lists(NAME.filter(lambda name: name not in (".", "..")), unique=True, max_size=6))
+def test_no_name_of_a_user_is_taken_for_a_temporary_one(tmp_path_factory, names):
+    """Files and folders; what one whole name of ours is goes, and nothing more."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "checkpoints").mkdir()
+    for name in names:
+        for place in (folder, folder / "checkpoints"):
+            (place / name).mkdir() if len(name) % 2 else (place / name).write_text(name)
+            if len(name) % 2:
+                (place / name / "inside").write_text(name)
+    before = set(folder.rglob("*"))
+    with claim_folder(folder):
+        pass
+    ours = {left("config.yaml"), *(left(f"{name}.json") for name in FILES)}
+    assert not ours & set(names)  # PART makes each of them another's
+    assert set(folder.rglob("*")) == before | {folder / ".lock"}
+    shutil.rmtree(folder)
 
 
 LINK = partial(os.symlink, "/dev/null")
@@ -52,10 +97,12 @@ def test_nothing_but_a_file_or_folder_is_replaced_by_one(tmp_path, kind):
 
 def test_what_a_live_process_writes_stays(tmp_path):
     """In a cache: the lock is that of one entry."""
-    (tmp_path / ".one.writing-x").mkdir()
-    (tmp_path / ".two.writing-x").mkdir()
+    (tmp_path / left("one")).mkdir()
+    (tmp_path / left("two")).mkdir()
+    (tmp_path / ".two.lock.d").mkdir()  # the user's
     with atomic.alone(tmp_path / "two"):
-        assert {path.name for path in tmp_path.iterdir()} == {".one.writing-x", ".two.lock"}
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {left("one"), ".two.lock", ".two.lock.d"}
         with pytest.raises(filelock.Timeout):
             filelock.FileLock(tmp_path / ".two.lock").acquire(timeout=0)
 
@@ -131,7 +178,7 @@ def test_a_signal_at_any_line_leaves_nothing_half_written(write, tmp_path):
         folder.mkdir()
 
         def trace(frame: Any, event: str, _: Any, lines: Any = lines) -> Any:
-            if frame.f_code.co_filename not in (atomic.__file__, tempfile.__file__):
+            if frame.f_code.co_filename != atomic.__file__:
                 return None
             if event == "line" and next(lines, 0) == 1:
                 sys.settrace(None)

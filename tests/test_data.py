@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import data
 from detalbert.errors import UserError
+from detalbert.integrity import seal
 from detalbert.settings.hparams import DataConfig, HParams
 from tests.conftest import ROOT, SOAK
 from tests.fakes.damage import flip
@@ -69,6 +71,25 @@ def test_a_damaged_cache_is_built_anew_with_one_line(tmp_path, load, caplog):
         line = f"{folder}: {path.name} is not as it was written; the windows are built anew"
         assert (again.counts, caplog.messages) == (fresh.counts, [line])
         caplog.clear()
+
+
+@pytest.mark.parametrize("whose", ["another's", "an older version's"])
+def test_what_was_made_for_something_else_is_built_anew(whose, tmp_path, load, caplog):
+    caplog.set_level("WARNING")
+    fresh = load(max_train_examples=10)
+    (folder,) = tmp_path.glob("cache/windows-train-*/")
+    if whose == "another's":
+        shutil.rmtree(folder)
+        load(max_train_examples=9)
+        (other,) = tmp_path.glob("cache/windows-train-*/")
+        other.rename(folder)
+    else:
+        facts = json.loads((folder / "meta.json").read_text())
+        del facts["key"]
+        (folder / "meta.json").write_text(json.dumps(seal(facts)))
+    assert load(max_train_examples=10).counts == fresh.counts
+    line = f"{folder}: meta.json is not as it was written; the windows are built anew"
+    assert caplog.messages == [line]
 
 
 def test_anything_that_can_change_a_byte_is_in_the_key(tmp_path, tokenizer, load):

@@ -2,14 +2,16 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 from detalbert.atomic import alone, whole_folder, writing
 from detalbert.corpus import storage
-from detalbert.corpus.shards import FORMAT, file_sums
+from detalbert.corpus.shards import FILES, FORMAT, file_sums
 from detalbert.errors import UserError
 from detalbert.integrity import SUM, find_damaged, is_sealed
+from detalbert.names import hold
 from detalbert.settings.text import CorpusConfig
 
 # Of an index that commit 596c121 wrote, without a sum of its own.
@@ -27,7 +29,9 @@ def read_index(address: str) -> dict[str, Any]:
         if version == FORMAT:
             assert {"tokenizer", "text", "splits"} <= set(index)
             assert {"max_seq_length", "kind"} & set(index)
-            assert all(path.parent == Path() for path in file_sums(Path(), index))
+            # Some are removed and written again if they are damaged: none may be another's file.
+            names = [path.as_posix() for path in file_sums(Path(), index)]
+            assert all(re.fullmatch(FILES, name) for name in names)
     except UserError:
         said = "no index.json there; give a folder of shards that were written to their end"
         raise UserError(f"data.shards: {address}: {said}") from None
@@ -52,8 +56,8 @@ def fetch_tokenizer(data: CorpusConfig) -> Path:
             if not folder.is_dir() and (files := storage.list_files(address, "data.shards")):
                 with whole_folder(folder) as aside:
                     for file in files:
-                        content = storage.read_all(file.address)
-                        (aside / Path(file.address).name).write_bytes(content)
+                        name = Path(file.address).name
+                        hold(aside, name, address).write_bytes(storage.read_all(file.address))
     if not folder.is_dir():
         said = f"data.tokenizer: missing, and {address} is not there; name the shards' own"
         raise UserError(said)

@@ -118,11 +118,13 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     stamp = "+".join(text.fingerprint for text in texts)
     key = [_FORMAT, stamp, size, held_out]
     facts = ["bytes", *key] if of_bytes else [*key, positions]
-    folder = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    folder = cache / f"tokenizer-{digest[:24]}"
     with writing(folder, what="the tokenizer"), alone(folder):
-        if fault := find_change(folder / SUMS):
+        if fault := find_change(folder / SUMS, digest):
             if folder.is_dir():
-                log.warning("%s: %s is not as it was written; it is learned anew", folder, fault)
+                said = "%s: %s is not as it was written; it is learned anew"
+                log.warning(said, folder, fault)
             parts = [part for text in texts for part in unpack_sizes(text, cache)]
             rows = [] if of_bytes else [part for part in parts if part.form == "hub"]
             total = size_of(parts) - size_of(rows) + sum(part.end for part in rows)
@@ -131,7 +133,7 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
                 bpe = train_byte_bpe(some, size) if of_bytes else train_bpe(some, size, positions)
             with whole_folder(folder) as aside:
                 bpe.save_pretrained(aside)
-                write_facts(aside / SUMS, {})
+                write_facts(aside / SUMS, {}, digest)
     return folder
 
 

@@ -31,7 +31,9 @@ RECORD = "jobs/{:05d}.json"
 INDEX, PLAN = "index.json", "plan.json"
 SPLITS = ("train", "validation")
 _SPOOLED = 1 << 20  # bytes of a column in memory, at most
-
+# Regular expressions of the names of shards, and of all files that are written beside them.
+SHARD = rf"({'|'.join(SPLITS)})-\d{{5,}}\.bin"
+FILES = rf"{SHARD}|({'|'.join(SPLITS)})-lengths\.npy|(index|plan|sizes-[0-9a-f]{{24}})\.json"
 
 OPEN, SENTENCE, DOCUMENT = range(3)  # what ends with a row of `Rows`
 
@@ -116,8 +118,15 @@ def read_record(folder: Path, number: int, sizes: Mapping[str, int]) -> dict[str
     if (record := read_sealed(folder / RECORD.format(number))) is None:
         return None
     shards = {split: record[split] for split in SPLITS if split in record}
-    whole = [sizes.get(shard["name"]) == shard["bytes"] for shard in shards.values()]
-    return shards if all(whole) else None
+    for split, shard in shards.items():
+        own = shard["name"] == _shard_name(split, number)  # not another job's record
+        if not own or sizes.get(shard["name"]) != shard["bytes"]:
+            return None
+    return shards
+
+
+def _shard_name(split: str, number: int) -> str:
+    return f"{split}-{number:05d}.bin"
 
 
 def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
@@ -135,8 +144,10 @@ def write_job(
 ) -> list[str]:
     """Write shards and record of a job from its rows, by split; return the shards' names."""
     with contextlib.ExitStack() as files:
-        paths = {split: folder / f"{split}-{number:05d}.bin" for split in SPLITS}
-        shards = {split: _Shard(path, kind.columns(), files) for split, path in paths.items()}
+        shards = {
+            split: _Shard(folder / _shard_name(split, number), kind.columns(), files)
+            for split in SPLITS
+        }
         for batch in batches:
             for split, rows in batch.items():
                 shards[split].add(rows)

@@ -133,12 +133,14 @@ def unpack_sizes(text: Text, folder: Path) -> list[Part]:
     if not any(part.packed for part in text.parts):
         return text.parts
     path = folder / f"sizes-{text.fingerprint[:24]}.json"
-    if (found := read_sealed(path)) is None:
+    found = read_sealed(path)
+    if found is None or found.get("text") != text.fingerprint:
         with (
             ThreadPoolExecutor(count_cores()) as threads,  # decompression leaves the lock of Python
             waiting("measuring compressed text", len(text.parts), "files") as wait,
         ):
-            found = {"sizes": list(wait.each(threads.map(_measure, text.parts)))}
+            sizes = list(wait.each(threads.map(_measure, text.parts)))
+        found = {"text": text.fingerprint, "sizes": sizes}
         write_json(path, seal(found))
     pairs = zip(text.parts, found["sizes"], strict=True)
     return [part._replace(end=size, size=size) for part, size in pairs]

@@ -28,7 +28,7 @@ from detalbert.corpus.shards import SPLITS, Kind, Rows, Target, is_held_out
 from detalbert.corpus.sources import Part, Text, cut_parts, group, open_text, size_of, unpack_sizes
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import Unavailable, UserError
-from detalbert.integrity import seal
+from detalbert.integrity import read_sealed, seal
 from detalbert.processes import CHILDREN, count_cores
 from detalbert.settings.text import CorpusConfig
 from detalbert.waiting import waiting
@@ -143,9 +143,11 @@ def _fingerprints(texts: list[Opened]) -> dict[str, Any]:
 
 def _check_same(folder: Path, facts: dict[str, Any]) -> None:
     """Raise UserError if the folder holds shards of another text, tokenizer or length."""
-    plan = folder / shards.PLAN
+    plan, index = folder / shards.PLAN, folder / shards.INDEX
+    indexed = read_sealed(index) or {}  # facts and more; a damaged one is written again
     with contextlib.suppress(FileNotFoundError, ValueError):
-        if json.loads(plan.read_text()) == facts:
+        same = json.loads(plan.read_text()) == facts
+        if same and (not indexed or indexed == {**indexed, **facts}):
             return
         said = "holds shards of another text, tokenizer or length; give a fresh folder"
         raise UserError(f"{folder}: {said}")
@@ -166,8 +168,8 @@ def _write_missing(
     target: Target, jobs: list[ShardText], kind: Kind, tokenizer: Any, processes: int | None
 ) -> None:
     folder, there = target.folder, target.sizes()
-    sweep(folder, "*.bin", "*.npy", "*.json")
-    sweep(folder / "jobs", "*.json")
+    sweep(folder, shards.FILES)
+    sweep(folder / "jobs", r"\d{5,}\.json")
     todo = [job for job in jobs if shards.read_record(folder, job.number, there) is None]
     total, missing = (sum(size_of(job.parts) for job in some) for some in (jobs, todo))
     processes = min(processes or count_cores(), -(-missing // _BATCH))

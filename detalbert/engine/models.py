@@ -130,7 +130,9 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     """Return whether weights are random: a `model_config`, or a model of another vocabulary."""
     if hparams.model is None:
         return True
-    if lacks_tokenizer(Path(find_local(hparams.model))):
+    folder = Path(find_local(hparams.model))
+    check_model_folder(folder, small=True)
+    if lacks_tokenizer(folder):
         return False  # take the user's word
     with contextlib.suppress(Exception):  # of the tokenizers library a bare one
         own = hub.load_named(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)

@@ -13,6 +13,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT
+from detalbert.integrity import check_model_folder
 from detalbert.settings.model_sizes import check_model_sizes
 
 INDEX = "model.safetensors.index.json"
@@ -76,8 +77,10 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
     """Return the config of a model folder or hub name, without its choice of attention.
 
     `revision` is a branch, tag or commit of a hub name. Raises UserError if its config.json names
-    code, or its index a file outside the folder, and as transformers if there is no such config.
+    code, or its index a file outside the folder, or the folder changed since its export, and as
+    transformers if there is no such config.
     """
+    check_model_folder(Path(name), small=True)
     keys, _ = PretrainedConfig.get_config_dict(str(name), revision=revision)
     if (key := next(_code(keys), None)) is not None:
         said = "in its config.json runs code that is not part of transformers; take it out"

@@ -21,6 +21,7 @@ from detalbert.integrity import SUMS, write_facts
 from detalbert.settings.experiment import masked
 from detalbert.squad.sources import OFFICIAL_SHA256
 
+README = "README.md"  # the model card: the one file that may be edited
 CARD = Path(__file__).with_name("card.md")
 PACKAGES = ("torch", "transformers", "tokenizers", "determined")
 FROM_SCRATCH = "random weights"
@@ -49,7 +50,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             yield aside
             for file in aside.glob("*.safetensors"):
                 file.chmod(0o644)  # safetensors makes it readable for one user
-            write_facts(aside / SUMS, {}, "*.safetensors")
+            write_facts(aside / SUMS, {}, without=[README])
 
 
 def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
@@ -62,7 +63,7 @@ def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
     facts = {"steps": trained.steps, "scores": trained.scores}
     sections = {"hyperparameters": hparams, "data": _public(trained.data)}
     write_json(folder / settings, sections | facts)
-    (folder / "README.md").write_text(readme, encoding="utf-8")
+    (folder / README).write_text(readme, encoding="utf-8")
 
 
 def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) -> str:

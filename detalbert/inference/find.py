@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from huggingface_hub import snapshot_download
 
 from detalbert import hub
 from detalbert.atomic import alone, whole_folder, write_json
+from detalbert.determined_internals import download_checkpoint
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT
+from detalbert.integrity import SUMS, find_change, write_facts
 from detalbert.settings.experiment import masked
 from detalbert.training.checkpoints import find_fault, list_checkpoints, read_manifest
 from detalbert.training.folder import step_name
@@ -21,6 +24,7 @@ from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
 from detalbert.training.table import TABLE, TABLES
 from detalbert.waiting import waiting
 
+log = logging.getLogger(__name__)
 EXPERIMENT = "experiment.json"  # in a fetched one: what the master knows of its training
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -33,7 +37,6 @@ _PLACES = (
     "a checkpoint, a run's output directory, an exported folder, a hub name, a checkpoint's UUID, "
     "trial:ID, experiment:ID or model:NAME"
 )
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # no code, no pickles
 
 
 def is_reference(name: str) -> bool:
@@ -43,7 +46,7 @@ def is_reference(name: str) -> bool:
 
 def fetch(name: str) -> Path:
     """Return a cluster checkpoint's folder, downloaded once; raises as `find_remote`."""
-    if (CACHE / name).is_dir():  # a UUID
+    if re.fullmatch(_UUID, name) and _find_change(CACHE / name) is None:
         return CACHE / name
     with told(f"--model {name}"):
         return _download(find_remote(name))
@@ -118,16 +121,32 @@ def _badness(checkpoint: Any) -> float:
 
 
 def _download(checkpoint: Any) -> Path:
+    if not re.fullmatch(_UUID, checkpoint.uuid):
+        raise UserError(f"the master: {checkpoint.uuid!r} is no checkpoint's UUID; give another")
     target = CACHE / checkpoint.uuid
     with alone(target):
-        if not target.is_dir():
+        changed = _find_change(target)
+        if changed is not None:
+            if target.is_dir():
+                said = "%s: %s is not as it was fetched; fetching it again"
+                log.warning(said, target, changed)
             fetching = waiting(f"fetching checkpoint {checkpoint.uuid}")
             with fetching, whole_folder(target) as aside:
-                checkpoint.download(str(aside))
+                download_checkpoint(checkpoint, aside)
                 known = find_kind(aside) in (LANGUAGE, ENCODER)  # another has its scores with it
                 if known and checkpoint.training is not None:
                     write_json(aside / EXPERIMENT, _describe(checkpoint.training))
+                write_facts(aside / SUMS, {}, checkpoint.uuid)
     return target
+
+
+def _find_change(fetched: Path) -> str | None:
+    """Return what is missing or changed in a fetched checkpoint, named by its UUID; None if it is
+    as it was fetched. Those of an older version have no sums.
+    """
+    if not fetched.is_dir():
+        return fetched.name
+    return find_change(fetched / SUMS, fetched.name) if (fetched / SUMS).is_file() else None
 
 
 def _describe(training: Any) -> dict[str, Any]:
@@ -155,7 +174,7 @@ def find(name: str) -> Path:
     if _HUB_NAME.fullmatch(name) and not Path(folder.parts[0]).exists():
         said = f"--model {name}: no such folder, and the hub does not give it"
         with hub.hub_errors(said, f"; give {_PLACES}"):
-            return Path(hub.load_named(snapshot_download, name, allow_patterns=_HUB_FILES))
+            return Path(hub.load_named(snapshot_download, name, allow_patterns=hub.MODEL_FILES))
     if not folder.is_dir():
         raise UserError(f"--model {name}: no such folder; give {_PLACES}")
     if any((folder / mark).is_file() for mark in (STATE_DICT, *TABLES, "config.json")):

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import logging
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from detalbert import hub
 from detalbert.atomic import alone, whole_file
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import looks_like_path
-from detalbert.integrity import checksum
+from detalbert.integrity import checksum, find_damaged
 from detalbert.squad import rows, world
 from detalbert.squad.question_stream import checked_examples
 from detalbert.squad.rows import SUFFIXES, Question
@@ -23,6 +24,7 @@ from detalbert.squad.windows import Example
 from detalbert.waiting import waiting
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
+log = logging.getLogger(__name__)
 OFFICIAL_SHA256 = {
     "train-v1.1.json": "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955",
     "dev-v1.1.json": "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9",
@@ -161,8 +163,11 @@ def load_hub_rows(name: str, split: str, said: str) -> Any:
 def _download(name: str, cache_dir: Path) -> Path:
     """Download an official file once, with progress; atomic, and only if its SHA-256 is correct."""
     target, url = cache_dir / name, f"{OFFICIAL_URL}/{name}"
-    if target.is_file():
+    sums = {target: OFFICIAL_SHA256[name]}
+    if target.is_file() and not find_damaged(sums, cache_dir):
         return target
+    if target.is_file():
+        log.warning("%s: not the official file; fetching it again", target)
     by_hand = f"fetch {name} by hand and set the data key to its path"
     digest = hashlib.sha256()
     try:

@@ -1,9 +1,12 @@
 """Fast tokenizers: loading by name, and checks."""
 
+from pathlib import Path
+
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from detalbert import hub
 from detalbert.errors import UserError
+from detalbert.integrity import check_model_folder
 
 
 def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokenizerBase:
@@ -13,6 +16,7 @@ def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokeni
     them. Raises UserError if it does not load, is not fast or lacks one, Unavailable for a network
     fault.
     """
+    check_model_folder(Path(hub.find_local(name)), small=True)
     with hub.hub_errors(f"data.tokenizer: {name!r} does not load as a tokenizer"):
         tokenizer = hub.load_named(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
     if not tokenizer.is_fast:

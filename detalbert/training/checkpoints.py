@@ -62,11 +62,13 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         name = step_name(steps)
         # As they are now: this may end after others.
         validations, spared = list(self.metrics.validations), self.metrics.best_steps(self.best)
+        predictions = self.metrics.predicted
         with self._told(name), whole_folder(self.folder / name) as folder:
             yield folder, name
             (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
             facts = {"steps": steps, "run": self.run, "validations": validations}
             facts["commits"] = hub.commits
+            facts["predictions"] = predictions
             write_manifest(folder, facts)
         for older, folder in list_checkpoints(self.folder)[: -self.latest]:
             if older not in spared:

@@ -27,6 +27,9 @@ def step_name(steps: int) -> str:
     return f"step-{steps:08d}"
 
 
+PREDICTIONS = "predictions.json", "null_odds.json"
+
+
 def write_predictions(folder: Path, answers: Answers) -> None:
     """Write `predictions.json` (id to text) and `null_odds.json` (id to score), as SQuAD does."""
     write_json(folder / "predictions.json", answers.predictions)
@@ -34,6 +37,12 @@ def write_predictions(folder: Path, answers: Answers) -> None:
 
 
 _WRITTEN = "checkpoints config.yaml metrics.json null_odds.json predictions.json tensorboard"
+# Regular expressions of what is written under the lock of an output directory, by any command.
+_FILES = (
+    r"config\.yaml|predictions\.csv|scores\.(md|svg)"
+    r"|(metrics|nbest|null_odds|predictions|scores)\.json"
+)
+_CHECKPOINTS = r"step-\d{8,}"
 
 
 @contextlib.contextmanager
@@ -50,8 +59,8 @@ def claim_folder(path: Path) -> Iterator[None]:
             said = "another run is writing there; wait for it or give another --output-dir"
             raise UserError(f"{path}: {said}") from None
     try:
-        sweep(path, "*.json", "config.yaml")
-        sweep(path / "checkpoints", "step-*")
+        sweep(path, _FILES)
+        sweep(path / "checkpoints", _CHECKPOINTS)
         yield
     finally:
         lock.release()
@@ -61,18 +70,30 @@ def set_aside(path: Path, checkpoints: Sequence[Path] = ()) -> Path:
     """Move the files of an earlier run into `previous-N/`, for `--resume never`; return that. With
     `checkpoints`, oldest first, only these and the predictions; config and metrics are copied.
     """
-    folders = (path / f"previous-{number}" for number in itertools.count(1))
-    aside = next(folder for folder in folders if not folder.exists())
+    aside = next_previous(path)
     for item in [item for item in path.iterdir() if item.name in _WRITTEN.split()]:
         aside.mkdir(exist_ok=True)
-        if not checkpoints or item.name in ("predictions.json", "null_odds.json"):
+        if not checkpoints or item.name in PREDICTIONS:
             item.rename(aside / item.name)
         elif item.is_file():
             shutil.copyfile(item, aside / item.name)
-    for item in reversed(checkpoints):
-        (aside / "checkpoints").mkdir(exist_ok=True)
-        item.rename(aside / "checkpoints" / item.name)
+    move_checkpoints(checkpoints, aside)
     return aside
+
+
+def next_previous(path: Path) -> Path:
+    """Return the first `previous-N` of an output directory that does not exist."""
+    folders = (path / f"previous-{number}" for number in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())
+
+
+def move_checkpoints(checkpoints: Sequence[Path], aside: Path) -> None:
+    """Move checkpoints, oldest first, into `aside`; the newest goes first, as a start would take
+    the newest of those that are left.
+    """
+    for item in reversed(checkpoints):
+        (aside / "checkpoints").mkdir(parents=True, exist_ok=True)
+        item.rename(aside / "checkpoints" / item.name)
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:

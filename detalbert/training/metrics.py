@@ -1,8 +1,8 @@
 """Reports of a local run."""
 
 import json
+import logging
 import os
-import shutil
 import socket
 import time
 from collections.abc import Mapping
@@ -16,9 +16,12 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from detalbert.atomic import write_json, writing
+from detalbert.atomic import whole_file, write_json, writing
+from detalbert.integrity import checksum
 from detalbert.training.checkpoints import find_fault, read_manifest
-from detalbert.training.folder import RESUME, step_name, write_predictions
+from detalbert.training.folder import PREDICTIONS, RESUME, step_name, write_predictions
+
+log = logging.getLogger(__name__)
 
 
 class RunMetrics(core.DummyTrainContext):
@@ -30,6 +33,7 @@ class RunMetrics(core.DummyTrainContext):
 
     loop: Any = None  # the Controller that reports, set once it is created
     stored: Any = staticmethod(lambda: None)  # called after each checkpoint
+    fetch: Any = staticmethod(lambda checkpoint: None)  # from a bucket, if it is only there
 
     def __init__(self, path: Path, searcher: Mapping[str, Any]) -> None:
         super().__init__(path / "tensorboard")
@@ -37,6 +41,7 @@ class RunMetrics(core.DummyTrainContext):
         self.metric = searcher["metric"]
         self.sign = -1 if searcher["smaller_is_better"] else 1
         self.validations: list[dict[str, float]] = []
+        self.predicted: dict[str, str] = {}  # SHA-256 of the best one's files, by name
         self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process
         self.start = _now()
         self.earlier = self._earlier_starts()
@@ -53,20 +58,38 @@ class RunMetrics(core.DummyTrainContext):
             return []
 
     def restore(self, checkpoint: Path) -> None:
-        """Restore a checkpoint's validation history. If the output directory has no predictions,
-        copy those of the best validation's checkpoint.
-        """
+        """Restore a checkpoint's validation history, and the best validation's predictions."""
         manifest = read_manifest(checkpoint)
         self.done, self.validations = manifest["steps"], manifest["validations"]
+        self.predicted = manifest.get("predictions") or {}
         best = self.best()
-        if best is None or (self.path / "predictions.json").exists():
+        if best is not None:
+            self._restore_predictions(checkpoint.parent / step_name(int(best["steps"])))
+
+    def _restore_predictions(self, source: Path) -> None:
+        """Copy predictions from `source`, the best validation's checkpoint, unless the output
+        directory has them as they were written. If that checkpoint is gone, damaged ones go, too.
+        """
+        changed = [name for name in PREDICTIONS if self._is_changed(name)]
+        if self.predicted and not changed:
             return
-        source = checkpoint.parent / step_name(int(best["steps"]))
-        names = "predictions.json", "null_odds.json"
-        if find_fault(source, names) is None:
-            with writing(self.path, RESUME):
-                for name in names:
-                    shutil.copyfile(source / name, self.path / name)
+        self.fetch(source)
+        with writing(self.path, RESUME):
+            if find_fault(source, PREDICTIONS) is None:
+                for name in PREDICTIONS:
+                    with whole_file(self.path / name, binary=True) as file:
+                        file.write((source / name).read_bytes())
+            elif self.predicted:  # else of an older version, which kept no sums of them
+                for path in [self.path / name for name in PREDICTIONS]:
+                    if path.is_file():
+                        path.unlink()
+                        said = "%s: not of %s, the best validation, nor is its checkpoint; removed"
+                        log.warning(said, path, source.name)
+
+    def _is_changed(self, name: str) -> bool:
+        """Return whether a file of predictions is not that of the best validation."""
+        path = self.path / name
+        return not path.is_file() or checksum(path) != self.predicted.get(name)
 
     def best(self) -> dict[str, float] | None:
         """Return the best validation so far."""
@@ -95,6 +118,7 @@ class RunMetrics(core.DummyTrainContext):
         if answers is not None and self.best() is self.validations[-1]:
             with writing(self.path / "predictions.json", RESUME):
                 write_predictions(self.path, answers)
+                self.predicted = {name: checksum(self.path / name) for name in PREDICTIONS}
         self.write_metrics()
 
     def write_metrics(self) -> None:

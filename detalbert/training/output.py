@@ -1,5 +1,6 @@
 """The output of a local run: a folder, and its copy in a bucket, if it is to outlive the disk."""
 
+import logging
 import re
 import shutil
 from pathlib import Path
@@ -7,11 +8,13 @@ from pathlib import Path
 from detalbert import bucket
 from detalbert.atomic import alone, writing
 from detalbert.training.checkpoints import MANIFEST, find_fault, list_checkpoints, read_manifest
-from detalbert.training.folder import ELSEWHERE
+from detalbert.training.folder import ELSEWHERE, move_checkpoints, next_previous
 from detalbert.waiting import waiting
 
 FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")  # of a run's folder
 TRIES = 3  # to fetch a checkpoint whose files arrive damaged
+_EVENTS = "events.out.tfevents."  # TensorBoard's files begin so
+log = logging.getLogger(__name__)
 
 
 class Output:
@@ -27,25 +30,44 @@ class Output:
         self.kept: set[str] = set()  # the checkpoints in the bucket
 
     def fetch(self) -> None:
-        """Make `folder` what the bucket has; local checkpoints that it lacks are removed. Once on
-        each machine. Raises as `bucket.download`.
-        """
+        """Make `folder` what the bucket has. Once on each machine. Raises as `bucket.download`."""
         if self.address is None:
             return
 
         def wanted(name: str) -> bool:
-            if found := re.fullmatch(rf"checkpoints/(step-\d+)/{MANIFEST}", name):
+            if found := re.fullmatch(rf"checkpoints/(step-[0-9]{{8,}})/{MANIFEST}", name):
                 self.kept.add(found[1])
             return found is not None or name in FILES
 
         fetching = waiting(f"fetching {self.address} into {self.folder}")
         with writing(self.folder, ELSEWHERE), alone(self.folder), fetching:
             bucket.download(self.address, self.folder, wanted)
+            self._remove_others()
             checkpoints = self.folder / "checkpoints"
-            for _, path in list_checkpoints(checkpoints):
-                if path.name not in self.kept:
-                    shutil.rmtree(path)
             any(self.fill(checkpoints / name) for name in sorted(self.kept, reverse=True))
+
+    def _remove_others(self) -> None:
+        """Remove local checkpoints that a start elsewhere has pruned in the bucket. Move those that
+        are newer than all there, whose upload failed, into `previous-N/`.
+        """
+        newest = max((int(name.removeprefix("step-")) for name in self.kept), default=0)
+        unsent: list[Path] = []
+        for steps, path in list_checkpoints(self.folder / "checkpoints"):
+            if path.name in self.kept or not (path / MANIFEST).is_file():
+                continue  # what has no manifest is no checkpoint, but somebody's folder
+            if steps < newest and find_fault(path, ()) is None:
+                shutil.rmtree(path)
+            else:
+                unsent.append(path)
+        if unsent:
+            aside = next_previous(self.folder)
+            move_checkpoints(unsent, aside)
+            log.warning(
+                "%s lacks %s; moved to %s: to go on from there, give it to --resume",
+                self.address,
+                ", ".join(path.name for path in unsent),
+                aside / "checkpoints",
+            )
 
     def fill(self, checkpoint: Path) -> bool:
         """Fetch the files of a checkpoint that `folder` lacks; return whether it is complete."""
@@ -59,16 +81,22 @@ class Output:
         """Make the bucket what `folder` has: called after each checkpoint, and at the end."""
         if self.address is None:
             return
-        found = {path.name: path for _, path in list_checkpoints(self.folder / "checkpoints")}
-        for name in sorted(found.keys() - self.kept):
+        local = {path.name: path for _, path in list_checkpoints(self.folder / "checkpoints")}
+        new = {
+            name: path
+            for name, path in sorted(local.items())
+            if name not in self.kept and find_fault(path, ()) is None  # a checkpoint of this run
+        }
+        for name, path in new.items():
             place = f"{self.address}/checkpoints/{name}"
-            files = read_manifest(found[name])["files"]
             with waiting(f"uploading {place}"):
-                bucket.put(found[name], place, files)
-                bucket.put(found[name], place, [MANIFEST])
-        for name in sorted(self.kept - found.keys()):
+                bucket.put(path, place, read_manifest(path)["files"])
+                bucket.put(path, place, [MANIFEST])
+        for name in sorted(self.kept - local.keys()):
             bucket.remove(f"{self.address}/checkpoints/{name}")
-        self.kept = set(found)
-        there = [name for name in FILES if (self.folder / name).is_file()]
-        events = [f"tensorboard/{path.name}" for path in self.folder.glob("tensorboard/*")]
-        bucket.put(self.folder, self.address, there + events)
+        self.kept = (self.kept & local.keys()) | new.keys()
+        written = [name for name in FILES if (self.folder / name).is_file()]
+        for path in self.folder.glob(f"tensorboard/{_EVENTS}*"):
+            if path.is_file():
+                written.append(f"tensorboard/{path.name}")
+        bucket.put(self.folder, self.address, written)

@@ -41,6 +41,8 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
     "one bit": ("train-00000.bin", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
     "number": ("index.json", lambda content: re.sub(rb'("documents": )\d', rb"\g<1>0", content)),
     "outside": ("index.json", lambda c: change_index(c, '"train-00000.bin', '"/dev/zero')),
+    "another's": ("index.json", lambda c: change_index(c, '"train-00000.bin', '"notes.txt')),
+    "folder": ("index.json", lambda c: change_index(c, '"train-00000.bin', '"..')),
     "index": ("index.json", lambda content: content[:50]),
     "format": ("index.json", lambda content: content.replace(b'"format": 1', b'"format": 99')),
     "lengths": ("train-lengths.npy", lambda content: content[:-1] + bytes([content[-1] ^ 1])),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_the_same_text_gives_the_same_pieces(text: Path, tmp_path: Path) -> None
     assert learn(text, tmp_path / "a", vocab_size=300) != one
     with pytest.raises(UserError, match="cannot write the tokenizer"):
         learn(text, text / "cache")
-    assert not list((tmp_path / "a").glob(".*.writing-*"))
+    assert not list((tmp_path / "a").glob(".detalbert-tmp-*"))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "sums.json"])
@@ -177,6 +178,18 @@ def test_a_damaged_one_is_learned_anew(name: str, text: Path, tmp_path: Path, ca
     line = f"{folder}: {name} is not as it was written; it is learned anew"
     assert caplog.messages == [line]
     assert (folder / "tokenizer.json").read_bytes() == before
+
+
+def test_one_of_another_text_is_learned_anew(text: Path, tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level("WARNING")
+    folder = learn(text, tmp_path)
+    before = (folder / "tokenizer.json").read_bytes()
+    other = learn(text, tmp_path, vocab_size=300)
+    shutil.rmtree(folder)
+    other.rename(folder)
+    assert learn(text, tmp_path) == folder
+    line = f"{folder}: sums.json is not as it was written; it is learned anew"
+    assert caplog.messages == [line] and (folder / "tokenizer.json").read_bytes() == before
 
 
 def test_a_learned_tokenizer_is_like_alberts(text: Path, tmp_path: Path) -> None:

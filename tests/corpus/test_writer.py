@@ -79,12 +79,15 @@ def test_what_is_damaged_is_written_again_with_one_line(
 
 
 def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
-    """Those of earlier versions too: files that end in a process number."""
+    """And nothing that a user has there."""
     (tmp_path / "a.txt").write_text("\n".join(contexts(9)))
     folder = write(tmp_path / "a.txt", tmp_path)
     kept = set(folder.rglob("*"))
-    left = ".train-00001.bin.x1 .index.json.x1 .train-lengths.npy.x1 jobs/.00001.json.x1"
-    left += " .train-00001.bin.77"
+    mark = ".detalbert-tmp-0123456789abcdef-"
+    left = f"{mark}train-00001.bin {mark}index.json {mark}train-lengths.npy jobs/{mark}00001.json"
+    for name in (".train-00001.bin.orig", ".plan.json.bak"):  # the user's
+        (folder / name).touch()
+        kept.add(folder / name)
     for name in left.split():
         (folder / name).touch()
     (folder / "index.json").unlink()

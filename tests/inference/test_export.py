@@ -1,7 +1,9 @@
 """An exported folder: the plain library's logits, our own answers, and a card that says enough."""
 
+import contextlib
 import dataclasses
 import json
+import shutil
 import stat
 from importlib import metadata
 from pathlib import Path
@@ -15,12 +17,15 @@ import yaml
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 import predict
+from detalbert.engine.models import named_config
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference import answering
 from detalbert.inference.export import CARD, PACKAGES, card, export, push
 from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
+from detalbert.integrity import checksum, seal
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.question_stream import read_questions
+from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import Once
 from tests.fakes.trained import LocalRun
 
@@ -75,6 +80,43 @@ def test_it_answers_alike(folder: Path, model: Any, local_run: LocalRun, tmp_pat
     assert one[:4] == other[:4]  # all but the losses
     export_to(tmp_path / "again", folder, "--threshold", "-1.25")
     assert choose_threshold(load_model(str(tmp_path / "again"))) == -1.25
+
+
+READ = "config.json model.safetensors question_answering.json tokenizer.json tokenizer_config.json"
+
+
+@pytest.mark.parametrize("name", [*READ.split(), "sums.json"])
+def test_every_file_is_loaded_by_its_sum(name: str, folder: Path, tmp_path: Path) -> None:
+    """Each way that reads it: to answer, to train on, for its tokenizer alone."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    assert set(READ.split()) <= json.loads((copy / "sums.json").read_text())["files"].keys()
+    (copy / "README.md").write_text("edited")
+    load_model(str(copy))
+    (copy / name).write_bytes((copy / name).read_bytes() + b" ")  # still JSON
+    cure = f"{name}: not as it was written; copy it again, or remove sums.json there"
+    readers = [load_model]
+    if name != "model.safetensors":
+        readers += [named_config, named_tokenizer]
+    for reader in readers:
+        with pytest.raises(UserError, match=cure):
+            reader(str(copy))
+    if name != "sums.json":
+        (copy / "sums.json").unlink()
+        with contextlib.nullcontext() if name != "model.safetensors" else pytest.raises(UserError):
+            load_model(str(copy))
+
+
+def test_an_export_of_an_older_version_loads(folder: Path, tmp_path: Path) -> None:
+    """It has a sum of its weights alone."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    files = {"model.safetensors": checksum(copy / "model.safetensors")}
+    (copy / "sums.json").write_text(json.dumps(seal({"files": files})))
+    (copy / "tokenizer.json").write_bytes((copy / "tokenizer.json").read_bytes() + b" ")
+    assert load_model(str(copy)).steps == load_model(str(folder)).steps
+    for wrong in ({}, {"files": []}, {"files": {"../x": "0"}}, {"files": {"/etc/passwd": "0"}}):
+        (copy / "sums.json").write_text(json.dumps(seal(wrong)))
+        with pytest.raises(UserError, match="sums.json: not as it was written"):
+            load_model(str(copy))
 
 
 def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:

@@ -117,7 +117,7 @@ def test_what_is_not_there(master: CheckpointMaster, monkeypatch: Any, capsys: A
 def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: Any) -> None:
     """The second process waits for the first; what a killed one left is removed."""
     monkeypatch.setattr(find, "CACHE", tmp_path)
-    (tmp_path / f".{BEST}.writing-abc").mkdir()
+    (tmp_path / f".detalbert-tmp-0123456789abcdef-{BEST}").mkdir()
     fetched = []
 
     def download(path: str) -> None:

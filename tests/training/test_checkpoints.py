@@ -18,9 +18,10 @@ from detalbert.training.checkpoints import (
     read_manifest,
     write_manifest,
 )
+from detalbert.training.metrics import RunMetrics
 from tests.conftest import SOAK, settings
 from tests.fakes.damage import flip, rewrite
-from tests.fakes.runs import newest, run, steps_of
+from tests.fakes.runs import metrics, newest, run, steps_of
 from tests.same_bits import differences
 
 DAMAGE = {
@@ -88,6 +89,29 @@ def test_a_manifest_names_files_of_its_folder(name: str, copied: Path) -> None:
     facts = {key: read_manifest(checkpoint)[key] for key in ("steps", "run", "validations")}
     write_manifest(checkpoint, facts, sums)
     assert find_fault(checkpoint) == f"{name} is not as it was written"
+
+
+@pytest.mark.parametrize("name", ["predictions.json", "null_odds.json"])
+@pytest.mark.parametrize("best_is_kept", [True, False])
+def test_predictions_are_the_best_checkpoints_or_gone(
+    name: str, best_is_kept: bool, copied: Path, caplog: Any
+) -> None:
+    """Never damaged ones. Another start of the finished run restores them."""
+    path, best = copied / name, metrics(copied)["best"]["steps"]
+    before = path.read_bytes()
+    for damage in (before + b" ", b"{}", None):
+        path.write_bytes(damage) if damage else path.unlink()
+        restored = RunMetrics(copied, {"metric": "f1", "smaller_is_better": False})
+        restored.restore(newest(copied))
+        assert path.read_bytes() == before
+    if not best_is_kept:
+        path.write_bytes(b"{}")
+        source = copied / "checkpoints" / f"step-{best:08d}"
+        (source / name).write_bytes(b"{}")
+        restored.restore(newest(copied))
+        assert not (copied / "predictions.json").exists()
+        assert not (copied / "null_odds.json").exists()
+        assert f"step-{best:08d}, the best validation, nor is its checkpoint" in caplog.text
 
 
 @pytest.mark.parametrize("best", [12, 7])
