@@ -25,7 +25,7 @@ def check(config: dict[str, Any], kind: str) -> Iterator[Finding]:
             yield finding
 
 
-def load_schema(kind: str) -> dict[str, Any]:
+def schema_of(kind: str) -> dict[str, Any]:
     """Return the schema of a kind of config."""
     return schema.load_schema(SCHEMAS[kind])
 

@@ -165,7 +165,7 @@ def build_windows(
     return Windows(*texts, example.astype(np.int32), begin, counts, start, end, *layout)
 
 
-def check_room(
+def check_lengths(
     examples: Sequence[Example], tokenizer: Any, max_seq_length: int, doc_stride: int
 ) -> None:
     """Raise the UserError that `build_windows` would for uncut questions, without their windows.

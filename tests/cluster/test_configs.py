@@ -10,7 +10,7 @@ import pytest
 
 from cluster.jobs import samples
 from cluster.published import WINDOWS
-from cluster.schema import SCHEMAS, check, load_schema
+from cluster.schema import SCHEMAS, check, schema_of
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import TrainOrder
 from detalbert.settings import rules
@@ -104,7 +104,7 @@ def resolved(node: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
 
 def walk(ours: Any, theirs: Any, schemas: dict[str, Any], where: str):
     """Yields (where, our keys, Determined's keys) for every mapping that both describe."""
-    ours = resolved(ours, load_schema("experiment")["definitions"])
+    ours = resolved(ours, schema_of("experiment")["definitions"])
     theirs = resolved(theirs, schemas)
     if isinstance(ours.get("items"), dict) and "items" in theirs:
         yield from walk(ours["items"], theirs["items"], schemas, where + "[]")
@@ -131,7 +131,7 @@ def walk(ours: Any, theirs: Any, schemas: dict[str, Any], where: str):
 def test_the_checkers_keys_are_determineds(shared):
     files = (shared / "determined-schemas").glob("*.json")
     schemas = {path.name: json.loads(path.read_text()) for path in files}
-    ours, seen = load_schema("experiment"), set()
+    ours, seen = schema_of("experiment"), set()
     for where, keys, theirs in walk(ours, schemas["experiment.json"], schemas, ""):
         seen.add(where)
         extra = {"stop_once", "max_length"} if where.startswith(".searcher") else set()
@@ -155,7 +155,7 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["experiment", "master"])
 def test_the_schemas_themselves(kind):
     """They are JSON Schemas, and what jsonschema would say in words of its own has ours."""
-    schema = load_schema(kind)
+    schema = schema_of(kind)
     jsonschema.Draft7Validator.check_schema(schema)
     for part in parts(schema):
         if "x-rule" in part:
@@ -164,7 +164,7 @@ def test_the_schemas_themselves(kind):
         if "$ref" in part:
             file, _, name = part["$ref"].partition("#/definitions/")
             path = SCHEMAS[kind].parent / file if file else SCHEMAS[kind]
-            assert name in load_schema(path.stem)["definitions"] and path.is_file()
+            assert name in schema_of(path.stem)["definitions"] and path.is_file()
 
 
 # Schedules and durations, as the master's Go libraries parse them.
@@ -185,7 +185,7 @@ def test_schedules():
 
 
 def test_durations():
-    fits = re.compile(load_schema("master")["definitions"]["duration"]["pattern"]).search
+    fits = re.compile(schema_of("master")["definitions"]["duration"]["pattern"]).search
     good = ["20m", "1h30m", "1.5h", ".5m", "1.s", "+3s", "0", "-5m", "1500ms", "2h45m0s", "1µs"]
     assert [text for text in good if not fits(text)] == []
     bad = ["", "10", "1d", "20 minutes", "0.5 h", "m", "-", "1e3s", ".s"]
