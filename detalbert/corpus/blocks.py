@@ -44,23 +44,24 @@ def strip(blocks: Iterable[Block]) -> Iterator[Block]:
 
     Within a document, white space after the first SEGMENT characters of it in a row is left out.
     """
-    inside, space = False, ""  # within a document; the white space behind the last block
-    for text, ends in blocks:
-        text = space + text if inside else text.lstrip()
+    inside = False  # whether the next block continues a document
+    space = ""  # the white space behind the last block of that
+    for block in blocks:
+        text = space + block.text if inside else block.text.lstrip()
         body = text.rstrip()
-        if body or inside and ends:
-            yield Block(body, ends)
-        inside = (inside or body != "") and not ends
-        space = text[len(body) :][:SEGMENT]
+        if body or inside and block.ends:
+            yield block if body == block.text else Block(body, block.ends)
+            inside = not block.ends
+        space = text[len(body) :][:SEGMENT] if inside else ""
 
 
 def drop_empty(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield documents without the empty ones."""
     inside = False
-    for text, ends in blocks:
-        if text or inside:
-            yield Block(text, ends)
-        inside = (inside or text != "") and not ends
+    for block in blocks:
+        if block.text or inside:
+            yield block
+            inside = not block.ends
 
 
 def cut_segments(
@@ -83,10 +84,11 @@ def cut_segments(
             stop = begin + find_cut(buffer[begin : begin + longest])
             yield Segment(buffer[begin:stop], starts, ends=False)
             begin, starts = stop, False
-        buffer = buffer[begin:]
         if ends:
-            yield Segment(buffer, starts, ends=True)
+            yield Segment(buffer[begin:] if begin else buffer, starts, ends=True)
             buffer, starts = "", True
+        else:
+            buffer = buffer[begin:]
 
 
 def find_space(text: str) -> int:

@@ -42,10 +42,12 @@ class TextReader:
 
     def _counted(self, part: Part) -> Iterator[Block]:
         done = 0
-        for text, ends in self._documents(part):
-            self.count(len(text))
-            done += len(text)
-            yield Block(text if text.isascii() else _SURROGATE.sub("\ufffd", text), ends)
+        for block in self._documents(part):
+            self.count(len(block.text))
+            done += len(block.text)
+            if not block.text.isascii():
+                block = Block(_SURROGATE.sub("\ufffd", block.text), block.ends)
+            yield block
         self.count(part.text_bytes - done)
 
     def _documents(self, part: Part) -> Iterator[Block]:
@@ -101,7 +103,11 @@ class _Lines:
         """Yield lines, each with the byte at which it begins."""
         while line := self.file.readline():
             begin = self.move(len(line))
-            yield begin, _Decoder(self.part, begin)(line, last=True)
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                raise _not_utf8(self.part, begin + error.start) from None
+            yield begin, text
 
     def pieces(self) -> Iterator[Block]:
         """Yield lines with their line ends, those of more than _PIECE bytes in several blocks."""
@@ -130,10 +136,13 @@ class _Decoder:
         try:
             text = self.decoder.decode(content, last)
         except UnicodeDecodeError as error:
-            at = self.at - begun + error.start
-            raise UserError(f"{self.part.address}: not UTF-8 at byte {at}; fix the file") from None
+            raise _not_utf8(self.part, self.at - begun + error.start) from None
         self.at += len(content)
         return text
+
+
+def _not_utf8(part: Part, at: int) -> UserError:
+    return UserError(f"{part.address}: not UTF-8 at byte {at}; fix the file")
 
 
 def _decoded(part: Part) -> Iterator[str]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,13 +190,18 @@ def _read_batches(
     reader = TextReader(count)
     for job in jobs:
         blocks = itertools.chain.from_iterable(map(reader.read, job.parts))
-        segments = decide(cut_segments(blocks, kind.find_cut), job.held_out, folder)
-        for held_out, alike in itertools.groupby(segments, key=itemgetter(0)):
-            for some in group((segment for _, segment in alike), lambda s: len(s.text), _BATCH):
-                texts = [segment.text for segment in some]
-                ends = [segment.ends for segment in some]
-                yield Batch(job.number, held_out, Segments(texts, ends, some[0].starts))
-        yield Batch(job.number, job.held_out, Segments([], []))
+        segments = cut_segments(blocks, kind.find_cut)
+        batch = Batch(job.number, job.held_out, Segments([], []))
+        size = 0
+        for held_out, segment in decide(segments, job.held_out, folder):
+            if size >= _BATCH or held_out != batch.held_out:
+                yield batch
+                batch = Batch(job.number, held_out, Segments([], [], segment.starts))
+                size = 0
+            batch.segments.texts.append(segment.text)
+            batch.segments.ends.append(segment.ends)
+            size += len(segment.text)
+        yield batch
 
 
 def _tokenize(
