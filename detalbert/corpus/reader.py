@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -88,8 +89,9 @@ class Shards:
         lines = {}
         for name, weight, size in zip(self.names, weights, sizes, strict=True):
             share = weight / sum(weights)
-            read = f"its {size:,} windows {share * sum(sizes) / size:.2f} times"
-            lines[f"- {name}"] = f"{share:.1%} of an epoch, {read}"
+            percent = _decimals(100 * share, 1)
+            times = _decimals(share * sum(sizes) / size, 2)
+            lines[f"- {name}"] = f"{percent}% of an epoch, its {size:,} windows {times} times"
         return lines if len(lines) > 1 else {}
 
     def weights_by_name(self) -> dict[str, Any]:
@@ -231,3 +233,10 @@ class Corpus(Shards):
 
 
 KINDS: dict[str, type[Shards]] = {kind.kind: kind for kind in (Shards, Corpus)}
+
+
+def _decimals(value: float, decimals: int) -> str:
+    """Return `value` with `decimals` decimals, or as many as show two digits of a small value."""
+    if 0 < value < 1:
+        decimals = max(decimals, 1 - math.floor(math.log10(value)))
+    return f"{value:.{decimals}f}"

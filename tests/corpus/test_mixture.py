@@ -3,6 +3,7 @@
 import json
 import logging
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,91 @@ def three(folder: Path, **weights: float) -> list[dict[str, Any]]:
     return [{**one, "weight": weight} for one, weight in weighted] or found
 
 
-@given(st.lists(st.floats(0.01, 9), min_size=1, max_size=6), st.integers(0, 30_000))
+# Some sources are as good as never read, some have a share without an end.
+RANDOM_WEIGHTS = st.lists(
+    st.one_of(
+        st.floats(0.01, 9),
+        st.floats(1e-9, 1e-3),
+        st.sampled_from([1 / 3, 4e-5, 2.7e-4, 1e-300, 1e300]),
+        st.integers(1, 100),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(RANDOM_WEIGHTS, st.integers(0, 5_000_000))
 @max_examples(60)
 def test_every_stretch_has_each_source_by_its_weight(weights: list[float], first: int) -> None:
     sources, numbers = Mixture(weights).deal(first, 2_000)
+    assert len(sources) == len(numbers) == 2_000
+    total = sum(map(Fraction, weights))
     for source, weight in enumerate(weights):
-        mine = numbers[sources == source]
-        assert abs(len(mine) - 2_000 * weight / sum(weights)) <= 2 + len(weights)
-        assert np.array_equal(mine, np.arange(len(mine)) + (mine[0] if len(mine) else 0))
+        share = float(Fraction(weight) / total)
+        own = numbers[sources == source]
+        assert np.array_equal(own, np.arange(len(own)) + (own[0] if len(own) else 0))
+        positions = first + np.flatnonzero(sources == source)
+        # The number of a window is how many of its source came before.
+        assert (abs(own - positions * share) <= 2).all()
+        assert abs(len(own) - 2_000 * share) <= 4
     again, after = Mixture(weights).deal(first + 1_000, 1_000)
-    assert np.array_equal(again, sources[1_000:]) and np.array_equal(after, numbers[1_000:])
+    assert np.array_equal(again, sources[1_000:])
+    assert np.array_equal(after, numbers[1_000:])
+
+
+@given(RANDOM_WEIGHTS, st.integers(0, 10**15), st.integers(1, 300))
+@max_examples(60)
+def test_a_position_has_the_same_window_however_it_is_asked_for(
+    weights: list[float], first: int, count: int
+) -> None:
+    mixture = Mixture(weights)
+    sources, numbers = mixture.deal(first, count)
+    apart = [mixture.deal(first + place, 1) for place in range(count)]
+    assert sources.tolist() == [int(source[0]) for source, _ in apart]
+    assert numbers.tolist() == [int(number[0]) for _, number in apart]
+
+
+@pytest.mark.parametrize(
+    "weights", [[4e-5, 1 - 4e-5], [1, 1, 1], [1 / 3, 2 / 3], [2.7e-4, 0.5, 0.2], [1e-6, 7, 2]]
+)
+def test_a_million_windows_follow_the_weights_to_one_window(weights: list[float]) -> None:
+    sources, _ = Mixture(weights).deal(0, 1_000_000)
+    counts = np.bincount(sources, minlength=len(weights))
+    wanted = 1_000_000 * np.array(weights) / sum(weights)
+    assert (abs(counts - wanted) <= 1).all()
+
+
+def dealt_by_ten_thousandths(weights: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """The first 20,000 positions as older versions dealt them: their sources and numbers."""
+    counts = apportion(weights, 10_000)
+    times = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
+    owners = np.repeat(np.arange(len(weights)), counts)
+    order = np.argsort(times, kind="stable")
+    numbers = np.concatenate([np.arange(count) for count in counts])[order]
+    sources = np.concatenate([owners[order]] * 2)
+    return sources, np.concatenate([numbers, numbers + counts[owners[order]]])
+
+
+@pytest.mark.parametrize(
+    "weights", [[1.0], [0.5, 0.3, 0.2], [5, 3, 2], [0.1234, 0.8766], [0.25] * 4, [0.0001, 0.9999]]
+)
+def test_weights_in_ten_thousandths_have_the_order_of_older_versions(weights: list[float]) -> None:
+    sources, numbers = Mixture(weights).deal(0, 20_000)
+    older_sources, older_numbers = dealt_by_ten_thousandths(weights)
+    assert np.array_equal(sources, older_sources)
+    assert np.array_equal(numbers, older_numbers)
+
+
+def test_the_header_shows_a_small_share(tmp_path: Path) -> None:
+    weights = {"wiki": 0.5, "code": 0.49996, "mail": 4e-5}
+    corpus = Shards(
+        str(write_documents(three(tmp_path, **weights), tmp_path, article="line")),
+        "train",
+        documents_config(three(tmp_path, **weights), tmp_path, article="line"),
+    )
+    lines = corpus.describe_sources(np.ones(len(corpus.shards)))
+    assert lines["- wiki"].startswith("50.0% of an epoch, ")
+    assert lines["- mail"] == "0.0040% of an epoch, its 1 windows 0.00012 times"
 
 
 @given(st.lists(st.integers(0, 50), min_size=1).filter(any), st.integers(0, 99))
