@@ -5,7 +5,7 @@ import ast
 from tests.conftest import ROOT
 
 # Each may import those before it, and itself.
-LAYERS = "environment errors log waiting atomic integrity hub processes bucket".split()
+LAYERS = "environment redact errors log waiting atomic integrity hub processes bucket".split()
 LAYERS += "determined_internals settings squad corpus engine training inference torchrun".split()
 BESIDE = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"detalbert"}
 OUTSIDE = {path.stem for path in ROOT.glob("*.py")} | BESIDE

@@ -14,7 +14,7 @@ from detalbert import hub
 from detalbert.atomic import alone, whole_folder, write_json
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT
-from detalbert.settings.experiment import masked
+from detalbert.redact import masked
 from detalbert.training.checkpoints import find_fault, list_checkpoints, read_manifest
 from detalbert.training.folder import step_name
 from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind

@@ -10,15 +10,19 @@ import pytest
 
 from cluster.jobs import samples
 from cluster.published import WINDOWS
-from cluster.schema import SCHEMAS, check, load_schema
+from cluster.schema import SCHEMAS, check
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import TrainOrder
-from detalbert.settings import rules
+from detalbert.settings import rules, schema
 from detalbert.settings.experiment import single_values
 from detalbert.settings.hparams import HParams, parse_hparams
 from pretrain.hparams import parse_pretrain_hparams
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
+
+
+def load_schema(kind: str) -> dict[str, Any]:
+    return schema.load_schema(SCHEMAS[kind])
 
 
 def hparams_of(name: str) -> HParams:
@@ -155,9 +159,8 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["experiment", "master"])
 def test_the_schemas_themselves(kind):
     """They are JSON Schemas, and what jsonschema would say in words of its own has ours."""
-    schema = load_schema(kind)
-    jsonschema.Draft7Validator.check_schema(schema)
-    for part in parts(schema):
+    jsonschema.Draft7Validator.check_schema(load_schema(kind))
+    for part in parts(load_schema(kind)):
         if "x-rule" in part:
             name = part["x-rule"] if isinstance(part["x-rule"], str) else part["x-rule"][0]
             assert callable(getattr(rules, name))
