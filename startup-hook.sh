@@ -37,8 +37,23 @@ def fits(requirement):
 
 
 def lines(path):
-    found = (line.split("#")[0].strip() for line in Path(path).read_text().splitlines())
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        fail("error", f"{path}: missing; .detignore may have kept it out of the upload")
+    except (OSError, UnicodeDecodeError):
+        fail("error", f"{path}: no text that can be read; write it anew in UTF-8")
+    found = (line.split("#")[0].strip() for line in text.splitlines())
     return [line for line in found if line]
+
+
+def parse(line):
+    try:
+        return Requirement(line)
+    except Exception:  # InvalidRequirement, of whichever packaging it is
+        word = line.split("=")[0].split()[0]  # an address may have a login
+        said = f"requirements.txt: {word}: not a package and its versions; take the line out"
+        fail("error", f"{said} (set options of pip as PIP_... in environment_variables)")
 
 
 def install(wanted, constraints):
@@ -60,16 +75,18 @@ def find_line(text, start):
 
 
 def fail(kind, text):
-    sys.exit(f"startup-hook.sh: {kind}: {text}; use an image that has it (cluster/Dockerfile)")
+    print(f"startup-hook.sh: {kind}: {text}", file=sys.stderr)
+    sys.exit({"error": 2, "unavailable": 4}[kind])
 
 
-wanted = [Requirement(line) for line in lines(sys.argv[1])]
+CURE = "use an image that has it (cluster/Dockerfile)"
+wanted = [parse(line) for line in lines(sys.argv[1])]
 wanted = [one for one in wanted if one.marker is None or one.marker.evaluate()]
 missing = [one for one in wanted if not fits(one)]
 for one in missing:
     if one.name in KEPT:
         there = installed(one.name) or "none"
-        fail("error", f"{one} is needed, {there} is there and never replaced")
+        fail("error", f"{one} is needed, {there} is there and never replaced; {CURE}")
 if missing:
     print("startup-hook.sh: installing", *map(str, missing), flush=True)
     misfits = {one.name for one in missing}
@@ -86,7 +103,7 @@ if missing:
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         names = ", ".join(map(str, missing))
-        fail("unavailable", f"could not install {names} (pip's reasons are above)")
+        fail("unavailable", f"could not install {names} (pip's reasons are above); {CURE}")
     print("startup-hook.sh:", find_line(done.stdout, "Successfully installed"))
 EOF_PYTHON
 

@@ -10,7 +10,7 @@ from transformers import AlbertForPreTraining, AutoConfig, PretrainedConfig
 
 from detalbert.engine import safe_load
 from detalbert.engine.memory import KEPT, Sizes
-from detalbert.engine.models import encoder_sizes
+from detalbert.engine.models import config_from_keys, encoder_sizes
 from detalbert.hub import split_revision
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.schema import at
@@ -37,9 +37,8 @@ class Model(NamedTuple):
 def find_model(config: dict[str, Any], hparams: StepHParams, root: Path) -> Model | None:
     """Return the experiment's model: `model` is an `albert-*-v2` hub name or a folder under `root`.
 
-    None for any other hub name, for a family whose layers are not known (memory.KEPT), and for
-    invalid model keys, which the workload reports. Raises UserError if a language model's sizes do
-    not fit its windows.
+    None for any other hub name, and for a family whose layers are not known (memory.KEPT). Raises
+    UserError for keys of which no model can be built, and if its sizes do not fit the windows.
     """
     if hparams.model is not None and (root / hparams.model / "config.json").is_file():
         found: Any = safe_load.read_config(root / hparams.model)
@@ -63,17 +62,14 @@ def _sizes(kind: Any, config_class: Any, text: str) -> Sizes | None:
 
 
 def _encoder(hparams: StepHParams) -> PretrainedConfig | None:
-    keys: Any = hparams.model_config
-    if hparams.model is not None:
-        keys = KNOWN_CONFIGS.get(split_revision(hparams.model)[0].split("/")[-1])
-    elif isinstance(hparams, PretrainHParams):
-        keys = hparams.model_keys()
-    if keys is None:
-        return None
-    keys = {"model_type": "albert", **keys}
-    with contextlib.suppress(Exception):  # transformers' own of invalid keys is a bare one
-        return AutoConfig.for_model(keys.pop("model_type"), **keys)
-    return None
+    if hparams.model is None:
+        of_size = isinstance(hparams, PretrainHParams)
+        keys = hparams.model_keys() if of_size else hparams.model_config or {}
+        if any(isinstance(value, dict) and "type" in value for value in keys.values()):
+            return None  # a search over sizes: the model of no trial is known
+        return config_from_keys(keys, cast(Any, range(_ALBERT["vocab_size"])))
+    keys = KNOWN_CONFIGS.get(split_revision(hparams.model)[0].split("/")[-1], {})
+    return AutoConfig.for_model(**keys) if keys else None
 
 
 def _language(config: dict[str, Any], hparams: LmHParams) -> PretrainedConfig | None:

@@ -25,11 +25,6 @@ def check(config: dict[str, Any], kind: str) -> Iterator[Finding]:
             yield finding
 
 
-def schema_of(kind: str) -> dict[str, Any]:
-    """Return the schema of a kind of config."""
-    return schema.load_schema(SCHEMAS[kind])
-
-
 def placeholders(value: Any, *path: Any) -> Iterator[Finding]:
     """Yield a finding for every placeholder in a config, at `path`, that is not filled in."""
     items = enumerate(value) if isinstance(value, list) else mapping(value).items()

@@ -2,16 +2,12 @@
 
 import contextlib
 import difflib
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from detalbert.escapes import escape_controls
-
-# In https://USER:PASSWORD@HOST all before the "@"; of another scheme, whose USER may be no secret
-# (abfs://CONTAINER@ACCOUNT), the password.
-_LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
+from detalbert.redact import hide_secrets
 
 
 class UserError(Exception):
@@ -25,7 +21,7 @@ class UserError(Exception):
     on_all_ranks = False  # raised on all of them; rank 0 prints it
 
     def __init__(self, text: str) -> None:
-        super().__init__(escape_controls(hide_logins(" ".join(text.splitlines()))))
+        super().__init__(escape_controls(hide_secrets(" ".join(text.splitlines()))))
 
 
 class Unavailable(UserError):
@@ -57,11 +53,6 @@ def as_raised(error: BaseException | None) -> UserError | None:
     while error is not None and not isinstance(error, UserError):
         error = error.__cause__
     return error
-
-
-def hide_logins(text: str) -> str:
-    """Return `text` with "***" in place of the logins in addresses."""
-    return _LOGIN.sub(r"\1***@", text)
 
 
 class UnknownKey(UserError):

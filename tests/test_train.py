@@ -19,7 +19,7 @@ import yaml
 
 import predict
 import train
-from detalbert.settings.experiment import masked
+from detalbert.redact import masked
 from detalbert.squad import world
 from detalbert.squad.metrics import score
 from detalbert.squad.sources import open_source, read_examples

@@ -1,13 +1,16 @@
 """The table of workloads: the row of a config, and what its modules import."""
 
 import subprocess
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from detalbert.errors import UserError
+from detalbert.settings import sections
 from tests.conftest import ROOT
-from workloads import choose, find_row
+from workloads import TABLE, WorkloadRow, choose, find_row
 
 LM, PRETRAINING, SQUAD = "lm.trial", "pretrain.trial", "model_def"
 FITTING: list[tuple[Any, Any, str]] = [
@@ -21,9 +24,44 @@ FITTING: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("data", "hparams", "module"), FITTING)
-def test_the_first_row_that_fits_counts(data, hparams, module):
+def test_the_row_that_fits_best_counts(data, hparams, module):
     config = {"data": data, "hyperparameters": hparams}
     assert find_row(config).workload.split(":")[0] == module
+
+
+@dataclass(frozen=True)
+class Sentences(sections.Section):
+    """The data of a workload of one's own."""
+
+    sentences: str
+    validation: str | None = None
+
+
+OWN = sections.Parsers(partial(sections.parse_section, Sentences, "data"), lambda values: values)
+
+
+@pytest.mark.parametrize("place", [0, len(TABLE)])
+def test_a_row_of_ones_own_counts_wherever_it_is_in_the_table(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its data has keys that SQuAD's has, too; a key that is misspelt is told as its own."""
+    row = WorkloadRow("sentences", f"{__name__}:OWN", "own:WORKLOAD")
+    monkeypatch.setattr("workloads.TABLE", (*TABLE[:place], row, *TABLE[place:]))
+    for data in ({"sentences": "a"}, {"sentences": "a", "validation": "b"}):
+        assert find_row({"data": data}) is row
+    assert find_row({"data": {"train": "a", "validation": "b"}}).workload.startswith(SQUAD)
+    said = "^data.sentenses: unknown key; did you mean 'sentences'[?]$"
+    with pytest.raises(UserError, match=said):
+        find_row({"data": {"sentenses": "a", "validation": "b"}})
+
+
+def test_a_misspelt_key_of_another_workload_is_told_as_such() -> None:
+    with pytest.raises(UserError, match="^data.document: .* did you mean 'documents'[?]$"):
+        choose({"data": {"document": "a", "validation": "b"}})
+    with pytest.raises(UserError, match="^data: .*'trian': did you mean 'train'[?]; give one of"):
+        choose({"data": {"trian": "a"}})
+    # A word of another trainer has a better hint, by synonyms.yaml.
+    assert find_row({"data": {"train": "a", "test": "b"}}).workload.startswith(SQUAD)
 
 
 @pytest.mark.parametrize("config", [{}, {"data": None}, {"data": {"trian": "a"}}])

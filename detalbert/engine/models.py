@@ -23,7 +23,7 @@ from detalbert.engine.memory import Sizes
 from detalbert.engine.model_memory import check_fits, counted_parameters
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
-from detalbert.errors import UnknownKey, UserError, as_user_error, first_line
+from detalbert.errors import UnknownKey, UserError, all_lines, as_user_error, first_line
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.integrity import check_model_folder
 from detalbert.settings.hparams import HParams
@@ -198,7 +198,7 @@ def random_model(model_class: Any, config: PretrainedConfig, attention: str | No
 
 def not_built(error: BaseException) -> UserError:
     """Return the error for a config from which transformers cannot build a model."""
-    return UserError(f"hyperparameters.model: cannot be built: {first_line(error)}")
+    return UserError(f"hyperparameters.model: cannot be built: {all_lines(error)}")
 
 
 def span_model_sizes(hparams: HParams) -> Sizes | None:

@@ -30,7 +30,7 @@ from detalbert.engine.progress import Progress
 from detalbert.engine.rows import AnyRow
 from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
-from detalbert.settings.experiment import masked
+from detalbert.redact import masked
 from detalbert.settings.hparams import StepHParams
 
 AnyHParams = TypeVar("AnyHParams", bound=StepHParams)

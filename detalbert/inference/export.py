@@ -18,7 +18,7 @@ from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import hub_errors, split_revision
 from detalbert.inference.model import SETTINGS, Trained
 from detalbert.integrity import SUMS, write_facts
-from detalbert.settings.experiment import masked
+from detalbert.redact import masked
 from detalbert.squad.sources import OFFICIAL_SHA256
 
 README = "README.md"  # the model card: the one file that may be edited

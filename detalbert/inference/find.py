@@ -17,7 +17,7 @@ from detalbert.determined_internals import download_checkpoint
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT
 from detalbert.integrity import SUMS, find_change, write_facts
-from detalbert.settings.experiment import masked
+from detalbert.redact import masked
 from detalbert.training.checkpoints import find_fault, list_checkpoints, read_manifest
 from detalbert.training.folder import step_name
 from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import UserError, as_user_error, hide_logins
+from detalbert.errors import UserError, as_user_error
 from detalbert.settings import schema
 from detalbert.settings.sections import SectionError
 from detalbert.settings.yaml_files import parse_yaml, read_yaml
@@ -15,12 +15,6 @@ from detalbert.settings.yaml_files import parse_yaml, read_yaml
 log = logging.getLogger(__name__)
 
 OWN_SECTIONS = "hyperparameters", "data"  # whose keys are this package's
-
-# What stands under one of these keys is secret: those of Determined's schemas, and `env`, of a pod.
-_SECRETS = """
-access_key auth connection_string credential env environment_variables identitytoken password
-registry_auth secret_key token
-""".split()
 
 # Types of ranges -> (random numbers, facts) -> a value, uniform, of `log` the exponent.
 _DRAWN: dict[str, Callable[[random.Random, Any], Any]] = {
@@ -60,23 +54,6 @@ def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
         except UserError:
             said = f"--set {override[:100]}: {text[:60]!r} is not a YAML value"
             raise UserError(said) from None
-
-
-def masked(value: Any, under: str = "") -> Any:
-    """Return a copy of a config, or part of one, with "***" in place of every secret.
-
-    Configs are written to files, checkpoints and metadata in this form only. `under` is the key of
-    `_SECRETS` that `value` is below, if any.
-    """
-    if isinstance(value, Mapping):
-        below = {key: under or (key if key in _SECRETS else "") for key in value}
-        return {key: masked(each, below[key]) for key, each in value.items()}
-    if isinstance(value, list):
-        return [masked(each, under) for each in value]
-    if not under or value is None:
-        return hide_logins(value) if isinstance(value, str) else value
-    name, equals, _ = str(value).partition("=")
-    return f"{name}=***" if equals and under == "environment_variables" else "***"
 
 
 def check_sections(config: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ class StepHParams(Section):
     lr_scale: float = limited(1.0, above=0, most=1_000)
     optimizer: str = limited("radam", choices=("radam", "adamw"))
     beta2: float = limited(0.999, least=0, below=1)  # of its mean of squared gradients
-    weight_decay: float = limited(0.0, least=0, most=1_000)
+    weight_decay: float = limited(0.0, least=0, most=1_000_000)
     # Of the steps. A wsd run that is resumed with another number of steps keeps its first warm-up.
     warmup_fraction: float = limited(0.1, least=0, most=1)
     # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from detalbert.errors import nearest
+from detalbert.redact import masked
 from detalbert.settings.yaml_files import read_yaml
 
 EXPERIMENT = Path(__file__).with_name("experiment.yaml")
@@ -170,7 +171,7 @@ def _problem(error: Any) -> str:
     told = schema.get("errorMessage", "")
     if value is None:
         return "empty; fill it in or take it out"
-    got = f"{value!r:.60}"
+    got = f"{_masked_value(error)!r:.60}"
     if error.validator == "type":
         kinds = wanted if isinstance(wanted, list) else [wanted]
         names = " or ".join(_TYPES[kind] for kind in kinds)
@@ -191,6 +192,12 @@ def _problem(error: Any) -> str:
     if told and isinstance(value, (str, int, float)) and not schema.get("writeOnly"):
         return f"{got}: {told}"
     return told or limits.get(error.validator, str(error.message))
+
+
+def _masked_value(error: Any) -> Any:
+    """Return the value of an error without its secrets, by the keys above it, too."""
+    keys = [str(key) for key in error.absolute_path if not isinstance(key, int)]
+    return masked({keys[-1]: error.instance})[keys[-1]] if keys else masked(error.instance)
 
 
 def _list(choices: list[Any]) -> str:

@@ -142,7 +142,7 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
             number = value if isinstance(value, (int, float)) else math.inf
             if not isinstance(value, bool) and abs(number) < _LARGEST and number == int(number):
                 return int(number)
-        elif isinstance(value, typing.get_origin(kind) or kind):
+        elif isinstance(value, typing.get_origin(kind) or kind) and value != "":
             return value
     name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     name[list[Any]] = "a list"

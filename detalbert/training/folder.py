@@ -11,7 +11,7 @@ import filelock
 
 from detalbert.atomic import sweep, whole_file, write_json, writing
 from detalbert.errors import UserError
-from detalbert.settings.experiment import masked
+from detalbert.redact import masked
 from detalbert.settings.yaml_files import dump_yaml
 from detalbert.squad.answers import Answers
 

@@ -10,7 +10,7 @@ from determined.common.api import authentication, certs
 
 from detalbert import hub
 from detalbert.errors import first_line
-from detalbert.settings.experiment import masked
+from detalbert.redact import masked
 
 TIMEOUT = 10  # seconds to connect, and again to answer
 log = logging.getLogger(__name__)

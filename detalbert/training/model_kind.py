@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -33,13 +33,29 @@ def find_kind(folder: Path) -> ModelKind | None:
     if is_sharded(folder):
         return LANGUAGE
     try:
-        if (file := folder / "load_data.json").is_file():
-            name = json.loads(file.read_text())["trial_cls_spec"]
-        else:
-            (name,) = json.loads((folder / "config.json").read_text())["architectures"]
-        return _CAUSAL.get(name) or next(kind for word, kind in _WORDS.items() if word in name)
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        if (folder / "load_data.json").is_file():
+            return _kind_of_trial(json.loads((folder / "load_data.json").read_text()))
+        (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+        return _CAUSAL.get(name) or _find_word(name)
+    except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def _find_word(name: str) -> ModelKind | None:
+    return next((kind for word, kind in _WORDS.items() if word in name), None)
+
+
+def _kind_of_trial(saved: dict[str, Any]) -> ModelKind:
+    """Return the kind of a checkpoint from what Determined saves of its trial. One of a class that
+    is not this package's answers questions if it has their windows.
+    """
+    trial = saved["trial_cls_spec"]
+    kind = _find_word(trial)
+    if kind is not None:
+        return kind
+    if "doc_stride" in saved["hparams"]:
+        return ANSWERING
+    return ModelKind(f"a checkpoint of {trial}, a workload of your own", "")
 
 
 def check_mode(mode: str, folder: Path) -> ModelKind:
@@ -47,6 +63,9 @@ def check_mode(mode: str, folder: Path) -> ModelKind:
     predict.py does not have `mode` for it.
     """
     kind = find_kind(folder) or ANSWERING
+    if not kind.use:
+        said = f"{folder} is {kind.name}, and predict.py is for questions and text"
+        raise UserError(f"--{mode}: {said}; load it in code of that workload")
     if f"--{mode}" not in kind.use:
         raise UserError(f"--{mode}: {folder} is {kind.name}; give {kind.use.format(folder)}")
     return kind

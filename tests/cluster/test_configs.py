@@ -10,15 +10,19 @@ import pytest
 
 from cluster.jobs import samples
 from cluster.published import WINDOWS
-from cluster.schema import SCHEMAS, check, schema_of
+from cluster.schema import SCHEMAS, check
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import TrainOrder
-from detalbert.settings import rules
+from detalbert.settings import rules, schema
 from detalbert.settings.experiment import single_values
 from detalbert.settings.hparams import HParams, parse_hparams
 from pretrain.hparams import parse_pretrain_hparams
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
+
+
+def load_schema(kind: str) -> dict[str, Any]:
+    return schema.load_schema(SCHEMAS[kind])
 
 
 def hparams_of(name: str) -> HParams:
@@ -104,7 +108,7 @@ def resolved(node: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
 
 def walk(ours: Any, theirs: Any, schemas: dict[str, Any], where: str):
     """Yields (where, our keys, Determined's keys) for every mapping that both describe."""
-    ours = resolved(ours, schema_of("experiment")["definitions"])
+    ours = resolved(ours, load_schema("experiment")["definitions"])
     theirs = resolved(theirs, schemas)
     if isinstance(ours.get("items"), dict) and "items" in theirs:
         yield from walk(ours["items"], theirs["items"], schemas, where + "[]")
@@ -131,7 +135,7 @@ def walk(ours: Any, theirs: Any, schemas: dict[str, Any], where: str):
 def test_the_checkers_keys_are_determineds(shared):
     files = (shared / "determined-schemas").glob("*.json")
     schemas = {path.name: json.loads(path.read_text()) for path in files}
-    ours, seen = schema_of("experiment"), set()
+    ours, seen = load_schema("experiment"), set()
     for where, keys, theirs in walk(ours, schemas["experiment.json"], schemas, ""):
         seen.add(where)
         extra = {"stop_once", "max_length"} if where.startswith(".searcher") else set()
@@ -155,16 +159,15 @@ def parts(node: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["experiment", "master"])
 def test_the_schemas_themselves(kind):
     """They are JSON Schemas, and what jsonschema would say in words of its own has ours."""
-    schema = schema_of(kind)
-    jsonschema.Draft7Validator.check_schema(schema)
-    for part in parts(schema):
+    jsonschema.Draft7Validator.check_schema(load_schema(kind))
+    for part in parts(load_schema(kind)):
         if "x-rule" in part:
             name = part["x-rule"] if isinstance(part["x-rule"], str) else part["x-rule"][0]
             assert callable(getattr(rules, name))
         if "$ref" in part:
             file, _, name = part["$ref"].partition("#/definitions/")
             path = SCHEMAS[kind].parent / file if file else SCHEMAS[kind]
-            assert name in schema_of(path.stem)["definitions"] and path.is_file()
+            assert name in load_schema(path.stem)["definitions"] and path.is_file()
 
 
 # Schedules and durations, as the master's Go libraries parse them.
@@ -185,7 +188,7 @@ def test_schedules():
 
 
 def test_durations():
-    fits = re.compile(schema_of("master")["definitions"]["duration"]["pattern"]).search
+    fits = re.compile(load_schema("master")["definitions"]["duration"]["pattern"]).search
     good = ["20m", "1h30m", "1.5h", ".5m", "1.s", "+3s", "0", "-5m", "1500ms", "2h45m0s", "1µs"]
     assert [text for text in good if not fits(text)] == []
     bad = ["", "10", "1d", "20 minutes", "0.5 h", "m", "-", "1e3s", ".s"]

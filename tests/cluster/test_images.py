@@ -11,7 +11,7 @@ import pytest
 import torch
 from determined.common import v1file_utils
 
-from detalbert.settings.experiment import masked
+from detalbert.redact import masked
 from tests.cluster.conftest import steps_of, uploaded
 from tests.conftest import ROOT
 from tests.fakes import secrets

@@ -221,3 +221,67 @@ def test_a_failure_ends_the_container_that_sources_it(image, tmp_path):
     assert "startup-hook.sh: unavailable: could not install tqdm>=4.66" in failed.stderr
     assert not actions(failed.stderr)  # another try may find the index up
     assert hook(sys.executable, tmp_path, *sourced).stdout == "next\n"
+
+
+@pytest.fixture
+def context(tmp_path) -> pathlib.Path:
+    """An uploaded context of its own: the hook, the package and the two files of packages."""
+    folder = tmp_path / "context"
+    folder.mkdir()
+    for name in ("startup-hook.sh", "workloads.py", "requirements.txt", "constraints.txt"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "detalbert").symlink_to(ROOT / "detalbert")
+    return folder
+
+
+def hooked(context: pathlib.Path, **env: str) -> subprocess.CompletedProcess:
+    env = {**os.environ, "DET_PYTHON_EXECUTABLE": sys.executable, **env}
+    command = ["bash", "startup-hook.sh"]
+    return subprocess.run(
+        command, cwd=context, env=env, capture_output=True, text=True, timeout=600
+    )
+
+
+OPTIONS = ["--extra-index-url https://me:planted@example.org", "-r more.txt", "tqdm >= ", "./a.whl"]
+
+
+@pytest.mark.parametrize("line", OPTIONS)
+def test_a_line_that_is_no_package_is_named_without_what_it_holds(line, context):
+    path = context / "requirements.txt"
+    path.write_text(f"{path.read_text()}{line}\n")
+    done = hooked(context)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 2 and "planted" not in said
+    assert said.startswith(f"startup-hook.sh: error: requirements.txt: {line.split()[0]}: not a ")
+
+
+def test_files_of_packages_that_are_missing_or_no_text(context):
+    path = context / "requirements.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # a byte order mark is none of it
+    assert hooked(context).stderr == ""
+    path.write_bytes(b"\xff\xfe\x00")
+    done = hooked(context)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "in UTF-8" in done.stderr
+    path.unlink()
+    done = hooked(context)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("startup-hook.sh: error: requirements.txt: missing; .detignore")
+
+
+GOOD = '{"data": {"train": "a", "validation": "b"}}'
+ENVIRONMENTS = [
+    *[
+        ({"DET_EXPERIMENT_CONFIG": text}, "DET_EXPERIMENT_CONFIG")
+        for text in ("null", "[]", "{", "")
+    ],
+    ({"DET_EXPERIMENT_CONFIG": GOOD}, "DET_HPARAMS"),
+    ({"DET_EXPERIMENT_CONFIG": GOOD, "DET_HPARAMS": "[1]"}, "DET_HPARAMS"),
+    ({"DET_EXPERIMENT_CONFIG": '{"data": 5}', "DET_HPARAMS": "{}"}, "data"),
+]
+
+
+@pytest.mark.parametrize(("env", "key"), ENVIRONMENTS)
+def test_an_environment_that_is_no_trials_is_one_line(env, key, context):
+    done = hooked(context, **env)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 2 and said.startswith(f"train.py: error: {key}: ")

@@ -9,8 +9,20 @@ PLANTED: dict[str, Any] = {
     "environment": {
         "environment_variables": {"cpu": ["API_KEY=planted-2=="], "cuda": ["API_KEY=planted-3"]},
         "registry_auth": {"username": "me", "password": "planted-4", "identitytoken": "planted-5"},
-        "pod_spec": {"spec": {"containers": [{"env": [{"name": "A", "value": "planted-6"}]}]}},
+        "pod_spec": {
+            "spec": {
+                "containers": [
+                    {
+                        "env": [{"name": "A", "value": "planted-6"}],
+                        "args": ["--token=planted-16", "--db-password", "planted-17", "x"],
+                    }
+                ]
+            }
+        },
     },
+    "pbs": {"pbsbatch_args": ["-v PASSWORD=planted-10", "-v A=1,DB_TOKEN=planted-11"]},
+    "slurm": {"sbatch_args": ["--export=HF_TOKEN=planted-12"]},
+    "labels": ["hf_planted-13-is-long", "Authorization: Bearer planted-14", "api_key: planted-15"],
     "integrations": {"pachyderm": {"dataset": {"name": "a", "token": "planted-7"}}},
     "tensorboard_storage": {"access_key": "planted-8", "secret_key": "planted-9", "type": "s3"},
 }

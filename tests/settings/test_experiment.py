@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError
-from detalbert.settings.experiment import masked, single_values
+from detalbert.redact import masked
+from detalbert.settings import schema
+from detalbert.settings.experiment import single_values
 from tests.fakes.runs import refusal
 from tests.fakes.secrets import PLANTED
 
@@ -33,8 +35,43 @@ def test_secrets_are_masked_and_all_else_stays() -> None:
     data = {"text": "abfs://container@account/a", "tokenizer": "a@b", "vocab_size": None}
     config = {"data": data, "hyperparameters": {"seed": 1, "lr": 0.5}, "name": "a: b@c"}
     assert masked(config) == config
+    # Nor is it another config to who reads it back.
+    valid = {**PLANTED, "entrypoint": "a", "searcher": {"name": "single", "metric": "f1"}}
+    told, shown = (list(schema.check(config)) for config in (valid, masked(valid)))
+    assert [finding.key for finding in told] == [finding.key for finding in shown]
+    assert "planted" not in str([finding.problem for finding in told])
+    assert masked(masked(PLANTED)) == masked(PLANTED)
     error = UserError(f"data.text: {LOGIN}: gone")
     assert str(error) == "data.text: https://***@example.org/a?b=c@d: gone"
+
+
+SECRET = """HF_TOKEN hf_token apiKey api_key --db-password PGPASSWORD AWS_SECRET_ACCESS_KEY auth
+AWS_ACCESS_KEY_ID access_key credential connection_string registrytoken client_secret accessToken"""
+PLAIN = """tokenizer tokens token_type_ids max_tokens_per_forward pad_token mask_token_id text_key
+key author unauthenticated tokens_per_second token_file num_key_value_heads experiment_seed
+secretary"""
+
+
+@given(st.sampled_from(SECRET.split()), st.sampled_from(["{}={}", "x {}='{}' y", "-v A=1,{}={}"]))
+def test_what_is_assigned_to_a_secret_name_is_masked(name: str, form: str) -> None:
+    text = form.format(name, "planted")
+    assert "planted" not in masked(text) and "planted" not in str(UserError(text))
+    assert name in masked(text)
+    for beside in (f"{name}: planted", f'{{"{name}": "planted"}}'):
+        assert "planted" not in masked(beside)
+    words = ["run", f"--{name.strip('-')}", "planted", "after"]
+    assert masked(words) == [*words[:2], "***", "after"]
+    assert masked(" ".join(words)) == " ".join([*words[:2], "***", "after"])
+    assert masked({name: "planted", "a": [{"name": name, "value": "planted"}]}) == {
+        name: "***",
+        "a": [{"name": name, "value": "***"}],
+    }
+
+
+@given(st.sampled_from(PLAIN.split()), st.sampled_from(["{}=5", "{}: 5", "--{} 5", "{} 5"]))
+def test_what_is_no_secret_is_left(name: str, form: str) -> None:
+    text = form.format(name)
+    assert masked(text) == str(UserError(text)) == text and masked({name: text}) == {name: text}
 
 
 RANGES = {

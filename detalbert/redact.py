@@ -1,0 +1,118 @@
+"""Secrets in configs and in free text: found by the names beside them, replaced by "***".
+
+Nothing tells a secret from other text but its name and, for some, its shape. A name is secret by
+its last words: HF_TOKEN, apiKey and --db-password are, tokenizer, max_tokens and pad_token are not.
+What follows such a name is masked up to the next space, so it may take harmless text along.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# In https://USER:PASSWORD@HOST all before the "@"; of another scheme, whose USER may be no secret
+# (abfs://CONTAINER@ACCOUNT), the password.
+_LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
+# Below one of these keys all is secret: those of Determined's schemas, and `env`, of a pod.
+_SECTIONS = {"env", "environment_variables", "registry_auth"}
+_LAST_WORD = re.compile(
+    r"\w*(?:password|passwd|passphrase|secret|apikey|accesskey|secretkey|credentials?|token)"
+    r"|pwd|secrets|auth"
+)
+_LAST_WORDS = re.compile(
+    r"(?:api|access|secret|private|account|storage|encryption|signing|license)_key(?:_id)?"
+    r"|connection_string"
+)
+# Tokens of text: pad_token, mask_token.
+_OF_TEXT = set("pad bos eos cls sep mask unk image special start end per no next last".split())
+# Texts that are secret by their shape: of Hugging Face, GitHub, GitLab, Slack and AWS.
+_SHAPES = re.compile(
+    r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-)[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b"
+)
+_HEADER = re.compile(
+    r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?(?:(?:basic|bearer|digest|token)\s+)?|bearer\s+)\S+"
+)
+_VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
+_NAME = r"(?P<name>[A-Za-z_][\w.-]*)"
+_ASSIGNED = re.compile(rf"{_NAME}\s?=\s?|['\"]-*{_NAME.replace('name', 'quoted')}['\"]\s*:\s*")
+# In configs alone: in a sentence of ours a colon stands after a key, and words after a flag.
+_FLAG = re.compile(rf"(?<![\w-])--?{_NAME}\s+")
+_PAIR = re.compile(rf"{_NAME}\s*:\s*")
+
+
+def is_secret(name: str) -> bool:
+    """Return whether what is called `name` is secret, in any style: HF_TOKEN, --api-key, apiKey."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    words = re.sub(r"\W+", "_", words).strip("_")
+    parts = words.split("_")
+    if parts[-1] == "token" and len(parts) > 1 and parts[-2] in _OF_TEXT:
+        return False
+    last_two = re.sub(r"_id$", "", words).split("_")[-2:]
+    return bool(_LAST_WORD.fullmatch(parts[-1]) or _LAST_WORDS.fullmatch("_".join(last_two)))
+
+
+def hide_secrets(text: str) -> str:
+    """Return `text` with "***" for logins in addresses, headers of authorization, values that are
+    assigned to a secret name, and what has the shape of a secret.
+    """
+    text = _LOGIN.sub(r"\1***@", text)
+    text = _HEADER.sub(r"\1***", text)
+    return _SHAPES.sub("***", _hide_values(_ASSIGNED, text))
+
+
+def _hide_values(names: re.Pattern[str], text: str) -> str:
+    """Return `text` with "***" for the value after each match of `names` whose name is secret."""
+    parts, end = list[str](), 0
+    for match in names.finditer(text):
+        name = next(group for group in match.groups() if group is not None)
+        value = _VALUE.match(text, match.end())
+        if match.start() >= end and is_secret(name) and value is not None:
+            quote = value[0][0] if value[0][0] in "'\"" else ""
+            parts += [text[end : match.end()], f"{quote}***{quote}"]
+            end = value.end()
+    return "".join([*parts, text[end:]])
+
+
+def masked(value: Any, under: str = "") -> Any:
+    """Return a copy of a config, or part of one, with "***" in place of every secret.
+
+    Configs are written to files, checkpoints and metadata in this form only. It is as valid as the
+    config: every masked value is text where text is expected.
+
+    Args:
+        under: the secret key that `value` is below, if any.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: masked(inner, under or _secret_key(key, value)) for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return _masked_items(value, under)
+    if not under or value is None:
+        return _masked_text(value) if isinstance(value, str) else value
+    name, equals, _ = str(value).partition("=")
+    return f"{name}=***" if equals and under == "environment_variables" else "***"
+
+
+def _secret_key(key: Any, beside: Mapping[Any, Any]) -> str:
+    """Return `key` if its value is secret, else an empty text. {name: TOKEN, value: ...} is a pair
+    like TOKEN: ...
+    """
+    name = str(beside.get("name", "")) if key == "value" else str(key)
+    return str(key) if key in _SECTIONS or is_secret(name) else ""
+
+
+def _masked_items(items: list[Any], under: str) -> list[Any]:
+    """Mask a list; in the words of a command, also the one after a secret flag."""
+    words = [None, *items][: len(items)]
+    flags = [
+        bool(re.fullmatch(r"--?[\w.-]+", str(word))) and is_secret(str(word)) for word in words
+    ]
+    return [
+        masked(item, under or ("flag" if follows and not isinstance(item, Mapping) else ""))
+        for item, follows in zip(items, flags, strict=True)
+    ]
+
+
+def _masked_text(text: str) -> str:
+    text = hide_secrets(text)
+    return _hide_values(_PAIR, _hide_values(_FLAG, text))
