@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from detalbert.squad.encoding import encode, ranges
+from detalbert.squad.encoding import encode, ranges, tokenizing
 
 _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
 _AT_ONCE = 1000  # new words in a call
@@ -108,7 +108,8 @@ class WordEncoder:
         """Encode each word separately, many per call as calls are costly; return as `_encode`."""
         lines = [words[at : at + _AT_ONCE] for at in range(0, len(words), _AT_ONCE)]
         options: Any = {"is_pretokenized": True, "add_special_tokens": False}
-        made = self.backend.encode_batch(lines, **options)
+        with tokenizing():
+            made = self.backend.encode_batch(lines, **options)
         ids = np.fromiter(chain.from_iterable(line.ids for line in made), np.int32)
         owner = np.fromiter(chain.from_iterable(line.word_ids for line in made), np.int64)
         owner += np.repeat(np.arange(len(made)) * _AT_ONCE, list(map(len, made)))
