@@ -40,6 +40,10 @@ class NotFinite(UserError):
     status = 1
 
 
+class Panic(RuntimeError):
+    """A library in Rust came upon what it takes for impossible, such as a hopeless regex."""
+
+
 class Diverged(NotFinite):
     """Training has non-finite numbers; raised at the same step of all ranks."""
 
@@ -77,14 +81,28 @@ def nearest(name: str, known: Iterable[str]) -> str:
 @contextlib.contextmanager
 def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
     """Convert any exception but UserError in the block to `make(error)`: libraries that read a
-    damaged file raise errors of any class, even a bare Exception.
+    damaged file raise errors of any class, even a bare Exception, or panic.
     """
     try:
-        yield
+        with panics_raised():
+            yield
     except UserError:
         raise
     except Exception as error:
         raise make(error) from None
+
+
+@contextlib.contextmanager
+def panics_raised() -> Iterator[None]:
+    """Convert a panic of a library in Rust to Panic. PyO3 raises what is no Exception, of a class
+    that cannot be imported, so that no worker process can send it either.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise Panic(str(error)) from None
 
 
 def first_line(error: BaseException) -> str:

@@ -13,10 +13,10 @@ from detalbert.corpus import api_text, storage
 from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
 from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
 from detalbert.errors import UserError
+from detalbert.squad.parquet import rows_of_table
 from detalbert.squad.rows import table_rows
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 not
-_ROWS = 1_000  # of a Parquet file, read at a time
 _CELL = 1 << 30  # characters of a table's cell
 _PIECE = 1 << 20  # bytes of a line that are read at a time, at most
 _STREAMS = ("csv", "blank_line")  # only the file's start shows where a document begins
@@ -230,11 +230,10 @@ def _parquet(part: Part) -> Iterator[str]:
         sizes = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
         ends = list(itertools.accumulate(sizes))
         groups = range(bisect_right(ends, part.begin), bisect_left(ends, part.end) + 1)
-        batches = table.iter_batches(_ROWS, list(groups), [part.text_key])
-        texts = itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+        rows = rows_of_table(table, [part.text_key], groups)
         first = ends[groups[0]] - sizes[groups[0]]
-        for text in itertools.islice(texts, part.begin - first, part.end - first):
-            yield text or ""
+        for row in itertools.islice(rows, part.begin - first, part.end - first):
+            yield row[part.text_key] or ""
 
 
 def _text_of(row: Any, part: Part) -> str:

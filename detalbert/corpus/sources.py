@@ -30,6 +30,7 @@ from detalbert.integrity import read_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.settings.text import SourceConfig
 from detalbert.squad import world
+from detalbert.squad.parquet import open_table
 from detalbert.squad.sources import load_hub_rows
 from detalbert.waiting import waiting
 
@@ -123,7 +124,7 @@ def open_parquet(address: str) -> pyarrow.parquet.ParquetFile:
     """Return the table of a file. Raises UserError if it is none."""
     said = f"{address}: not a Parquet file"
     with as_user_error(lambda error: UserError(f"{said} ({first_line(error)}); fix it")):
-        return pyarrow.parquet.ParquetFile(storage.open_file(address))
+        return open_table(storage.open_file(address))
 
 
 def unpack_sizes(text: Text, folder: Path) -> list[Part]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from detalbert.corpus.sources import group
-from detalbert.squad.encoding import ranges
+from detalbert.squad.encoding import ranges, tokenizing
 
 _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
 _MOST_TEXT = 1 << 21  # characters of these words
@@ -113,9 +113,10 @@ class WordEncoder:
         lines = [words[at : at + _AT_ONCE] for at in range(0, len(words), _AT_ONCE)]
         ids, lengths = [], []  # per line: int32 [tokens], int64 [words]
         for some in group(lines, lambda line: sum(map(_size, line)), _ENCODED):
-            encodings = self.backend.encode_batch(
-                some, is_pretokenized=True, add_special_tokens=False
-            )
+            with tokenizing():
+                encodings = self.backend.encode_batch(
+                    some, is_pretokenized=True, add_special_tokens=False
+                )
             for line, encoding in zip(some, encodings, strict=True):
                 ids.append(np.array(encoding.ids, np.int32))
                 owners = np.array(encoding.word_ids, np.int64)

@@ -17,6 +17,7 @@ from detalbert.engine import kernel
 from detalbert.engine.cpu import drop
 from detalbert.engine.kernel import How
 from detalbert.engine.rows import Row
+from detalbert.engine.segments import takes_segments
 from detalbert.errors import UserError
 
 PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
@@ -212,7 +213,7 @@ def model_inputs(model: Any, row: Row) -> dict[str, Any]:
         "position_ids": (row["position_ids"] + first_position(model))[None],
         "packed_layout": RowBounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"]),
     }
-    if getattr(model.config, "type_vocab_size", 0) > 1:
+    if takes_segments(model):
         inputs["token_type_ids"] = row["token_type_ids"][None]
     return inputs
 

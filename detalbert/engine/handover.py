@@ -41,6 +41,8 @@ class Handover(pytorch.PyTorchCallback):
 
     def state_dict(self) -> dict[str, Any]:
         own = {"threads": self.threads, "trial": self.trial, "warmup": self.trained.warmup}
+        if not getattr(self.trained.model.config, "segments", True):
+            own["segments"] = False
         return {**own, **self._rounding(), **self.began}
 
     def _rounding(self) -> dict[str, Any]:
@@ -73,6 +75,9 @@ class Handover(pytorch.PyTorchCallback):
         if self.cpu and self.hparams.threads == "auto" and (threads := kept.get("threads")):
             self.threads, self.notes = set_threads(threads), "as the run began"
         self.trained.keep_warmup(kept.get("warmup", self.trained.warmup))
+        config = self.trained.model.config
+        if hasattr(config, "segments") and kept.get("segments", True):
+            del config.segments  # of an older version, which trained with segments at any rate
         self.began = began = {key: kept[key] for key in self._rounding() if key in kept}
         here = self.trained.max_tokens
         tokens = began.get("max_tokens_per_forward", here)

@@ -23,7 +23,15 @@ from detalbert.engine.memory import Sizes
 from detalbert.engine.model_memory import check_fits, counted_parameters
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
-from detalbert.errors import UnknownKey, UserError, all_lines, as_user_error, first_line
+from detalbert.engine.segments import follow_tokenizer
+from detalbert.errors import (
+    UnknownKey,
+    UserError,
+    all_lines,
+    as_user_error,
+    first_line,
+    panics_raised,
+)
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.integrity import check_model_folder
 from detalbert.settings.hparams import HParams
@@ -61,6 +69,7 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
             said = f"its weights lack {min(missing)!r} and {len(missing) - 1} more; give another"
             raise UserError(f"hyperparameters.model: {hparams.model!r}: {said}")
     check_vocabulary(model.config, tokenizer)
+    follow_tokenizer(model, tokenizer)
     pack_or_pad(model)
     hparams.check_positions(positions(model))
     return model
@@ -134,7 +143,7 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     check_model_folder(folder, small=True)
     if lacks_tokenizer(folder):
         return False  # take the user's word
-    with contextlib.suppress(Exception):  # of the tokenizers library a bare one
+    with contextlib.suppress(Exception), panics_raised():  # of tokenizers a bare one
         own = hub.load_named(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
         return own.get_vocab() != tokenizer.get_vocab()
     return False

@@ -14,7 +14,8 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, PretrainedConfig
 from detalbert.engine import attention
 from detalbert.engine.attention import PACKED, RowBounds
 from detalbert.engine.finite import is_usable
-from detalbert.engine.rows import Row, dummy_row
+from detalbert.engine.rows import Row, convert_row, dummy_row
+from detalbert.engine.segments import takes_segments
 from detalbert.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,22 @@ def pack_or_pad(model: Any) -> None:
     else:
         said = "%s runs windows of like lengths, padded: its attention is not softmax(q k) v alone"
         log.info(said, type(model).__name__)
+        _warn_of_padding(model, row, padded)
     model.train(training)
+
+
+def _warn_of_padding(model: Any, row: Row, padded: Tensor) -> None:
+    """Log a warning if the last window of `row` has other logits alone than in `padded` [2, T],
+    where it is padded to the longest.
+    """
+    begin, end = row["cu_seqlens"][-2:].tolist()
+    last = convert_row(row, Tensor, lambda column: column[begin:end])
+    last["cu_seqlens"] = row["cu_seqlens"][-2:] - begin
+    last["max_length"] = end - begin
+    alone = torch.stack(padded_logits(model, last))  # [2, end - begin]
+    if (alone - padded[:, begin:end]).abs().max() > 1e-3 * padded.std():
+        said = "%s: its answers depend on the padding, and so on the other questions of a row"
+        log.warning(said, type(model).__name__)
 
 
 def padded_logits(model: nn.Module, row: Row, tokens: int | None = None) -> tuple[Tensor, ...]:
@@ -75,8 +91,7 @@ def padded_logits(model: nn.Module, row: Row, tokens: int | None = None) -> tupl
     inputs = {"input_ids": bounds.grid(row["input_ids"], filler)}  # [n, L]
     if "attention_mask" in accepted:
         inputs["attention_mask"] = bounds.is_key[:, 0, 0].long()
-    typed = getattr(config, "type_vocab_size", 0) > 1 or config.model_type == "xlnet"
-    if typed and "token_type_ids" in accepted:
+    if takes_segments(model) and "token_type_ids" in accepted:
         inputs["token_type_ids"] = bounds.grid(row["token_type_ids"])
     output = model(**inputs)
     sides = (side.reshape(-1)[bounds.cell] for side in (output.start_logits, output.end_logits))

@@ -26,6 +26,7 @@ from detalbert.engine.forward import Forward, Read
 from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
+from detalbert.engine.segments import follow_tokenizer
 from detalbert.errors import NotFinite, UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
 from detalbert.inference.find import EXPERIMENT, find, read_json
@@ -62,10 +63,13 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
     check_mode("data", folder)  # in a trial, too
     what = f"{folder}: does not load as a model"
     with as_user_error(lambda error: UserError(f"{what}: {all_lines(error)}; give another")):
-        read = _read_checkpoint if (folder / STATE_DICT).is_file() else _read_export
+        checkpoint = (folder / STATE_DICT).is_file()
+        read = _read_checkpoint if checkpoint else _read_export
         settings, model = read(folder)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(folder)), trust_remote_code=False)
         hparams = parse_hparams(settings["hyperparameters"])
+        if not (checkpoint or (folder / SETTINGS).is_file()):  # its config says how it was trained
+            follow_tokenizer(model, tokenizer)
         forward = prepare(model, tokenizer, hparams, device)
     facts = settings.get("scores") or {}, settings.get("data") or {}, settings.get("steps")
     return Trained(model, tokenizer, hparams, forward, *facts)

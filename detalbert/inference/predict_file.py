@@ -21,7 +21,7 @@ from detalbert.squad import sources
 from detalbert.squad.calibration import given
 from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import read_questions
-from detalbert.squad.windows import Example, check_lengths
+from detalbert.squad.windows import Example, check_questions_fit
 from detalbert.training.folder import ELSEWHERE, claim_folder
 from detalbert.waiting import waiting
 
@@ -108,7 +108,7 @@ def read_through(trained: Trained, data: str, questions: Iterable[Example]) -> i
     sizes = trained.hparams.max_seq_length, trained.hparams.doc_stride
     while chunk := list(itertools.islice(unread, CHUNK)):
         try:
-            check_lengths(chunk, trained.tokenizer, *sizes)
+            check_questions_fit(chunk, trained.tokenizer, *sizes)
         except UserError as error:
             raise UserError(f"{data}: {error}") from None
         total += len(chunk)

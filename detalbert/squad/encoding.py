@@ -1,12 +1,15 @@
 """Token ids and character offsets of texts, as flat arrays: N tokens of n texts."""
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
+
+from detalbert.errors import Panic, UserError, first_line, panics_raised
 
 _CHUNK = 2000  # texts at a time; bounds the memory of the encoding objects
 _FEW = 2  # a question and its context
@@ -25,6 +28,17 @@ def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
+@contextlib.contextmanager
+def tokenizing() -> Iterator[None]:
+    """Convert a panic of a tokenizer in the block to UserError."""
+    try:
+        with panics_raised():
+            yield
+    except Panic as error:
+        reason = first_line(error)
+        raise UserError(f"the tokenizer fails on a text ({reason}); give another") from None
+
+
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return begins[i], begins[i] + 1, ... for lengths[i] numbers, for every i; int64. begins [7,
     3], lengths [2, 3] gives [7, 8, 3, 4, 5].
@@ -36,16 +50,17 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def encode(backend: Any, texts: Sequence[str], with_offsets: bool = True) -> Tokens:
     """Encode texts without special tokens, `_CHUNK` at a time. `backend` is a
-    `tokenizers.Tokenizer` without truncation and padding.
+    `tokenizers.Tokenizer` without truncation and padding. Raises UserError if it panics.
     """
     call = backend.encode_batch if with_offsets else backend.encode_batch_fast
     ids, lengths, offsets = [np.zeros(0, np.int32)], [0], [np.zeros((0, 2), np.int32)]
     for at in range(0, len(texts), _CHUNK):
         some = texts[at : at + _CHUNK]
-        if len(some) <= _FEW:  # `encode_batch` takes longer to start threads
-            encodings = [backend.encode(text, add_special_tokens=False) for text in some]
-        else:
-            encodings = call(some, add_special_tokens=False)
+        with tokenizing():
+            if len(some) <= _FEW:  # `encode_batch` takes longer to start threads
+                encodings = [backend.encode(text, add_special_tokens=False) for text in some]
+            else:
+                encodings = call(some, add_special_tokens=False)
         lengths += [len(encoding) for encoding in encodings]
         ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32))
         if with_offsets:

@@ -9,14 +9,14 @@ import csv
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-import pyarrow.parquet
-
 from detalbert.errors import UserError, all_lines, as_user_error, first_line
 from detalbert.settings.hparams import COLUMNS
+from detalbert.squad.parquet import open_table, rows_of_table
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 _PIECE = 1 << 16  # characters read at a time
@@ -182,12 +182,15 @@ def _table(path: Path) -> Rows:
 def table_rows(where: str, lines: Iterator[str], longest: int = MAX_CONTEXT + 1) -> Iterator[Row]:
     """Yield the rows of a table that are not empty; comma, semicolon or tab separate its cells, of
     at most `longest` characters. Raises UserError, naming the line in which a row begins, for text
-    under no name and for quotes in the wrong place: what follows would be misread.
+    under no name, a name twice and quotes in the wrong place: what follows would be misread.
     """
     csv.field_size_limit(longest)
     header = next(lines, "").removeprefix("\ufeff")
     delimiter = max(",;\t", key=header.count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        raise UserError(f"{where}: two columns are named {twice[0]!r}; rename one")
     reader, line = csv.reader(lines, delimiter=delimiter, strict=True), 2
     try:
         for cells in reader:
@@ -210,10 +213,12 @@ def _cell(text: str | None) -> Any:
 
 
 def _parquet(path: Path) -> Rows:
-    why = "not a Parquet file"
-    with as_user_error(lambda error: UserError(f"{path}: {why} ({all_lines(error)}); fix it")):
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
-            yield from ((str(path), row) for row in batch.to_pylist())
+    def unreadable(error: BaseException) -> UserError:
+        return UserError(f"{path}: not a Parquet file ({all_lines(error)}); fix it")
+
+    with as_user_error(unreadable), open_table(path) as table:
+        for row in rows_of_table(table, table.schema_arrow.names):
+            yield str(path), row
 
 
 READERS: dict[str, Callable[[Path], Rows]] = {

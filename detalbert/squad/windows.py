@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detalbert.errors import UserError
-from detalbert.squad.encoding import Tokens, encode, ranges
+from detalbert.squad.encoding import Tokens, encode, ranges, tokenizing
 
 
 class Example(NamedTuple):
@@ -165,7 +165,7 @@ def build_windows(
     return Windows(*texts, example.astype(np.int32), begin, counts, start, end, *layout)
 
 
-def check_lengths(
+def check_questions_fit(
     examples: Sequence[Example], tokenizer: Any, max_seq_length: int, doc_stride: int
 ) -> None:
     """Raise the UserError that `build_windows` would for uncut questions, without their windows.
@@ -198,7 +198,8 @@ def _pair_layout(tokenizer: Any) -> tuple[np.ndarray, ...]:
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    encoded = backend.encode("a", "a")
+    with tokenizing():
+        encoded = backend.encode("a", "a")
     sequence = encoded.sequence_ids  # None for a special token
     question, context = ([at for at, of in enumerate(sequence) if of == text] for text in (0, 1))
     edge = question and question[0] > 0 or encoded.ids[-1] == tokenizer.cls_token_id

@@ -13,6 +13,7 @@ from transformers.generation import BaseStreamer
 from detalbert.errors import UserError
 from detalbert.escapes import escape_controls, json_line
 from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.squad.encoding import tokenizing
 from detalbert.squad.question_stream import is_unicode
 from lm.inference.load import SavedLm, load_model
 
@@ -88,7 +89,8 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """Return the tokens of a prompt that begins a document; "<|endoftext|>" in it is plain text."""
     if not is_unicode(prompt):
         raise UserError("the prompt is not UTF-8 text")
-    ids = tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    with tokenizing():
+        ids = tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     if not ids and tokenizer.eos_token_id is None:
         raise UserError("the prompt is empty, and the tokenizer has no end of text; give text")
     return ids or [tokenizer.eos_token_id]

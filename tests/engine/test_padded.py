@@ -46,13 +46,24 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
 }
 
 
+FUNNEL = {"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64, "num_decoder_layers": 1}
+FUNNEL |= {"block_sizes": [1, 1, 1], "hidden_dropout": 0.0, "attention_dropout": 0.0}
+FUNNEL |= {"vocab_size": 100, "activation_dropout": 0.0}
+# More families that run padded; the logits of some depend on it.
+PADDED: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "funnel": ("funnel", FUNNEL, False),
+    "convbert": ("convbert", {"embedding_size": 32}, False),
+    "fnet": ("fnet", {}, False),
+    "roformer": ("roformer", {"embedding_size": 32}, False),
+    "squeezebert": ("squeezebert", {"embedding_size": 32}, False),
+}
 UNTYPED = "roberta xlm-roberta mpnet modernbert deberta-v3 deberta-v2 deberta nemotron gpt2".split()
 
 
 def make(name: str) -> Any:
-    family, keys, _ = FAMILIES[name]
+    family, keys, _ = (FAMILIES | PADDED)[name]
     torch.manual_seed(0)
-    shape = {} if family in ("xlnet", "canine") else SHAPE
+    shape = {} if family in ("xlnet", "canine", "funnel") else SHAPE
     config = AutoConfig.for_model(family, **{**shape, **copy.deepcopy(keys)})
     return AutoModelForQuestionAnswering.from_config(
         config, attn_implementation=attention_of(config)
@@ -142,3 +153,29 @@ def test_a_model_of_other_inputs_is_one_line():
     model = AutoModelForQuestionAnswering.from_config(config)
     with pytest.raises(UserError, match="does not run on a question and its context"):
         pack_or_pad(model)
+
+
+DEPENDENT = "the padding, and so on the other questions of a row"
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *PADDED])
+def test_a_model_whose_answers_depend_on_padding_says_so(name: str, caplog: Any) -> None:
+    """What is said of the probe is so of other rows: each window alone, and padded together."""
+    model = make(name)
+    with caplog.at_level("INFO", logger="detalbert"):
+        pack_or_pad(model)
+    said = caplog.text.count(DEPENDENT)
+    assert said == (name in ("funnel", "canine", "convbert", "fnet"))
+    forward = Forward(model, "fp32", torch.device("cpu"))
+    row = separated(make_row(LENGTHS))
+    distances = []
+    with torch.no_grad():
+        together = torch.stack(forward(row))  # [2, T]
+        for window, length in enumerate(LENGTHS):
+            first = int(row["cu_seqlens"][window])
+            names = ("input_ids", "token_type_ids", "position_ids")
+            one = {key: row[key][first : first + length] for key in names}
+            one |= {"cu_seqlens": torch.tensor([0, length], dtype=torch.int32)}
+            alone = torch.stack(forward({**one, "max_length": length}))
+            distances.append((alone - together[:, first : first + length]).abs().max())
+    assert bool(max(distances) > 1e-3 * together.std()) == bool(said)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from detalbert.errors import UserError
 from detalbert.inference import answering
 from detalbert.inference.predict_file import open_questions, read_through
-from detalbert.squad.windows import Example, build_windows, check_lengths
+from detalbert.squad.windows import Example, build_windows, check_questions_fit
 from tests.conftest import max_examples
 from tests.fakes.no_models import refused
 from tests.fakes.questions import TOKENIZERS, WORDS
@@ -72,7 +72,10 @@ def test_what_is_said_at_the_start_is_what_the_windows_would_say(
     examples = [Example(str(n), "", context, ask, None) for n, (ask, context) in enumerate(asked)]
     how = examples, TOKENIZERS[name], length, stride
     outcomes = []
-    for check in (lambda: build_windows(*how, max_query_length=None), lambda: check_lengths(*how)):
+    for check in (
+        lambda: build_windows(*how, max_query_length=None),
+        lambda: check_questions_fit(*how),
+    ):
         try:
             check()
             outcomes.append(None)

@@ -210,6 +210,7 @@ MISTAKES = {
     "commas.csv": (f"{LINE}\nWho?,Ada, the first, did.,\n", "line 3: 5 cells under 3 names; fix"),
     "open.csv": (f'{LINE}a,b,b\nc,"d\n,d\ne,f,f\n', "line 3: unexpected end of data; fix it: a"),
     "quotes.tsv": ('question\tcontext\nWho?\t"Ada" did.\n', "line 2: '\t' expected after '\"'"),
+    "names.csv": ("question,context,question\na,b,c\n", "two columns are named 'question'; rename"),
     "repr.csv": (
         "question,context,answers\nWho?,Ada did.,\"{'text': ['Ada']}\"\n",
         "question 1: its answers are no list or mapping; write them as JSON",

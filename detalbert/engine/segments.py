@@ -1,0 +1,56 @@
+"""Segments: whether a model is told which tokens are the question's and which the context's.
+
+A tokenizer says so by listing token_type_ids among its `model_input_names`: transformers' own call
+for a pair of texts leaves them out otherwise, and all tokens are then of the first segment. That
+call is followed, so that an answer is the library's. But transformers 5 has dropped the entry from
+classes whose models were trained with both segments, by transformers 4 and by this package; for
+them, and for ALBERT with any tokenizer, the segments of the tokenizer's template stay.
+"""
+
+import logging
+from typing import Any
+
+from detalbert.squad.encoding import tokenizing
+
+# transformers 4 had no list for these classes: its default names token_type_ids.
+_DROPPED = {"AlbertTokenizer", "FunnelTokenizer", "RemBertTokenizer", "RoFormerTokenizer"}
+_DROPPED |= {"SplinterTokenizer", "XLNetTokenizer"}
+log = logging.getLogger(__name__)
+
+
+def has_segments(config: Any) -> bool:
+    """Return whether a model of `config` distinguishes segments."""
+    return getattr(config, "type_vocab_size", 0) > 1 or config.model_type == "xlnet"
+
+
+def takes_segments(model: Any) -> bool:
+    """Return whether a model gets token_type_ids: if it has segments, unless its config says that
+    it was trained without (`follow_tokenizer`).
+    """
+    return has_segments(model.config) and getattr(model.config, "segments", True)
+
+
+def follow_tokenizer(model: Any, tokenizer: Any) -> None:
+    """Have a model run without segments if its tokenizer lists none; log where the two differ.
+
+    The choice is stored in the model's config, and so in checkpoints and exports: a checkpoint of
+    an older version, which has none, was trained with segments.
+    """
+    listed = "token_type_ids" in tokenizer.model_input_names
+    if listed or not has_segments(model.config) or not _second_segment(tokenizer):
+        return
+    name = type(tokenizer).__name__
+    kept = model.config.model_type == "albert" or name in _DROPPED
+    if not kept:
+        model.config.segments = False
+    does = "gets both segments, as it was trained" if kept else "runs without, as in transformers"
+    said = "%s has segments, and its %s lists no token_type_ids: it %s"
+    log.info(said, type(model).__name__, name, does)
+
+
+def _second_segment(tokenizer: Any) -> bool:
+    """Return whether a fast tokenizer gives the second text of a pair another segment."""
+    if not tokenizer.is_fast:
+        return False  # refused when it is to make windows
+    with tokenizing():
+        return any(tokenizer.backend_tokenizer.encode("a", "a").type_ids)

@@ -1,0 +1,67 @@
+"""Parquet files row by row, in little memory.
+
+A file of some kB can hold gigabytes: a text that many rows share is in it once, in a dictionary. So
+texts stay in their dictionaries while a batch is held, and a few rows at a time get their own. A
+batch has as many rows as fit BATCH_BYTES by the file's own figures. A page, whose size is the
+writer's choice, is read as a whole.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow
+from pyarrow import compute, parquet
+
+BATCH_BYTES = 16 << 20  # of a batch, and of the texts that some of its rows get
+_ROWS = 64  # that get their texts at a time, at most
+_BUFFER = 8 << 20  # bytes of a column that are read at a time
+
+
+def open_table(source: Any) -> parquet.ParquetFile:
+    """Return the table in a path or an open file, its texts read as dictionaries. Raises whatever
+    pyarrow does for another file, and ValueError if two columns have one name.
+    """
+    metadata = parquet.read_metadata(source)
+    columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    texts = [column.path for column in columns if column.logical_type.type == "STRING"]
+    table = parquet.ParquetFile(
+        source, metadata=metadata, read_dictionary=texts, buffer_size=_BUFFER, pre_buffer=False
+    )
+    for name, count in Counter(table.schema_arrow.names).items():
+        if count > 1:
+            raise ValueError(f"{count} columns are named {name!r}")
+    return table
+
+
+def rows_of_table(
+    table: parquet.ParquetFile, columns: Sequence[str], groups: Sequence[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table of `open_table`, with the values of `columns` by name.
+
+    Args:
+        groups: numbers of row groups; default: all.
+    """
+    metadata, plain = table.metadata, table.schema.to_arrow_schema()  # texts are no dictionaries
+    for number in range(metadata.num_row_groups) if groups is None else groups:
+        group = metadata.row_group(number)
+        row_bytes = group.total_byte_size // max(group.num_rows, 1)  # a shared text counts once
+        count = max(BATCH_BYTES // max(row_bytes, 1), 1)
+        for batch in table.iter_batches(count, [number], list(columns)):
+            schema = pyarrow.schema([plain.field(name) for name in batch.schema.names])
+            longest = max(map(_longest_text, batch.columns), default=0)
+            step = min(max(BATCH_BYTES // max(longest, 1), 1), _ROWS)
+            for begin in range(0, len(batch), step):
+                yield from batch.slice(begin, step).cast(schema).to_pylist()
+
+
+def _longest_text(column: pyarrow.Array) -> int:
+    """Return the bytes of the longest text in a column's dictionaries, at any depth."""
+    kind = column.type
+    if pyarrow.types.is_dictionary(kind):
+        return compute.max(compute.binary_length(column.dictionary)).as_py() or 0
+    if pyarrow.types.is_struct(kind):
+        return max(map(_longest_text, column.flatten()), default=0)
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return _longest_text(column.values)
+    return 0
