@@ -20,24 +20,26 @@ from tests.fakes.damage import spoil
 from tests.fakes.runs import newest, only_error, run
 from tests.same_bits import differences
 
-SOME = [4, pytest.param(75, marks=pytest.mark.soak)]  # damages of each kind
+# Numbers of damages, of each kind: 4, and 75 in the soak.
+SOME: list[Any] = [range(4)]
+SOME += [pytest.param(range(at, at + 15), marks=pytest.mark.soak) for at in range(4, 79, 15)]
 
 
-def files_of(*folders: Path) -> list[Path]:
+def files_of(folder: Path) -> list[Path]:
     """The files that count, in a fixed order: no locks, no logs."""
-    found = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     hidden = "/.", "/code/", "tensorboard", "metrics.json"
     return [path for path in found if not any(part in str(path) for part in hidden)]
 
 
-def damages(folder: Path, count: int, *below: str) -> Iterator[str]:
-    """Yield `count` times what is damaged in `folder`, which is whole again for each."""
+def damages(folder: Path, numbers: range) -> Iterator[str]:
+    """Yield for each number what is damaged in `folder`, which is whole again for each."""
     whole = folder.with_name("whole")
     folder.rename(whole)
-    for number in range(count):
+    for number in numbers:
         shutil.copytree(whole, folder)
         dice = random.Random(number)
-        files = files_of(*(folder / name for name in below or ("",)))
+        files = files_of(folder)
         yield spoil(dice.choice(files), dice.choice(files), dice)
         shutil.rmtree(folder)
 
@@ -52,17 +54,17 @@ def judge(status: int, capsys: Any, damage: str, one: Path, other: Path) -> None
         assert differences(one, other) == [], f"{damage}\n{shown}"
 
 
-@pytest.mark.parametrize("count", SOME)
-def test_a_run_is_the_same_or_one_line(count: int, finished: Path, tmp_path: Path, capsys: Any):
+@pytest.mark.parametrize("numbers", SOME)
+def test_a_run_is_the_same_or_one_line(numbers: range, finished: Path, tmp_path: Path, capsys: Any):
     shutil.copytree(finished / "out", tmp_path / "out")
     shutil.rmtree(newest(tmp_path / "out"))
-    for damage in damages(tmp_path / "out", count):
+    for damage in damages(tmp_path / "out", numbers):
         status = run(finished / "tiny.yaml", tmp_path / "out")
         judge(status, capsys, damage, finished / "out", tmp_path / "out")
 
 
-@pytest.mark.parametrize("count", SOME)
-def test_windows_are_the_same(count: int, tmp_path: Path, cache_dir: Path) -> None:
+@pytest.mark.parametrize("numbers", SOME)
+def test_windows_are_the_same(numbers: range, tmp_path: Path, cache_dir: Path) -> None:
     """Nothing is refused: they are built anew."""
     hparams = HParams(model="embedded/albert-tiny", max_seq_length=192, doc_stride=64)
     cache = str(tmp_path / "cache")
@@ -74,30 +76,29 @@ def test_windows_are_the_same(count: int, tmp_path: Path, cache_dir: Path) -> No
     load = lambda config: data.load_split(config, "train", tokenizer, hparams)  # noqa: E731
     before = [load(config) for config in configs]
     wanted = [{k: np.array(v) for k, v in x.windows.columns().items()} for x in before]
-    for damage in damages(tmp_path / "cache", count):
+    for damage in damages(tmp_path / "cache", numbers):
         for config, columns in zip(configs, wanted, strict=True):
             for name, column in load(config).windows.columns().items():
                 assert np.array_equal(column, columns[name]), damage
 
 
-@pytest.mark.parametrize("count", SOME)
-def test_an_export_answers_alike_or_not_at_all(count: int, model: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("numbers", SOME)
+def test_an_export_answers_alike_or_not_at_all(numbers: range, model: Any, tmp_path: Path) -> None:
     from detalbert.inference.export import export
 
     export(model, tmp_path / "exported")
     pair = "What was the Zanto loaded with?", "The Zanto was loaded with pottery."
     wanted, answered = ask(model, *pair, 0.0), 0
-    for damage in damages(tmp_path / "exported", count):
+    for damage in damages(tmp_path / "exported", numbers):
         with contextlib.suppress(UserError):
             assert ask(load_model(str(tmp_path / "exported")), *pair, 0.0) == wanted, damage
             answered += 1
-            assert "README.md" in damage or "sums.json" in damage, damage
-    assert answered < count / 2
+    assert answered < len(numbers) / 2
 
 
-@pytest.mark.parametrize("count", SOME)
+@pytest.mark.parametrize("numbers", SOME)
 def test_a_bucket_gives_the_same_or_one_line(
-    count: int, finished: Path, s3: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+    numbers: range, finished: Path, s3: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     """Its local copy is gone, or is still there."""
     monkeypatch.setattr(Controller, "copy_code", staticmethod(lambda path: None))
@@ -106,7 +107,7 @@ def test_a_bucket_gives_the_same_or_one_line(
     bucket, local = tmp_path / "bucket", Path("runs/s3/bucket/1")
     assert run(finished / "tiny.yaml", bucket) == 0  # without the code's 150 files
     shutil.rmtree(newest(bucket))
-    for number, damage in enumerate(damages(bucket, count)):
+    for number, damage in enumerate(damages(bucket, numbers)):
         for entry in client.list_objects_v2(Bucket="bucket").get("Contents", []):
             client.delete_object(Bucket="bucket", Key=entry["Key"])
         for path in [path for path in bucket.rglob("*") if path.is_file()]:
