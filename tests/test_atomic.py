@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert import atomic, waiting
-from detalbert.training.folder import claim_folder
+from detalbert.errors import UserError
+from detalbert.training.folder import claim_folder, write_config
 from tests.conftest import max_examples
 
 
@@ -77,6 +78,21 @@ def test_no_name_of_a_user_is_taken_for_a_temporary_one(tmp_path_factory, names)
     assert not ours & set(names)  # PART makes each of them another's
     assert set(folder.rglob("*")) == before | {folder / ".lock"}
     shutil.rmtree(folder)
+
+
+def test_a_config_that_no_run_wrote_is_not_replaced(tmp_path):
+    """As with --config out/config.yaml --output-dir out."""
+    config = tmp_path / "config.yaml"
+    config.write_text("# mine\nname: x\n")
+    with pytest.raises(UserError, match="a run would replace it; give another --output-dir"):
+        write_config(tmp_path, {"name": "y"})
+    assert config.read_text() == "# mine\nname: x\n"
+    (tmp_path / "checkpoints").mkdir()  # a run of an older version
+    for name in ("one", "two"):
+        write_config(tmp_path, {"name": name})
+        assert config.read_text().endswith(f"name: {name}\n")
+    (tmp_path / "checkpoints").rmdir()
+    write_config(tmp_path, {"name": "one"})  # it was killed before its first checkpoint
 
 
 LINK = partial(os.symlink, "/dev/null")

@@ -42,6 +42,7 @@ _FILES = (
     r"config\.yaml|predictions\.csv|scores\.(md|svg)"
     r"|(metrics|nbest|null_odds|predictions|scores)\.json"
 )
+_HEAD = "# The config of this run, as train.py resolved it.\n"
 _CHECKPOINTS = r"step-\d{8,}"
 
 
@@ -97,6 +98,13 @@ def move_checkpoints(checkpoints: Sequence[Path], aside: Path) -> None:
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write the resolved experiment config, without its secrets, as `config.yaml`."""
-    with writing(path / "config.yaml", ELSEWHERE), whole_file(path / "config.yaml") as file:
-        file.write(dump_yaml(masked(config)))
+    """Write the resolved experiment config, without its secrets, as `config.yaml`. Raises UserError
+    if there is one that no run wrote, perhaps the very file that the user gave as --config.
+    """
+    target = path / "config.yaml"
+    with writing(target, ELSEWHERE):
+        older = (path / "checkpoints").is_dir()  # a run of a version that wrote no first line
+        if target.is_file() and not older and not target.read_bytes().startswith(_HEAD.encode()):
+            raise UserError(f"{target}: a run would replace it; give another --output-dir")
+        with whole_file(target) as file:
+            file.write(_HEAD + dump_yaml(masked(config)))

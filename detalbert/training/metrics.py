@@ -73,13 +73,14 @@ class RunMetrics(core.DummyTrainContext):
         changed = [name for name in PREDICTIONS if self._is_changed(name)]
         if self.predicted and not changed:
             return
-        self.fetch(source)
+        if self.predicted:  # else it has none, or is of an older version, which kept no sums
+            self.fetch(source)
         with writing(self.path, RESUME):
             if find_fault(source, PREDICTIONS) is None:
                 for name in PREDICTIONS:
                     with whole_file(self.path / name, binary=True) as file:
                         file.write((source / name).read_bytes())
-            elif self.predicted:  # else of an older version, which kept no sums of them
+            elif self.predicted:
                 for path in [self.path / name for name in PREDICTIONS]:
                     if path.is_file():
                         path.unlink()

@@ -1,4 +1,4 @@
-"""Bits that flip on a disk, and manifests of other content."""
+"""Damages of files: bits that flip, files that are cut or swapped, manifests of other content."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from detalbert.integrity import seal
 from detalbert.training.checkpoints import write_manifest
 
 
@@ -17,6 +18,31 @@ def flip(path: Path, dice: random.Random, bits: int = 1) -> None:
         content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
     path.write_bytes(content)
     os.utime(path, ns=(written + 1, written + 1))
+
+
+OTHER_JSON = ["[]", "{}", "5", "null", '"text"', '{"files": 5}', '{"format": 2}']
+OTHER_JSON += [json.dumps(seal({})), json.dumps(seal({"files": {"../x": "0"}, "key": "0"}))]
+
+
+def spoil(path: Path, other: Path, dice: random.Random) -> str:
+    """Flip a bit of a file, cut it, swap it with another, delete it, append to it, or write other
+    JSON over it; what was done."""
+    kind = dice.choice(["flip", "cut", "swap", "delete", "append", "other JSON"])
+    content = path.read_bytes()
+    if kind == "flip" and content:
+        flip(path, dice)
+    elif kind == "swap":
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(content)
+    elif kind == "delete":
+        path.unlink()
+    elif kind == "append":
+        path.write_bytes(content + dice.choice([b" ", b"\n", b"\0", b"{}", content]))
+    elif kind == "other JSON":
+        path.write_text(dice.choice(OTHER_JSON))
+    else:
+        path.write_bytes(content[: dice.randrange(len(content) + 1)])
+    return f"{kind}: {path.name}"
 
 
 def rewrite(path: Path, **changes: Any) -> None:
