@@ -1,24 +1,28 @@
 """Page and JSON endpoint for questions to a trained model: `python predict.py --serve`.
 
-An event loop takes requests, and threads compute. Questions that arrive while the model is busy are
-answered together, in packed rows; one that finds it idle is answered at once. Excess load is
-rejected immediately: a body over the limit (413), a full queue (503), a wait over the limit (504).
+An event loop takes requests. A thread for each core takes what waits, as many questions as fill a
+packed row, and answers them together; what arrives meanwhile is the next row. Threads that share a
+row wait for each other after every kernel: with one row after another on all cores, 32 clients got
+a fifth fewer answers. So only a row that finds the model idle is computed by all cores.
 """
 
 import asyncio
+import contextlib
+import math
+import os
 import signal
+import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import torch
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse, Response
 from prometheus_client import CollectorRegistry, Gauge, Histogram, exposition
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.errors import UserError
@@ -26,103 +30,100 @@ from detalbert.inference import web
 from detalbert.inference.answering import Stopped
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import Reply, ask_together
-from detalbert.inference.web import LOOPBACK, Guard
+from detalbert.inference.web import LOOPBACK
 from detalbert.processes import STOP_SIGNALS
 from detalbert.squad.question_stream import MAX_QUESTION, check_text
 
 # The page is one file: it takes nothing from elsewhere and talks to this server alone.
 PAGE = Path(__file__).with_name("page.html")
+_PAGE_BYTES = PAGE.read_bytes()  # once, however many clients do not read it
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'"
 )
-_MOMENT = 0.002  # seconds
+_CHARACTERS = 3  # of a token; what is more than a row goes into a second one
 _TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
+_PROBLEM = {"description": "one line, under `error`"}
+_RESPONSES: Any = dict.fromkeys((400, 401, 413, 422, 503, 504), _PROBLEM)
 
 
-class Waiting(NamedTuple):
-    """A question and the future of its reply, which is cancelled if nobody waits any more."""
+class Job(NamedTuple):
+    """A question, its name in errors, and the future of its reply, which is cancelled if nobody
+    waits any more.
+    """
 
+    name: str
     question: str
     context: str
-    reply: asyncio.Future[Any]
+    reply: asyncio.Future[Reply]
 
 
 class Batcher:
-    """Queue of questions, answered in threads.
-
-    Few questions that find the model idle form one batch, computed by all of torch's threads; many
-    are divided into a batch for each thread, since threads that share a row wait for each other
-    after every kernel, and for other users of a core. Belongs to one event loop.
+    """Queue of questions, and the threads that answer them.
 
     Args:
         registry: gets the metrics waiting and row_tokens.
     """
 
     def __init__(self, trained: Trained, threshold: float, registry: CollectorRegistry) -> None:
-        self.trained, self.threshold = trained, threshold
+        self.trained = trained
+        self.threshold = threshold
         budget = trained.hparams.max_tokens_per_forward
-        # Few tokens have fewer characters; what is more than a row goes into a second one.
-        self.most = 3 * (ON_A_CPU if budget == "auto" else budget)
-        count = torch.get_num_threads()
-        self.slots = count if trained.forward.device.type == "cpu" else 1
-        self.all_threads, self.one_thread = (
-            ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
-            for workers, threads in ((1, count), (self.slots, 1))
-        )
-        self.queue: deque[Waiting] = deque()
-        self.taken = 0  # slots that compute; all of them for a batch of all threads
-        self.timer: asyncio.TimerHandle | None = None
+        self.row = _CHARACTERS * (ON_A_CPU if budget == "auto" else budget)  # characters
+        self.cores = torch.get_num_threads()
+        self.slots = self.cores if trained.forward.device.type == "cpu" else 1
+        self.busy = 0  # slots that compute
+        self.queue: deque[Job] = deque()
+        self.changed = threading.Condition()  # holds queue and busy
         waiting = Gauge("waiting", "Requests that wait for the model", registry=registry)
         waiting.set_function(lambda: len(self.queue))
-        said = "Real tokens of a packed row"
-        self.row_tokens = Histogram("row_tokens", said, buckets=_TOKENS, registry=registry)
+        self.row_tokens = Histogram(
+            "row_tokens", "Real tokens of a packed row", buckets=_TOKENS, registry=registry
+        )
+        for _ in range(self.slots):  # daemons: the process ends without waiting for a row
+            threading.Thread(target=self._answer_all, daemon=True).start()
 
-    def submit(self, jobs: list[Waiting]) -> None:
+    def submit(self, jobs: list[Job]) -> None:
         """Queue all of `jobs`; raise HTTPException, with none queued, if they exceed the limit."""
-        if len(self.queue) + len(jobs) > web.WAITING:
-            again = {"Retry-After": "1"}
-            raise HTTPException(503, "too many questions at once; ask again soon", again)
-        self.queue += jobs
-        self._start_soon()
+        with self.changed:
+            if len(self.queue) + len(jobs) > web.WAITING:
+                text = "too many questions at once; ask again soon"
+                raise HTTPException(503, text, {"Retry-After": "1"})
+            self.queue.extend(jobs)
+            self.changed.notify(len(jobs))
 
-    def _start_soon(self) -> None:
-        """Start now if the model is idle; otherwise wait `_MOMENT` seconds for more questions. A
-        client that has just received an answer may ask again, and one question is a poor batch.
-        """
-        if not self.taken:
-            self._start()
-        elif self.timer is None:
-            self.timer = asyncio.get_running_loop().call_later(_MOMENT, self._start)
+    def _answer_all(self) -> None:
+        while True:
+            jobs = self._take()
+            replies = self._answer(jobs)
+            with self.changed:
+                self.busy -= 1
+            if jobs:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the server ended
+                    loop = jobs[0].reply.get_loop()
+                    loop.call_soon_threadsafe(_deliver, jobs, replies)
 
-    def _start(self) -> None:
-        self.timer = None
-        while self.queue and self.taken < self.slots:
-            waiting, free = len(self.queue), self.slots - self.taken
-            whole = self.slots == 1 or (not self.taken and waiting < 2 * self.slots)
-            slots, threads = (free, self.all_threads) if whole else (1, self.one_thread)
-            if jobs := self._take(-(-waiting * slots // free)):
-                self.taken += slots
-                done = asyncio.get_running_loop().run_in_executor(threads, self._answer, jobs)
-                done.add_done_callback(partial(self._finish, jobs, slots))
+    def _take(self) -> list[Job]:
+        """Wait for a question; return this thread's share of the queue, a row at most."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.queue)
+            whole = self.slots == 1 or (not self.busy and len(self.queue) < 2 * self.slots)
+            idle = 1 if whole else self.slots - self.busy
+            share = math.ceil(len(self.queue) / idle)
+            jobs: list[Job] = []
+            size = 0
+            while self.queue and len(jobs) < share:
+                size += len(self.queue[0].question) + len(self.queue[0].context)
+                if jobs and size > self.row:
+                    break
+                jobs.append(self.queue.popleft())
+            self.busy += 1
+        torch.set_num_threads(self.cores if whole else 1)  # of this thread
+        return [job for job in jobs if not job.reply.done()]
 
-    def _take(self, count: int) -> list[Waiting]:
-        """Return the first job not cancelled, and the next ones that fit, at most `count`."""
-        jobs: list[Waiting] = []
-        size = 0
-        while self.queue and len(jobs) < count:
-            length = len(self.queue[0].question) + len(self.queue[0].context)
-            if jobs and size + length > self.most:
-                break
-            job = self.queue.popleft()
-            if not job.reply.done():
-                jobs.append(job)
-                size += length
-        return jobs
-
-    def _answer(self, jobs: list[Waiting]) -> list[Any]:
-        """Return replies or errors, in a thread: Stopped if all are cancelled before a row. If a
-        batch fails, each of its questions is answered by itself.
+    def _answer(self, jobs: list[Job]) -> list[Reply | Exception]:
+        """Return replies or errors: Stopped if nobody waits any more. If a row fails, each of its
+        questions is answered by itself.
         """
 
         def go_on(tokens: int) -> bool:
@@ -130,23 +131,27 @@ class Batcher:
             return not all(job.reply.done() for job in jobs)
 
         try:
-            asked = [(job.question, job.context) for job in jobs]
-            return ask_together(self.trained, asked, self.threshold, go_on)
+            questions = [(job.question, job.context) for job in jobs]
+            return [*ask_together(self.trained, questions, self.threshold, go_on)] if jobs else []
         except Exception as error:
-            if len(jobs) == 1 or isinstance(error, Stopped):
+            if isinstance(error, Stopped):
                 return [error] * len(jobs)
-        return [reply for job in jobs for reply in self._answer([job])]
+            if len(jobs) == 1:
+                if isinstance(error, UserError):  # it names the only question of the row
+                    error = UserError(str(error).replace("question 0", jobs[0].name, 1))
+                return [error]
+        return [self._answer([job])[0] for job in jobs]
 
-    def _finish(self, jobs: list[Waiting], slots: int, done: asyncio.Future[list[Any]]) -> None:
-        self.taken -= slots
-        for job, reply in zip(jobs, done.result(), strict=True):
-            if job.reply.done():  # nobody waits for it any more
-                continue
-            if isinstance(reply, Exception):
-                job.reply.set_exception(reply)
-            else:
-                job.reply.set_result(reply)
-        self._start_soon()
+
+def _deliver(jobs: list[Job], replies: list[Reply | Exception]) -> None:
+    """Complete the futures, in their event loop."""
+    for job, reply in zip(jobs, replies, strict=True):
+        if job.reply.done():  # nobody waits for it any more
+            continue
+        if isinstance(reply, Exception):
+            job.reply.set_exception(reply)
+        else:
+            job.reply.set_result(reply)
 
 
 class Ask(BaseModel):
@@ -156,82 +161,115 @@ class Ask(BaseModel):
     context: str = Field(examples=["The book is by Ada."])
 
 
-def make_app(
-    trained: Trained, threshold: float, names: frozenset[str] = LOOPBACK, token: str | None = None
-) -> FastAPI:
-    """Create the application: the page, and what `/openapi.json` lists. Access is as in `Guard`."""
-    facts: Any = {"title": "Questions and answers", "version": "1", "description": __doc__}
-    app = FastAPI(**facts, exception_handlers=web.HANDLERS)
-    registry = CollectorRegistry()
-    batcher = Batcher(trained, threshold, registry)
-    app.add_middleware(Guard, names=names, token=token, registry=registry)
-    problem = {"description": "one line, under `error`"}
-    responses: Any = dict.fromkeys((400, 401, 408, 413, 421, 422, 503, 504), problem)
+async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
+    """Return a reply for each question, by its name in errors. Raises HTTPException for the first
+    that fails.
+    """
+    loop = asyncio.get_running_loop()
+    jobs = []
+    for name, ask in questions.items():
+        job = Job(name, ask.question.strip(), ask.context, loop.create_future())
+        check_text(name, job.question, job.context, web.CONTEXT)
+        jobs.append(job)
+    request.app.state.batcher.submit(jobs)
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(PAGE, headers={"Content-Security-Policy": POLICY})
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        """Return the metrics in Prometheus' text format."""
-        kind = exposition.CONTENT_TYPE_LATEST
-        return Response(exposition.generate_latest(registry), media_type=kind)
-
-    @app.get("/health")
-    async def health() -> dict[str, Any]:
-        """Return 200 as long as requests are answered, with the model and its limits."""
-        kind = trained.model.config.model_type
-        facts = {"model": kind, "name": Path(trained.hparams.model or kind).name}
-        return {"status": "ok", **facts, "max_question": MAX_QUESTION, "max_context": web.CONTEXT}
-
-    @app.post("/answer", response_model=Reply, responses=responses)
-    async def answer(asked: Ask, request: Request) -> Any:
-        """Find the answer to a question in a text, or say that the text has none."""
-        # As it is: the framework would check each entry against `Reply` first.
-        return JSONResponse((await respond(batcher, [asked], request))[0])
-
-    @app.post("/answers", response_model=list[Reply], responses=responses)
-    async def answers(
-        asked: Annotated[list[Ask], Field(min_length=1, fail_fast=True)], request: Request
-    ) -> Any:
-        """Answer a list of questions, in order: all of them, or none."""
-        return JSONResponse(await respond(batcher, asked, request))
-
-    return app
-
-
-async def respond(batcher: Batcher, asked: list[Ask], request: Request) -> list[dict[str, Any]]:
-    """Return a reply for each question. Raises HTTPException for the first that fails."""
-    make = asyncio.get_running_loop().create_future
-    jobs = [Waiting(each.question.strip(), each.context, make()) for each in asked]
-    replies = [job.reply for job in jobs]
+    replies = asyncio.gather(*(job.reply for job in jobs))
     left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
-    left.add_done_callback(lambda _: [reply.cancel() for reply in replies])
+    left.add_done_callback(lambda _: replies.cancel())
     try:
-        for job in jobs:
-            check_text("request", job.question, job.context, web.CONTEXT)
-        batcher.submit(jobs)
-        ends: Any = {"timeout": web.SECONDS, "return_when": asyncio.FIRST_EXCEPTION}
-        done, late = await asyncio.wait(replies, **ends)
-        if left.done():
-            raise HTTPException(499, "the client closed the connection")
-        for reply in done:
-            reply.result()  # raises its error
-        if late:
-            said = f"no answer within {web.SECONDS:g} s; give a shorter context"
-            raise HTTPException(504, said)
-        return [asdict(reply.result()) for reply in replies]
-    except UserError as error:
-        raise HTTPException(422, str(error)) from None
+        async with asyncio.timeout(web.SECONDS):
+            return await replies
+    except TimeoutError:
+        text = f"no answer within {web.SECONDS:g} s; give a shorter context"
+        raise HTTPException(504, text) from None
+    except asyncio.CancelledError:
+        if not left.done():  # the server ends
+            raise
+        raise HTTPException(499, "the client closed the connection") from None
     finally:
-        left.cancel()  # and so are the replies that nobody waits for any more
+        left.cancel()
+
+
+router = APIRouter()
+_ONE, _LIST = TypeAdapter(Reply), TypeAdapter(list[Reply])
+
+
+# A reply is written as it is: the framework would check each of its entries first.
+@router.post("/answer", response_model=Reply, responses=_RESPONSES)
+async def answer(question: Ask, request: Request) -> Response:
+    """Find the answer to a question in a text, or say that the text has none."""
+    replies = await respond({"request": question}, request)
+    return Response(_ONE.dump_json(replies[0]), media_type="application/json")
+
+
+@router.post("/answers", response_model=list[Reply], responses=_RESPONSES)
+async def answers(
+    questions: Annotated[list[Ask], Field(min_length=1, fail_fast=True)], request: Request
+) -> Response:
+    """Answer a list of questions, in order: all of them, or none."""
+    named = {f"question {number}": ask for number, ask in enumerate(questions)}
+    replies = await respond(named, request)
+    return Response(_LIST.dump_json(replies), media_type="application/json")
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Return the metrics in Prometheus' text format."""
+    text = exposition.generate_latest(request.app.state.registry)
+    return Response(text, media_type=exposition.CONTENT_TYPE_LATEST)
+
+
+@router.get("/health")
+async def health(request: Request) -> dict[str, Any]:
+    """Return 200 as long as requests are answered, with the model and its limits."""
+    trained = request.app.state.batcher.trained
+    kind = trained.model.config.model_type
+    return {
+        "status": "ok",
+        "model": kind,
+        "name": Path(trained.hparams.model or kind).name,
+        "max_question": MAX_QUESTION,
+        "max_context": web.CONTEXT,
+    }
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> HTMLResponse:
+    return HTMLResponse(_PAGE_BYTES, headers={"Content-Security-Policy": POLICY})
+
+
+def make_app(
+    trained: Trained, threshold: float, names: Iterable[str] = LOOPBACK, token: str | None = None
+) -> FastAPI:
+    """Create the application: the page, and what `/openapi.json` lists.
+
+    Args:
+        names: Host headers without ports that are served, in lower case.
+        token: bearer token that is required, if any.
+    """
+    app = FastAPI(
+        title="Questions and answers",
+        version="1",
+        description=__doc__,
+        docs_url=None,  # its scripts, and those of redoc, are from elsewhere
+        redoc_url=None,
+        exception_handlers=web.HANDLERS,
+    )
+    app.include_router(router)
+    app.state.registry = CollectorRegistry()
+    app.state.batcher = Batcher(trained, threshold, app.state.registry)
+
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=web.BODY)
+    app.add_middleware(web.KnownHost, allowed_hosts=sorted(names), www_redirect=False)
+    app.add_middleware(web.Meter, token=token, registry=app.state.registry)  # the outermost
+    return app
 
 
 def serve(
     trained: Trained, threshold: float, address: tuple[str, int], names: Any, token: str | None
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises UserError if the address is not available.
+    """Serve until SIGTERM or SIGINT, then end the process. Raises UserError if the address is not
+    available.
 
     Args:
         names: other names by which clients call the server.
@@ -239,8 +277,7 @@ def serve(
     """
     listener = web.listen(*address)
     served = web.served_names(address[0], names)
-    app = make_app(trained, threshold, served, token)
-    server = web.make_server(app)
+    server = web.make_server(make_app(trained, threshold, served, token))
     for number in STOP_SIGNALS:  # uvicorn's own handlers hand them on to these at the end
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     host, port = listener.getsockname()[:2]
@@ -248,4 +285,5 @@ def serve(
     access = web.describe_access(host, served, token)
     print(f"serving on {url} (the endpoint: /openapi.json): {access}; Ctrl-C ends it", flush=True)
     server.run(sockets=[listener])
-    print("stopped")
+    print("stopped", flush=True)
+    os._exit(0)  # the threads may compute for long

@@ -1,123 +1,208 @@
-"""HTTP for the server: errors as one line, limits from a connection's first byte on, and access.
+"""HTTP around the application: what uvicorn and Starlette leave open, and who may ask.
 
-A foreign web page can point its own name at this machine (DNS rebinding) and so reach a server that
-trusts its network; its requests then carry that name. So a request must name a host that is served,
-and have the token if there is one.
+uvicorn closes no connection whose client sends nothing, or does not read: `Clients` does. Its h11
+bounds headers and takes one request of a connection after another; httptools, which is faster,
+parses without bound all that a client sends ahead. A foreign web page can point its own name at
+this machine (DNS rebinding), but its requests carry that name in Host.
 """
 
 import asyncio
 import hmac
-import json
-import logging
+import math
 import os
-import re
+import resource
 import socket
 import time
-from collections.abc import Iterable, Mapping, MutableMapping
-from http import HTTPStatus
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from detalbert.errors import UserError, as_user_error, first_line
 
-# Limits of a request, and of all requests together:
-HEAD = 1 << 16  # bytes of headers, trailers and chunk sizes
+HEAD = 1 << 16  # bytes of headers
 BODY = 1 << 20  # bytes
+BODIES = 32 << 20  # bytes of all bodies at once
 CONTEXT = 200_000  # characters
 WAITING = 64  # questions behind those that the model works on
-SECONDS = 30.0  # for the request to arrive, and again for its answer
-CONNECTIONS = 500  # half of the files that most systems let a process open
+SECONDS = 30.0  # for an answer
+PATIENCE = 10.0  # seconds that a client may take to send a request, and to read a response
+CONNECTIONS = 500
+_BUFFER = 1 << 16  # bytes
+_BURST = 2000  # connections until `Clients.close_late` looks again
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ANYWHERE = ("0.0.0.0", "::")  # hosts to serve on that are all addresses of this machine
-OPEN = ("/", "/health")  # asked for without the token: the page holds nothing, and asks for it
+PATHS = ("/", "/answer", "/answers", "/health", "/metrics", "/openapi.json")
+OPEN = ("/", "/health")  # need no token: the page holds nothing, and asks for it
 PROBES = ("/health", "/metrics")  # for load balancers and monitors, by any name
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_find_token = HTTPBearer(auto_error=False)
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with the limits HEAD, SECONDS and CONNECTIONS."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.since = time.monotonic()  # the last time that a request began or ended
-        self.head = 0  # bytes of the current request that are not its body's
-
-    @property
-    def busy(self) -> bool:
-        """Whether a request has arrived in full and is not answered yet."""
-        return bool(self.cycle) and not (self.cycle.more_body or self.cycle.response_complete)
-
-    def connection_made(self, transport: Any) -> None:
-        """Close the connection that has waited longest for a request if there are too many."""
-        super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
-            connections: Any = self.connections  # of this class
-            idle = [each for each in connections if not each.busy]  # with this one
-            oldest = min(idle, key=lambda each: each.since)
-            oldest.transport.abort()
-            connections.discard(oldest)
-
-    def data_received(self, data: bytes) -> None:
-        self.head += len(data)
-        super().data_received(data)
-        if self.head > HEAD:
-            self.refuse(431, f"at most {HEAD:,} bytes of headers are read")
-
-    def on_body(self, body: bytes) -> None:
-        self.head -= len(body)
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self.head, self.since = 0, time.monotonic()
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        self.since = time.monotonic()
-        super().on_response_complete()
-
-    def end_if_late(self) -> None:
-        if not self.busy and time.monotonic() > self.since + SECONDS:
-            self.refuse(408, "the request did not arrive in time")
-
-    def refuse(self, status: int, text: str) -> None:
-        """Send a response of one line and close the connection."""
-        if self.transport.is_closing():  # the client does not read
-            self.transport.abort()
-            return
-        body = json.dumps({"error": text})
-        lines = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Content-Type: application/json"
-        head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "Connection: close"])
-        self.transport.write(f"{head}\r\n\r\n{body}".encode())
-        self.transport.close()
+_DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)  # seconds
+_HINTS = {  # Starlette's short texts, completed
+    "Content Too Large": f"at most {BODY:,} bytes are read; cut the text",
+    "Invalid host header": "not served under this Host; see --host-name",
+}
 
 
 def problem(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": text}, status, headers)
+    """Return an error as one line of JSON."""
+    return JSONResponse({"error": _HINTS.get(text, text)}, status, headers)
 
 
 async def _as_line(request: Request, error: Any) -> JSONResponse:
-    if isinstance(error, RequestValidationError):
-        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        return problem(422, "; ".join(faults))
     if isinstance(error, HTTPException):
         return problem(error.status_code, str(error.detail), error.headers)
-    return problem(500, "the model failed on this request; the server's log says how")
+    if isinstance(error, UserError):
+        return problem(422, str(error))
+    if not isinstance(error, RequestValidationError):
+        return problem(500, "the model failed on this request; the server's log says how")
+    if "json" not in request.headers.get("content-type", ""):
+        return problem(422, "not read as JSON; send the header Content-Type: application/json")
+    faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+    return problem(422, "; ".join(faults))
 
 
-# Every error as one line of JSON.
-HANDLERS: Any = dict.fromkeys((RequestValidationError, HTTPException, Exception), _as_line)
+HANDLERS: Any = dict.fromkeys(
+    (RequestValidationError, HTTPException, UserError, Exception), _as_line
+)
+
+
+class KnownHost(TrustedHostMiddleware):
+    """Starlette's check of the Host header, for all paths but PROBES."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in PROBES:
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+class Meter:
+    """Middleware that counts requests, asks for the token, and sends errors as JSON.
+
+    Args:
+        token: bearer token that is required, if any.
+        registry: gets the metrics requests and request_seconds.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, registry: CollectorRegistry) -> None:
+        self.app = app
+        self.token = token
+        self.requests = Counter(
+            "requests", "Requests by path and status", ["path", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "request_seconds",
+            "From a request's headers to its answer's last byte",
+            ["path"],
+            buckets=_DURATIONS,
+            registry=registry,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"] if scope["path"] in PATHS else "other"
+        status = 0  # no response yet
+        plain = False
+
+        async def send_json(message: Message) -> None:
+            nonlocal status, plain
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                content_type = Headers(raw=message["headers"]).get("content-type", "")
+                plain = status >= 400 and content_type.startswith("text/plain")
+            if not plain:
+                await send(message)
+            elif message["type"] == "http.response.body":
+                await problem(status, message["body"].decode())(scope, receive, send)
+
+        try:
+            with self.seconds.labels(path).time():
+                refusal = self._ask_for_token(scope)
+                await (refusal or self.app)(scope, receive, send_json)
+        except asyncio.CancelledError:  # uvicorn cancels what is not answered at its end
+            if not status:
+                await problem(503, "the server is stopping")(scope, receive, send_json)
+        finally:
+            self.requests.labels(path, status or "none").inc()
+
+    def _ask_for_token(self, scope: Scope) -> JSONResponse | None:
+        """Return 401 if the token is missing or wrong, else None."""
+        if self.token is None or scope["path"] in OPEN:
+            return None
+        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+        correct = hmac.compare_digest(self.token.encode(), token.encode("latin-1"))
+        if scheme.lower() == "bearer" and correct:
+            return None
+        text = "the token is missing or wrong: Authorization: Bearer TOKEN"
+        return problem(401, text, {"WWW-Authenticate": "Bearer"})
+
+
+class Clients:
+    """Middleware that bounds what clients hold that do not send or do not read: PATIENCE seconds,
+    and CONNECTIONS and BODIES of all together.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        # By client: when its connection began to wait for it; infinity if it waits for an answer.
+        self.since: dict[tuple[str, int], float] = {}
+        self.body_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope["client"]
+        size = 0
+        self.since[client] = time.monotonic()
+
+        async def receive_noted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            self.body_bytes += len(message.get("body", b""))
+            if self.body_bytes > BODIES:
+                raise HTTPException(503, "too much at once; ask again soon", {"Retry-After": "1"})
+            if not message.get("more_body"):
+                self.since[client] = math.inf
+            return message
+
+        async def send_noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # Requests sent ahead cost time: they are dropped, but for those behind an answer.
+                # A client that is still sending would not see the response.
+                answered = scope["method"] == "POST" and message["status"] == 200
+                sending = scope["method"] == "POST" and self.since[client] < math.inf
+                if not answered and not sending:
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            self.since[client] = time.monotonic()
+            await send(message)
+
+        try:
+            await self.app(scope, receive_noted, send_noted)
+        finally:
+            self.since[client] = time.monotonic()
+            self.body_bytes -= size
+
+    def close_late(self, connections: Iterable[Any]) -> None:
+        """Close what has waited for its client longer than PATIENCE, and what has waited longest
+        beyond CONNECTIONS. Called every second.
+        """
+        now = time.monotonic()
+        by_client = {connection.client: connection for connection in connections}
+        self.since = {client: self.since.get(client, now) for client in by_client}
+        oldest_first = sorted(by_client, key=lambda client: self.since[client])
+        surplus = len(by_client) - CONNECTIONS
+        for position, client in enumerate(oldest_first):
+            seconds = now - self.since[client]
+            if seconds > PATIENCE or (seconds > 0 and position < surplus):
+                by_client[client].transport.abort()
 
 
 def served_names(host: str, names: Iterable[str]) -> frozenset[str]:
@@ -147,121 +232,59 @@ def read_token(token: str | None, file: Path | None) -> str | None:
     """Return the token in `file`, else `token`, else that of the environment (ALBERT_TOKEN). Raises
     UserError if the file cannot be read, or the token is empty.
     """
-    found = os.environ.get("ALBERT_TOKEN") if token is None else token
+    if token is None:
+        token = os.environ.get("ALBERT_TOKEN")
     if file is not None:
         said = f"--token-file {file}: cannot read it"
         with as_user_error(lambda e: UserError(f"{said} ({first_line(e)}); give a text file")):
-            found = file.read_text(encoding="utf-8").strip()
-    if found == "":
+            token = file.read_text(encoding="utf-8").strip()
+    if token == "":
         raise UserError("--token: empty; give a token by --token-file, ALBERT_TOKEN or --token")
-    return found
-
-
-class Guard:
-    """Middleware that counts requests, refuses those without access, and bounds bodies.
-
-    Args:
-        names: Host headers without ports that are served, in lower case.
-        token: bearer token that is required, if any.
-        registry: gets the metrics requests and request_seconds.
-    """
-
-    def __init__(
-        self, app: Any, names: frozenset[str], token: str | None, registry: CollectorRegistry
-    ) -> None:
-        self.app, self.names, self.token = app, names, token
-        kept: dict[str, Any] = {"registry": registry}
-        labels = ["path", "status"]
-        self.requests = Counter("requests", "Requests by path and status", labels, **kept)
-        said = "From a request's headers to its answer's last byte"
-        self.seconds = Histogram("request_seconds", said, ["path"], buckets=_SECONDS, **kept)
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        status, size = "none", 0
-
-        async def receive_bounded() -> dict[str, Any]:
-            """Receive; bytes are counted, as Content-Length may be missing or wrong."""
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size <= BODY:
-                return message
-            # Most clients read a response only after sending, so some of the rest is dropped first.
-            while message.get("more_body") and size <= 32 * BODY:
-                message = await receive()
-                size += len(message.get("body", b""))
-            raise HTTPException(413, f"at most {BODY:,} bytes are read; cut the text")
-
-        async def send_counted(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = str(message["status"])
-            await send(message)
-
-        known = {route.path for route in scope["app"].routes}
-        path = scope["path"] if scope["path"] in known else "other"
-        try:
-            with self.seconds.labels(path).time():
-                refusal = await self._refuse(Request(scope))
-                await (refusal or self.app)(scope, receive_bounded, send_counted)
-        finally:
-            self.requests.labels(path, status).inc()
-
-    async def _refuse(self, request: Request) -> JSONResponse | None:
-        """Return 421 for another Host, 401 without the token, else None."""
-        hosts = request.headers.getlist("host")
-        name = re.sub(r":\d+$", "", hosts[0].strip().lower()) if len(hosts) == 1 else ""
-        if name not in self.names and request.url.path not in PROBES:
-            return problem(421, f"not served under {name[:80]!r}; see --host-name")
-        if self.token is None or request.url.path in OPEN:
-            return None
-        given = await _find_token(request)
-        if given and hmac.compare_digest(self.token.encode(), given.credentials.encode("latin-1")):
-            return None
-        said = "the token is missing or wrong: Authorization: Bearer TOKEN"
-        return problem(401, said, {"WWW-Authenticate": "Bearer"})
+    return token
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises UserError if the address is not available."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-        # asyncio leaves it out for a socket that names no protocol: replies would wait 40 ms.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listener
+        listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         reason = first_line(error).split(" (while")[0]  # Python adds the address
-        said = f"--serve: {host} port {port}: {reason}; give another --host or --port"
-        raise UserError(said) from None
+        raise UserError(
+            f"--serve: {host} port {port}: {reason}; give another --host or --port"
+        ) from None
+    # asyncio leaves it out for a socket that names no protocol: replies would wait 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # What a connection holds in the system; it would grow to megabytes for a client without haste.
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        listener.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
+    # A burst of connections needs a file each; most systems start a process with 1,024.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * _BURST)), hard))
+    return listener
 
 
-def make_server(app: FastAPI) -> uvicorn.Server:
-    """Return a server that ends when its `should_exit` is set; requests then get 3 s."""
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """Return a server that ends when its `should_exit` is set; requests then get 2 s."""
+    clients = Clients(app)
 
-    async def end_late() -> None:
-        connections: Any = server.server_state.connections
-        for connection in list(connections):
-            connection.end_if_late()
+    async def close_late() -> None:
+        clients.close_late(server.server_state.connections)
 
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=BoundedProtocol,
-            ws="none",
-            lifespan="off",  # the app has none; a second Ctrl-C would print its traceback
-            log_level="warning",
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=3,
-            callback_notify=end_late,
-            timeout_notify=0,  # every second
-        )
+    config = uvicorn.Config(
+        clients,
+        http="h11",
+        ws="none",
+        lifespan="off",  # the application has none
+        log_config=None,  # its errors are lines of this program's log
+        log_level="error",
+        proxy_headers=False,  # a client's address is its connection's
+        limit_concurrency=_BURST,
+        h11_max_incomplete_event_size=HEAD,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=2,
+        callback_notify=close_late,
+        timeout_notify=0,  # every second
     )
-    cancelled = asyncio.CancelledError  # of requests, which uvicorn cancels at exit
-    logging.getLogger("uvicorn.error").addFilter(
-        lambda record: not (record.exc_info and isinstance(record.exc_info[1], cancelled))
-    )
+    server = uvicorn.Server(config)
     return server
