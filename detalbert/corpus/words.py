@@ -134,7 +134,9 @@ def _encode(backend: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
     ids, lengths = [np.zeros(0, np.int32)], list[int]()
     for some in group(texts, _size, _ENCODED):
-        for encoding in backend.encode_batch_fast(some, add_special_tokens=False):
+        with tokenizing():
+            encodings = backend.encode_batch_fast(some, add_special_tokens=False)
+        for encoding in encodings:
             ids.append(np.array(encoding.ids, np.int32))
             lengths.append(len(encoding))
     return np.concatenate(ids), np.array(lengths, np.int64)
