@@ -20,6 +20,7 @@ from detalbert.engine import safe_load
 from detalbert.engine.loaders import LateLoader
 from detalbert.errors import UserError, first_line
 from detalbert.training import display, spot
+from detalbert.training.checkpoints import read_manifest
 from detalbert.training.local import copy_modules
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule
@@ -103,6 +104,14 @@ class Controller(TrialLoop):
             super().load(folder)
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: does not fit this model: {first_line(error)}") from None
+        self.recall_validations(folder)
+
+    def recall_validations(self, folder: Path) -> None:
+        """Have early stopping count all validations of a local run, also those of older versions,
+        whose callbacks stored a count alone.
+        """
+        if self.local_training:
+            self.trial.early.recall(read_manifest(folder)["validations"])
 
 
 class ShardedController(Controller):
@@ -201,6 +210,7 @@ class ShardedController(Controller):
                 trial.scaler.load_state_dict(state["scaler"])
             if early := state["callbacks"].get("early_stopping"):  # older ones have none
                 trial.early.load_state_dict(early)
+            self.recall_validations(folder)
         self.load_state(state["trial"] if self._same else {})
 
     def _wants_all(self, state: dict[str, Any]) -> bool:

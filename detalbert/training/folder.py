@@ -59,20 +59,41 @@ def claim_folder(path: Path) -> Iterator[None]:
 
 def set_aside(path: Path, checkpoints: Sequence[Path] = ()) -> Path:
     """Move the files of an earlier run into `previous-N/`, for `--resume never`; return that. With
-    `checkpoints`, oldest first, only these and the predictions; config and metrics are copied.
+    `checkpoints`, oldest first, only these; of the run's other files it gets copies.
     """
-    folders = (path / f"previous-{number}" for number in itertools.count(1))
-    aside = next(folder for folder in folders if not folder.exists())
+    aside = next_previous(path)
     for item in [item for item in path.iterdir() if item.name in _WRITTEN.split()]:
         aside.mkdir(exist_ok=True)
-        if not checkpoints or item.name in ("predictions.json", "null_odds.json"):
+        if not checkpoints:
             item.rename(aside / item.name)
         elif item.is_file():
             shutil.copyfile(item, aside / item.name)
-    for item in reversed(checkpoints):
-        (aside / "checkpoints").mkdir(exist_ok=True)
-        item.rename(aside / "checkpoints" / item.name)
+        elif item.name == "tensorboard":
+            _copy_events(item, aside / item.name)
+    move_checkpoints(checkpoints, aside)
     return aside
+
+
+def next_previous(path: Path) -> Path:
+    """Return the first `previous-N` of an output directory that does not exist."""
+    folders = (path / f"previous-{number}" for number in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())
+
+
+def move_checkpoints(checkpoints: Sequence[Path], aside: Path) -> None:
+    """Move checkpoints, oldest first, into `aside`; the newest goes first, as a start would take
+    the newest of those that are left.
+    """
+    for item in reversed(checkpoints):
+        (aside / "checkpoints").mkdir(parents=True, exist_ok=True)
+        item.rename(aside / "checkpoints" / item.name)
+
+
+def _copy_events(folder: Path, target: Path) -> None:
+    """Copy TensorBoard's events, and not its traces, which may be large."""
+    target.mkdir()
+    for file in folder.glob("events.out.tfevents.*"):
+        shutil.copyfile(file, target / file.name)
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
