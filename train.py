@@ -70,13 +70,20 @@ from detalbert.engine import determinism
 from detalbert.errors import UserError, as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
-from detalbert.training.checkpoints import check_same_run, find_checkpoint, read_manifest
+from detalbert.training.checkpoints import check_same_run
 from detalbert.training.controller import loop_of
 from detalbert.training.length import choose_checkpoint
 from detalbert.training.local import lost_rank, process_group, together, trial_context
+from detalbert.training.manifest import read_manifest
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.output import Output
 from detalbert.training.schedule import LocalStops, MasterStops, restored_signals, say_scheduler
+from detalbert.training.start import (
+    leave_broken_metrics,
+    leave_other_checkpoints,
+    select_checkpoint,
+)
+from detalbert.training.timeline import list_checkpoints
 from detalbert.training.workload import Training
 from workloads import choose
 
@@ -138,7 +145,7 @@ def run_locally(args: argparse.Namespace) -> int:
         claim, resume = folder.claim_folder(output.folder), args.resume
         together(distributed, lambda: stack.enter_context(claim), chief)
         together(distributed, output.fetch, leads)
-        found = together(distributed, lambda: find_checkpoint(resume, output.folder), chief)
+        found = together(distributed, lambda: select_checkpoint(resume, output), chief)
         if checkpoint := distributed.broadcast(found):
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
         parts = workload, config, hparams, seed
@@ -154,10 +161,12 @@ def begin(output: Output, training: Training, checkpoint: Path | None, resume: s
     if checkpoint:
         check_same_run(checkpoint, training.identity(), training.defaults(), training.config)
         checkpoint = choose_checkpoint(checkpoint, training, output)
+        leave_other_checkpoints(checkpoint, training.identity(), output)
     if resume == "never":
         if output.kept:
             raise UserError(f"--resume never: {output.address} has a run; give another one")
         folder.set_aside(output.folder)
+    leave_broken_metrics(output)
     folder.write_config(output.folder, training.config)
     output.sync()  # a bucket that refuses does so now
     return checkpoint
@@ -174,7 +183,9 @@ def train_locally(
     """
     chief, config = distributed.rank == 0, training.config
     metrics = RunMetrics(output.folder, config["searcher"])
-    metrics.stored, metrics.fetch = output.sync, output.fill
+    metrics.stored = output.sync
+    metrics.fetch = output.fill
+    metrics.remote = output.kept
     done = read_manifest(checkpoint)["steps"] if checkpoint else 0
     if checkpoint and chief:
         metrics.restore(checkpoint)
@@ -186,14 +197,19 @@ def train_locally(
         parameters = sum(p.numel() for p in loop.trial.model.parameters())
         if chief and done < loop.trial.steps:
             preflight.check_checkpoints(output.folder, parameters)
-        loop.begin = stops.take_signals  # till then a signal ends the run: nothing is lost
+
+        def begin_training() -> None:
+            stops.take_signals()  # till then a signal ends the run: nothing is lost
+            if chief and done < loop.trial.steps and not loop.trial.early.reached:
+                metrics.begin()
+
+        loop.begin = begin_training
         loop.run()
         assert loop.state is not None
         done = loop.state.batches_trained
     if not chief:
         return 0
-    if metrics.sums["windows"]:  # it trained: the end and its last checkpoint's seconds
-        metrics.write_metrics()
+    metrics.finish()
     output.sync()
     conclude(training, metrics, output, done)
     complete = done == training.hparams.max_steps or loop.trial.early.reached
@@ -206,8 +222,10 @@ def conclude(training: Training, metrics: RunMetrics, output: Output, done: int)
         log.info("stopped after step %d; run the same command again to go on", done)
         return
     if best := metrics.best():
-        if output.address:  # a start on another machine may have written it
-            output.fill(output.folder / "checkpoints" / folder.step_name(int(best["steps"])))
+        checkpoints = dict(list_checkpoints(output.folder / "checkpoints"))
+        for step in metrics.best_steps(1, among=checkpoints):
+            if output.address:  # a start on another machine may have written it
+                output.fill(checkpoints[step])
         metrics.loop.trial.progress.say_best(best)
     predictions = "predictions, " * (metrics.path / "predictions.json").is_file()
     log.info("%smetrics and checkpoints are in %s", predictions, metrics.path)

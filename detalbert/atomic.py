@@ -66,6 +66,12 @@ def whole_folder(target: Path) -> Iterator[Path]:
         _flush(target.parent)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if that is possible. After a kill no part of it is left under its name."""
+    with contextlib.suppress(OSError), _temporary(path, "old-") as aside:
+        os.replace(path, aside)
+
+
 @contextlib.contextmanager
 def alone(target: Path) -> Iterator[None]:
     """Hold the lock of `target` while the block creates it; create its parent folder if missing.

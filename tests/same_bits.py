@@ -19,7 +19,7 @@ import torch
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.integrity import checksum
-from detalbert.training.checkpoints import list_checkpoints
+from detalbert.training.timeline import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
 from tests.fakes.runs import metrics, official
 

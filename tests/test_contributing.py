@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from detalbert.training.checkpoints import read_manifest
+from detalbert.training.manifest import read_manifest
 from tests.conftest import ROOT, TINY, launcher
 from tests.fakes.runs import newest, steps_of
 from tests.same_bits import differences

@@ -1,44 +1,102 @@
-"""Early stopping: the end of a run whose validations no longer improve."""
+"""Early stopping: the end of a run whose validations no longer improve.
+
+A checkpoint has the metrics of every validation instead of one count: some hundred bytes each, and
+a run that is resumed with another `searcher.metric` counts as if it had had that metric before.
+"""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from determined import pytorch
+
+from detalbert.engine.ranking import Searcher, Validation, validations_after_best
 
 log = logging.getLogger(__name__)
 
 
 class EarlyStopping(pytorch.PyTorchCallback):
     """Ends a run after `patience` validations (None: never) without a better one by `searcher:` of
-    the config. Every rank counts alike, and checkpoints have the count, so a resumed run ends where
-    an uninterrupted one does. `chief`: whether this is rank 0, which alone logs.
+    the config. Every rank counts alike, and checkpoints have the validations, so a resumed run ends
+    where an uninterrupted one does. `chief`: whether this is rank 0, which alone logs.
     """
 
-    def __init__(self, searcher: Mapping[str, Any], patience: int | None, chief: bool) -> None:
-        self.searcher, self.patience, self.chief = searcher, patience, chief
-        self.best: float | None = None  # greatest score, of a metric to minimize the negative one
-        self.since = 0  # validations after the best one
+    def __init__(self, searcher: Searcher, patience: int | None, chief: bool) -> None:
+        self.searcher = searcher
+        self.patience = patience
+        self.chief = chief
+        self.validations: list[dict[str, float]] = []  # metrics of each, oldest first
+
+    @property
+    def since(self) -> int:
+        """Number of validations after the best one."""
+        return validations_after_best(self.validations, self.searcher)
 
     @property
     def reached(self) -> bool:
         """Whether the run is complete, before its last step."""
-        return self.patience is not None and self.since >= self.patience
+        if self.patience is None:
+            return False
+        return self.since >= self.patience
 
-    def on_validation_end(self, metrics: dict[str, Any]) -> None:
-        score = float(metrics[self.searcher["metric"]])
-        score = -score if self.searcher["smaller_is_better"] else score
-        better = self.best is None or score > self.best
-        self.best, self.since = (score, 0) if better else (self.best, self.since + 1)
+    def record(self, metrics: Validation) -> None:
+        """Count a validation, given all its metrics; log if it is the last one."""
+        validation = {}
+        for name, value in metrics.items():
+            if isinstance(value, Real):
+                validation[name] = float(value)  # a checkpoint holds no number of NumPy
+        self.validations.append(validation)
         self.on_training_start()
 
     def on_training_start(self) -> None:
         if self.reached and self.chief:
-            said = "stopped early: no better %s in %d validations; the run is complete"
-            log.info(said, self.searcher["metric"], self.since)
+            log.info(
+                "stopped early: no better %s in %d validations; the run is complete",
+                self.searcher["metric"],
+                self.since,
+            )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "since": self.since}
+        return {
+            "metric": self.searcher["metric"],
+            "smaller_is_better": self.searcher["smaller_is_better"],
+            "validations": self.validations,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, self.since = state_dict["best"], state_dict["since"]
+        """Restore the validations; log a change of the metric or its direction."""
+        if "validations" not in state_dict:  # of commit 71964d0 or older
+            self._restore_count(state_dict["best"], state_dict["since"])
+            return
+        self.validations = list(state_dict["validations"])
+        before = _describe(state_dict)
+        now = _describe(self.searcher)
+        if before != now and self.chief:
+            log.info(
+                "%-14s%s -> %s: best validation and early stopping are by it, as if it had been so",
+                "searcher",
+                before,
+                now,
+            )
+
+    def recall(self, validations: Sequence[Validation]) -> None:
+        """Replace what an older version saved by the run's stored validations, oldest first."""
+        self.validations = [dict(validation) for validation in validations]
+
+    def _restore_count(self, best: float | None, since: int) -> None:
+        """Restore what an older version saved: `best` is the greatest score, of a metric to
+        minimize the negative one, and `since` counts the validations after it.
+        """
+        if best is None:
+            return
+        metric = self.searcher["metric"]
+        value = -best if self.searcher["smaller_is_better"] else best
+        self.validations = [{metric: value} for _ in range(since + 1)]
+
+
+def _describe(searcher: Searcher) -> str:
+    """Return the keys of `searcher:` that say which of two validations is better."""
+    metric = searcher["metric"]
+    direction = "smaller" if searcher["smaller_is_better"] else "greater"
+    return f"{metric} ({direction} is better)"

@@ -46,6 +46,11 @@ class FiniteSteps:
             raise Diverged(f"step {step}: no finite gradient in {LIMIT} steps in a row; {CURE}")
         return None if self.on_cpu and finite else finite
 
+    def resume(self, streak: int) -> None:
+        """Go on after `streak` steps in a row that were not finite."""
+        for count in (self.streak, self.longest, self._copy):
+            count.fill_(streak)
+
     def _count(self, step: int) -> int:
         """Return the longest streak in steps, on a GPU as of _LAG steps ago."""
         if self.on_cpu:

@@ -40,7 +40,12 @@ class Handover(pytorch.PyTorchCallback):
         self.began: dict[str, Any] = {}  # of a restart: `_rounding` of the run's first start
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"threads": self.threads, "trial": self.trial, "warmup": self.trained.warmup}
+        own = {
+            "threads": self.threads,
+            "trial": self.trial,
+            "warmup": self.trained.warmup,
+            "not_finite": int(self.trained.finite.streak),  # steps in a row, up to this one
+        }
         if not getattr(self.trained.model.config, "segments", True):
             own["segments"] = False
         return {**own, **self._rounding(), **self.began}
@@ -75,6 +80,7 @@ class Handover(pytorch.PyTorchCallback):
         if self.cpu and self.hparams.threads == "auto" and (threads := kept.get("threads")):
             self.threads, self.notes = set_threads(threads), "as the run began"
         self.trained.keep_warmup(kept.get("warmup", self.trained.warmup))
+        self.trained.finite.resume(kept.get("not_finite", 0))
         config = self.trained.model.config
         if hasattr(config, "segments") and kept.get("segments", True):
             del config.segments  # of an older version, which trained with segments at any rate

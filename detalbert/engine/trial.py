@@ -166,6 +166,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         for name in self.charted & metrics.keys():
             if not math.isfinite(metrics[name]):
                 raise Diverged(f"validation at step {step}: {name} is {metrics[name]}; {CURE}")
+        self.early.record(metrics)  # all of them: a resumed run may search by another one
         for name in metrics.keys() - self.charted:
             del metrics[name]
         metrics["epochs"] = self.meter.epochs(step)

@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,21 @@ from huggingface_hub import snapshot_download
 from detalbert import hub
 from detalbert.atomic import alone, whole_folder, write_json
 from detalbert.determined_internals import download_checkpoint
+from detalbert.engine.ranking import best_first
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT
 from detalbert.integrity import SUMS, find_change, write_facts
 from detalbert.redact import masked
-from detalbert.training.checkpoints import find_fault, list_checkpoints, read_manifest
-from detalbert.training.folder import step_name
+from detalbert.settings.yaml_files import read_yaml
+from detalbert.training.manifest import find_damage, find_fault, read_manifest
+from detalbert.training.metrics_file import METRICS, read_metrics
 from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
 from detalbert.training.table import TABLE, TABLES
+from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
-log = logging.getLogger(__name__)
 EXPERIMENT = "experiment.json"  # in a fetched one: what the master knows of its training
+log = logging.getLogger(__name__)
 CACHE = Path(".cache") / "checkpoints"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _REFERENCE = re.compile(
@@ -159,8 +162,18 @@ def _describe(training: Any) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the mapping in a JSON file; {} if there is no file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """Return the mapping in a JSON file; {} if there is no file. Raises UserError, naming it, if it
+    holds anything else.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({first_line(error)}); restore it") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a mapping of keys; restore it")
+    return content
 
 
 def find(name: str) -> Path:
@@ -203,7 +216,8 @@ def find_all(name: str) -> tuple[dict[str, Any], dict[int, tuple[str, dict[str, 
         if fault := find_fault(path):
             raise UserError(f"{path}: damaged ({fault}); restore it or remove it")
     newest = read_manifest(found[-1][1])
-    last = read_json(Path(name) / "metrics.json").get("last", {})  # comes after the last checkpoint
+    metrics = read_metrics(Path(name)) or {}
+    last = metrics.get("last") or {}  # comes after the last checkpoint
     scores = {each.get("steps"): each for each in [*newest["validations"], last]}
     return newest["run"], {steps: (str(path), scores.get(steps, {})) for steps, path in found}
 
@@ -223,13 +237,41 @@ def _find_all_of_cluster(name: str, reference: re.Match) -> tuple[dict[str, Any]
 
 
 def _best_of_run(folder: Path) -> Path:
-    names = [path.name for _, path in list_checkpoints(folder / "checkpoints")]
-    others = f"; give one of {folder / 'checkpoints'}: {', '.join(names) or '(none yet)'}"
-    unread = UserError(f"{folder / 'metrics.json'}: cannot be read{others}")
-    with as_user_error(lambda _: unread):
-        best = read_json(folder / "metrics.json").get("best", {}).get("steps")
+    """Return the checkpoint of a run's best validation, or the best of those that are there."""
+    checkpoints = dict(list_checkpoints(folder / "checkpoints"))
+    names = ", ".join(path.name for path in checkpoints.values())
+    others = f"; give one of {folder / 'checkpoints'}: {names or '(none yet)'}"
+    metrics = read_metrics(folder)
+    if metrics is None and (folder / METRICS).exists():
+        raise UserError(f"{folder / METRICS}: cannot be read{others}")
+    best = ((metrics or {}).get("best") or {}).get("steps")
     if best is None:
         raise UserError(f"--model {folder}: no validation yet, so no best{others}")
-    if step_name(best) not in names:
-        raise UserError(f"--model {folder}: its best, {step_name(best)}, is gone{others}")
-    return folder / "checkpoints" / step_name(best)
+    if best in checkpoints:
+        return checkpoints[best]
+    saved = _best_saved(folder, checkpoints)
+    if saved is None:
+        raise UserError(f"--model {folder}: its best, step {best}, is gone{others}")
+    log.warning(
+        "--model %s: its best validation, at step %s, has no checkpoint; using %s, the best saved",
+        folder,
+        best,
+        saved.name,
+    )
+    return saved
+
+
+def _best_saved(folder: Path, checkpoints: Mapping[int, Path]) -> Path | None:
+    """Return the checkpoint with the best validation of its own; None if there is none, or if the
+    run's config does not say which is better.
+    """
+    validations = []
+    for step, path in checkpoints.items():
+        if find_damage(path) is None:
+            history = read_manifest(path)["validations"]
+            validations += [validation for validation in history if validation["steps"] == step]
+    try:
+        best = best_first(validations, read_yaml(folder / "config.yaml")["searcher"])[:1]
+    except (UserError, LookupError, TypeError):
+        return None
+    return checkpoints[int(best[0]["steps"])] if best else None

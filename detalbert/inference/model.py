@@ -32,8 +32,9 @@ from detalbert.hub import PRETRAINED, STATE_DICT, find_local
 from detalbert.inference.find import EXPERIMENT, find, read_json
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.squad.calibration import NULL, SPAN
-from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.folder import SCORES
+from detalbert.training.manifest import MANIFEST, find_fault
+from detalbert.training.metrics_file import read_metrics
 from detalbert.training.model_kind import check_mode
 from detalbert.waiting import reading
 
@@ -99,7 +100,8 @@ def find_scores(checkpoint: Path, steps: int | None) -> dict[str, float]:
         return read_json(checkpoint / EXPERIMENT)["scores"]
     run = checkpoint.absolute().parent.parent
     known = [*(read_json(checkpoint / MANIFEST).get("validations") or [])]
-    known += [*read_json(run / "metrics.json").values()]
+    metrics = read_metrics(run) or {}
+    known += [metrics.get("best") or {}, metrics.get("last") or {}]
     scores = next((dict(each) for each in known if steps and each.get("steps") == steps), {})
     scores.pop("steps", None)
     return scores

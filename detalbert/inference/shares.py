@@ -40,8 +40,8 @@ from detalbert.integrity import checksum
 from detalbert.log import silence
 from detalbert.squad.windows import Example
 from detalbert.training import master
-from detalbert.training.checkpoints import find_fault
 from detalbert.training.local import together
+from detalbert.training.manifest import find_fault
 from detalbert.training.uploads import UploadedParts
 from detalbert.waiting import PERIOD as SILENCE
 

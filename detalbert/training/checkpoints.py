@@ -1,16 +1,16 @@
 """Checkpoints of a local run: atomic, checked before use, old ones pruned; the one to resume from.
 
-A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest that
-lists every file's size and SHA-256, and has a sum of its own. A config that would change the run
-that is resumed is rejected.
+A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest
+(manifest.py). A config that would change the run that is resumed is rejected. Pruning counts the
+run's own checkpoints only (timeline.py), so it never removes the one that was just written.
 """
 
 import contextlib
 import json
 import logging
+import os
 import re
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,19 @@ from determined import core
 from determined.common import storage
 
 from detalbert import hub
-from detalbert.atomic import whole_folder, writing
+from detalbert.atomic import remove_folder, whole_folder, writing
 from detalbert.errors import UserError, first_line
-from detalbert.integrity import SUM, checksum, is_sealed, seal
 from detalbert.settings.yaml_files import read_yaml
-from detalbert.training.folder import ELSEWHERE, RESUME, step_name
+from detalbert.training.folder import ELSEWHERE, RESUME, set_aside, step_name
+from detalbert.training.manifest import (
+    FORMAT,
+    find_damage,
+    find_fault,
+    read_manifest,
+    write_manifest,
+)
+from detalbert.training.timeline import LENGTH, list_checkpoints, own_checkpoints
 
-FORMAT = 2  # 1, of commit 596c121: a manifest without a sum of its own
-MANIFEST = "manifest.json"
-LENGTH = "hyperparameters.max_steps"  # of a run; may change, but not to less than is done
 log = logging.getLogger(__name__)
 
 
@@ -52,6 +56,16 @@ class LocalCheckpoints(core.DummyCheckpointContext):
                 self.folder.mkdir(parents=True, exist_ok=True)
         self.latest = max(1, pruning.get("save_trial_latest", 1))
         self.best = pruning.get("save_trial_best", 1)
+        # By step; rank 0 only. At the start those up to the step that the run resumes from.
+        self.own: dict[int, Path] = {}
+        if distributed.rank == 0:
+            self.own = own_checkpoints(
+                self.folder,
+                steps=metrics.done,
+                run=run,
+                validations=metrics.validations,
+                remote=metrics.remote,
+            )
 
     @contextlib.contextmanager
     def store_path(
@@ -61,19 +75,40 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         steps = int(metadata["steps_completed"])
         name = step_name(steps)
         # As they are now: this may end after others.
-        validations, spared = list(self.metrics.validations), self.metrics.best_steps(self.best)
-        predictions = self.metrics.predicted
-        with self._told(name), whole_folder(self.folder / name) as folder:
-            yield folder, name
-            (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
-            facts = {"steps": steps, "run": self.run, "validations": validations}
-            facts["commits"] = hub.commits
-            facts["predictions"] = predictions
-            write_manifest(folder, facts)
-        for older, folder in list_checkpoints(self.folder)[: -self.latest]:
-            if older not in spared:
-                shutil.rmtree(folder, ignore_errors=True)
+        validations = list(self.metrics.validations)
+        predictions = dict(self.metrics.predicted)
+        with self._told(name):
+            if steps not in self.own:
+                self._leave_room(name)
+            with whole_folder(self.folder / name) as folder:
+                yield folder, name
+                (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
+                facts = {"steps": steps, "run": self.run, "validations": validations}
+                facts["commits"] = hub.commits
+                facts["predictions"] = predictions
+                write_manifest(folder, facts)
+        self.own[steps] = self.folder / name
+        self._prune()
         self.metrics.stored()
+
+    def _leave_room(self, name: str) -> None:
+        """Move a folder that has the name of the next checkpoint, and is not of this run, aside."""
+        target = self.folder / name
+        if os.path.lexists(target):
+            aside = set_aside(self.metrics.path, [target])
+            log.warning("%s is not a checkpoint of this run; it is now in %s", target, aside)
+
+    def _prune(self) -> None:
+        """Remove the run's own checkpoints but the latest ones, and the best that are there."""
+        self.own = {
+            step: path
+            for step, path in self.own.items()
+            if find_damage(path, self.metrics.remote) is None
+        }
+        latest = sorted(self.own)[-self.latest :]
+        best = self.metrics.best_steps(self.best, among=self.own)
+        for step in sorted(self.own.keys() - {*latest, *best}):
+            remove_folder(self.own[step])
 
     @contextlib.contextmanager
     def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
@@ -104,12 +139,6 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
         """Yield the folder of a checkpoint; `storage_id` is its path."""
         yield Path(storage_id)
-
-
-def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return (steps, path) of all finished checkpoints in `folder`, oldest first."""
-    named = [path for path in folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)]
-    return sorted((int(path.name[5:]), path) for path in named)
 
 
 def newest_complete(folder: Path) -> Path | None:
@@ -177,52 +206,12 @@ def _run_config(checkpoint: Path) -> dict[str, Any]:
 
 def _named(config: dict[str, Any], key: str) -> str:
     """Return what `config` has for `key`, of which a run keeps a sum, or for what stands for it."""
-    data, name = config.get("data") or {}, key.removeprefix("data.")
-    model = (config.get("hyperparameters") or {}).get("model")
-    return data.get(name) or (model if name == "tokenizer" else data.get("shards")) or "another"
+    data, hparams = (_section(config, name) for name in ("data", "hyperparameters"))
+    name = key.removeprefix("data.")
+    stands_for = hparams.get("model") if name == "tokenizer" else data.get("shards")
+    return data.get(name) or stands_for or "another"
 
 
-def find_fault(path: Path, names: Iterable[str] | None = None) -> str | None:
-    """Return why `path` is not a complete checkpoint, or None; `names`: files, default: all."""
-    try:
-        manifest = read_manifest(path)
-        if not is_sealed(manifest) and (SUM in manifest or manifest["format"] != 1):
-            return f"{MANIFEST} is not as it was written"
-        if path.name.startswith("step-"):
-            if path.name != step_name(manifest["steps"]):
-                return f"{MANIFEST} is of step {manifest['steps']}"
-            dict(manifest["run"]), [v["steps"] for v in manifest["validations"]]
-        files = manifest["files"]
-        for name in files if names is None else sorted(names):
-            file, facts = path / name, files[name]
-            as_written = file.stat().st_size == facts["bytes"] and file.is_file()
-            as_written &= file.resolve().is_relative_to(path.resolve())
-            if not as_written or checksum(file) != facts["sha256"]:
-                return f"{name} is not as it was written"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        return f"{MANIFEST} cannot be read: {first_line(error)}"
-    return None
-
-
-def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint that `find_fault` accepts."""
-    return json.loads((checkpoint / MANIFEST).read_text())
-
-
-def write_manifest(
-    folder: Path, facts: dict[str, Any], files: dict[str, Any] | None = None
-) -> None:
-    """List all files of a checkpoint, by default those of `folder`, with `facts`."""
-    listed = {"format": FORMAT, **facts, "files": files or describe_files(folder)}
-    (folder / MANIFEST).write_text(json.dumps(seal(listed), indent=1))
-
-
-def describe_files(folder: Path) -> dict[str, Any]:
-    """Return size in bytes and SHA-256 of every file in `folder`, by its path there."""
-    files = {f.relative_to(folder).as_posix(): f for f in sorted(folder.rglob("*")) if f.is_file()}
-    return {
-        name: {"bytes": file.stat().st_size, "sha256": checksum(file)}
-        for name, file in files.items()
-    }
+def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, dict) else {}

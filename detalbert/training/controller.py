@@ -22,6 +22,7 @@ from detalbert.engine.loaders import LateLoader
 from detalbert.errors import UserError, first_line
 from detalbert.training import display, spot
 from detalbert.training.local import copy_modules, together
+from detalbert.training.manifest import read_manifest
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule
 from detalbert.training.uploads import STATE, Peers, UploadedParts
@@ -105,11 +106,19 @@ class Controller(TrialLoop):
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{folder}: does not fit this model: {first_line(error)}") from None
         self.check_loaded(folder)
+        self.recall_validations(folder)
 
     def check_loaded(self, folder: Path) -> None:
         """Raise UserError on all ranks if a loaded weight is not finite on any. Collective."""
         weights = self.trial.model.named_parameters()
         together(self.context.distributed, lambda: check_finite_weights(str(folder), weights))
+
+    def recall_validations(self, folder: Path) -> None:
+        """Have early stopping count all validations of a local run, also those of older versions,
+        whose callbacks stored a count alone.
+        """
+        if self.local_training:
+            self.trial.early.recall(read_manifest(folder)["validations"])
 
 
 class ShardedController(Controller):
@@ -209,6 +218,7 @@ class ShardedController(Controller):
                 trial.scaler.load_state_dict(state["scaler"])
             if early := state["callbacks"].get("early_stopping"):  # older ones have none
                 trial.early.load_state_dict(early)
+            self.recall_validations(folder)
         self.load_state(state["trial"] if self._same else {})
 
     def _wants_all(self, state: dict[str, Any]) -> bool:

@@ -69,15 +69,17 @@ def claim_folder(path: Path) -> Iterator[None]:
 
 def set_aside(path: Path, checkpoints: Sequence[Path] = ()) -> Path:
     """Move the files of an earlier run into `previous-N/`, for `--resume never`; return that. With
-    `checkpoints`, oldest first, only these and the predictions; config and metrics are copied.
+    `checkpoints`, oldest first, only these; of the run's other files it gets copies.
     """
     aside = next_previous(path)
     for item in [item for item in path.iterdir() if item.name in _WRITTEN.split()]:
         aside.mkdir(exist_ok=True)
-        if not checkpoints or item.name in PREDICTIONS:
+        if not checkpoints:
             item.rename(aside / item.name)
         elif item.is_file():
             shutil.copyfile(item, aside / item.name)
+        elif item.name == "tensorboard":
+            _copy_events(item, aside / item.name)
     move_checkpoints(checkpoints, aside)
     return aside
 
@@ -95,6 +97,13 @@ def move_checkpoints(checkpoints: Sequence[Path], aside: Path) -> None:
     for item in reversed(checkpoints):
         (aside / "checkpoints").mkdir(parents=True, exist_ok=True)
         item.rename(aside / "checkpoints" / item.name)
+
+
+def _copy_events(folder: Path, target: Path) -> None:
+    """Copy TensorBoard's events, and not its traces, which may be large."""
+    target.mkdir()
+    for file in folder.glob("events.out.tfevents.*"):
+        shutil.copyfile(file, target / file.name)
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:

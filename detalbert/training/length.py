@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import cast
 
 from detalbert.engine.optim import decay_start
-from detalbert.training.checkpoints import LENGTH, list_checkpoints, read_manifest
-from detalbert.training.folder import set_aside
+from detalbert.training.manifest import read_manifest
 from detalbert.training.output import Output
+from detalbert.training.timeline import LENGTH, own_checkpoints
 from detalbert.training.workload import Training
 
 log = logging.getLogger(__name__)
@@ -19,23 +19,24 @@ log = logging.getLogger(__name__)
 
 def choose_checkpoint(newest: Path, training: Training, output: Output) -> Path:
     """Return `newest`, or if the length of a wsd run has changed, its newest checkpoint from before
-    the decay; later ones, which a next start would resume from, are moved aside within `output`.
+    the decay.
     """
-    length, done = (read_manifest(newest)[key] for key in ("run", "steps"))
-    if (before := length[LENGTH]) == training.hparams.max_steps:
+    manifest = read_manifest(newest)
+    same_length = manifest["run"][LENGTH] == training.hparams.max_steps
+    if same_length or training.hparams.schedule != "wsd":
         return newest
-    chosen = newest
-    if training.hparams.schedule == "wsd":
-        earlier = [path for at, path in reversed(list_checkpoints(newest.parent)) if at < done]
-        undecayed = (path for path in [newest, *earlier] if _is_undecayed(path, training, output))
-        if (found := next(undecayed, None)) is None:
-            log.warning("wsd: going on from decayed weights: no earlier checkpoint is kept")
-        chosen = found or newest
-        done = read_manifest(chosen)["steps"]
-    if later := [path for at, path in list_checkpoints(output.folder / "checkpoints") if at > done]:
-        said = "going on from step %d of the run of %d steps; its later checkpoints are now in %s"
-        log.info(said, done, before, set_aside(output.folder, later))
-    return chosen
+    own = own_checkpoints(
+        newest.parent,
+        steps=manifest["steps"] - 1,
+        run=training.identity(),
+        validations=manifest["validations"],
+        remote=output.kept,
+    )
+    for path in [newest, *reversed(own.values())]:
+        if _is_undecayed(path, training, output):
+            return path
+    log.warning("wsd: going on from decayed weights: no earlier checkpoint is kept")
+    return newest
 
 
 def _is_undecayed(path: Path, training: Training, output: Output) -> bool:

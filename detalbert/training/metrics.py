@@ -1,11 +1,15 @@
-"""Reports of a local run."""
+"""Reports of a local run: `metrics.json`, predictions of the best validation, TensorBoard's events.
+
+`metrics.json` is written before the first step of a start, at every report and validation, and at
+the end: a killed start is listed up to its last report, for one small file per report.
+"""
 
 import json
 import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,17 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from detalbert.atomic import whole_file, write_json, writing
+from detalbert.engine.ranking import Searcher, Validation, best_first
 from detalbert.integrity import checksum
-from detalbert.training.checkpoints import find_fault, read_manifest
-from detalbert.training.folder import PREDICTIONS, RESUME, step_name, write_predictions
+from detalbert.training.folder import (
+    PREDICTIONS,
+    RESUME,
+    next_previous,
+    step_name,
+    write_predictions,
+)
+from detalbert.training.manifest import find_fault, read_manifest
+from detalbert.training.metrics_file import METRICS, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -34,75 +46,111 @@ class RunMetrics(core.DummyTrainContext):
     loop: Any = None  # the Controller that reports, set once it is created
     stored: Any = staticmethod(lambda: None)  # called after each checkpoint
     fetch: Any = staticmethod(lambda checkpoint: None)  # from a bucket, if it is only there
+    remote: Collection[str] = ()  # names of checkpoints whose files are in a bucket
 
-    def __init__(self, path: Path, searcher: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, searcher: Searcher) -> None:
         super().__init__(path / "tensorboard")
         self.path = path
-        self.metric = searcher["metric"]
-        self.sign = -1 if searcher["smaller_is_better"] else 1
+        self.searcher = searcher
         self.validations: list[dict[str, float]] = []
-        self.predicted: dict[str, str] = {}  # SHA-256 of the best one's files, by name
+        # Of the predictions in the output directory: `steps` of their validation, SHA-256 by name.
+        self.predicted: dict[str, Any] = {}
         self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process
         self.start = _now()
-        self.earlier = self._earlier_starts()
+        self.begun = False  # whether this start trains or validates
+        self.before = read_metrics(path)  # written by earlier starts; None if lost
         self.done = 0  # steps before this start
-        began = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
-        # Of this start alone.
+        # Of this start alone. TensorBoard reads files in the order of their names.
+        began = f"{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self._chart = self.get_tensorboard_path() / f"events.out.tfevents.{began}"
-
-    def _earlier_starts(self) -> list[dict[str, str]] | None:
-        """Return start and end of the run's earlier starts; None if its folder lacks them."""
-        try:
-            return json.loads((self.path / "metrics.json").read_text())["throughput"].get("starts")
-        except (OSError, ValueError, KeyError):
-            return []
 
     def restore(self, checkpoint: Path) -> None:
         """Restore a checkpoint's validation history, and the best validation's predictions."""
         manifest = read_manifest(checkpoint)
-        self.done, self.validations = manifest["steps"], manifest["validations"]
-        self.predicted = manifest.get("predictions") or {}
+        self.done = manifest["steps"]
+        self.validations = manifest["validations"]
         best = self.best()
-        if best is not None:
-            self._restore_predictions(checkpoint.parent / step_name(int(best["steps"])))
-
-    def _restore_predictions(self, source: Path) -> None:
-        """Copy predictions from `source`, the best validation's checkpoint, unless the output
-        directory has them as they were written. If that checkpoint is gone, damaged ones go, too.
-        """
-        changed = [name for name in PREDICTIONS if self._is_changed(name)]
-        if self.predicted and not changed:
+        if best is None:
             return
+        predicted = manifest.get("predictions") or {}
+        if predicted.get("steps") == best["steps"]:  # else another metric chose another validation
+            self.predicted = predicted
+        with writing(self.path, RESUME):
+            self._restore_predictions(checkpoint.parent, int(best["steps"]))
+
+    def _restore_predictions(self, checkpoints: Path, steps: int) -> None:
+        """Have the output directory hold the predictions of the best validation, at step `steps`:
+        as they are, if they are as written, else from its checkpoint. Others are moved aside.
+        """
+        if self.predicted and not any(self._is_changed(name) for name in PREDICTIONS):
+            return
+        source = checkpoints / step_name(steps)
         if self.predicted:  # else it has none, or is of an older version, which kept no sums
             self.fetch(source)
-        with writing(self.path, RESUME):
-            if find_fault(source, PREDICTIONS) is None:
-                for name in PREDICTIONS:
-                    with whole_file(self.path / name, binary=True) as file:
-                        file.write((source / name).read_bytes())
-            elif self.predicted:
-                for path in [self.path / name for name in PREDICTIONS]:
-                    if path.is_file():
-                        path.unlink()
-                        said = "%s: not of %s, the best validation, nor is its checkpoint; removed"
-                        log.warning(said, path, source.name)
+        if find_fault(source, PREDICTIONS) is None:
+            for name in PREDICTIONS:
+                with whole_file(self.path / name, binary=True) as file:
+                    file.write((source / name).read_bytes())
+            self._record_predictions(steps)
+        elif self.predicted or self._has_other_best():
+            self._leave_predictions()
 
     def _is_changed(self, name: str) -> bool:
         """Return whether a file of predictions is not that of the best validation."""
         path = self.path / name
         return not path.is_file() or checksum(path) != self.predicted.get(name)
 
-    def best(self) -> dict[str, float] | None:
-        """Return the best validation so far."""
-        return max(self.validations, key=lambda v: self.sign * v[self.metric], default=None)
+    def _record_predictions(self, steps: int) -> None:
+        """Note whose predictions the output directory has, and their SHA-256, for the manifests."""
+        sums = {name: checksum(self.path / name) for name in PREDICTIONS}
+        self.predicted = {"steps": steps, **sums}
 
-    def best_steps(self, count: int) -> set[int]:
-        """Return the steps of the `count` best validations so far."""
-        ranked = sorted(self.validations, key=lambda v: -self.sign * v[self.metric])
-        return {int(validation["steps"]) for validation in ranked[:count]}
+    def _has_other_best(self) -> bool:
+        """Return whether the output directory's metrics are of another best validation."""
+        return self.before is not None and self.before.get("best") != self._scores()["best"]
+
+    def _leave_predictions(self) -> None:
+        """Move the predictions of a validation that is not the best one aside."""
+        aside = next_previous(self.path)
+        for name in PREDICTIONS:
+            file = self.path / name
+            if file.is_file():
+                aside.mkdir(exist_ok=True)
+                file.rename(aside / name)
+        if aside.exists():
+            log.warning("predictions that are not of the best validation are now in %s", aside)
+
+    def best(self) -> Validation | None:
+        """Return the best validation so far."""
+        return next(iter(best_first(self.validations, self.searcher)), None)
+
+    def best_steps(self, count: int, among: Collection[int]) -> set[int]:
+        """Return the steps of the `count` best validations so far that are `among` these."""
+        saved = [validation for validation in self.validations if validation["steps"] in among]
+        return {int(validation["steps"]) for validation in best_first(saved, self.searcher)[:count]}
 
     def get_experiment_best_validation(self) -> float | None:
-        return best[self.metric] if (best := self.best()) else None
+        best = self.best()
+        return None if best is None else best[self.searcher["metric"]]
+
+    def begin(self) -> None:
+        """List this start, which is about to train, in `metrics.json`."""
+        self.begun = True
+        self.write_metrics()
+        self.stored()
+
+    def finish(self) -> None:
+        """Write the end of this start. If it has nothing to train, `metrics.json` is only written
+        if it is missing, or is not of this run.
+        """
+        if self.begun or self.before is None or not self._is_of_this_run(self.before):
+            self.write_metrics()
+
+    def _is_of_this_run(self, metrics: dict[str, Any]) -> bool:
+        scores = self._scores()
+        same_best = metrics.get("best") == scores.get("best")
+        same_last = metrics.get("last") == scores.get("last")
+        return same_best and same_last
 
     def report_training_metrics(
         self, steps_completed: int, metrics: dict[str, Any], batch_metrics: Any = None
@@ -110,36 +158,72 @@ class RunMetrics(core.DummyTrainContext):
         for name, value in self.loop.trial.meter.throughput.items():
             self.sums[name] += value
         self._events("training", steps_completed, metrics)
+        self.begun = True
+        self.write_metrics()
 
     def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
         charted = {k: v for k, v in metrics.items() if k not in ("batches", "epochs")}
-        self._events("validation", steps_completed, charted)
+        if not self._is_drawn(steps_completed):
+            self._events("validation", steps_completed, charted)
         answers, scores = self.loop.trial.validated()
         self.validations.append({"steps": steps_completed, **scores})
         if answers is not None and self.best() is self.validations[-1]:
             with writing(self.path / "predictions.json", RESUME):
                 write_predictions(self.path, answers)
-                self.predicted = {name: checksum(self.path / name) for name in PREDICTIONS}
+                self._record_predictions(steps_completed)
+        self.begun = True
         self.write_metrics()
+
+    def _is_drawn(self, step: int) -> bool:
+        """Return whether an earlier start drew the validation of the step from which this one goes
+        on: that of a run's last step may come after its last checkpoint, so it is done again.
+        """
+        last = (self.before or {}).get("last") or {}
+        return 0 < step == self.done == last.get("steps")
 
     def write_metrics(self) -> None:
         """Write `metrics.json`: best and last validation, throughput, times of each start."""
-        windows, tokens, seconds = (self.sums[k] for k in ("windows", "tokens", "seconds"))
-        throughput: dict[str, Any] = {
+        throughput = self._throughput()
+        starts = self._starts()
+        if starts is not None:
+            throughput["starts"] = starts
+        with writing(self.path / METRICS, RESUME):
+            write_json(self.path / METRICS, {**self._scores(), "throughput": throughput})
+
+    def _scores(self) -> dict[str, Any]:
+        """Return best and last validation as in JSON; {} before the first one."""
+        if not self.validations:
+            return {}
+        scores = json.dumps({"best": self.best(), "last": self.validations[-1]})
+        # NaN, in older checkpoints' validations, is no JSON.
+        return json.loads(scores, parse_constant=lambda _: None)
+
+    def _throughput(self) -> dict[str, Any]:
+        """Return the throughput of this process; until it has trained, of the one before it."""
+        if not self.sums["windows"] and self.before is not None:
+            return dict(self.before["throughput"])
+        windows = self.sums["windows"]
+        tokens = self.sums["tokens"]
+        seconds = self.sums["seconds"]
+        return {
             "examples_per_second": windows / seconds if seconds else None,
             "tokens_per_second": tokens / seconds if seconds else None,
             "training_seconds": seconds,
             "training_windows": windows,
             "checkpoint_seconds": self.loop.stalls,
         }
-        if self.earlier is not None:
-            throughput["starts"] = [*self.earlier, {"start": self.start, "end": _now()}]
-        scores = {"best": self.best(), "last": self.validations[-1]} if self.validations else {}
-        metrics = json.dumps({**scores, "throughput": throughput})
-        # NaN, in older checkpoints' validations, is no JSON.
-        plain = json.loads(metrics, parse_constant=lambda _: None)
-        with writing(self.path / "metrics.json", RESUME):
-            write_json(self.path / "metrics.json", plain)
+
+    def _starts(self) -> list[dict[str, str]] | None:
+        """Return begin and last report of every start; None if those of earlier ones are lost."""
+        if self.before is not None:
+            earlier = self.before["throughput"].get("starts")
+        else:
+            earlier = None if self.done else []
+        if earlier is None:
+            return None
+        if not self.begun:
+            return earlier
+        return [*earlier, {"start": self.start, "end": _now()}]
 
     def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
         """Append to TensorBoard's events. torch's SummaryWriter uses a thread, whose errors cannot
@@ -152,9 +236,9 @@ class RunMetrics(core.DummyTrainContext):
         ]
         events: list[dict[str, Any]] = [{"step": step, "summary": Summary(value=values)}]
         if not self._chart.exists():
-            if self.done:  # what earlier starts wrote of later steps is not drawn
-                log = SessionLog(status=SessionLog.START)
-                events.insert(0, {"step": self.done + 1, "session_log": log})
+            # What earlier starts wrote of later steps is not drawn.
+            session = SessionLog(status=SessionLog.START)
+            events.insert(0, {"step": self.done + 1 if self.done else 0, "session_log": session})
             events.insert(0, {"file_version": "brain.Event:2"})
         with writing(self._chart.parent, RESUME):
             self._chart.parent.mkdir(parents=True, exist_ok=True)

@@ -3,12 +3,14 @@
 import logging
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from detalbert import bucket
 from detalbert.atomic import alone, writing
-from detalbert.training.checkpoints import MANIFEST, find_fault, list_checkpoints, read_manifest
-from detalbert.training.folder import ELSEWHERE, move_checkpoints, next_previous
+from detalbert.training.folder import ELSEWHERE, move_checkpoints, next_previous, set_aside
+from detalbert.training.manifest import MANIFEST, find_fault, read_manifest
+from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
 FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")  # of a run's folder
@@ -37,7 +39,9 @@ class Output:
         def wanted(name: str) -> bool:
             if found := re.fullmatch(rf"checkpoints/(step-[0-9]{{8,}})/{MANIFEST}", name):
                 self.kept.add(found[1])
-            return found is not None or name in FILES
+            # By these, `set_aside` knows which numbers are taken.
+            previous = re.fullmatch(r"previous-[0-9]+/(config\.yaml|metrics\.json)", name)
+            return found is not None or previous is not None or name in FILES
 
         fetching = waiting(f"fetching {self.address} into {self.folder}")
         with writing(self.folder, ELSEWHERE), alone(self.folder), fetching:
@@ -71,11 +75,29 @@ class Output:
 
     def fill(self, checkpoint: Path) -> bool:
         """Fetch the files of a checkpoint that `folder` lacks; return whether it is complete."""
-        tries = TRIES if checkpoint.name in self.kept else 0
+        here = checkpoint.absolute().parent == (self.folder / "checkpoints").absolute()
+        tries = TRIES if here and checkpoint.name in self.kept else 0
         while (fault := find_fault(checkpoint)) and tries:
             bucket.download(f"{self.address}/checkpoints/{checkpoint.name}", checkpoint)
             tries -= 1
         return fault is None
+
+    def set_aside(self, checkpoints: Sequence[Path]) -> Path:
+        """Move checkpoints, oldest first, into `previous-N/`, in the bucket as well; return that.
+        Raises as `bucket.download`, and UserError if the folder cannot be written.
+        """
+        for path in checkpoints:
+            present = [file.name for file in path.iterdir()]
+            if self.address and present == [MANIFEST]:  # all that `fetch` takes of an older one
+                self.fill(path)
+        with writing(self.folder, ELSEWHERE):
+            aside = set_aside(self.folder, checkpoints)
+        if self.address:
+            files = [path for path in aside.rglob("*") if path.is_file()]
+            with waiting(f"uploading {self.address}/{aside.name}"):
+                names = [path.relative_to(self.folder).as_posix() for path in files]
+                bucket.put(self.folder, self.address, names)
+        return aside
 
     def sync(self) -> None:
         """Make the bucket what `folder` has: called after each checkpoint, and at the end."""
@@ -94,7 +116,8 @@ class Output:
                 bucket.put(path, place, [MANIFEST])
         for name in sorted(self.kept - local.keys()):
             bucket.remove(f"{self.address}/checkpoints/{name}")
-        self.kept = (self.kept & local.keys()) | new.keys()
+        self.kept &= local.keys()  # the set itself: others hold it
+        self.kept |= new.keys()
         written = [name for name in FILES if (self.folder / name).is_file()]
         for path in self.folder.glob(f"tensorboard/{_EVENTS}*"):
             if path.is_file():

@@ -30,11 +30,13 @@ class Schedule:
     | --- | --- |
     | report | multiples of `reporting_period` (*), and every step after which a stop is due |
     | validate | multiples of `validation_period` |
-    | checkpoint | multiples of `checkpoint_period` (*), and the report after `request_checkpoint` |
+    | checkpoint | multiples of `checkpoint_period` (**); the report after `request_checkpoint` |
     | stop | any step, once a stop was requested or the search has dropped the trial |
 
     (*) but not fewer than min(SHORTEST, period) steps after a resume: a run resumed at step 88 has
     its first report at 100, not at 90, for over two steps the throughput is a spike in the chart.
+    (**) One that would be due in these steps comes right after them, here at 93: a checkpoint
+    reports as well, and no two checkpoints are more than a period apart.
     The loop itself saves a checkpoint before it stops, and validates and saves after the last step.
     `done` are the steps before this start; `stops` is a LocalStops or MasterStops.
     """
@@ -63,7 +65,7 @@ class Schedule:
         due = {
             "report": stop or self._regular(step, keys.reporting_period),
             "validate": step % keys.validation_period == 0,
-            "checkpoint": early or self._regular(step, keys.checkpoint_period),
+            "checkpoint": early or self._saves(step, keys.checkpoint_period),
             "stop": stop,
         }
         return {name for name, holds in due.items() if holds}
@@ -86,8 +88,16 @@ class Schedule:
         self._early = True
 
     def _regular(self, step: int, period: int) -> bool:
-        soon = self.done and step < self.done + min(SHORTEST, period)
-        return step % period == 0 and not soon
+        return step % period == 0 and step >= self._settled(period)
+
+    def _saves(self, step: int, period: int) -> bool:
+        """Return whether a checkpoint is due: regularly, or for a multiple that was left out."""
+        left_out = self.done // period < step // period
+        return self._regular(step, period) or (step == self._settled(period) and left_out)
+
+    def _settled(self, period: int) -> int:
+        """Return the first step of this start that may end a report; 0 if it is the run's first."""
+        return self.done + min(SHORTEST, period) if self.done else 0
 
 
 class LocalStops(core.DummyPreemptContext):

@@ -19,7 +19,7 @@ from determined.errors import CheckpointNotFound
 
 from detalbert.determined_internals import CheckpointContext
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.training.checkpoints import MANIFEST, describe_files, find_fault, write_manifest
+from detalbert.training.manifest import MANIFEST, describe_files, find_fault, write_manifest
 from detalbert.training.parts import NUMBERS
 from detalbert.training.table import TABLES, find_table
 

@@ -24,7 +24,7 @@ from detalbert.hub import PRETRAINED
 from detalbert.inference.find import EXPERIMENT, read_json
 from detalbert.inference.model import find_scores
 from detalbert.settings import experiment
-from detalbert.training.checkpoints import MANIFEST, find_fault
+from detalbert.training.manifest import MANIFEST, find_fault
 from detalbert.training.parts import read_sharded_weights
 from detalbert.training.table import is_sharded
 from lm import initial

@@ -13,7 +13,7 @@ from benchmarks.predict import write_model
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.shares import _Job
-from detalbert.training.checkpoints import write_manifest
+from detalbert.training.manifest import write_manifest
 from tests.cluster.conftest import steps_of
 from tests.cluster.planted import experiment
 

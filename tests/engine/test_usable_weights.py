@@ -25,7 +25,7 @@ from detalbert.squad import calibration
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Example
 from detalbert.training import parts
-from detalbert.training.checkpoints import read_manifest, write_manifest
+from detalbert.training.manifest import read_manifest, write_manifest
 from lm import initial
 from lm.inference.load import open_saved
 from lm.model import empty_model

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.integrity import seal
-from detalbert.training.checkpoints import write_manifest
+from detalbert.training.manifest import write_manifest
 
 
 def flip(path: Path, dice: random.Random, bits: int = 1) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 import train
 from detalbert.engine import progress
-from detalbert.training.checkpoints import list_checkpoints
+from detalbert.training.timeline import list_checkpoints
 
 
 def change(config: Path, **hyperparameters: Any) -> Path:

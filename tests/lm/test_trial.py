@@ -12,9 +12,9 @@ import pytest
 import yaml
 from torch.distributed import checkpoint as dcp
 
-from detalbert.training.checkpoints import list_checkpoints
 from detalbert.training.controller import ShardedController
 from detalbert.training.parts import TensorSaver
+from detalbert.training.timeline import list_checkpoints
 from lm.trial import Scores
 from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.damage import rewrite

@@ -16,7 +16,7 @@ from determined.common import api, storage
 from determined.core import _checkpoint
 
 from detalbert.errors import UserError
-from detalbert.training.checkpoints import write_manifest
+from detalbert.training.manifest import write_manifest
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.uploads import STATE, Peers, UploadedParts
 from lm.hparams import Layout

@@ -16,7 +16,7 @@ import predict
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
-from detalbert.training.checkpoints import find_fault, write_manifest
+from detalbert.training.manifest import find_fault, write_manifest
 from detalbert.training.parts import TensorSaver
 from detalbert.training.table import is_sharded
 from lm.hparams import Layout

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import train
-from detalbert.training.checkpoints import read_manifest
 from detalbert.training.folder import claim_folder
+from detalbert.training.manifest import read_manifest
 from pretrain import score
 from tests.conftest import TINY, TINY_PRETRAINING, Once, configured, settings
 from tests.fakes.checkpoints import CheckpointMaster, Stored

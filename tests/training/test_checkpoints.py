@@ -11,14 +11,10 @@ import pytest
 
 from detalbert.errors import UserError
 from detalbert.integrity import checksum
-from detalbert.training.checkpoints import (
-    find_fault,
-    list_checkpoints,
-    newest_complete,
-    read_manifest,
-    write_manifest,
-)
+from detalbert.training.checkpoints import newest_complete
+from detalbert.training.manifest import find_fault, read_manifest, write_manifest
 from detalbert.training.metrics import RunMetrics
+from detalbert.training.timeline import list_checkpoints
 from tests.conftest import SOAK, settings
 from tests.fakes.damage import flip, rewrite
 from tests.fakes.runs import metrics, newest, run, steps_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from detalbert.training.checkpoints import list_checkpoints
+from detalbert.training.timeline import list_checkpoints
 from tests.conftest import TINY, TINY_LM, settings
 from tests.engine.trials import config_file
 from tests.fakes.runs import metrics, newest, refusal, run, steps_of, stop_after

@@ -11,8 +11,8 @@ import yaml
 
 from detalbert import bucket
 from detalbert.errors import Unavailable
-from detalbert.training.checkpoints import MANIFEST
 from detalbert.training.controller import Controller
+from detalbert.training.manifest import MANIFEST
 from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.runs import change, refusal, run, steps_of, stop_after
 from tests.same_bits import differences

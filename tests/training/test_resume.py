@@ -22,8 +22,10 @@ from detalbert.settings.hparams import HParams
 from detalbert.settings.sections import parse_section
 from detalbert.squad import world
 from detalbert.training import master
-from detalbert.training.checkpoints import check_same_run, list_checkpoints, read_manifest
+from detalbert.training.checkpoints import check_same_run
 from detalbert.training.folder import claim_folder
+from detalbert.training.manifest import read_manifest
+from detalbert.training.timeline import list_checkpoints
 from tests.conftest import NO_DROPOUT, ROOT, SOAK, TINY, TINY_LM, TINY_PRETRAINING, Train, settings
 from tests.engine.trials import config_file
 from tests.fakes.damage import rewrite

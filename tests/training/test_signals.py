@@ -14,7 +14,7 @@ import pytest
 from determined import core
 
 from detalbert.training import schedule
-from detalbert.training.checkpoints import find_fault
+from detalbert.training.manifest import find_fault
 from detalbert.training.schedule import LocalStops
 from tests.conftest import Train, launcher
 from tests.fakes.runs import change, newest, steps_of

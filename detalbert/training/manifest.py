@@ -1,0 +1,110 @@
+"""Manifest of a checkpoint: what its files were when it was written, and of which run it is.
+
+`manifest.json` lists size and SHA-256 of every file, the run's settings and its validations so far,
+and has a sum of its own. It is written last, so a folder without one is not a checkpoint. Contents
+are compared where a checkpoint is used; to count checkpoints, sizes must do, for one may have
+gigabytes.
+"""
+
+import json
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from detalbert.errors import first_line
+from detalbert.integrity import SUM, checksum, is_sealed, seal
+from detalbert.training.folder import step_name
+
+FORMAT = 2  # 1, of commit 596c121: a manifest without a sum of its own
+MANIFEST = "manifest.json"
+
+
+def find_damage(path: Path, remote: Collection[str] = ()) -> str | None:
+    """Return why a checkpoint is not complete by its manifest and the sizes of its files, or None.
+    Of one in `remote`, which is in a bucket, the manifest must do.
+    """
+    in_bucket = path.name in remote
+    return find_fault(path, names=() if in_bucket else None, compare_sums=False)
+
+
+def find_fault(
+    path: Path, names: Iterable[str] | None = None, compare_sums: bool = True
+) -> str | None:
+    """Return why `path` is not a complete checkpoint, or None; `names`: files, default: all.
+    Without `compare_sums` only the sizes of the files are compared.
+    """
+    try:
+        manifest = read_manifest(path)
+        fault = _manifest_fault(path, manifest)
+        if fault is not None:
+            return fault
+        files = manifest["files"]
+        for name in files if names is None else sorted(names):
+            if not _is_as_written(path, name, files[name], compare_sums):
+                return f"{name} is not as it was written"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        return f"{MANIFEST} cannot be read: {first_line(error)}"
+    return None
+
+
+def _manifest_fault(path: Path, manifest: dict[str, Any]) -> str | None:
+    """Return what is wrong with a manifest; raise if a value is missing or of another type."""
+    may_lack_sum = manifest["format"] == 1 and SUM not in manifest
+    if not may_lack_sum and not is_sealed(manifest):
+        return f"{MANIFEST} is not as it was written"
+    dict(manifest.get("commits", {}))
+    if path.name.startswith("step-"):
+        steps = manifest["steps"]
+        if path.name != step_name(steps):
+            return f"{MANIFEST} is of step {steps}"
+        dict(manifest["run"])
+        for validation in manifest["validations"]:
+            dict(validation)
+            int(validation["steps"])
+    return None
+
+
+def _is_as_written(
+    checkpoint: Path, name: str, written: dict[str, Any], compare_sums: bool
+) -> bool:
+    """Return whether a file of a checkpoint is there, inside it, and has its size and sum."""
+    file = checkpoint / name
+    if file.stat().st_size != written["bytes"]:
+        return False
+    if not file.is_file():
+        return False
+    if not file.resolve().is_relative_to(checkpoint.resolve()):
+        return False
+    return not compare_sums or checksum(file) == written["sha256"]
+
+
+def read_manifest(checkpoint: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint that `find_fault` accepts."""
+    return json.loads((checkpoint / MANIFEST).read_text())
+
+
+def write_manifest(
+    folder: Path, facts: dict[str, Any], files: dict[str, Any] | None = None
+) -> None:
+    """List all files of a checkpoint, by default those of `folder`, with `facts`."""
+    manifest = {
+        "format": FORMAT,
+        **facts,
+        "files": files or describe_files(folder),
+    }
+    (folder / MANIFEST).write_text(json.dumps(seal(manifest), indent=1))
+
+
+def describe_files(folder: Path) -> dict[str, Any]:
+    """Return size in bytes and SHA-256 of every file in `folder`, by its path there."""
+    described = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            name = file.relative_to(folder).as_posix()
+            described[name] = {
+                "bytes": file.stat().st_size,
+                "sha256": checksum(file),
+            }
+    return described

@@ -1,0 +1,72 @@
+"""Start of a run: the checkpoint that it goes on from, and what it leaves behind.
+
+What does not belong to the run that goes on is moved into `previous-N/`: checkpoints of a time line
+that this start leaves, damaged ones, and a `metrics.json` that is not one. Nothing is deleted, so a
+mistaken `--resume` costs room on the disk and no work.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detalbert.atomic import writing
+from detalbert.training.checkpoints import find_checkpoint
+from detalbert.training.folder import ELSEWHERE, next_previous
+from detalbert.training.manifest import MANIFEST, read_manifest
+from detalbert.training.metrics_file import METRICS, read_metrics
+from detalbert.training.output import Output
+from detalbert.training.timeline import LENGTH, list_checkpoints, own_checkpoints
+
+log = logging.getLogger(__name__)
+
+
+def select_checkpoint(resume: str, output: Output) -> Path | None:
+    """Return the checkpoint that `--resume` selects, or None; raises as `find_checkpoint`."""
+    if output.address and resume not in ("auto", "never"):
+        output.fill(Path(resume))  # of a bucket's checkpoints, the newest alone was fetched
+    return find_checkpoint(resume, output.folder)
+
+
+def leave_other_checkpoints(checkpoint: Path, run: Mapping[str, Any], output: Output) -> None:
+    """Move the checkpoints that are not those of the run that is resumed from `checkpoint` aside.
+
+    Later ones are of a time line that this start leaves, or are damaged: the next start would
+    resume from them. A folder without a manifest is somebody's own and stays where it is.
+
+    Args:
+        run: settings of the run, as in manifests.
+    """
+    manifest = read_manifest(checkpoint)
+    own = own_checkpoints(
+        output.folder / "checkpoints",
+        steps=manifest["steps"],
+        run=run,
+        validations=manifest["validations"],
+        remote=output.kept,
+    )
+    others = {
+        path: step
+        for step, path in list_checkpoints(output.folder / "checkpoints")
+        if path not in own.values() and (path / MANIFEST).is_file()
+    }
+    if others:
+        later = min(others.values()) > manifest["steps"]
+        log.info(
+            "going on from step %d of the run of %d steps; %s are now in %s",
+            manifest["steps"],
+            manifest["run"][LENGTH],
+            "its later checkpoints" if later else "checkpoints that are not its own",
+            output.set_aside([*others]),
+        )
+
+
+def leave_broken_metrics(output: Output) -> None:
+    """Move a `metrics.json` that is not one of a run aside; it is written anew by this start."""
+    file = output.folder / METRICS
+    if file.is_file() and read_metrics(output.folder) is None:
+        aside = next_previous(output.folder)
+        with writing(output.folder, ELSEWHERE):
+            aside.mkdir()
+            file.rename(aside / METRICS)
+        log.warning("%s is not that of a run: it is now in %s, and is written anew", file, aside)

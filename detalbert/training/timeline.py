@@ -1,0 +1,73 @@
+"""Time line of a run: which checkpoints of a folder are its own.
+
+A folder may also have damaged checkpoints, those of another run, and, once a run has been resumed
+from an older one, later ones that it has left behind. Counted, they would take the place of the
+run's own when old ones are pruned; the greatest step would be resumed from. So a start moves them
+into `previous-N/`: that costs their room until a user removes them, and loses nothing.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from detalbert.integrity import json_sum
+from detalbert.training.manifest import find_damage, read_manifest
+
+Settings = Mapping[str, Any]  # values by config key, or a manifest
+History = Sequence[Mapping[str, Any]]  # validations, oldest first
+
+LENGTH = "hyperparameters.max_steps"  # of a run; may change, but not to less than is done
+
+
+def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return (steps, path) of all finished checkpoints in `folder`, oldest first."""
+    checkpoints = []
+    for path in folder.glob("step-*"):
+        name = re.fullmatch("step-([0-9]+)", path.name)
+        if name:
+            checkpoints.append((int(name[1]), path))
+    return sorted(checkpoints)
+
+
+def own_checkpoints(
+    folder: Path,
+    steps: int,
+    run: Settings,
+    validations: History,
+    remote: Collection[str] = (),
+) -> dict[int, Path]:
+    """Return the complete checkpoints of a run, by step, oldest first.
+
+    Args:
+        folder: where they are, perhaps beside those of other runs, or of an abandoned time line.
+        steps: steps that the run has done; later checkpoints are not its own.
+        run: its settings, as in manifests. The length may have changed.
+        validations: its history; that of an own checkpoint is the beginning of it.
+        remote: names of checkpoints that are in a bucket, of which a manifest alone may be here.
+    """
+    own = {}
+    for step, path in list_checkpoints(folder):
+        if step > steps or find_damage(path, remote) is not None:
+            continue
+        manifest = read_manifest(path)
+        if _has_settings(manifest, run) and _has_history(manifest, validations):
+            own[step] = path
+    return own
+
+
+def _has_settings(manifest: Settings, run: Settings) -> bool:
+    """Return whether a checkpoint's run had the settings of `run`, as far as both have them."""
+    before = manifest["run"]
+    common = before.keys() & run.keys() - {LENGTH}
+    return all(before[key] == run[key] for key in common)
+
+
+def _has_history(manifest: Settings, validations: History) -> bool:
+    """Return whether a checkpoint has those of `validations` that came before it."""
+    history = manifest["validations"]
+    shared = validations[: len(history)]
+    remaining = validations[len(history) :]
+    # The last validation of a run may come after its last checkpoint, at the same step.
+    came_later = all(validation["steps"] >= manifest["steps"] for validation in remaining)
+    return came_later and json_sum(history) == json_sum(shared)
