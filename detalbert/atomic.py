@@ -68,7 +68,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder, if that is possible. After a kill no part of it is left under its name."""
-    with contextlib.suppress(OSError), _temporary(path, "old-") as aside:
+    with contextlib.suppress(OSError), _temporary(path, folder=True) as aside:
         os.replace(path, aside)
 
 

@@ -213,7 +213,7 @@ class _Column:
         self.stored_as = dtype
         self.dtype = np.dtype(np.int64) if self.is_offsets else dtype
         self.count = int(self.is_offsets)  # offsets begin with a 0
-        spooled = tempfile.SpooledTemporaryFile(_SPOOLED, dir=folder)  # noqa: SIM115
+        spooled = tempfile.SpooledTemporaryFile(_SPOOLED, dir=str(folder))  # noqa: SIM115
         self.file = files.enter_context(spooled)
 
     def add(self, values: np.ndarray) -> None:

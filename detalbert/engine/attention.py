@@ -142,8 +142,15 @@ def _attend(qkv: Heads, layout: RowBounds, how: How) -> Tensor:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     if not by_kernel:
         return _without_kernel((query, key, value), layout, how)
-    flat = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
-    return kernel.flash_attention(*flat, layout.cu_seqlens, layout.bound, how)[None]
+    attended = kernel.flash_attention(
+        query[0].transpose(0, 1),  # [T, heads, d]
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        layout.cu_seqlens,
+        layout.bound,
+        how,
+    )
+    return attended[None]
 
 
 @torch.compiler.disable

@@ -257,8 +257,8 @@ class Lamb(_ByGroup, torch_optimizer.Lamb):
         moves = torch._foreach_div(means, roots)
         if group["weight_decay"]:
             torch._foreach_add_(moves, parameters, alpha=group["weight_decay"])
-        weights = euclidean_norms(parameters)
-        sizes = euclidean_norms(moves)
+        weights = euclidean_norms(list(parameters))
+        sizes = euclidean_norms(list(moves))
         trust = torch.where((weights == 0) | (sizes == 0), 1.0, weights / sizes)  # [parameters]
         factors = -group["lr"] * trust * self.kept(1.0, 0.0)
         for parameter, move, factor in zip(parameters, moves, factors.unbind(), strict=True):

@@ -175,7 +175,7 @@ def check_questions_fit(
     backend = tokenizer.backend_tokenizer
     questions = encode(backend, [e.question.lstrip() for e in examples], with_offsets=False)
     room = max_seq_length - np.diff(questions.ptr) - special  # [E], for context
-    for e in np.flatnonzero(room <= doc_stride):
+    for e in np.flatnonzero(room <= doc_stride).tolist():
         context = encode(backend, [examples[e].context], with_offsets=False)
         _check_cover([examples[e]], np.diff(context.ptr), room[[e]], max_seq_length, doc_stride)
 
