@@ -20,15 +20,23 @@ _FORMULA_START = re.compile(_CELL_START + _FORMULA)
 
 def escape_controls(text: str) -> str:
     r"""Return `text` for a terminal or a log: control characters as Python writes them, `\x1b`."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+    def escaped(match: re.Match[str]) -> str:
+        return match[0].encode("unicode_escape").decode()
+
+    return _CONTROL.sub(escaped, text)
 
 
 def json_line(value: Any) -> str:
     r"""Return `value` as one line of JSON for a terminal or a program: control characters as
     `\u001b`, other Unicode as it is. Raises ValueError for NaN and infinity, which JSON lacks.
     """
+
+    def escaped(match: re.Match[str]) -> str:
+        return f"\\u{ord(match[0]):04x}"
+
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(escaped, text)
 
 
 def csv_cell(text: str) -> str:

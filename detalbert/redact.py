@@ -61,15 +61,21 @@ def hide_secrets(text: str) -> str:
 
 def _hide_values(names: re.Pattern[str], text: str) -> str:
     """Return `text` with "***" for the value after each match of `names` whose name is secret."""
-    parts, end = list[str](), 0
+    parts: list[str] = []
+    end = 0  # of the last value that is hidden
     for match in names.finditer(text):
         name = next(group for group in match.groups() if group is not None)
         value = _VALUE.match(text, match.end())
-        if match.start() >= end and is_secret(name) and value is not None:
-            quote = value[0][0] if value[0][0] in "'\"" else ""
-            parts += [text[end : match.end()], f"{quote}***{quote}"]
-            end = value.end()
-    return "".join([*parts, text[end:]])
+        inside_a_value = match.start() < end
+        if inside_a_value or value is None or not is_secret(name):
+            continue
+        first = value[0][0]
+        quote = first if first in "'\"" else ""
+        parts.append(text[end : match.end()])
+        parts.append(f"{quote}***{quote}")
+        end = value.end()
+    parts.append(text[end:])
+    return "".join(parts)
 
 
 def masked(value: Any, under: str = "") -> Any:
@@ -103,14 +109,19 @@ def _secret_key(key: Any, beside: Mapping[Any, Any]) -> str:
 
 def _masked_items(items: list[Any], under: str) -> list[Any]:
     """Mask a list; in the words of a command, also the one after a secret flag."""
-    words = [None, *items][: len(items)]
-    flags = [
-        bool(re.fullmatch(r"--?[\w.-]+", str(word))) and is_secret(str(word)) for word in words
-    ]
-    return [
-        masked(item, under or ("flag" if follows and not isinstance(item, Mapping) else ""))
-        for item, follows in zip(items, flags, strict=True)
-    ]
+    hidden = []
+    before: Any = None
+    for item in items:
+        follows_flag = _is_secret_flag(before) and not isinstance(item, Mapping)
+        hidden.append(masked(item, under or ("flag" if follows_flag else "")))
+        before = item
+    return hidden
+
+
+def _is_secret_flag(word: Any) -> bool:
+    """Return whether a word of a command is a flag such as --token."""
+    name = str(word)
+    return re.fullmatch(r"--?[\w.-]+", name) is not None and is_secret(name)
 
 
 def _masked_text(text: str) -> str:

@@ -36,12 +36,10 @@ def split_sentences(text: str, starts: bool = True) -> list[str]:
     for end in _END.finditer(text):
         stop = end.end(1) if end.group(1) is not None else end.start()
         if not _ABBREVIATION.search(text, max(begin, stop - 12), stop):
-            if sentence := text[begin:stop].strip():
-                sentences.append(sentence)
+            sentences.append(text[begin:stop].strip())
             begin = end.end()
-    if sentence := text[begin:].strip():
-        sentences.append(sentence)
-    return sentences
+    sentences.append(text[begin:].strip())
+    return list(filter(None, sentences))
 
 
 def find_sentence_end(text: str) -> int | None:
@@ -57,8 +55,10 @@ def find_sentence_end(text: str) -> int | None:
         return None
     for tail in _TAILS:
         first = _FIRST_PLAIN.search(text, max(0, len(text) - tail))
-        ends = _END.finditer(text, first.start(), last.end()) if first else ()
-        for end in reversed(list(ends)):
+        if first is None:
+            continue
+        ends = list(_END.finditer(text, first.start(), last.end()))
+        for end in reversed(ends):
             stop = end.end(1) if end.group(1) is not None else end.start()
             if not _ABBREVIATION.search(text, max(0, stop - 12), stop):
                 return end.end()

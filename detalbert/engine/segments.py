@@ -39,13 +39,18 @@ def follow_tokenizer(model: Any, tokenizer: Any) -> None:
     listed = "token_type_ids" in tokenizer.model_input_names
     if listed or not has_segments(model.config) or not _second_segment(tokenizer):
         return
-    name = type(tokenizer).__name__
-    kept = model.config.model_type == "albert" or name in _DROPPED
-    if not kept:
+    tokenizer_class = type(tokenizer).__name__
+    trained_with = model.config.model_type == "albert" or tokenizer_class in _DROPPED
+    if not trained_with:
         model.config.segments = False
-    does = "gets both segments, as it was trained" if kept else "runs without, as in transformers"
-    said = "%s has segments, and its %s lists no token_type_ids: it %s"
-    log.info(said, type(model).__name__, name, does)
+    log.info(
+        "%s has segments, and its %s lists no token_type_ids: it %s",
+        type(model).__name__,
+        tokenizer_class,
+        "gets both segments, as it was trained"
+        if trained_with
+        else "runs without, as in transformers",
+    )
 
 
 def _second_segment(tokenizer: Any) -> bool:

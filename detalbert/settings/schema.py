@@ -140,22 +140,34 @@ def without_nulls(value: Any) -> Any:
 
 def _findings(error: Any, local: bool) -> Iterator[Finding]:
     """Yield the findings that an error of jsonschema stands for; `local`: see `check`."""
-    key, value, schema = dotted(error.absolute_path), error.instance, error.schema
+    key = dotted(error.absolute_path)
+    value = error.instance
+    schema = error.schema
     if error.validator == "additionalProperties":
-        for name in [name for name in value if name not in schema["properties"]]:
-            yield _unknown(f"{key}.{name}".lstrip("."), name, schema["properties"])
+        properties = schema["properties"]
+        for name in value:
+            if name not in properties:
+                yield _unknown(f"{key}.{name}".lstrip("."), name, properties)
     elif "propertyNames" in error.absolute_schema_path:
         yield _unknown(f"{key}.{value}", value, error.validator_value)
     elif error.validator == "required":
-        needless = schema.get("x-master", ()) if local else ()
-        for name in [name for name in error.validator_value if name not in (*value, *needless)]:
-            known = schema.get("properties", {}).get(name, {})
-            cure = schema.get("x-missing", "set it")
-            cure = f"set one of {_list(known['enum'])}" if "enum" in known else cure
-            cure = known["errorMessage"] if "const" in known else cure
-            yield Finding(f"{key}.{name}".lstrip("."), f"missing; {cure}")
+        optional = schema.get("x-master", ()) if local else ()
+        for name in error.validator_value:
+            if name not in value and name not in optional:
+                cure = _cure_of_missing(schema, name)
+                yield Finding(f"{key}.{name}".lstrip("."), f"missing; {cure}")
     else:
         yield Finding(key, _problem(error), warning=error.validator in _WARNINGS)
+
+
+def _cure_of_missing(schema: dict[str, Any], name: str) -> str:
+    """Return what to do about a required key that is not there."""
+    wanted = schema.get("properties", {}).get(name, {})
+    if "const" in wanted:
+        return wanted["errorMessage"]
+    if "enum" in wanted:
+        return f"set one of {_list(wanted['enum'])}"
+    return schema.get("x-missing", "set it")
 
 
 def _unknown(key: str, name: str, known: Iterable[str]) -> Finding:
@@ -167,31 +179,51 @@ def _unknown(key: str, name: str, known: Iterable[str]) -> Finding:
 
 def _problem(error: Any) -> str:
     """Say what is wrong with the value of an error, and what to do."""
-    value, wanted, schema = error.instance, error.validator_value, error.schema
-    told = schema.get("errorMessage", "")
+    value = error.instance
+    message = error.schema.get("errorMessage", "")
     if value is None:
         return "empty; fill it in or take it out"
-    got = f"{_masked_value(error)!r:.60}"
+    shown = f"{_masked_value(error)!r:.60}"
     if error.validator == "type":
-        kinds = wanted if isinstance(wanted, list) else [wanted]
-        names = " or ".join(_TYPES[kind] for kind in kinds)
-        least = f" of at least {schema['minimum']}" if "minimum" in schema else ""
-        lines = "; begin lines with '-'" if wanted == "array" else ""
-        return f"expected {names}{least}, got {got}{lines}" + (f"; {told}" if told else "")
+        return _wrong_type(error, shown)
     if error.validator == "enum":
-        hint = nearest(value, map(str, wanted)) if isinstance(value, str) else ""
-        near = f"; {hint}" if hint.startswith("did you") else ""
-        return got + (f": {told}" if told else f" is not one of {_list(wanted)}") + near
+        return _wrong_choice(error, shown)
     if error.validator in ("x-rule", *_WARNINGS):
         return str(error.message)
+    if message:
+        is_scalar = isinstance(value, (str, int, float))
+        is_secret = error.schema.get("writeOnly")
+        return f"{shown}: {message}" if is_scalar and not is_secret else message
     limits = {
-        "minimum": f"{value} is less than {wanted}; raise it",
-        "exclusiveMinimum": f"{value} is not more than {wanted}; raise it",
-        "maximum": f"{value} is more than {wanted}; lower it",
+        "minimum": f"{value} is less than {error.validator_value}; raise it",
+        "exclusiveMinimum": f"{value} is not more than {error.validator_value}; raise it",
+        "maximum": f"{value} is more than {error.validator_value}; lower it",
     }
-    if told and isinstance(value, (str, int, float)) and not schema.get("writeOnly"):
-        return f"{got}: {told}"
-    return told or limits.get(error.validator, str(error.message))
+    return limits.get(error.validator, str(error.message))
+
+
+def _wrong_type(error: Any, shown: str) -> str:
+    """Say which types a value may have; `shown` is the value without its secrets."""
+    wanted = error.validator_value
+    types = wanted if isinstance(wanted, list) else [wanted]
+    names = " or ".join(_TYPES[name] for name in types)
+    problem = f"expected {names}"
+    if "minimum" in error.schema:
+        problem += f" of at least {error.schema['minimum']}"
+    problem += f", got {shown}"
+    if wanted == "array":
+        problem += "; begin lines with '-'"
+    message = error.schema.get("errorMessage")
+    return f"{problem}; {message}" if message else problem
+
+
+def _wrong_choice(error: Any, shown: str) -> str:
+    """Say which choices there are; `shown` is the value without its secrets."""
+    choices = error.validator_value
+    message = error.schema.get("errorMessage")
+    problem = f"{shown}: {message}" if message else f"{shown} is not one of {_list(choices)}"
+    hint = nearest(error.instance, map(str, choices)) if isinstance(error.instance, str) else ""
+    return f"{problem}; {hint}" if hint.startswith("did you") else problem
 
 
 def _masked_value(error: Any) -> Any:

@@ -26,7 +26,11 @@ def open_table(source: Any) -> parquet.ParquetFile:
     columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     texts = [column.path for column in columns if column.logical_type.type == "STRING"]
     table = parquet.ParquetFile(
-        source, metadata=metadata, read_dictionary=texts, buffer_size=_BUFFER, pre_buffer=False
+        source,
+        metadata=metadata,
+        read_dictionary=texts,
+        buffer_size=_BUFFER,
+        pre_buffer=False,
     )
     for name, count in Counter(table.schema_arrow.names).items():
         if count > 1:
@@ -42,17 +46,37 @@ def rows_of_table(
     Args:
         groups: numbers of row groups; default: all.
     """
-    metadata, plain = table.metadata, table.schema.to_arrow_schema()  # texts are no dictionaries
-    for number in range(metadata.num_row_groups) if groups is None else groups:
+    metadata = table.metadata
+    if groups is None:
+        groups = range(metadata.num_row_groups)
+    for number in groups:
         group = metadata.row_group(number)
         row_bytes = group.total_byte_size // max(group.num_rows, 1)  # a shared text counts once
-        count = max(BATCH_BYTES // max(row_bytes, 1), 1)
-        for batch in table.iter_batches(count, [number], list(columns)):
-            schema = pyarrow.schema([plain.field(name) for name in batch.schema.names])
-            longest = max(map(_longest_text, batch.columns), default=0)
-            step = min(max(BATCH_BYTES // max(longest, 1), 1), _ROWS)
-            for begin in range(0, len(batch), step):
-                yield from batch.slice(begin, step).cast(schema).to_pylist()
+        batches = table.iter_batches(
+            batch_size=_rows_within(row_bytes),
+            row_groups=[number],
+            columns=list(columns),
+        )
+        for batch in batches:
+            yield from _rows_of_batch(table, batch)
+
+
+def _rows_of_batch(
+    table: parquet.ParquetFile, batch: pyarrow.RecordBatch
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a batch; some at a time get their texts out of the dictionaries."""
+    plain = table.schema.to_arrow_schema()  # its texts are no dictionaries
+    schema = pyarrow.schema([plain.field(name) for name in batch.schema.names])
+    longest = max(map(_longest_text, batch.columns), default=0)
+    count = min(_rows_within(longest), _ROWS)
+    for begin in range(0, len(batch), count):
+        rows = batch.slice(begin, count)
+        yield from rows.cast(schema).to_pylist()
+
+
+def _rows_within(row_bytes: int) -> int:
+    """Return how many rows of `row_bytes` fit BATCH_BYTES, at least one."""
+    return max(BATCH_BYTES // max(row_bytes, 1), 1)
 
 
 def _longest_text(column: pyarrow.Array) -> int:
