@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.fx.experimental import _config
 
-from detalbert.engine.forward import not_compiled
+from detalbert.engine.forward import for_any_sizes, not_compiled
 from detalbert.engine.gradients import euclidean_norm, local_part
 from detalbert.engine.rows import to_device
 from detalbert.errors import as_user_error
@@ -56,9 +55,7 @@ def compile_layers(model: Any, windows: int, length: int, layout: Layout) -> Non
     """
     tokens, whole = torch.zeros(length + 1), torch.tensor([length + 1])
     rows = [pack([(tokens, whole)] * windows), pack([(tokens, torch.ones(length + 1))])]
-    # A dummy row may have as many tokens as the model has units: the code is for any length still.
-    any_length = _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]  # put there later
-    with waiting("compiling the layers"), as_user_error(not_compiled), any_length:
+    with waiting("compiling the layers"), as_user_error(not_compiled), for_any_sizes():
         accumulate(model, rows, layout)
         evaluate(model, rows, layout)
     model.zero_grad()

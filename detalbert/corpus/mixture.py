@@ -25,16 +25,17 @@ class Mixture:
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
-        exact = [Fraction(str(weight)) for weight in weights]
-        shares = [weight / sum(exact) for weight in exact]
-        cycle = math.lcm(*(share.denominator for share in shares))
-        if cycle <= _LONGEST_CYCLE:
-            counts = [int(share * cycle) for share in shares]
-        else:
-            cycle = _LONGEST_CYCLE
-            counts = apportion([float(share) for share in shares], cycle).tolist()
-        self.cycle = cycle  # positions after which the pattern of sources repeats
-        self.counts: list[int] = counts  # of each source in a cycle
+        decimals = [Fraction(str(weight)) for weight in weights]
+        total = sum(decimals)
+        shares = [weight / total for weight in decimals]
+        denominators = [share.denominator for share in shares]
+
+        # The positions after which the pattern repeats, and a source's windows in them, int64 [S].
+        # Both are exact, except in the longest cycle.
+        cycle = math.lcm(*denominators)
+        self.cycle = min(cycle, _LONGEST_CYCLE)
+        rounded = [float(share) for share in shares]
+        self.counts = apportion(rounded, self.cycle)
 
     def deal(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the sources of positions first .. first + count - 1, and which window in its own
@@ -46,28 +47,34 @@ class Mixture:
         # At most half a window per source is due too early or too late; one more may be due at the
         # same time as the stretch begins or ends.
         margin = 2 * len(self.counts)
-        before = self._due(max(first - margin, 0))
+        before = self._due(first - margin)  # int64 [S], as `after`
         after = self._due(first + count + margin)
 
-        parts = zip(self.counts, before, after, strict=True)
-        numbers = [np.arange(begin, end) for _, begin, end in parts]
-        cycles, times = [], []
-        for size, windows in zip(self.counts, numbers, strict=True):
-            cycle, place = np.divmod(windows, max(size, 1))
-            cycles.append(cycle)
-            times.append((place + 0.5) / max(size, 1))  # in cycles, from the beginning of its own
-        sources = np.repeat(np.arange(len(numbers)), [len(windows) for windows in numbers])
+        # The windows that are due in this stretch, source by source, int64 [n].
+        ranges = map(np.arange, before, after)
+        numbers = np.concatenate(list(ranges))
+        sources = np.arange(len(before))
+        sources = np.repeat(sources, after - before)
 
-        # The last key sorts first.
-        order = np.lexsort((sources, np.concatenate(times), np.concatenate(cycles)))
-        begin = first - sum(before)
+        # The time within a cycle is computed from its beginning, so that it is the same in each.
+        counts = self.counts[sources]
+        cycles, places = np.divmod(numbers, counts)
+        times = (places + 0.5) / counts
+        keys = sources, times, cycles  # the last one sorts first
+        order = np.lexsort(keys)
+        begin = first - before.sum()
         order = order[begin : begin + count]
-        return sources[order], np.concatenate(numbers)[order]
+        return sources[order], numbers[order]
 
-    def _due(self, time: int) -> list[int]:
-        """Return how many windows of each source are due until `time`, in positions."""
-        # (i + 1/2) / w <= time, in whole numbers: 2 i + 1 <= 2 time count / cycle
-        return [(2 * time * count + self.cycle) // (2 * self.cycle) for count in self.counts]
+    def _due(self, time: int) -> np.ndarray:
+        """Return how many windows of each source are due until `time`, in positions, int64 [S]."""
+        time = max(int(time), 0)
+        due = np.zeros_like(self.counts)
+        for source, count in enumerate(self.counts.tolist()):
+            # (i + 1/2) cycle / count <= time, in whole numbers of any size
+            halves = 2 * time * count + self.cycle
+            due[source] = halves // (2 * self.cycle)
+        return due
 
 
 def apportion(weights: Sequence[float], total: int) -> np.ndarray:

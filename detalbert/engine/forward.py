@@ -1,5 +1,6 @@
 """Execution of a model: precision, compiled layers, and the row lengths they run on."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental import _config
 from transformers.activations import GELUTanh, NewGELUActivation
 
 from detalbert.engine.attention import answer_logits
@@ -83,7 +85,8 @@ class Forward:
 
     def compile_layers(self, tokens: int, longest: int, training: bool = True) -> None:
         """Compile for training and validation on a row of `tokens` tokens in windows of `longest`;
-        for validation alone without `training`.
+        for validation alone without `training`. It has two windows at least: torch.compile takes a
+        size of one for a constant.
 
         If compilation fails, logs a warning and runs uncompiled; raises UserError instead if the
         config sets `compile: true` and `training` is true.
@@ -91,9 +94,10 @@ class Forward:
         if not self.layers:
             return
         mode = self.model.training
+        row = dummy_row(tokens, min(longest, tokens - 1), self.device)
         try:
-            with waiting("compiling the layers"):
-                self._run_dummy(dummy_row(tokens, longest, self.device), training)
+            with waiting("compiling the layers"), for_any_sizes():
+                self._run_dummy(row, training)
         except Exception as error:  # whatever the compiler and the tools behind it raise
             if self.required and training:
                 raise not_compiled(error) from None
@@ -116,6 +120,15 @@ class Forward:
         self.model.eval()
         with torch.no_grad():
             self(row)
+
+
+def for_any_sizes() -> contextlib.AbstractContextManager[Any]:
+    """Compile what runs within for any sizes, also if sizes of the dummy row happen to be equal.
+
+    torch takes equal sizes for one: code for a row with as many tokens as the model has hidden
+    units would be for that length alone, and every row of the data would be compiled anew.
+    """
+    return _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]  # put there later
 
 
 def not_compiled(error: Exception) -> UserError:

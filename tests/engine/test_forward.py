@@ -40,11 +40,15 @@ def test_half_precision_stays_near_fp32() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 def test_compiled_layers_give_the_same_numbers(fork: None) -> None:
     torch._dynamo.reset()
-    plain, compiled = (Forward(make_model(), "fp32", CPU, compiled=x) for x in (False, True))
-    compiled.compile_layers(256, 64)
+    plain, compiled = (
+        Forward(make_model(hidden_size=256), "fp32", CPU, compiled=x) for x in (False, True)
+    )
+    compiled.compile_layers(256, 64)  # as many tokens as hidden units
     for lengths in ([12, 20, 33], [40], [64, 64, 3]):
-        sides = (loss_and_gradients(run, make_row(lengths)) for run in (compiled, plain))
-        torch.testing.assert_close(*sides, rtol=1e-3, atol=1e-4)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            numbers = loss_and_gradients(compiled, make_row(lengths))
+        reference = loss_and_gradients(plain, make_row(lengths))
+        torch.testing.assert_close(numbers, reference, rtol=1e-3, atol=1e-4)
 
 
 def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
@@ -67,6 +71,33 @@ def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
             sides = [each.model.eval() and each(row) for each in both]
         torch.testing.assert_close(*sides, rtol=1e-3, atol=1e-4)
     assert len(traced) == first
+
+
+# Sizes of a model, and the dummy row's tokens, of which windows have 128.
+_ALL_EQUAL = {"hidden_size": 512, "intermediate_size": 512, "embedding_size": 512}
+EQUAL_SIZES = {
+    "tokens are hidden units": ({"hidden_size": 128}, 128),
+    "tokens, a window's bound and all others": (_ALL_EQUAL, 512),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL_SIZES)
+def test_no_row_compiles_anew_whatever_sizes_are_equal(
+    case: str, monkeypatch: pytest.MonkeyPatch, fork: None
+) -> None:
+    use_kernel(monkeypatch)
+    torch._dynamo.reset()
+    compile_with(lambda graph, _: graph.forward, monkeypatch)
+    sizes, tokens = EQUAL_SIZES[case]
+    run = Forward(make_model(**sizes), "fp32", CPU, compiled=True)
+    run.compile_layers(tokens, 128)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for lengths in ([5], [60, 60, 9], [33] * 7):
+            row = make_row(lengths)
+            loss_and_gradients(run, row)
+            with torch.no_grad():
+                run.model.eval()
+                run(row)
 
 
 def test_a_padded_row_ends_in_a_window_of_zeros_that_changes_nothing() -> None:
