@@ -1,5 +1,6 @@
 """Models: from a config, from weights of another head, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import AutoModelForQuestionAnswering, BertForPreTraining
 
 from detalbert.engine import models
 from detalbert.engine.attention import PACKED
+from detalbert.engine.model_memory import counted_parameters
 from detalbert.engine.models import build_span_model, config_from_keys, load_weights
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED, STATE_DICT
@@ -131,3 +133,52 @@ def test_weights_train_in_float32_whatever_they_are_saved_in(tokenizer: Any, tmp
     assert "bfloat16" in str(model.config.dtype)
     for name in (str(tmp_path / "model"), checkpoint(tmp_path / "checkpoint", model)):
         assert load_weights(AutoModelForQuestionAnswering, name)[0].dtype is torch.float32
+
+
+ABSURD = [
+    ({"num_hidden_layers": 10**9}, "config.json.num_hidden_layers: 1000000000; use a number from"),
+    ({"num_attention_heads": 10**9}, "config.json.num_attention_heads: 1000000000; use a"),
+    ({"hidden_size": 2 * 10**7, "intermediate_size": 10**9}, "its weights are larger than this"),
+    ({"vocab_size": 10**12}, "its weights are larger than this machine's"),
+]
+
+
+@pytest.mark.parametrize(("keys", "said"), ABSURD, ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_a_folder_of_absurd_sizes_is_refused_before_anything_is_built(
+    keys: dict[str, int], said: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    bert(tmp_path, tokenizer)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+    with pytest.raises(UserError, match=said) as error:
+        load_weights(AutoModelForQuestionAnswering, str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+GROUPS: list[dict[str, Any]] = [{"inner_group_num": 100_000}, {"num_hidden_groups": 10**9}]
+
+
+@pytest.mark.parametrize("keys", [*GROUPS, {"model_type": "t5", "num_decoder_layers": 10**9}])
+def test_absurd_counts_of_a_model_config_are_named(keys: dict[str, Any]) -> None:
+    (key,) = keys.keys() - {"model_type"}
+    with pytest.raises(UserError, match=rf"^hyperparameters\.model_config\.{key}: \d+; use a num"):
+        hparams(max_query_length=8, model_config={**SIZES, **keys}).check()
+
+
+def test_a_count_of_parameters_ends_at_the_first_that_is_too_much() -> None:
+    with pytest.raises(UserError, match="larger than this machine's"), counted_parameters(100):
+        torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(10**12))
+    with counted_parameters(100):
+        torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(5))
+    torch.nn.Linear(100, 100)  # it is over
+
+
+def test_counting_changes_no_random_number(tokenizer: Any) -> None:
+    keys = {**SIZES, "model_type": "bert"}
+    config = config_from_keys(keys, tokenizer)
+    torch.manual_seed(7)
+    uncounted = transformers.BertForQuestionAnswering(config).state_dict()
+    torch.manual_seed(7)
+    counted = models.random_model(AutoModelForQuestionAnswering, config, None).state_dict()
+    assert all(torch.equal(uncounted[name], counted[name]) for name in uncounted)

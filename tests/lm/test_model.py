@@ -167,3 +167,11 @@ def test_bf16_and_checkpointed_layers(tmp_path, fork):
         assert 1e-5 < (half.gradients[name] - value).norm() / value.norm() < 5e-2, name
         assert (both.gradients[name] - half.gradients[name]).norm() < 1e-5 * value.norm(), name
     assert half.losses == pytest.approx(exact.losses, abs=2e-2) and both.losses == half.losses
+
+
+def test_key_value_heads_that_do_not_divide_the_heads_are_refused():
+    keys = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4}
+    hparams = LmHParams(model_config={**keys, "num_key_value_heads": 3}, max_seq_length=32)
+    said = r"^hyperparameters.model_config.num_key_value_heads: 3 does not divide num_attention_hea"
+    with pytest.raises(UserError, match=said):
+        causal_config(hparams, TOKENIZER)
