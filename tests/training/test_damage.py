@@ -12,6 +12,7 @@ import pytest
 
 import data
 from detalbert.errors import UserError
+from detalbert.inference.export import export
 from detalbert.inference.model import load_model
 from detalbert.inference.reply import ask
 from detalbert.settings.hparams import DataConfig, HParams
@@ -83,9 +84,10 @@ def test_windows_are_the_same(numbers: range, tmp_path: Path, cache_dir: Path) -
 
 
 @pytest.mark.parametrize("numbers", SOME)
-def test_an_export_answers_alike_or_not_at_all(numbers: range, model: Any, tmp_path: Path) -> None:
-    from detalbert.inference.export import export
-
+def test_an_export_answers_alike_or_not_at_all(
+    numbers: range, finished: Path, tmp_path: Path
+) -> None:
+    model = load_model(str(finished / "out"))
     export(model, tmp_path / "exported")
     pair = "What was the Zanto loaded with?", "The Zanto was loaded with pottery."
     wanted, answered = ask(model, *pair, 0.0), 0
