@@ -63,9 +63,10 @@ class Output:
         """Move checkpoints, oldest first, into `previous-N/`, in the bucket as well; return that.
         Raises as `bucket.download`, and UserError if the folder cannot be written.
         """
-        if self.address:
-            for path in checkpoints:
-                self.fill(path)  # of some the manifest alone is here
+        for path in checkpoints:
+            present = [file.name for file in path.iterdir()]
+            if self.address and present == [MANIFEST]:  # all that `fetch` takes of an older one
+                self.fill(path)
         with writing(self.folder, ELSEWHERE):
             aside = set_aside(self.folder, checkpoints)
         if self.address:
