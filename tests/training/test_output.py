@@ -190,3 +190,24 @@ def test_a_wsd_run_made_longer_elsewhere(place: Path, s3: Any, tiny_config: Path
             s3[0].put_object(Bucket="bucket", Key=f"runs/1/{damaged}", Body=b"cut")
             Path("local", damaged).write_bytes(b"cut")
     assert differences(place, Path("local")) == []
+
+
+def test_an_older_checkpoint_is_gone_on_from_elsewhere(
+    place: Path, s3: Any, tiny_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """On another machine, which has fetched the manifest of that checkpoint alone: the later ones
+    are set aside in the bucket too, and the next start goes on from the new time line."""
+    assert start(tiny_config, monkeypatch, 9) == 143 and steps_of(place) == [8, 9]
+    shutil.rmtree("runs")
+    old = str(place / "checkpoints" / "step-00000008")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 10)
+        assert run(tiny_config, ADDRESS, *KEPT, "--resume", old) == 143
+    aside = {name for name in keys(s3[0]) if name.startswith("previous-1/checkpoints/")}
+    assert "previous-1/checkpoints/step-00000009/state_dict.pth" in aside
+    assert "previous-1/metrics.json" in keys(s3[0])
+    shutil.rmtree("runs")
+    capsys.readouterr()
+    assert start(tiny_config, monkeypatch) == 0
+    assert "resumed at step 10 of 14" in capsys.readouterr().err
+    assert run(tiny_config, "uncut", *KEPT) == 0 and differences(place, Path("uncut")) == []
