@@ -95,21 +95,25 @@ class Batcher:
     def _answer_all(self) -> None:
         while True:
             jobs = self._take()
-            replies = self._answer(jobs)
+            if jobs:
+                replies = self._answer(jobs)
+                loop = jobs[0].reply.get_loop()
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the server ended
+                    loop.call_soon_threadsafe(_deliver, jobs, replies)
             with self.changed:
                 self.busy -= 1
-            if jobs:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: the server ended
-                    loop = jobs[0].reply.get_loop()
-                    loop.call_soon_threadsafe(_deliver, jobs, replies)
 
     def _take(self) -> list[Job]:
         """Wait for a question; return this thread's share of the queue, a row at most."""
         with self.changed:
             self.changed.wait_for(lambda: self.queue)
+
+            # A few questions that find the model idle are one row, computed by all cores.
             whole = self.slots == 1 or (not self.busy and len(self.queue) < 2 * self.slots)
-            idle = 1 if whole else self.slots - self.busy
-            share = math.ceil(len(self.queue) / idle)
+            idle_slots = 1 if whole else self.slots - self.busy
+            share = math.ceil(len(self.queue) / idle_slots)
+
+            # Take questions up to the share, and up to a row.
             jobs: list[Job] = []
             size = 0
             while self.queue and len(jobs) < share:
@@ -130,15 +134,16 @@ class Batcher:
             self.row_tokens.observe(tokens)
             return not all(job.reply.done() for job in jobs)
 
+        questions = [(job.question, job.context) for job in jobs]
         try:
-            questions = [(job.question, job.context) for job in jobs]
-            return [*ask_together(self.trained, questions, self.threshold, go_on)] if jobs else []
+            return [*ask_together(self.trained, questions, self.threshold, go_on)]
+        except Stopped as error:
+            return [error] * len(jobs)
+        except UserError as error:
+            if len(jobs) == 1:  # it names the only question of the row
+                return [UserError(str(error).replace("question 0", jobs[0].name, 1))]
         except Exception as error:
-            if isinstance(error, Stopped):
-                return [error] * len(jobs)
             if len(jobs) == 1:
-                if isinstance(error, UserError):  # it names the only question of the row
-                    error = UserError(str(error).replace("question 0", jobs[0].name, 1))
                 return [error]
         return [self._answer([job])[0] for job in jobs]
 
@@ -188,6 +193,8 @@ async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
         raise HTTPException(499, "the client closed the connection") from None
     finally:
         left.cancel()
+        for job in jobs:
+            job.reply.cancel()
 
 
 router = APIRouter()

@@ -8,12 +8,13 @@ this machine (DNS rebinding), but its requests carry that name in Host.
 
 import asyncio
 import hmac
+import itertools
 import math
 import os
 import resource
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,16 +206,20 @@ class Clients:
                 by_client[client].transport.abort()
 
 
-def served_names(host: str, names: Iterable[str]) -> frozenset[str]:
+def served_names(host: str, names: Sequence[str]) -> frozenset[str]:
     """Return the Host headers of a server on `host`: loopback's names, its own and `names`; of one
-    on all addresses also the machine's, and its host name.
+    on all addresses also the machine's, and its host name. Raises UserError for a pattern that is
+    not all of a domain, *.example.com.
     """
+    for name in names:
+        if "*" in name.removeprefix("*."):
+            raise UserError(f"--host-name {name}: no name; give one, or *.example.com")
     own = [host]
     if host in ANYWHERE:
-        addresses = [each for card in psutil.net_if_addrs().values() for each in card]
+        addresses = itertools.chain.from_iterable(psutil.net_if_addrs().values())
         families = socket.AF_INET, socket.AF_INET6
         # A link-local IPv6 address has its interface behind a %, which no Host header has.
-        own += [each.address.split("%")[0] for each in addresses if each.family in families]
+        own += [a.address.split("%")[0] for a in addresses if a.family in families]
         own += [socket.gethostname(), socket.getfqdn()]
     own = [f"[{name}]" if ":" in name else name for name in own]
     return LOOPBACK | {name.lower() for name in (*own, *names)}

@@ -27,9 +27,18 @@ from detalbert.squad.windows import Example
 from tests.conftest import ROOT
 from tests.fakes.runs import wait_for
 from tests.fakes.trained import LocalRun
-from tests.inference.test_server import ASKED, connected, get, meter, send, serving_here, start
+from tests.inference.test_attacks import listening
+from tests.inference.test_server import (
+    ASKED,
+    JSON,
+    connected,
+    get,
+    meter,
+    send,
+    serving_here,
+    start,
+)
 
-KIND = {"Content-Type": "application/json"}
 TEXT = ASKED["context"]
 OTHER = "The Belmira was loaded with salt. " * 3
 PAIRS = [(f"What did ship {n} carry?", (TEXT, OTHER)[n % 2]) for n in range(24)]
@@ -77,14 +86,29 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return made
 
 
-@pytest.mark.parametrize(("threads", "sizes"), [(1, [1, 23]), (3, [1, 7, 8, 8])])
-def test_rows(threads: int, sizes: Any, model: Any, held: Held, monkeypatch: Any) -> None:
-    """Questions that wait share rows, and many are spread over the threads."""
-    monkeypatch.setattr(server.torch, "get_num_threads", lambda: threads)
+def test_rows(model: Trained, held: Held) -> None:
+    """Questions that wait share rows."""
     with serving_here(model) as port:
         statuses, replies = zip(*held.ask(port, QUESTIONS), strict=True)
-    assert sorted(held.sizes) == sizes and statuses == (200,) * 24
+    assert held.sizes == [1, 23] and statuses == (200,) * 24
     assert_answered(replies, model)
+
+
+def test_many_questions_are_spread_over_the_threads(
+    model: Trained, held: Held, monkeypatch: Any
+) -> None:
+    """A list that finds three threads idle; all cores for one question that does."""
+    monkeypatch.setattr(server.torch, "get_num_threads", lambda: 3)
+    cores = []
+    monkeypatch.setattr(server.torch, "set_num_threads", cores.append)
+    held.go.set()
+    with serving_here(model) as port:
+        status, _, replies = send(port, QUESTIONS, "/answers")
+        assert status == 200 and sum(held.sizes) == 24 and max(held.sizes) == 8
+        assert_answered(replies, model)
+        assert set(cores) == {1}
+        assert send(port, ASKED)[0] == 200
+    assert cores[-1] == 3
 
 
 def test_a_client_that_leaves_is_noticed(model: Trained, held: Held, monkeypatch: Any) -> None:
@@ -97,7 +121,7 @@ def test_a_client_that_leaves_is_noticed(model: Trained, held: Held, monkeypatch
     with serving_here(model) as port, contextlib.ExitStack() as leaving:
         for number in range(3):
             connection = leaving.enter_context(connected(port))
-            connection.request("POST", "/answer", json.dumps(asked), KIND)
+            connection.request("POST", "/answer", json.dumps(asked), JSON)
             wait_for(lambda: held.sizes == [1] and meter(port, "waiting") == number)  # noqa: B023
         leaving.close()
         wait_for(lambda: b'path="/answer",status="499"} 3.0' in get(port, "/metrics")[2])
@@ -147,13 +171,13 @@ OTHERS = "evil.example ask.example.evil.example 127.0.0.1.evil.example localhost
 
 
 def test_only_its_own_names_are_served(port: int) -> None:
-    for host in [*SERVED.split(), *OTHERS.split(), "localhost:b", ""]:
+    for host in [*SERVED.split(), *OTHERS.split(), "localhost:b"]:
         for path in ("/", "/openapi.json", "/health"):
             status, _, body = get(port, path, Host=host, Authorization="Bearer secret")
             if host in SERVED.split() or path == "/health":
                 assert status == 200, host
             else:
-                assert status == 421 and b"not served under" in body, host
+                assert status == 400 and list(json.loads(body)) == ["error"], host
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
@@ -231,7 +255,10 @@ def test_a_crowd_is_served(local_run: LocalRun, python: str, tmp_path: Path) -> 
     command = [python, "predict.py", "--model", local_run.path, "--data", local_run.questions]
     subprocess.run([*command, "--output-dir", tmp_path / "out"], cwd=ROOT, check=True)
     wanted = json.loads((tmp_path / "out" / "predictions.json").read_text())
-    process, port, served = start(python, "--model", local_run.path)
+    process, port = start(
+        [python, "predict.py", "--model", local_run.path, "--serve", "--port", "0"]
+    )
+    served = psutil.Process(listening(port))
     examples = list(read_questions(local_run.questions))
     over, memory = Event(), []
 
