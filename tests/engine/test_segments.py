@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -119,7 +120,7 @@ def test_a_run_of_an_older_version_goes_on_with_its_segments(kept: dict[str, Any
     follow_tokenizer(model, tokenizer(listed=False))
     assert not takes_segments(model)
     trained: Any = SimpleNamespace(model=model, warmup=1, keep_warmup=lambda steps: None)
-    trained.rounding, trained.max_tokens = (lambda: {}), 512
+    trained.rounding, trained.max_tokens, trained.finite = (lambda: {}), 512, Mock()
     hparams: Any = SimpleNamespace(max_tokens_per_forward=512, compile=None)
     handover: Any = SimpleNamespace(cpu=False, trained=trained, hparams=hparams)
     handover.machine, handover._rounding = {"device": "cpu"}, lambda: {}

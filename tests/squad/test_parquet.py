@@ -94,7 +94,8 @@ def peak():
 begun = peak()
 def each():
     if {corpus}:
-        return TextReader().read(Part("parquet", str(path), 600, 600, text_key="context"))
+        part = Part("parquet", str(path), 600, 600, text_key="context")
+        return (block.text for block in TextReader().read(part))
     return (question[2] for question in file_questions(path))
 assert sum(map(len, each())) == 600 * 875_000 - 600 * {corpus}
 print(peak() - begun)
