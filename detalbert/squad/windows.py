@@ -169,9 +169,12 @@ def check_questions_fit(
     examples: Sequence[Example], tokenizer: Any, max_seq_length: int, doc_stride: int
 ) -> None:
     """Raise the UserError that `build_windows` would for uncut questions, without their windows.
-    Only questions are encoded, and the contexts of those that leave a window little room.
+    Only questions that may be too long are encoded, and the contexts of those that are long.
     """
     special = sum(map(len, _pair_layout(tokenizer)[:3]))
+    enough = max_seq_length - special - doc_stride  # shorter questions leave a window room
+    # An ASCII character is two tokens at most: itself, and a mark that a word begins.
+    examples = [e for e in examples if not e.question.isascii() or 2 * len(e.question) >= enough]
     backend = tokenizer.backend_tokenizer
     questions = encode(backend, [e.question.lstrip() for e in examples], with_offsets=False)
     room = max_seq_length - np.diff(questions.ptr) - special  # [E], for context
