@@ -5,6 +5,7 @@ were distributed to data ranks and rows.
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,8 @@ from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
 from lm.preflight import check
 from lm.samples import Samples
-from lm.windows import LmWindows, WindowRows, validation_loader
+from lm.token_bytes import token_bytes
+from lm.windows import WindowRows, validation_loader
 
 METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
 SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplexity")
@@ -81,7 +83,9 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         model = build_causal_model(config, mesh, *start, hparams.recomputed, compiled)
         charted = CHARTED | name_scores(BY_SOURCE, self.data.validation.shards.names)
         super().__init__(context, hparams, model, len(self.data.train), SHOWN, charted)
-        scores = Scores(config.vocab_size, self.data.validation, self._counts)
+        held_out = self.data.validation
+        sizes = token_bytes(self.data.tokenizer, config.vocab_size, held_out.average_bytes())
+        scores = Scores(held_out.shards.names, sizes, self._counts)
         self.scores = context.wrap_reducer(scores, for_training=False)
 
     @property
@@ -141,18 +145,27 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
 
 class Scores(pytorch.MetricReducer):
-    """Reducer of a validation's sums to its metrics, the same with every layout. `vocabulary` is
-    the model's, in tokens; `counts` is True on one rank of each tensor-parallel group.
+    """Reducer of a validation's sums to its metrics, the same with every layout.
+
+    Bits per byte are those of all targets over the bytes of text that these targets are.
+
+    Args:
+        names: of the sources.
+        sizes: bytes of each token, float64 [sources, vocabulary], see `token_bytes`.
+        counts: True on one rank of each tensor-parallel group.
     """
 
-    def __init__(self, vocabulary: int, windows: LmWindows, counts: bool) -> None:
-        self.vocabulary, self.counts = vocabulary, counts
-        self.names, self.bytes_per_token = windows.shards.names, windows.bytes_per_token()
+    def __init__(self, names: Sequence[str], sizes: np.ndarray, counts: bool) -> None:
+        self.names = names
+        self.sizes = sizes
+        self.counts = counts
         self.metrics: dict[str, float] = {}  # of the last validation
 
     def reset(self) -> None:
-        self.sums = np.zeros((len(self.names), 3))
-        self.targets = np.zeros(self.vocabulary, np.int64)  # how often each entry is one
+        sources, vocabulary = self.sizes.shape
+        self.sums = np.zeros((sources, 3))
+        self.bytes = np.zeros(sources)  # of the targets' text
+        self.targets = np.zeros(vocabulary, np.int64)  # how often each entry is one
 
     def add(self, rows: list[CausalRow], sums: torch.Tensor, source: int = 0) -> None:
         """Add rows of a source and `sums`, float64 [3]: all data ranks' loss, correct predictions,
@@ -161,30 +174,41 @@ class Scores(pytorch.MetricReducer):
         self.sums[source] += sums.cpu().numpy()
         for row in rows if self.counts else []:
             wanted = row["targets"][row["targets"] != NO_TARGET].numpy()
-            self.targets += np.bincount(wanted, minlength=self.vocabulary)
+            self.targets += np.bincount(wanted, minlength=len(self.targets))
+            self.bytes[source] += self.sizes[source][wanted].sum()
 
-    def per_slot_reduce(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.sums, self.targets
+    def per_slot_reduce(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.sums, self.targets, self.bytes
 
-    def cross_slot_reduce(self, per_slot: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
-        loss, right, targets = per_slot[0][0].sum(0).tolist()
-        shares = sum(counts for _, counts in per_slot) / targets
-        shares = shares[shares > 0]
-        mean, bits = loss / targets, math.log(2) * self.bytes_per_token[-1]  # nats of a bit a byte
+    def cross_slot_reduce(
+        self, per_slot: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    ) -> dict[str, float]:
+        sums = per_slot[0][0]  # of all ranks, on each
+        loss, right, targets = sums.sum(0).tolist()
+        text_bytes = sum(sizes for _, _, sizes in per_slot)  # [sources]
+        frequencies = sum(counts for _, counts, _ in per_slot) / targets
+        frequencies = frequencies[frequencies > 0]
+        mean = loss / targets
+
+        # The best that one guess for all targets can do: their own frequencies.
+        entropy = float(-(frequencies * np.log(frequencies)).sum())
         self.metrics = {
             "loss": mean,
             "perplexity": math.exp(min(mean, 700.0)),
-            "bits_per_byte": mean / bits,
-            # The best that one guess for all targets can do: their own frequencies.
-            "baseline_bits_per_byte": float(-(shares * np.log(shares)).sum()) / bits,
+            "bits_per_byte": _bits_per_byte(loss, text_bytes.sum()),
+            "baseline_bits_per_byte": _bits_per_byte(entropy * targets, text_bytes.sum()),
             "accuracy": 100.0 * right / targets,
         }
-        sources = zip(self.names, per_slot[0][0].tolist(), self.bytes_per_token, strict=False)
-        for name, (loss, _, targets), size in sources if len(self.names) > 1 else ():
+        for source, name in enumerate(self.names if len(self.names) > 1 else ()):
+            loss, _, targets = sums[source].tolist()
             if targets:  # a low cap may leave a small source no window
-                own = loss / targets, loss / targets / math.log(2) / size
-                self.metrics |= {f"{k}_{name}": v for k, v in zip(BY_SOURCE, own, strict=True)}
+                self.metrics[f"loss_{name}"] = loss / targets
+                self.metrics[f"bits_per_byte_{name}"] = _bits_per_byte(loss, text_bytes[source])
         return dict(self.metrics)  # what is reported is less
+
+
+def _bits_per_byte(nats: float, text_bytes: float) -> float:
+    return float(nats / math.log(2) / max(text_bytes, 1.0))
 
 
 LANGUAGE_MODEL = Workload(

@@ -74,14 +74,13 @@ class LmWindows:
             places.append(np.stack([shards, numbers - (ends - self.counts)[shards]], axis=1))
         return places
 
-    def bytes_per_token(self) -> list[float]:
-        """Return the mean bytes of text (UTF-8) per token of each source, and of all, counting
-        end-of-text tokens. Nats per token / ln 2 / this are bits per byte.
-        """
-        sizes = np.zeros((len(self.shards.names) + 1, 2))
+    def average_bytes(self) -> list[float]:
+        """Return each source's mean bytes of text (UTF-8) per token, end-of-text tokens aside."""
+        sizes = np.zeros((len(self.shards.names), 2))
         for source, shard in zip(self.shards.sources, self.shards.shards, strict=True):
-            sizes[[source, -1]] += shard["text_bytes"], shard["tokens"]
-        return (sizes[:, 0] / sizes[:, 1]).tolist()
+            sizes[source] += shard["text_bytes"], shard["tokens"] - shard["documents"]
+        text_bytes, tokens = sizes.T
+        return (text_bytes / np.maximum(tokens, 1)).tolist()
 
 
 class WindowRows(Dataset):

@@ -18,10 +18,10 @@ from detalbert.errors import NotFinite, UserError
 from detalbert.settings.text import parse_documents_config
 from detalbert.waiting import waiting
 from lm.gradients import add_row, zero_sums
-from lm.hparams import LmHParams
 from lm.inference.load import SavedLm, load_model
 from lm.loss import head_loss
 from lm.packed import hidden_states
+from lm.token_bytes import token_bytes
 from lm.trial import Scores
 from lm.windows import LmWindows, validation_loader
 
@@ -39,7 +39,7 @@ def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="perplexity-") as folder:
         windows = read_windows(source, text, Path(folder))
         model = load_model(source, PACKED_CAUSAL)
-        scores = {**measure(model, windows, source.hparams), "windows": len(windows)}
+        scores = {**measure(model, windows, source), "windows": len(windows)}
     if not all(map(math.isfinite, scores.values())):
         raise NotFinite("--perplexity: the model's numbers are not finite; give another --model")
     if as_json:
@@ -67,14 +67,16 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
 
 
 @torch.no_grad()
-def measure(model: PreTrainedModel, windows: LmWindows, hparams: LmHParams) -> dict[str, float]:
+def measure(model: PreTrainedModel, windows: LmWindows, source: SavedLm) -> dict[str, float]:
     """Return the metrics over all windows; `model` is of load.load_model, with packed attention."""
     device = model.device
+    hparams = source.hparams
     half = resolve_precision(hparams.precision, device)
     for parameter in model.parameters():  # as FSDP hands them to the layers; buffers stay fp32
         parameter.data = parameter.data.to(half)
     head = model.get_output_embeddings().weight
-    scores = Scores(model.config.vocab_size, windows, counts=True)
+    sizes = token_bytes(source.tokenizer, model.config.vocab_size, windows.average_bytes())
+    scores = Scores(windows.shards.names, sizes, counts=True)
     scores.reset()
     loader, _ = validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward)
     with waiting("scoring", len(loader), "batches") as wait:

@@ -100,7 +100,7 @@ def batches(kind: str, where: Any, folder: Path) -> Iterator[dict[str, np.ndarra
     )
     order = WindowOrder(windows.counts, 4, seed=1, group=2)
     windows.shards.prefetch(order.soon(0))
-    assert windows.bytes_per_token()[0] > 1
+    assert windows.average_bytes()[0] > 1
     for step in range(len(order) // 4):
         for place in order.step(step):
             tokens, pieces = windows[place]

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,13 @@ def test_a_run_learns_and_says_how_well(plain, tmp_path, capsys):
     assert best["loss"] < 0.7 * first and best["perplexity"] < 0.2 * 320
     assert best["bits_per_byte"] < best["baseline_bits_per_byte"]
     assert best["accuracy"] > 10
-    some: Any = SimpleNamespace(names=["a", "b", "none"])
-    windows: Any = SimpleNamespace(shards=some, bytes_per_token=lambda: [1.0, 4.0, 3.0, 2.0])
     sums = np.array([[6.0, 2.0, 2.0], [2.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
-    scores = Scores(320, windows, counts=False)
-    found = scores.cross_slot_reduce([(sums, np.zeros(320))])
-    assert found["loss"] == 2 and found["bits_per_byte"] == pytest.approx(2 / math.log(2) / 2)
+    scores = Scores(["a", "b", "none"], np.ones((3, 320)), counts=False)
+    sizes = np.array([2.0, 3.0, 0.0]), np.array([1.0, 5.0, 0.0])  # bytes, by rank and source
+    found = scores.cross_slot_reduce([(sums, np.zeros(320), size) for size in sizes])
+    assert found["loss"] == 2 and found["bits_per_byte"] == pytest.approx(8 / math.log(2) / 11)
     assert (found["loss_a"], found["loss_b"]) == (3, 1) and "loss_none" not in found
-    assert found["bits_per_byte_b"] == pytest.approx(1 / math.log(2) / 4)
+    assert found["bits_per_byte_b"] == pytest.approx(2 / math.log(2) / 8)
     folder = newest(tmp_path / "out")
     assert json.loads((folder / "pretrained" / "config.json").read_text())["model_type"] == "llama"
 

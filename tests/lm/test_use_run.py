@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def test_perplexity_is_of_every_token(name, lm_run, tmp_path, capsys):
     tokenizer, library = (k.from_pretrained(folder) for k in (AutoTokenizer, AutoModelForCausalLM))
     documents = [[*tokenizer(each)["input_ids"], tokenizer.eos_token_id] for each in TEXTS[name]]
     tokens = [(number, token) for number, ids in enumerate(documents) for token in ids]
-    losses, right = [], 0
+    losses, right, text_bytes = [], 0, 0
     for begin in range(0, len(tokens) - 1, 32):
         for _, piece in itertools.groupby(tokens[begin : begin + 33], key=lambda pair: pair[0]):
             ids = torch.tensor([token for _, token in piece])
@@ -103,6 +104,10 @@ def test_perplexity_is_of_every_token(name, lm_run, tmp_path, capsys):
                 logits = library(ids[None]).logits[0, :-1]
             losses += torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none").tolist()
             right += int((logits.argmax(-1) == ids[1:]).sum())
+            text_bytes += len(tokenizer.decode(ids[1:], skip_special_tokens=True))  # ASCII
+    assert text_bytes < sum(map(len, TEXTS[name]))  # a document's first token is no target
+    bits = math.fsum(losses) / math.log(2) / text_bytes
+    assert scores["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
     assert scores["windows"] == -(-(len(tokens) - 1) // 32) and (len(tokens) - 1) % 32
     assert scores["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     assert scores["accuracy"] == pytest.approx(100 * right / len(losses))
