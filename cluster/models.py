@@ -63,10 +63,9 @@ def _sizes(kind: Any, config_class: Any, text: str) -> Sizes | None:
 
 def _encoder(hparams: StepHParams) -> PretrainedConfig | None:
     if hparams.model is None:
+        keys = hparams.model_config or {}
         if isinstance(hparams, PretrainHParams):
             keys = hparams.model_keys()
-        else:
-            keys = hparams.model_config or {}
         if any(isinstance(value, dict) and "type" in value for value in keys.values()):
             return None  # a search over sizes: the model of no trial is known
         return config_from_keys(keys, cast(Any, range(_ALBERT["vocab_size"])))

@@ -209,9 +209,14 @@ def unpack(address: str, size: int) -> Iterator[bytes]:
 
 
 def open_file(address: str) -> Any:
-    """Return a file, its content if it is compressed, for random access."""
-    remote = is_remote(address)
-    size = list_files(address, address)[0].size if remote else Path(address).stat().st_size
+    """Return a file, its content if it is compressed, for random access. Raises UserError if it is
+    gone or cannot be read.
+    """
+    if is_remote(address):
+        size = list_files(address, address)[0].size
+    else:
+        with as_user_error(lambda e: UserError(f"{address}: cannot read it: {first_line(e)}")):
+            size = Path(address).stat().st_size
     if address.endswith(tuple(CODECS)):
         return io.BytesIO(b"".join(unpack(address, size)))
     return _Ranges(None, address, block_size=BLOCK, size=size)

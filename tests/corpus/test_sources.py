@@ -153,3 +153,15 @@ def test_a_long_text_is_cut_and_short_ones_share_a_shard() -> None:
     assert sizes([long._replace(form=whole), short, long], 400) == [[900], [90, 400], [400], [100]]
     rows = Part("hub", "x", 6_000_000, 6_000_000, unit=4_000)
     assert sizes([rows], 500_000 * 4_000) == [[2_000_000_000]] * 12  # rows are not bytes
+
+
+@pytest.mark.parametrize("name", [".txt", ".jsonl", ".parquet", ".csv"])
+def test_a_file_that_is_gone_when_it_is_read_is_one_line(name: str, tmp_path: Path) -> None:
+    write_sources(tmp_path, contexts(40))
+    path = next(path for path in tmp_path.rglob("*") if path.name.endswith(name))
+    key = "body" if name in (".parquet", ".csv") else "text"
+    text = open_text(SourceConfig(str(path), text_key=key), "data.text", "train")
+    path.unlink()
+    with pytest.raises(UserError, match=f"^{re.escape(str(path))}: cannot read it: ") as error:
+        list(TextReader().read(text.parts[0]))
+    assert "\n" not in str(error.value)
