@@ -47,7 +47,7 @@ _PROBLEM = {"description": "one line, under `error`"}
 _RESPONSES: Any = dict.fromkeys((400, 401, 413, 422, 503, 504), _PROBLEM)
 
 
-class QueuedQuestion(NamedTuple):
+class Waiting(NamedTuple):
     """A question, its name in errors, and the future of its reply, which is cancelled if nobody
     waits any more.
     """
@@ -73,7 +73,7 @@ class Batcher:
         self.cores = torch.get_num_threads()
         self.slots = self.cores if trained.forward.device.type == "cpu" else 1
         self.busy = 0  # slots that compute
-        self.queue: deque[QueuedQuestion] = deque()
+        self.queue: deque[Waiting] = deque()
         self.changed = threading.Condition()  # holds queue and busy
         waiting = Gauge("waiting", "Requests that wait for the model", registry=registry)
         waiting.set_function(lambda: len(self.queue))
@@ -83,7 +83,7 @@ class Batcher:
         for _ in range(self.slots):  # daemons: the process ends without waiting for a row
             threading.Thread(target=self._answer_all, daemon=True).start()
 
-    def submit(self, jobs: list[QueuedQuestion]) -> None:
+    def submit(self, jobs: list[Waiting]) -> None:
         """Queue all of `jobs`; raise HTTPException, with none queued, if they exceed the limit."""
         with self.changed:
             if len(self.queue) + len(jobs) > web.WAITING:
@@ -103,7 +103,7 @@ class Batcher:
             with self.changed:
                 self.busy -= 1
 
-    def _take(self) -> list[QueuedQuestion]:
+    def _take(self) -> list[Waiting]:
         """Wait for a question; return this thread's share of the queue, a row at most."""
         with self.changed:
             self.changed.wait_for(lambda: self.queue)
@@ -114,7 +114,7 @@ class Batcher:
             share = math.ceil(len(self.queue) / idle_slots)
 
             # Take questions up to the share, and up to a row.
-            jobs: list[QueuedQuestion] = []
+            jobs: list[Waiting] = []
             size = 0
             while self.queue and len(jobs) < share:
                 size += len(self.queue[0].question) + len(self.queue[0].context)
@@ -125,7 +125,7 @@ class Batcher:
         torch.set_num_threads(self.cores if whole else 1)  # of this thread
         return [job for job in jobs if not job.reply.done()]
 
-    def _answer(self, jobs: list[QueuedQuestion]) -> list[Reply | Exception]:
+    def _answer(self, jobs: list[Waiting]) -> list[Reply | Exception]:
         """Return replies or errors: Stopped if nobody waits any more. If a row fails, each of its
         questions is answered by itself.
         """
@@ -148,7 +148,7 @@ class Batcher:
         return [self._answer([job])[0] for job in jobs]
 
 
-def _deliver(jobs: list[QueuedQuestion], replies: list[Reply | Exception]) -> None:
+def _deliver(jobs: list[Waiting], replies: list[Reply | Exception]) -> None:
     """Complete the futures, in their event loop."""
     for job, reply in zip(jobs, replies, strict=True):
         if job.reply.done():  # nobody waits for it any more
@@ -173,7 +173,7 @@ async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
     loop = asyncio.get_running_loop()
     jobs = []
     for name, ask in questions.items():
-        job = QueuedQuestion(name, ask.question.strip(), ask.context, loop.create_future())
+        job = Waiting(name, ask.question.strip(), ask.context, loop.create_future())
         check_text(name, job.question, job.context, web.CONTEXT)
         jobs.append(job)
     request.app.state.batcher.submit(jobs)
@@ -220,14 +220,14 @@ async def post_answers(
 
 
 @router.get("/metrics")
-async def metrics(request: Request) -> Response:
+async def get_metrics(request: Request) -> Response:
     """Return the metrics in Prometheus' text format."""
     text = exposition.generate_latest(request.app.state.registry)
     return Response(text, media_type=exposition.CONTENT_TYPE_LATEST)
 
 
 @router.get("/health")
-async def health(request: Request) -> dict[str, Any]:
+async def get_health(request: Request) -> dict[str, Any]:
     """Return 200 as long as requests are answered, with the model and its limits."""
     trained = request.app.state.batcher.trained
     kind = trained.model.config.model_type
@@ -241,7 +241,7 @@ async def health(request: Request) -> dict[str, Any]:
 
 
 @router.get("/", include_in_schema=False)
-async def page() -> HTMLResponse:
+async def get_page() -> HTMLResponse:
     return HTMLResponse(_PAGE_BYTES, headers={"Content-Security-Policy": POLICY})
 
 

@@ -161,16 +161,18 @@ class Clients:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = scope["client"]
         size = 0
+        received = scope["method"] != "POST"  # in full
         self.since[client] = time.monotonic()
 
         async def receive_noted() -> Message:
-            nonlocal size
+            nonlocal size, received
             message = await receive()
             size += len(message.get("body", b""))
             self.body_bytes += len(message.get("body", b""))
             if self.body_bytes > BODIES:
                 raise HTTPException(503, "too much at once; ask again soon", {"Retry-After": "1"})
             if not message.get("more_body"):
+                received = True
                 self.since[client] = math.inf
             return message
 
@@ -179,8 +181,7 @@ class Clients:
                 # Requests sent ahead cost time: they are dropped, but for those behind an answer.
                 # A client that is still sending would not see the response.
                 answered = scope["method"] == "POST" and message["status"] == 200
-                sending = scope["method"] == "POST" and self.since[client] < math.inf
-                if not answered and not sending:
+                if received and not answered:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             self.since[client] = time.monotonic()
             await send(message)

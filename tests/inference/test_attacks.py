@@ -129,6 +129,7 @@ def test_an_attack_costs_little(local_run: LocalRun, script: Script, many_files:
             withstand(served, port, kind, 1)
     finally:
         process.kill()
+    assert "Traceback" not in process.stderr.read()
 
 
 @pytest.mark.soak
@@ -143,3 +144,4 @@ def test_a_large_attack_costs_little(
             withstand(psutil.Process(listening(port)), port, kind, 5)
     finally:
         process.kill()
+    assert "Traceback" not in process.stderr.read()
