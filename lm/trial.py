@@ -185,8 +185,8 @@ class Scores(pytorch.MetricReducer):
     ) -> dict[str, float]:
         sums = per_slot[0][0]  # of all ranks, on each
         loss, right, targets = sums.sum(0).tolist()
-        text_bytes = sum(sizes for _, _, sizes in per_slot)  # [sources]
-        frequencies = sum(counts for _, counts, _ in per_slot) / targets
+        text_bytes = np.sum([sizes for _, _, sizes in per_slot], axis=0)  # [sources]
+        frequencies = np.sum([counts for _, counts, _ in per_slot], axis=0) / targets
         frequencies = frequencies[frequencies > 0]
         mean = loss / targets
 
