@@ -60,7 +60,7 @@ def _check_tensor(layout: Layout, config: PretrainedConfig, slots_per_machine: i
     if slots_per_machine % tensor:
         said = f"{tensor} peers do not fit inside machines of {slots_per_machine} slots"
         raise UserError(f"{key}: {said}; use a divisor of these")
-    plan = getattr(config, "base_model_tp_plan", None) or {}
+    plan = tensor_plan(config)
     if not plan or not set(plan.values()) <= set(STYLES):
         said = f"{config.model_type} has no tensor-parallel plan of linear layers in transformers"
         raise UserError(f"{key}: {said}; use tensor 1 and more shards")
@@ -68,6 +68,15 @@ def _check_tensor(layout: Layout, config: PretrainedConfig, slots_per_machine: i
         heads = getattr(config, name, None)
         if heads is not None and heads % tensor:
             raise UserError(f"{key}: {tensor} does not divide the model's {name} {heads}")
+
+
+def tensor_plan(config: PretrainedConfig) -> dict[str, str]:
+    """Return transformers' tensor-parallel plan by module name; {} if it has none.
+
+    Its split of an embedding (transformers 5.17) is left out: each rank holds the embedding whole.
+    """
+    plan = getattr(config, "base_model_tp_plan", None) or {}
+    return {name: style for name, style in plan.items() if style != "embedding_rowwise"}
 
 
 def split_memory(sizes: Sizes, layout: Layout, hparams: LmHParams, grid: bool = False) -> Memory:

@@ -35,7 +35,7 @@ from detalbert.errors import UserError, as_user_error
 from detalbert.waiting import waiting
 from lm import initial
 from lm.hparams import LmHParams
-from lm.layout import STYLES
+from lm.layout import STYLES, tensor_plan
 from lm.loss import head_loss
 from lm.packed import PROVEN, CausalRow, hidden_states
 
@@ -176,7 +176,7 @@ def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
     embedding is, like it, unsharded on every tensor-parallel rank.
     """
     prefix, head = model.base_model_prefix, model.get_output_embeddings()
-    own = model.config.base_model_tp_plan or {}
+    own = tensor_plan(model.config)
     plan: dict[str, ParallelStyle] = {f"{prefix}.{k}": STYLES[v]() for k, v in own.items()}
     if head.weight is not model.get_input_embeddings().weight:
         place = next(name for name, module in model.named_modules() if module is head)

@@ -56,7 +56,10 @@ class TensorSaver:
 
         def write() -> None:
             try:
-                dcp.save(self._copy, storage_writer=_Writer(path), process_group=self.group)
+                # The copy is on the CPU. To copy ahead torch would ask for a stream on GPU 0,
+                # which is this thread's, and so each rank would take memory there.
+                writer = _Writer(path, per_thread_copy_ahead=0)
+                dcp.save(self._copy, storage_writer=writer, process_group=self.group)
             except CheckpointException as error:  # no Exception: nobody else would catch it
                 failure, _ = next(iter(error.failures.values()))
                 raise RuntimeError(first_line(failure)) from None

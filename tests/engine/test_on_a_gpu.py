@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,12 @@ import torch.distributed as dist
 from detalbert.engine.determinism import choose_exact_kernels
 from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
 from tests.engine.trials import config_file, trial_of
+from tests.fakes.runs import change
 
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language model": TINY_LM}
-WARM_UP, STEPS = 2, 5  # the first steps compile, one for rows of any length
+# Dropout of attention weights keeps attention from the kernel.
+WITHOUT = {"attention_probs_dropout_prob", "attention_dropout"}
+WARM_UP, STEPS = 2, 11  # before the first step the layers are compiled
 pytestmark = pytest.mark.gpu
 
 
@@ -28,9 +32,13 @@ def exact() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor]:
+def weights_after(workload: str, dropout: bool, cache: Path, folder: Path) -> list[torch.Tensor]:
     folder.mkdir(exist_ok=True)
-    with trial_of(config_file(folder, WORKLOADS[workload], cache)) as trial:
+    path = config_file(folder, WORKLOADS[workload], cache)
+    if not dropout:
+        shape = WORKLOADS[workload]["hyperparameters"]["model_config"]
+        change(path, model_config=dict.fromkeys(WITHOUT & shape.keys(), 0.0))
+    with trial_of(path) as trial:
         assert trial.context.device.type == "cuda"
         trial.model.train()
         for step, rows in enumerate(islice(trial.build_training_data_loader(), STEPS)):
@@ -38,15 +46,29 @@ def weights_after(workload: str, cache: Path, folder: Path) -> list[torch.Tensor
             trial.train_batch(rows, 0, step)
             torch.cuda.set_sync_debug_mode("default")
             trial.schedule.step()
+        validate(trial)
         parameters = list(trial.model.parameters())
         assert {p.grad.dtype for p in parameters} == {torch.float32}
         return [getattr(p.detach(), "to_local", p.detach)().cpu() for p in parameters]
 
 
+def validate(trial: Any) -> None:
+    """One validation, as at the end of a period."""
+    trial.model.eval()
+    trial.scores.reset()
+    with torch.no_grad():
+        for number, rows in enumerate(trial.build_validation_data_loader()):
+            trial.evaluate_batch(rows, number)
+    trial.model.train()
+
+
+@pytest.mark.parametrize("dropout", [True, False])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_step_waits_for_nothing_and_repeats(
-    workload: str, cache_dir: Path, tmp_path: Path
+    workload: str, dropout: bool, cache_dir: Path, tmp_path: Path
 ) -> None:
-    one, two = (weights_after(workload, cache_dir, tmp_path / run) for run in ("one", "two"))
+    one, two = (
+        weights_after(workload, dropout, cache_dir, tmp_path / run) for run in ("one", "two")
+    )
     assert all(map(torch.equal, one, two))
     assert all(torch.isfinite(x).all() for x in one)

@@ -29,7 +29,7 @@ from tests.engine.trials import config_file, trial_of
 from tests.fakes.runs import change
 
 GPU = torch.device("cuda", 0)
-CAPABILITIES = {(7, 0): torch.float16, (8, 0): torch.bfloat16}
+CAPABILITIES = {(7, 0): torch.float16, (8, 0): torch.bfloat16, (9, 0): torch.bfloat16}
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="torch is built without CUDA")
 
 

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from detalbert.errors import UserError
 from detalbert.training import preflight as shared
+from lm import model as lm_model
 from lm import preflight
 from lm.hparams import Layout, parse_lm_hparams
 from lm.layout import choose_layout, split_memory
@@ -150,3 +151,13 @@ def test_what_is_left_open_is_chosen():
     ):
         found = choose_layout(keys or "auto", LLAMA, slots, machine)
         assert found == Layout(*expected)
+
+
+def test_a_plan_that_splits_the_embedding_is_taken_without_that():
+    """As transformers 5.17 has it for Llama; the embedding is whole on each rank, like its head."""
+    config = tiny("llama", tie_word_embeddings=True)
+    linear = dict(config.base_model_tp_plan)
+    config.base_model_tp_plan = {"embed_tokens": "embedding_rowwise", **linear}
+    assert choose_layout({"tensor": 2}, config, 2, 2) == Layout(tensor=2)
+    model = AutoModelForCausalLM.from_config(config)
+    assert set(lm_model._plan(model)) == {f"model.{name}" for name in linear}
