@@ -11,8 +11,9 @@ import yaml
 
 from detalbert import bucket
 from detalbert.errors import Unavailable
-from detalbert.training.checkpoints import MANIFEST
+from detalbert.training.checkpoints import MANIFEST, find_fault
 from detalbert.training.controller import Controller
+from detalbert.training.output import Output
 from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.runs import change, refusal, run, steps_of, stop_after
 from tests.same_bits import differences
@@ -96,6 +97,9 @@ def test_half_a_checkpoint_does_not_count(
     assert steps_of(place) == [4, 8]
     assert start(tiny_config, monkeypatch, 5) == 143
     assert steps_of(place) == [4, 5], sent
+    unsent = place / "previous-1" / "checkpoints" / "step-00000008"
+    assert find_fault(unsent) is None
+    assert f"{ADDRESS} lacks step-00000008; moved to {unsent.parent}" in capsys.readouterr().err
     assert start(tiny_config, monkeypatch) == 0 and run(tiny_config, "uncut", *KEPT) == 0
     assert differences(place, Path("uncut")) == []
 
@@ -190,3 +194,15 @@ def test_a_wsd_run_made_longer_elsewhere(place: Path, s3: Any, tiny_config: Path
             s3[0].put_object(Bucket="bucket", Key=f"runs/1/{damaged}", Body=b"cut")
             Path("local", damaged).write_bytes(b"cut")
     assert differences(place, Path("local")) == []
+
+
+def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    """It is somebody's, and stays beside those that a bucket lacks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bucket, "download", lambda *a: None)
+    output = Output(ADDRESS)
+    notes = output.folder / "checkpoints" / "step-00000099" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    output.fetch()
+    assert notes.read_text() == "mine"
