@@ -12,7 +12,8 @@ import yaml
 from detalbert import bucket
 from detalbert.errors import Unavailable
 from detalbert.training.controller import Controller
-from detalbert.training.manifest import MANIFEST
+from detalbert.training.manifest import MANIFEST, find_fault
+from detalbert.training.output import Output
 from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.runs import change, refusal, run, steps_of, stop_after
 from tests.same_bits import differences
@@ -96,6 +97,9 @@ def test_half_a_checkpoint_does_not_count(
     assert steps_of(place) == [4, 8]
     assert start(tiny_config, monkeypatch, 5) == 143
     assert steps_of(place) == [4, 5], sent
+    unsent = place / "previous-1" / "checkpoints" / "step-00000008"
+    assert find_fault(unsent) is None
+    assert f"{ADDRESS} lacks step-00000008; moved to {unsent.parent}" in capsys.readouterr().err
     assert start(tiny_config, monkeypatch) == 0 and run(tiny_config, "uncut", *KEPT) == 0
     assert differences(place, Path("uncut")) == []
 
@@ -211,3 +215,15 @@ def test_an_older_checkpoint_is_gone_on_from_elsewhere(
     assert start(tiny_config, monkeypatch) == 0
     assert "resumed at step 10 of 14" in capsys.readouterr().err
     assert run(tiny_config, "uncut", *KEPT) == 0 and differences(place, Path("uncut")) == []
+
+
+def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    """It is somebody's, and stays beside those that a bucket lacks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bucket, "download", lambda *a: None)
+    output = Output(ADDRESS)
+    notes = output.folder / "checkpoints" / "step-00000099" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    output.fetch()
+    assert notes.read_text() == "mine"
