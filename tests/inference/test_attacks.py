@@ -124,7 +124,7 @@ def test_an_attack_costs_little(local_run: LocalRun, script: Script, many_files:
     process, port = start(command)
     try:
         served = psutil.Process(listening(port))
-        assert send(port, {**ASKED, "context": "It sank. " * 9000})[0] == 200  # it has its memory
+        assert send(port, {**ASKED, "context": "It sank. " * 1500})[0] == 200  # it has its memory
         for kind in ATTACKS:
             withstand(served, port, kind, 1)
     finally:
@@ -139,7 +139,7 @@ def test_a_large_attack_costs_little(
 ) -> None:
     process, port = start([python, "predict.py", "--model", local_run.path, "--serve", "--port", 0])
     try:
-        assert send(port, {**ASKED, "context": "It sank. " * 9000})[0] == 200
+        assert send(port, {**ASKED, "context": "It sank. " * 1500})[0] == 200
         for _ in range(3):
             withstand(psutil.Process(listening(port)), port, kind, 5)
     finally:
