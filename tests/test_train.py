@@ -104,7 +104,7 @@ hyperparameters.model_config={model_type: alberto} | model_config.model_type: 'a
 hyperparameters.model_config={hidden_size: 30, num_attention_heads: 4} | 30 is no multiple
 hyperparameters.model_config.max_position_embeddings=100 | hyperparameters.max_seq_length: 192
 searcher.metric=f2 | searcher.metric: validation gives no 'f2'
-hyperparameters.lr_scale={type: log} | hyperparameters.lr_scale: a search range
+hyperparameters.lr_scale={type: log} | hyperparameters.lr_scale.base: missing; set it
 hyperparameters.max_seq_length=70 | lower doc_stride
 """
 

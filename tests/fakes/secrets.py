@@ -13,6 +13,7 @@ PLANTED: dict[str, Any] = {
             "spec": {
                 "containers": [
                     {
+                        "name": "b",
                         "env": [{"name": "A", "value": "planted-6"}],
                         "args": ["--token=planted-16", "--db-password", "planted-17", "x"],
                     }
@@ -20,11 +21,25 @@ PLANTED: dict[str, Any] = {
             }
         },
     },
-    "pbs": {"pbsbatch_args": ["-v PASSWORD=planted-10", "-v A=1,DB_TOKEN=planted-11"]},
+    "pbs": {"pbsbatch_args": ["-A PASSWORD=planted-10", "-l A=1,DB_TOKEN=planted-11"]},
     "slurm": {"sbatch_args": ["--export=HF_TOKEN=planted-12"]},
     "labels": ["hf_planted-13-is-long", "Authorization: Bearer planted-14", "api_key: planted-15"],
-    "integrations": {"pachyderm": {"dataset": {"name": "a", "token": "planted-7"}}},
-    "tensorboard_storage": {"access_key": "planted-8", "secret_key": "planted-9", "type": "s3"},
+    "integrations": {
+        "pachyderm": {
+            "pachd": {"host": "a", "port": 1},
+            "proxy": {"scheme": "http", "host": "a", "port": 1},
+            "dataset": {
+                **dict.fromkeys("project repo commit branch".split(), "a"),
+                "token": "planted-7",
+            },
+        }
+    },
+    "tensorboard_storage": {
+        "bucket": "a",
+        "access_key": "planted-8",
+        "secret_key": "planted-9",
+        "type": "s3",
+    },
 }
 
 
