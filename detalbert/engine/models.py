@@ -1,6 +1,7 @@
 """Models from a hub name, folder or config, and their sizes without weights."""
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,7 @@ def load_weights(
         config = hub.load_named(read_config, name)
         if not is_checkpoint(name):
             check_model_folder(Path(find_local(name)))
-            make = partial(model_class.from_config, attn_implementation=attention)
-            check_fits(model_class, make, config)
+            check_fits(model_class, _builder(model_class, attention), config)
             model, info = hub.load_named(
                 model_class.from_pretrained,
                 name,
@@ -197,12 +197,17 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 def random_model(model_class: Any, config: PretrainedConfig, attention: str | None = PACKED) -> Any:
     """Return a model of `config` with random weights. Raises UserError if it cannot be built."""
-    make = getattr(model_class, "from_config", None) or model_class._from_config
-    make = partial(make, attn_implementation=attention, dtype=torch.float32)
+    make = _builder(model_class, attention)
     with as_user_error(not_built):
         check_heads(config)
         check_fits(model_class, make, config)
         return make(config)
+
+
+def _builder(model_class: Any, attention: str | None) -> Callable[[PretrainedConfig], Any]:
+    """Return the function that builds a model from a config: public of an auto class alone."""
+    make = getattr(model_class, "from_config", None) or model_class._from_config
+    return partial(make, attn_implementation=attention, dtype=torch.float32)
 
 
 def not_built(error: BaseException) -> UserError:

@@ -68,7 +68,7 @@ class StepHParams(Section):
     max_steps: int | None = limited(None, above=0, most=1_000_000_000)
 
     # learning rate = base_learning_rate * global_batch_size / base_batch_size * lr_scale
-    base_learning_rate: float = limited(5e-5, above=0, most=1_000)
+    base_learning_rate: float = limited(5e-5, above=0, most=1e20)
     base_batch_size: int = limited(48, above=0, most=1_000_000)
     lr_scale: float = limited(1.0, above=0, most=1_000)
     optimizer: str = limited("radam", choices=("radam", "adamw"))
@@ -83,7 +83,7 @@ class StepHParams(Section):
     max_grad_norm: float = limited(1.0, least=0, most=1e30)  # 0: gradients are not clipped
 
     # How it runs.
-    max_seq_length: int = limited(384, above=0, most=1_000_000)  # tokens of the longest window
+    max_seq_length: int = limited(384, above=0, most=10_000_000)  # tokens of the longest window
     precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
     # Real tokens in a micro-batch.
     max_tokens_per_forward: int | Literal["auto"] = limited(4096, above=0, most=10_000_000)

@@ -35,14 +35,14 @@ PATIENT = {"max_steps": 60, "early_stopping": 2, "validation_period": 6, "entryp
 
 @pytest.mark.parametrize("trial", [PATIENT], indirect=True)
 def test_a_trial_of_two_slots_that_stops_early_is_complete(trial):
-    """The loss falls, and the greatest is wanted; nobody is told to stop."""
-    trial.config["searcher"] = {"name": "single", "metric": "loss", "smaller_is_better": False}
+    """All validations are equal by the number of questions; nobody is told to stop."""
+    trial.config["searcher"] = {"name": "single", "metric": "total", "smaller_is_better": False}
     with trial.master(slots=(2,)) as master:
         done = trial.run(master)
     assert [report["steps"] for report in master.reports("validation")] == [6, 12, 18]
     assert steps_of(master.checkpoints)[-1] == 18
     assert (master.states[-1], master.acknowledged) == ("done", 0)
-    said = "[rank=0] INFO: stopped early: no better loss in 2 validations; the run is complete\n"
+    said = "[rank=0] INFO: stopped early: no better total in 2 validations; the run is complete\n"
     assert done.stderr.count(said) == 1
 
 
