@@ -216,7 +216,7 @@ def test_a_signal_ends_it_with_one_line(number, local_run, tmp_path, python):
     command = [python, str(ROOT / "predict.py"), "--model", str(local_run.path)]
     command += ["--data", str(local_run.questions), "--output-dir", str(out)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: list(out.glob(".predictions.json.*")))
+        wait_for(lambda: list(out.glob(".detalbert-tmp-*-predictions.json")))
         process.send_signal(number)
         assert process.stderr.read().endswith(f"INFO: stopped by {number.name}\n")
     assert process.returncode == 128 + number
