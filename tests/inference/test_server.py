@@ -187,8 +187,14 @@ def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) 
 
 ENDLESS = """
 import threading, predict
-from detalbert.inference import server
-server.ask_together = lambda *_: threading.Event().wait()
+from detalbert.inference import server, web
+
+def never(*_):
+    print("it computes", flush=True)
+    threading.Event().wait()
+
+web.SECONDS = 300.0  # however busy the machine is
+server.ask_together = never
 sys.exit(predict.main(sys.argv[1:]))
 """
 
@@ -199,7 +205,9 @@ def test_a_signal_ends_it(how: int, local_run: LocalRun, script: Script) -> None
     process, port = start([*script(ENDLESS), "--model", local_run.path, "--serve", "--port", "0"])
     with ThreadPoolExecutor(4) as pool:
         try:
-            cut_off = [pool.submit(send, port, ASKED) for _ in range(4)]
+            cut_off = [pool.submit(send, port, ASKED)]
+            assert process.stdout.readline() == "it computes\n"
+            cut_off += [pool.submit(send, port, ASKED) for _ in range(3)]
             wait_for(lambda: meter(port, "waiting") == 3)
             for _ in range(2):
                 process.send_signal(how)
