@@ -118,7 +118,8 @@ def test_a_text_that_many_rows_share_is_held_once(
             [lists, starts], ["text", "answer_start"]
         )
     path = tmp_path / "rows.parquet"
-    parquet.write_table(pyarrow.table(columns), path, compression="zstd")
+    table = pyarrow.table(columns)
+    parquet.write_table(table, path, compression="zstd", store_schema=False)
     assert path.stat().st_size < 20_000
     source = READ.format(path=str(path), corpus=corpus)
     done = subprocess.run(script(source), capture_output=True, text=True, timeout=300)
