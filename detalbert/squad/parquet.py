@@ -70,7 +70,8 @@ def _rows_of_batch(
     longest = max(map(_longest_text, batch.columns), default=0)
     count = min(_rows_within(longest), _ROWS)
     for begin in range(0, len(batch), count):
-        rows = batch.slice(begin, count)
+        # copied, as the cast of a slice gives all lists of the batch their texts
+        rows = batch.take(pyarrow.array(range(begin, min(begin + count, len(batch)))))
         yield from rows.cast(schema).to_pylist()
 
 
