@@ -9,6 +9,7 @@
 # stops the retries), "unavailable" if it may.
 "${DET_PYTHON_EXECUTABLE:-python3}" - requirements.txt constraints.txt <<'EOF_PYTHON' || exit $?
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,8 +52,9 @@ def parse(line):
     try:
         return Requirement(line)
     except Exception:  # InvalidRequirement, of whichever packaging it is
-        word = line.split("=")[0].split()[0]  # an address may have a login
-        said = f"requirements.txt: {word}: not a package and its versions; take the line out"
+        words = line.split("=")[0].split() or ["="]
+        word = re.sub("//[^/]*@", "//***@", words[0])  # an address may have a login
+        said = f"requirements.txt: {ascii(word)[1:-1]}: not a package and its versions; take the line out"
         fail("error", f"{said} (set options of pip as PIP_... in environment_variables)")
 
 

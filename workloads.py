@@ -143,7 +143,7 @@ def _environment(name: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(os.environ.get(name, ""))
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         problem = "holds no JSON mapping" if name in os.environ else "missing"

@@ -16,6 +16,8 @@ from detalbert.waiting import reading
 SUM = "sha256"  # the key of sealed values
 SUMS = "sums.json"  # in a folder: what its files were when it was written
 WEIGHTS = ".safetensors"
+# transformers reads these beside a tokenizer.json that is complete without them.
+_BESIDE_TOKENIZER = ("added_tokens.json", "special_tokens_map.json")
 
 
 def checksum(path: Path) -> str:
@@ -100,11 +102,24 @@ def check_model_folder(folder: Path, small: bool = False) -> None:
     if not (folder / SUMS).is_file():
         return
     changed = find_change(folder / SUMS, small=small)
+    if changed is None:
+        changed = _find_extra(folder)
     if changed is not None:
         raise UserError(
             f"{folder / changed}: not as it was written; copy it again, or remove {SUMS} there if"
             " you changed it on purpose"
         )
+
+
+def _find_extra(folder: Path) -> str | None:
+    """Return the name of a file that came after the sums and would change the tokenizer, or None.
+    An export of an older version lists no tokenizer.
+    """
+    listed = (read_sealed(folder / SUMS) or {}).get("files", {})
+    if "tokenizer.json" not in listed:
+        return None
+    present = (name for name in _BESIDE_TOKENIZER if (folder / name).exists())
+    return next((name for name in present if name not in listed), None)
 
 
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:

@@ -16,7 +16,7 @@ _LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
 _SECTIONS = {"env", "environment_variables", "registry_auth"}
 _LAST_WORD = re.compile(
     r"\w*(?:password|passwd|passphrase|secret|apikey|accesskey|secretkey|credentials?|token)"
-    r"|pwd|secrets|auth"
+    r"|pwd|pass|pat|sig|secrets|passwords|auth|cookie"
 )
 _LAST_WORDS = re.compile(
     r"(?:api|access|secret|private|account|storage|encryption|signing|license)_key(?:_id)?"
@@ -24,9 +24,11 @@ _LAST_WORDS = re.compile(
 )
 # Tokens of text: pad_token, mask_token.
 _OF_TEXT = set("pad bos eos cls sep mask unk image special start end per no next last".split())
-# Texts that are secret by their shape: of Hugging Face, GitHub, GitLab, Slack and AWS.
+# Texts that are secret by their shape: of Hugging Face, GitHub, GitLab, Slack, OpenAI, npm and AWS;
+# JSON web tokens.
 _SHAPES = re.compile(
-    r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-)[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b"
+    r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|npm_)[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b"
+    r"|\bsk-[\w-]{20,}|\beyJ[\w-]{10,}\.[\w-]+\.[\w-]*"
 )
 _HEADER = re.compile(
     r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?(?:(?:basic|bearer|digest|token)\s+)?|bearer\s+)\S+"
@@ -46,6 +48,8 @@ def is_secret(name: str) -> bool:
     parts = words.split("_")
     if parts[-1] == "token" and len(parts) > 1 and parts[-2] in _OF_TEXT:
         return False
+    if name.isupper() and parts[-1] == "key" and len(parts) > 1:
+        return True  # a variable of the environment, KAGGLE_KEY
     last_two = re.sub(r"_id$", "", words).split("_")[-2:]
     return bool(_LAST_WORD.fullmatch(parts[-1]) or _LAST_WORDS.fullmatch("_".join(last_two)))
 

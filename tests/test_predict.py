@@ -149,7 +149,8 @@ def test_the_same_questions_as_rows(local_run, model, tmp_path):
     answers = next(answering.answer(model, examples, 0.0))
     out = tmp_path / "out"
     out.mkdir()
-    (out / "metrics.json").write_text("{}")  # of other questions
+    older = {"exact": 1.0, "f1": 1.0, "total": 3}  # of other questions
+    (out / "metrics.json").write_text(json.dumps(older))
     arguments = ["--data", tmp_path / "rows.jsonl", "--output-dir", out]
     assert predict_here("--model", local_run.path, *arguments) == 0
     assert load(out / "predictions.json") == answers.predictions
@@ -164,6 +165,25 @@ def test_the_same_questions_as_rows(local_run, model, tmp_path):
         assert 0 <= float(row["probability"]) <= 1 and row["question"] == example.question
     names = {"predictions.json", "predictions.csv", "null_odds.json", "nbest.json"}
     assert {path.name for path in out.iterdir()} == {".lock", *names}
+
+
+@pytest.mark.parametrize("content", ['{"loss": 0.5, "f1": 80.1}', "[1]", "my notes", ""])
+def test_metrics_of_somebody_else_stay(content, local_run, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Who?", "context": TEXT}))
+    (tmp_path / "metrics.json").write_text(content)
+    words = ["--data", tmp_path / "rows.jsonl", "--output-dir", tmp_path]
+    assert predict_here("--model", local_run.path, *words) == 0
+    assert (tmp_path / "predictions.csv").is_file()
+    assert (tmp_path / "metrics.json").read_text() == content
+
+
+def test_predictions_do_not_replace_those_of_a_run(local_run, tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Who?", "context": TEXT}))
+    before = (local_run.path / "metrics.json").read_bytes()
+    words = ["--data", tmp_path / "rows.jsonl", "--output-dir", local_run.path]
+    assert predict_here("--model", local_run.path, *words) == 2
+    assert f"--output-dir {local_run.path}: a run's folder, " in capsys.readouterr().err
+    assert (local_run.path / "metrics.json").read_bytes() == before
 
 
 # One question.

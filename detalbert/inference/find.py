@@ -249,7 +249,7 @@ def _best_of_run(folder: Path) -> Path:
         raise UserError(f"--model {folder}: no validation yet, so no best{others}")
     if best in checkpoints:
         return checkpoints[best]
-    saved = _best_saved(folder, checkpoints)
+    saved = _best_saved(folder, checkpoints, (metrics or {}).get("last") or {})
     if saved is None:
         raise UserError(f"--model {folder}: its best, step {best}, is gone{others}")
     log.warning(
@@ -261,15 +261,18 @@ def _best_of_run(folder: Path) -> Path:
     return saved
 
 
-def _best_saved(folder: Path, checkpoints: Mapping[int, Path]) -> Path | None:
+def _best_saved(
+    folder: Path, checkpoints: Mapping[int, Path], last: Mapping[str, Any]
+) -> Path | None:
     """Return the checkpoint with the best validation of its own; None if there is none, or if the
-    run's config does not say which is better.
+    run's config does not say which is better. `last` is the run's last validation, which may come
+    after the checkpoint of its step.
     """
     validations = []
     for step, path in checkpoints.items():
         if find_damage(path) is None:
-            history = read_manifest(path)["validations"]
-            validations += [validation for validation in history if validation["steps"] == step]
+            history = [*read_manifest(path)["validations"], last]
+            validations += [each for each in history if each.get("steps") == step]
     try:
         best = best_first(validations, read_yaml(folder / "config.yaml")["searcher"])[:1]
     except (UserError, LookupError, TypeError):

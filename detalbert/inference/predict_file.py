@@ -23,6 +23,7 @@ from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import read_questions
 from detalbert.squad.windows import Example, check_questions_fit
 from detalbert.training.folder import ELSEWHERE, claim_folder
+from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
 METRICS = "metrics.json"
@@ -33,8 +34,10 @@ def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict
 
     `data` is a file (see `question_stream`), or as in a run's `data.validation`. `folder` receives
     predictions.json, predictions.csv, null_odds.json, nbest.json and, if the file has answers,
-    metrics.json; each is atomic, and after an error none is written.
+    metrics.json; each is atomic, and after an error none is written. Raises UserError if `folder`
+    is a run's.
     """
+    _check_folder(folder)
     questions = open_questions(data, trained.data.get("columns"))
     total = read_through(trained, data, questions)
     with claim_folder(folder):
@@ -70,8 +73,23 @@ def write_answers(
             metrics = {**tally.metrics(threshold), "loss": loss}
             write_json(folder / METRICS, metrics)
         else:
-            (folder / METRICS).unlink(missing_ok=True)  # of other questions
+            _remove_scores(folder / METRICS)
     return metrics
+
+
+def _remove_scores(path: Path) -> None:
+    """Remove the scores that an earlier call wrote, of other questions; another file stays."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and {"exact", "f1", "total"} <= content.keys():
+            path.unlink()
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UserError for the folder of a run, whose predictions and metrics would be lost."""
+    if list_checkpoints(folder / "checkpoints"):
+        lost = "its predictions and metrics would be replaced"
+        raise UserError(f"--output-dir {folder}: a run's folder, {lost}; give another")
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,22 @@ def test_a_line_that_is_no_package_is_named_without_what_it_holds(line, context)
     assert said.startswith(f"startup-hook.sh: error: requirements.txt: {line.split()[0]}: not a ")
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("== 1.0", "="),
+        ("git+https://me:planted@example.org/x.git", "git+https://***@example.org/x.git"),
+        ("\x1b[31mx y", "\\x1b[31mx"),
+    ],
+)
+def test_a_line_without_a_name_is_named_as_it_may_be_shown(line, name, context):
+    (context / "requirements.txt").write_text(f"{line}\n")
+    done = hooked(context)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 2 and "\x1b" not in said
+    assert said.startswith(f"startup-hook.sh: error: requirements.txt: {name}: not a ")
+
+
 def test_files_of_packages_that_are_missing_or_no_text(context):
     path = context / "requirements.txt"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # a byte order mark is none of it
@@ -272,7 +288,7 @@ GOOD = '{"data": {"train": "a", "validation": "b"}}'
 ENVIRONMENTS = [
     *[
         ({"DET_EXPERIMENT_CONFIG": text}, "DET_EXPERIMENT_CONFIG")
-        for text in ("null", "[]", "{", "")
+        for text in ("null", "[]", "{", "", "[" * 9999)
     ],
     ({"DET_EXPERIMENT_CONFIG": GOOD}, "DET_HPARAMS"),
     ({"DET_EXPERIMENT_CONFIG": GOOD, "DET_HPARAMS": "[1]"}, "DET_HPARAMS"),

@@ -108,6 +108,20 @@ def test_every_file_is_loaded_by_its_sum(name: str, folder: Path, tmp_path: Path
             load_model(str(copy))
 
 
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "added_tokens.json"])
+def test_a_file_that_would_change_the_tokenizer_is_refused(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    """It came later. Other files beside the export do no harm."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "LICENSE").write_text("mine")
+    load_model(str(copy))
+    (copy / name).write_text('{"cls_token": "a"}')
+    for reader in (load_model, named_tokenizer):
+        with pytest.raises(UserError, match=f"{name}: not as it was written"):
+            reader(str(copy))
+
+
 def test_an_export_of_an_older_version_loads(folder: Path, tmp_path: Path) -> None:
     """It has a sum of its weights alone."""
     copy = shutil.copytree(folder, tmp_path / "copy")

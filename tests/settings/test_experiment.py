@@ -46,7 +46,8 @@ def test_secrets_are_masked_and_all_else_stays() -> None:
 
 
 SECRET = """HF_TOKEN hf_token apiKey api_key --db-password PGPASSWORD AWS_SECRET_ACCESS_KEY auth
-AWS_ACCESS_KEY_ID access_key credential connection_string registrytoken client_secret accessToken"""
+AWS_ACCESS_KEY_ID access_key credential connection_string registrytoken client_secret accessToken
+SMTP_PASS GITHUB_PAT sig passwords session_cookie KAGGLE_KEY"""
 PLAIN = """tokenizer tokens token_type_ids max_tokens_per_forward pad_token mask_token_id text_key
 key author unauthenticated tokens_per_second token_file num_key_value_heads experiment_seed
 secretary"""
@@ -66,6 +67,13 @@ def test_what_is_assigned_to_a_secret_name_is_masked(name: str, form: str) -> No
         name: "***",
         "a": [{"name": name, "value": "***"}],
     }
+
+
+@pytest.mark.parametrize(
+    "text", "sk-proj-planted-is-a-long-one npm_planted0long eyJhbGciOiJIUzI1NiJ9.planted.x".split()
+)
+def test_what_has_the_shape_of_a_secret_is_masked(text: str) -> None:
+    assert masked(f"run {text} after") == str(UserError(f"run {text} after")) == "run *** after"
 
 
 @given(st.sampled_from(PLAIN.split()), st.sampled_from(["{}=5", "{}: 5", "--{} 5", "{} 5"]))

@@ -254,6 +254,18 @@ def test_the_best_is_the_best_that_has_a_checkpoint(
     assert "has no checkpoint; using step-00000006, the best saved" in caplog.text
 
 
+def test_the_last_validation_is_that_of_the_last_checkpoint(
+    tiny_config: Path, tmp_path: Path, caplog: Any
+) -> None:
+    """It comes after that checkpoint, the only one that is left."""
+    more = [*ONE, "--set", "checkpoint_policy=none", "--set", "searcher.metric=total"]
+    more += settings(max_steps=12, validation_period=5, checkpoint_period=6)
+    assert run(tiny_config, tmp_path / "out", *more) == 0
+    assert metrics(tmp_path / "out")["best"]["steps"] == 5 and steps_of(tmp_path / "out") == [12]
+    assert find(str(tmp_path / "out")).name == "step-00000012"
+    assert "at step 5, has no checkpoint; using step-00000012, the best saved" in caplog.text
+
+
 def test_a_forked_run_has_a_best_checkpoint_of_its_own(
     finished: Path, copied: Path, tmp_path: Path
 ) -> None:
