@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +14,17 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.atomic import alone, whole_folder, writing
 from detalbert.errors import UserError
 from detalbert.integrity import find_change, write_facts
+from detalbert.reading.notes import Notes
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.squad.encoding import tokenizer_sum
-from detalbert.squad.sources import Source, open_source, read_examples
+from detalbert.squad.question_stream import LeftOut
+from detalbert.squad.sources import Reading, Source, open_source, read_examples
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.training.workload import DataSummary
 from detalbert.waiting import waiting
 
-FORMAT = 3  # raise it when the columns or their meaning change
+FORMAT = 4  # raise it when the columns or their meaning change
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,7 @@ class Split:
     def examples(self) -> list[Example]:
         """The questions in the order of `windows.example_index`; read again from the source."""
         limit = getattr(self.config, f"max_{self.source.split}_examples")
-        return read_examples(self.source, self.config.skip_invalid, limit)[0]
+        return read_examples(self.source, [] if self.config.skip_invalid else None, limit)
 
 
 def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerBase:
@@ -80,10 +81,13 @@ def load_split(
                     what = "%s: %s is not as it was written; the windows are built anew"
                     log.warning(what, folder, fault)
                 with waiting(f"encoding the questions of {source.name} ({split})"):
-                    notes: Counter = Counter()
-                    examples, faults = read_examples(source, config.skip_invalid, limit, notes)
+                    notes, faults = Notes(), Notes()
+                    left_out: list[LeftOut] | None = [] if config.skip_invalid else None
+                    examples = read_examples(source, left_out, limit, notes)
+                    for question in left_out or ():
+                        faults.add(question.kind, f"question {question.name}")
                     windows = build_windows(examples, tokenizer, *sizes, notes)
-                    counted = {"faults": faults, "notes": dict(notes)}
+                    counted = {"faults": faults.texts(), "notes": notes.texts()}
                     _write(folder, digest, examples, windows, counted)
     meta = json.loads((folder / "meta.json").read_text())
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in meta["columns"]}
@@ -95,8 +99,13 @@ def load_split(
 def open_split(config: DataConfig, split: str) -> Source:
     """Find the source of a split; raises as `open_source`."""
     name = config.train if split == "train" else config.validation or config.train
-    cut = config.columns, config.validation_fraction
-    return open_source(name, split, Path(config.cache_dir), *cut)
+    reading = Reading(
+        columns=config.columns or {},
+        form=config.form,
+        no_answer=tuple(config.no_answer or ()),
+        fraction=config.validation_fraction,
+    )
+    return open_source(name, split, Path(config.cache_dir), reading)
 
 
 def _write(
@@ -145,6 +154,12 @@ class SquadData(NamedTuple):
         tokenizer = load_tokenizer(data, hparams)
         names = "train", "validation"
         train, validation = (load_split(data, name, tokenizer, hparams) for name in names)
+        if data.validation == "generated" and data.train != "generated":
+            log.warning(
+                "data.validation: the generated world, and data.train is %s: the scores say "
+                "nothing of it; set data.validation, or data.validation_fraction",
+                data.train,
+            )
         if shared := int(np.isin(validation.asked, train.asked).sum()):
             said = "data.validation: %s of its %s questions are in data.train, too: scores too high"
             log.warning(said, f"{shared:,}", f"{len(validation.asked):,}")

@@ -26,12 +26,16 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from detalbert.settings.forms import FORMS
+from detalbert.settings.hparams import COLUMNS
+
 MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
 # Options that only a model that answers questions takes, and only a language model.
-OF_QUESTIONS = "context context_file threshold raw top".split()
+OF_QUESTIONS = "context context_file threshold raw top columns form skip_invalid".split()
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 UNREAD = {"json": "export serve", "raw": "export", "top": "data export serve"}  # in these modes
 UNREAD |= dict.fromkeys(SAMPLING, "perplexity export")
@@ -66,6 +70,10 @@ def _add_question_flags(add: Callable[..., Any]) -> None:
     add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
     odds = "null odds above which the model abstains; best: that of the best F1 at validation"
     add("--threshold", metavar="best|FLOAT", help=odds)
+    columns = "the file's names of columns: question=Frage,context=Text (default: the model's)"
+    add("--columns", type=_columns, metavar="NAME=OWN,...", help=columns)
+    add("--form", choices=FORMS, help="what --data holds (default: by its first bytes)")
+    add("--skip-invalid", action="store_true", help="answer the rest of a file with faults")
     add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
     add("--top", type=_positive, metavar="K", help="list the K best answers that do not overlap")
     add("--question", help="question to answer")
@@ -88,6 +96,14 @@ def _thread_count(text: str) -> int | str:
     return text if text == "auto" else _positive(text)
 
 
+def _columns(text: str) -> dict[str, str]:
+    columns = dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+    if len(columns) != len(text.split(",")) or not set(columns) <= set(COLUMNS):
+        names = ", ".join(COLUMNS)
+        raise argparse.ArgumentTypeError(f"{text!r}: give NAME=OWN,... with names of {names}")
+    return columns
+
+
 def _positive(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0")
@@ -104,10 +120,12 @@ from detalbert.errors import UserError
 from detalbert.escapes import escape_controls, json_line
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
-from detalbert.inference.predict_file import predict, score_table
+from detalbert.inference.predict_file import Questions, predict, score_table
 from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.log import fail, start_logging
-from detalbert.squad.question_stream import MAX_CONTEXT, check_text
+from detalbert.squad.question_stream import check_text
+from detalbert.squad.rows import MAX_CONTEXT
+from detalbert.squad.sources import Reading
 from detalbert.training.display import quiet_libraries
 from detalbert.training.model_kind import ANSWERING, ENCODER, LANGUAGE, check_mode
 
@@ -143,7 +161,8 @@ def run(args: argparse.Namespace) -> None:
 
         if args.json:
             raise UserError("--json: a trial reports its scores to the master; leave it out")
-        answer_on_all_slots(args.model, args.data, args.threshold, args.threads, args.raw)
+        questions = partial(open_questions, args)
+        answer_on_all_slots(args.model, questions, args.threshold, args.threads, args.raw)
         return
     set_threads(args.threads)
     if args.push_to_hub and not args.export:
@@ -190,7 +209,7 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
     if args.export is None:
         model = choose_probabilities(model, args.raw)
     if args.data is not None:
-        metrics = predict(model, args.data, args.output_dir, threshold)
+        metrics = predict(model, open_questions(args, model), args.output_dir, threshold)
         if args.json:
             print(json_line({**metrics, "output_dir": str(args.output_dir)}))
             return
@@ -206,6 +225,15 @@ def answer_questions(args: argparse.Namespace, folder: Path) -> None:
         converse(args, model, context, threshold)
     else:
         show(args, ask(model, args.question, context, threshold), context)
+
+
+def open_questions(args: argparse.Namespace, model: Trained) -> Questions:
+    """Return the questions of --data, read as those that the model was trained on."""
+    columns = {**(model.data.get("columns") or {}), **(args.columns or {})}
+    no_answer = tuple(model.data.get("no_answer") or ())
+    reading = Reading(columns=columns, form=args.form, no_answer=no_answer)
+    skip_invalid = args.skip_invalid or bool(model.data.get("skip_invalid"))
+    return Questions(args.data, reading, skip_invalid)
 
 
 def use_language_model(args: argparse.Namespace, folder: Path) -> None:

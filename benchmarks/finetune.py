@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks.measure import compare, device, experiment, interleave, pad, run_python
 from detalbert.errors import UserError
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.sources import read_questions
 from squad_utils import Windows, best_spans, build_windows, merge_answers, score
 
 TRAIN = 600  # questions, without --examples; half as many to validate

@@ -24,7 +24,7 @@ from detalbert.inference.export import export
 from detalbert.inference.model import Trained, load_model
 from detalbert.settings.hparams import parse_hparams
 from detalbert.squad import world
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.sources import read_questions
 
 SMALL, LARGE = 2_000, 20_000  # questions, and windows: one each
 # Runs predict.py and prints its peak memory in KiB: that of a child counts its parent's.
@@ -83,7 +83,8 @@ def predict(options: Namespace) -> dict[str, Any]:
         chunks = (examples[i : i + answering.CHUNK] for i in range(0, LARGE, answering.CHUNK))
         rows = [row for chunk in chunks for row in answering.featurise(model, chunk).rows]
         run_forward(model, rows[:20])  # burn in
-        whole = partial(predict_file.predict, model, str(files[LARGE]), folder / "out", 0.0)
+        asked = predict_file.Questions(str(files[LARGE]))
+        whole = partial(predict_file.predict, model, asked, folder / "out", 0.0)
         sides: dict[str, Any] = {"forward": partial(run_forward, model, rows), "predict": whole}
         seconds = interleave(sides, options.repeats)
     middle = {side: float(np.median(values)) for side, values in seconds.items()}

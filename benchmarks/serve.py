@@ -27,7 +27,7 @@ from benchmarks.measure import ROOT, Different, compare, interleave, spread_of
 from benchmarks.predict import write_model, write_questions
 from detalbert.environment import commit_of
 from detalbert.errors import UserError
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.sources import read_questions
 
 QUESTIONS, CLIENTS = 960, 32  # of a turn
 ALONE = 200  # questions of the one client

@@ -10,7 +10,6 @@ findings; 4: with --ask, the master did not answer.
 """
 
 import contextlib
-import io
 import json
 import sys
 from argparse import Namespace
@@ -30,8 +29,6 @@ def _parser() -> Parser:
 if __name__ == "__main__":
     _parser().help_first()
 
-from determined.common import constants, context
-
 from cluster import options
 from cluster.ask import Master
 from cluster.expconf import check_experiment, is_ours
@@ -42,13 +39,13 @@ from cluster.merge import merge
 from cluster.plan_text import outcome
 from cluster.prices import load_prices
 from cluster.schema import placeholders
+from cluster.uploads import check_data, read_upload
 from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.schema import Finding
 from detalbert.settings.yaml_files import read_yaml
 
 MASTER_KEYS = {"db", "resource_pools", "resource_manager"}  # a config with one is no experiment's
-CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
 NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
 workspaces, webhooks, and trials and checkpoints to start from
 quotas of the cloud account, free machines, today's prices
@@ -112,6 +109,7 @@ def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
     if args.master is not None and (config := load(args.master)) is not None:
         tell(args.master, [*placeholders(config), *check_master(config)])
         cluster = cluster_of(config)
+    names, too_large = read_upload(args.context) if args.configs else (set(), None)
     template = args.template and load(args.template)
     for path in args.configs:
         if (config := load(path)) is None:
@@ -126,7 +124,9 @@ def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
         tell(path, asked.check(text) if asked and experiment else ())
         if experiment and cluster is not None and (pool := cluster.pool_of(config)) is not None:
             plans.append(f"{path}: {describe_plan(config, cluster, pool, args.context)}")
-    tell(args.context, check_context(args.context) if args.configs else ())
+        if too_large is None and experiment and is_ours(config):
+            tell(path, check_data(config, names, args.context))
+    tell(args.context, [too_large] if too_large else ())
     return findings, plans
 
 
@@ -166,15 +166,6 @@ def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> 
         found = check_job({**config, **given}, cluster and cluster.pool_of(config), folder)
         named = {finding.key for finding in broken if not finding.warning}
         yield from (finding for finding in found if finding.key not in named)
-
-
-def check_context(folder: Path) -> Iterator[Finding]:
-    """Yield a finding if `det experiment create` would upload more than the limit from `folder`."""
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
-            context.read_v1_context(folder, limit=CONTEXT_LIMIT)
-    except ValueError as error:
-        yield Finding("context", " ".join(str(error).split()))
 
 
 if __name__ == "__main__":

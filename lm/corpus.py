@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.documents import document_kind
 from detalbert.corpus.learn_tokenizer import find_tokenizer
 from detalbert.corpus.writer import load_in_child, write_shards
 from detalbert.settings.text import DocumentsConfig
@@ -24,4 +24,4 @@ def write_corpus(
 ) -> str:
     """Write the shards of an experiment's `data:`, for any length; return where they are."""
     tokenizer = load_tokenizer(data, load_in_child)
-    return write_shards(data, tokenizer, DocumentKind(tokenizer.eos_token_id), output, processes)
+    return write_shards(data, tokenizer, document_kind(tokenizer), output, processes)

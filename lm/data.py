@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.documents import document_kind
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.writer import write_shards
 from detalbert.settings.text import parse_documents_config
@@ -30,7 +30,7 @@ class LmText(NamedTuple):
         """
         data = parse_documents_config(values)
         tokenizer = load_tokenizer(data, named_tokenizer)
-        kind = DocumentKind(tokenizer.eos_token_id)
+        kind = document_kind(tokenizer)
         address = data.shards or write_shards(data, tokenizer, kind)
         splits = []
         for split in ("train", "validation"):

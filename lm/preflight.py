@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detalbert.corpus import sources, storage
 from detalbert.engine.models import check_weights
+from detalbert.reading import storage
+from detalbert.reading.folders import find_files
+from detalbert.reading.forms import ENDINGS, PACKED
 from detalbert.settings.text import parse_documents_config
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training import preflight
@@ -54,11 +56,11 @@ def find_text(name: str, key: str) -> int:
     """Return the bytes of the plain files that the config's `key` names, as far as known. Raises
     UserError if a server has none; other text is looked for when it is read.
     """
-    if storage.is_remote(name):
-        files = storage.find_files(name, key, sources.READ)
-        return sum(file.size for file in files if file.address.endswith(sources.SUFFIXES))
-    found = storage.find_paths(name)
-    return sum(path.stat().st_size for path in found if path.suffix in sources.SUFFIXES)
+    if not storage.is_remote(name):
+        paths = [path for path in storage.find_paths(name) if path.suffix.lower() in ENDINGS]
+        return sum(path.stat().st_size for path in paths)
+    files = find_files(name, key)
+    return sum(file.size for file in files if not file.address.lower().endswith(PACKED))
 
 
 def _check_checkpoints(config: Mapping[str, Any], checkpoint: int, machines: int) -> None:

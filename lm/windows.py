@@ -75,10 +75,11 @@ class LmWindows:
         return places
 
     def average_bytes(self) -> list[float]:
-        """Return each source's mean bytes of text (UTF-8) per token, end-of-text tokens aside."""
+        """Return each source's mean bytes of text (UTF-8) per token of text."""
+        special = 1 + len(self.shards.index.get("begin_of_text", ()))  # of a document
         sizes = np.zeros((len(self.shards.names), 2))
         for source, shard in zip(self.shards.sources, self.shards.shards, strict=True):
-            sizes[source] += shard["text_bytes"], shard["tokens"] - shard["documents"]
+            sizes[source] += shard["text_bytes"], shard["tokens"] - special * shard["documents"]
         text_bytes, tokens = sizes.T
         return (text_bytes / np.maximum(tokens, 1)).tolist()
 

@@ -18,7 +18,7 @@ from detalbert.inference import answering, server
 from detalbert.inference.model import choose_probabilities, choose_threshold, load_model
 from detalbert.squad import calibration
 from detalbert.squad.metrics import score
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.sources import read_questions
 from tests.conftest import ROOT
 from tests.fakes.no_models import no_models, refused
 from tests.fakes.runs import official, wait_for

@@ -30,7 +30,7 @@ from tests.fakes.runs import metrics, newest, only_error, refusal, run
 
 
 def independent_scores(validation: str, output_dir: Path, limit: Any = None) -> dict[str, float]:
-    examples, _ = read_examples(open_source(validation, "validation", output_dir), limit=limit)
+    examples = read_examples(open_source(validation, "validation", output_dir), limit=limit)
     predictions = json.loads((output_dir / "predictions.json").read_text())
     null_odds = json.loads((output_dir / "null_odds.json").read_text())
     assert predictions.keys() == null_odds.keys() == {example.id for example in examples}

@@ -141,7 +141,7 @@ def test_no_shipped_config_is_silent_for_long(
     """Hub, encoding and loader are slow; all hub names and most keys are as shipped."""
     seen, load_named, unpacked = set[Any](), hub.load_named, loaders._unpacked
     here = small_hub(tmp_path)
-    rows = as_rows(read_examples(open_source("generated", "train", tmp_path), limit=40)[0])
+    rows = as_rows(read_examples(open_source("generated", "train", tmp_path), limit=40))
 
     def slow_hub(read: Any, name: str, kind: str = "model", /, **options: Any) -> Any:
         def slow(place: str, **more: Any) -> Any:

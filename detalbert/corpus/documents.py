@@ -1,10 +1,12 @@
 """Documents as tokens for a causal language model, without loss of text.
 
-An end-of-text token ends each document. `document_ptr` holds where documents begin, so a shard can
-be cut into windows of any length.
+An end-of-text token ends each document; the tokens that the tokenizer itself puts before a text
+(Llama's <s>) begin it, so that a model is trained on what transformers and servers feed it.
+`document_ptr` holds where documents begin, so a shard can be cut into windows of any length.
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,17 +17,35 @@ from detalbert.corpus.shards import DOCUMENT, OPEN, Columns, Kind, Rows
 from detalbert.corpus.words import WordEncoder
 
 
+def begin_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the tokens that a tokenizer's own call puts before a text; most have none."""
+    text = "a"
+    with_special = tokenizer(text)["input_ids"]
+    plain = tokenizer(text, add_special_tokens=False)["input_ids"]
+    for count in range(len(with_special) - len(plain) + 1):
+        if with_special[count : count + len(plain)] == plain:
+            return with_special[:count]
+    return []
+
+
+def document_kind(tokenizer: PreTrainedTokenizerBase) -> "DocumentKind":
+    """Return the kind of a tokenizer's documents."""
+    return DocumentKind(tokenizer.eos_token_id, begin_tokens(tokenizer))
+
+
 class DocumentKind(Kind):
-    """Documents, each followed by the token `end_of_text`."""
+    """Documents, each between the tokens `begin_of_text` and the token `end_of_text`."""
 
     counts = "documents", "tokens", "text_bytes"
     exact = True
 
-    def __init__(self, end_of_text: int) -> None:
+    def __init__(self, end_of_text: int, begin_of_text: Sequence[int] = ()) -> None:
         self.end_of_text = end_of_text
+        self.begin_of_text = list(begin_of_text)
 
     def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        return {"kind": "documents", **super().facts(tokenizer), "end_of_text": self.end_of_text}
+        facts = {"kind": "documents", **super().facts(tokenizer), "end_of_text": self.end_of_text}
+        return {**facts, "begin_of_text": self.begin_of_text} if self.begin_of_text else facts
 
     def backend(self, tokenizer: PreTrainedTokenizerBase) -> Any:
         """Return one that truncates nothing, and reads "<|endoftext|>" in documents as text."""
@@ -40,12 +60,23 @@ class DocumentKind(Kind):
         return text.rfind("\n") + 1 or len(text)
 
     def tokenize(self, encoder: WordEncoder, segments: Segments) -> Rows:
-        ids, lengths = encoder(segments.texts)  # [N - D], [R]
-        ends = np.array(segments.ends)
-        ids = np.insert(ids, np.cumsum(lengths)[ends], self.end_of_text)  # [N]
+        ids, lengths = encoder(segments.texts)  # tokens of text, [R]
+        ends = np.array(segments.ends)  # [R], whether a document ends with the segment
+        begins = np.array([segments.starts, *segments.ends[:-1]])  # [R], or begins
+        stops = np.cumsum(lengths)
+        # Where one document ends and the next begins, values stay in this order.
+        last = stops[ends]
+        first = np.repeat((stops - lengths)[begins], len(self.begin_of_text))
+        marks = np.full(len(last), self.end_of_text)
+        starts = np.tile(np.array(self.begin_of_text, marks.dtype), int(begins.sum()))
+        ids = np.insert(ids, np.concatenate([last, first]), np.concatenate([marks, starts]))  # [N]
         size = sum(len(text.encode()) for text in segments.texts)
-        marks = np.where(ends, DOCUMENT, OPEN).astype(np.uint8)
-        return Rows(ids, lengths=lengths + ends, ends=marks, text_bytes=size)
+        return Rows(
+            ids,
+            lengths=lengths + ends + begins * len(self.begin_of_text),
+            ends=np.where(ends, DOCUMENT, OPEN).astype(np.uint8),
+            text_bytes=size,
+        )
 
     def columns(self) -> Columns:
         return DocumentColumns()

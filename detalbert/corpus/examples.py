@@ -12,9 +12,9 @@ from detalbert.atomic import whole_file
 from detalbert.corpus.blocks import Segments, find_space
 from detalbert.corpus.sentences import find_sentence_end, split_sentences
 from detalbert.corpus.shards import DOCUMENT, OPEN, SENTENCE, Columns, Kind, Rows
-from detalbert.corpus.storage import join, read
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import checksum
+from detalbert.reading.storage import join, read
 
 _EXAMPLES = 1 << 18  # whose lengths are read at a time
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from detalbert.atomic import alone, whole_folder, writing
-from detalbert.corpus import storage
 from detalbert.corpus.shards import FILES, FORMAT, file_sums
 from detalbert.errors import UserError
 from detalbert.integrity import SUM, find_damaged, is_sealed
 from detalbert.names import hold
+from detalbert.reading import storage
 from detalbert.settings.text import CorpusConfig
 
 # Of an index that commit 596c121 wrote, without a sum of its own.

@@ -114,7 +114,7 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     size, cache, of_bytes = data.vocab_size, Path(data.cache_dir), positions is None
     assert size is not None
     where = f"data.{data.source}", "train", of_bytes, data.article
-    texts = [open_text(source, *where) for source in data.training]
+    texts = [open_text(one, *where, one.form or data.form) for one in data.training]
     stamp = "+".join(text.fingerprint for text in texts)
     key = [_FORMAT, stamp, size, held_out]
     facts = ["bytes", *key] if of_bytes else [*key, positions]

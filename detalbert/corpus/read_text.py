@@ -1,25 +1,31 @@
 """Documents of the parts of a source, one after another, none of them kept."""
 
-import codecs
 import itertools
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from detalbert.corpus import api_text, storage
+from detalbert.corpus import api_text
 from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
 from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
-from detalbert.errors import UserError
-from detalbert.squad.parquet import rows_of_table
-from detalbert.squad.rows import table_rows
+from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.reading.forms import read_content
+from detalbert.reading.lines import Decoder, Lines, without_line_end
+from detalbert.reading.notes import Notes
+from detalbert.reading.parquet import rows_of_table
+from detalbert.reading.rows import rows_of_file
+from detalbert.reading.storage import as_file
+from detalbert.reading.tables import table_rows
+from detalbert.settings import forms
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 not
-_CELL = 1 << 30  # characters of a table's cell
-_PIECE = 1 << 20  # bytes of a line that are read at a time, at most
-_STREAMS = ("csv", "blank_line")  # only the file's start shows where a document begins
+_PIECE = 1 << 20  # characters of a document that are held at a time, about
+# Forms of which only the file's start shows where a document begins.
+_STREAMS = (forms.TABLE, "blank_line", "lines")
+_NO_TEXT = "rows have no text and are left out"
 
 
 class TextReader:
@@ -29,6 +35,7 @@ class TextReader:
 
     def __init__(self, count: Callable[[int], None] = lambda size: None) -> None:
         self.count = count
+        self.notes = Notes()  # what a user should know of the text
         self.stream, self.end = "", 0  # the file that is streamed, and up to which byte
         self.at = 0  # the byte of its content at which the next document begins
         self.documents: Iterator[Block] = iter(())
@@ -53,20 +60,21 @@ class TextReader:
     def _documents(self, part: Part) -> Iterator[Block]:
         if part.form == "file":
             return mark_last(_decoded(part))
-        if part.form in _PARSERS:
+        if _kind(part) in _PARSERS:
             return self._from_lines(part)
-        return (Block(text, ends=True) for text in _values(part))
+        return (Block(text, ends=True) for text in _values(part, self.notes))
 
     def _from_lines(self, part: Part) -> Iterator[Block]:
         """Yield the documents that begin in the part; the last may end after it."""
-        whole = part.packed or part.form in _STREAMS  # can only be read from the file's start
+        # Whether it can only be read from the file's start.
+        whole = part.is_packed or _kind(part) in _STREAMS
         if not whole or part.address != self.stream or part.begin < self.end:
             self.at = 0 if whole else max(0, part.begin - 1)
-            lines = _Lines(part, storage.as_file(_blocks(part, self.at)), self._move)
+            lines = Lines(part.address, as_file(_blocks(part, self.at)), self._move)
             if part.begin and not whole:
                 # A line that began before the part: what follows the byte before it, to a line end.
                 lines.skip()
-            self.documents = _PARSERS[part.form](part, lines)
+            self.documents = _PARSERS[_kind(part)](part, lines, self.notes)
         self.stream, self.end = part.address, part.end
         while self.at < part.end:
             begin = self.at
@@ -84,76 +92,20 @@ class TextReader:
         return self.at - size
 
 
-class _Lines:
-    """The lines of a file, in UTF-8. `move` takes the bytes that are read and returns where they
-    begin.
-    """
-
-    def __init__(self, part: Part, file: Any, move: Callable[[int], int]) -> None:
-        self.part, self.file, self.move = part, file, move
-
-    def skip(self) -> None:
-        """Read to the next line end."""
-        content = b"-"
-        while content and not content.endswith(b"\n"):
-            content = self.file.readline(_PIECE)
-            self.move(len(content))
-
-    def __iter__(self) -> Iterator[tuple[int, str]]:
-        """Yield lines, each with the byte at which it begins."""
-        while line := self.file.readline():
-            begin = self.move(len(line))
-            try:
-                text = line.decode()
-            except UnicodeDecodeError as error:
-                raise _not_utf8(self.part, begin + error.start) from None
-            yield begin, text
-
-    def pieces(self) -> Iterator[Block]:
-        """Yield lines with their line ends, those of more than _PIECE bytes in several blocks."""
-        ends = True
-        while content := self.file.readline(_PIECE):
-            begin = self.move(len(content))
-            if ends:  # the block before ended a line
-                decoder = _Decoder(self.part, begin)
-            # One that is shorter is the end of the file.
-            ends = content.endswith(b"\n") or len(content) < _PIECE
-            yield Block(decoder(content, last=ends), ends)
-        if not ends:
-            yield Block(decoder(b"", last=True), ends=True)
-
-
-class _Decoder:
-    """Text of consecutive bytes of a part's file in UTF-8, from the byte `at` on."""
-
-    def __init__(self, part: Part, at: int) -> None:
-        self.part, self.at = part, at
-        self.decoder = codecs.getincrementaldecoder("utf-8")()
-
-    def __call__(self, content: bytes, last: bool) -> str:
-        """Return the text of the next bytes. Raises UserError if they are not UTF-8."""
-        begun = len(self.decoder.getstate()[0])  # bytes of a character that is not complete
-        try:
-            text = self.decoder.decode(content, last)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(self.part, self.at - begun + error.start) from None
-        self.at += len(content)
-        return text
-
-
-def _not_utf8(part: Part, at: int) -> UserError:
-    return UserError(f"{part.address}: not UTF-8 at byte {at}; fix the file")
+def _kind(part: Part) -> str:
+    """Return the form without its number of lines."""
+    return "lines" if part.form.endswith(" lines") else part.form
 
 
 def _decoded(part: Part) -> Iterator[str]:
     """Yield the text of a file in blocks."""
-    decoder = _Decoder(part, 0)
+    decoder = Decoder(part.address)
     for content in _blocks(part):
         yield decoder(content, last=False)
     yield decoder(b"", last=True)
 
 
-def _between_blank_lines(part: Part, lines: _Lines) -> Iterator[Block]:
+def _between_blank_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
     pieces: list[str] = []  # of the document, with the end of its last line
     begins = True  # whether all of the line so far is white space
     for text, ends in lines.pieces():
@@ -161,46 +113,74 @@ def _between_blank_lines(part: Part, lines: _Lines) -> Iterator[Block]:
             pieces.append(text)
             if sum(map(len, pieces)) > _PIECE:
                 text = "".join(pieces)
-                yield Block(text[:-1], ends=False)
-                pieces = [text[-1]]
+                # The last two characters may be a line end, which the document has not.
+                yield Block(text[:-2], ends=False)
+                pieces = [text[-2:]]
             begins = ends
         elif pieces:
-            yield Block("".join(pieces).removesuffix("\n"), ends=True)
+            yield Block(without_line_end("".join(pieces)), ends=True)
             pieces = []
-    yield Block("".join(pieces).removesuffix("\n"), ends=True)
+    yield Block(without_line_end("".join(pieces)), ends=True)
 
 
-def _json_lines(part: Part, lines: _Lines) -> Iterator[Block]:
+def _numbers_of_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
+    """Yield documents of as many lines as the part's form says: "100 lines"."""
+    number = int(part.form.partition(" ")[0])
+    pieces: list[str] = []  # of the document
+    count = 0  # of its lines
+    size = 0  # of its pieces, characters
+    for text, ends in lines.pieces():
+        pieces.append(text)
+        count += ends
+        size += len(text)
+        if count == number:
+            yield Block(without_line_end("".join(pieces)), ends=True)
+            pieces, count, size = [], 0, 0
+        elif size > _PIECE:
+            text = "".join(pieces)
+            # The last two characters may be a line end, which the document has not.
+            yield Block(text[:-2], ends=False)
+            pieces, size = [text[-2:]], 2
+    yield Block(without_line_end("".join(pieces)), ends=True)
+
+
+def _each_line(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
+    return (Block(without_line_end(text), ends) for text, ends in lines.pieces())
+
+
+def _json_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
     for at, line in lines:
         text = ""
         if line.strip():
+            where = f"{part.address}: the line at byte {at}"
             try:
-                text = _text_of(json.loads(line), part)
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                wanted = f"JSON with a {part.text_key!r} ({error})"
-                raise UserError(f"{part.address}: the line at byte {at} is not {wanted}") from None
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(
+                    f"{where} is not JSON ({error}); correct or delete it, or name another form in "
+                    "data.form"
+                ) from None
+            text = _text_of(row, part, where, notes)
         yield Block(text, ends=True)
 
 
-def _table(part: Part, lines: _Lines) -> Iterator[Block]:
-    for row in table_rows(part.address, (line for _, line in lines), _CELL):
-        _check_column(part, row)
-        yield Block(row[part.text_key] or "", ends=True)
+def _table(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
+    rows = table_rows(part.address, lines.cut_at_carriage_returns(), notes, [part.text_key.lower()])
+    for line, row in rows:
+        text = _text_of(row, part, f"{part.address}: line {line}", notes)
+        yield Block(text, ends=True)
 
 
-def _each_line(part: Part, lines: _Lines) -> Iterator[Block]:
-    return (Block(text.removesuffix("\n"), ends) for text, ends in lines.pieces())
-
-
-_PARSERS: dict[str, Callable[[Part, _Lines], Iterator[Block]]] = {
+_PARSERS: dict[str, Callable[[Part, Lines, Notes], Iterator[Block]]] = {
     "line": _each_line,
+    "lines": _numbers_of_lines,
     "blank_line": _between_blank_lines,
-    "jsonl": _json_lines,
-    "csv": _table,
+    forms.JSON_LINES: _json_lines,
+    forms.TABLE: _table,
 }
 
 
-def _values(part: Part) -> Iterable[str]:
+def _values(part: Part, notes: Notes) -> Iterable[str]:
     """Return the documents of a source that has them as values, each of them whole."""
     if part.form == "generated":
         return generated(part.address)
@@ -208,49 +188,68 @@ def _values(part: Part) -> Iterable[str]:
         return api_text.read_service(Path(part.address))
     if part.form == "hub":
         rows = hub_rows(part.address, "data.text", part.text_key)
-        return (rows[number][part.text_key] or "" for number in range(part.begin, part.end))
-    return _parquet(part) if part.form == "parquet" else _json(part)
+        numbers = range(part.begin, part.end)
+        placed = ((f"{part.address}: row {number}", rows[number]) for number in numbers)
+        return (_text_of(row, part, where, notes) for where, row in placed)
+    return _parquet(part, notes) if part.form == forms.PARQUET else _whole_file(part, notes)
 
 
-def _json(part: Part) -> list[str]:
-    """Return the texts of a list of rows, or the contexts of SQuAD's shape."""
-    try:
-        found = json.loads(b"".join(_blocks(part)))
-        if not isinstance(found, list):
-            found = [{part.text_key: text} for text in contexts(found)]
-        return [_text_of(row, part) for row in found]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        said = f"neither a JSON list of rows with {part.text_key!r} nor of SQuAD's shape"
-        raise UserError(f"{part.address}: {said} (data > paragraphs > context)") from None
+def _whole_file(part: Part, notes: Notes) -> Iterator[str]:
+    """Yield the texts of rows, or the contexts of SQuAD's articles."""
+    assert part.content is not None
+    for where, row in rows_of_file(part.content, notes):
+        if isinstance(row, dict) and isinstance(row.get("paragraphs"), list):
+            try:
+                texts = contexts({"data": [row]})
+            except (KeyError, TypeError):
+                problem = "a paragraph has no context; correct it"
+                raise UserError(f"{where}: {problem}") from None
+            for text in texts:
+                yield _text_of({"context": text}, part._replace(text_key="context"), where, notes)
+        else:
+            yield _text_of(row, part, where, notes)
 
 
-def _parquet(part: Part) -> Iterator[str]:
-    with open_parquet(part.address) as table:
-        _check_column(part, table.schema_arrow.names)
+def _parquet(part: Part, notes: Notes) -> Iterator[str]:
+    def unreadable(error: Exception) -> UserError:
+        return UserError(f"{part.address}: not a whole Parquet file ({all_lines(error)}); fix it")
+
+    with as_user_error(unreadable), open_parquet(part) as table:
         sizes = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
         ends = list(itertools.accumulate(sizes))
         groups = range(bisect_right(ends, part.begin), bisect_left(ends, part.end) + 1)
         rows = rows_of_table(table, [part.text_key], groups)
         first = ends[groups[0]] - sizes[groups[0]]
-        for row in itertools.islice(rows, part.begin - first, part.end - first):
-            yield row[part.text_key] or ""
+        chosen = itertools.islice(rows, part.begin - first, part.end - first)
+        for number, row in enumerate(chosen, part.begin + 1):
+            yield _text_of(row, part, f"{part.address}: row {number}", notes)
 
 
-def _text_of(row: Any, part: Part) -> str:
-    text = row[part.text_key]
+def _text_of(row: Any, part: Part, where: str, notes: Notes) -> str:
+    """Return the text of a row, "" if it has none. Raises UserError if its value is no text."""
+    key = part.text_key
+    if not isinstance(row, dict):
+        raise UserError(f"{where} is no mapping with a {key!r}; correct or delete it")
+    if key not in row:
+        there = ", ".join(map(str, row))
+        cure = "correct it, or name the key of the text in text_key"
+        raise UserError(f"{where} has no {key!r} (there: {there:.100}); {cure}")
+    text = row[key]
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            problem = f"not UTF-8 at byte {error.start} of its {key!r}; correct or delete it"
+            raise UserError(f"{where}: {problem}") from None
+    if not text:
+        text = "" if text is None else text
+        notes.add(_NO_TEXT, where.removeprefix(f"{part.address}: "))
     if not isinstance(text, str):
-        raise TypeError(f"its {part.text_key!r} is no text")
+        raise UserError(f"{where}: its {key!r} is {type(text).__name__}, and no text; correct it")
     return text
 
 
 def _blocks(part: Part, begin: int = 0) -> Iterator[bytes]:
     """Yield the file's content from `begin` on, which is 0 if it is packed."""
-    if part.packed:
-        return storage.unpack(part.address, part.packed)
-    return storage.read(part.address, begin, part.size)
-
-
-def _check_column(part: Part, names: Collection[str]) -> None:
-    if part.text_key not in names:
-        there = ", ".join(map(str, names))
-        raise UserError(f"{part.address}: no column {part.text_key!r} (there: {there:.100})")
+    assert part.content is not None
+    return read_content(part.content, begin)

@@ -22,11 +22,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import CACHE_CURE, alone, whole_file, writing
-from detalbert.corpus import storage
 from detalbert.corpus.index import read_index
 from detalbert.corpus.shards import file_sums
 from detalbert.errors import UserError
 from detalbert.integrity import find_damaged
+from detalbert.reading import storage
 from detalbert.settings.text import CorpusConfig, TextConfig
 from detalbert.squad.encoding import tokenizer_sum
 
@@ -76,7 +76,8 @@ class Shards:
         """Return the split's counts in one line."""
         counts = ", ".join(f"{self.counts[name]:,} {name}" for name in self.described)
         said = {"line": "a line", "file": "a file", "blank_line": "what blank lines enclose"}
-        article = said.get(self.index.get("article", ""))
+        article = self.index.get("article", "")
+        article = said.get(article, article)
         told = f" (a document of plain text is {article})" if article else ""
         return f"{counts} in {len(self.shards)} shard(s){told}"
 

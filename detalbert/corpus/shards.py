@@ -20,10 +20,10 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert import bucket
 from detalbert.atomic import whole_file, write_json
-from detalbert.corpus import storage
 from detalbert.corpus.blocks import Segments
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import read_sealed, seal
+from detalbert.reading import storage
 from detalbert.squad.encoding import tokenizer_sum
 
 FORMAT = 1  # raise it when the columns or their meaning change

@@ -4,18 +4,18 @@
 | --- | --- |
 | `generated` | the passages of the embedded world, one document each |
 | `botocore` | AWS's API reference, installed with Determined: see `api_text` |
-| `*.txt`, `*.md` | by `data.article`: a line, the whole file, or what stands between blank lines |
-| `*.jsonl`, `*.csv`, `*.parquet` | one per row, under `text_key` |
-| `*.json` | a list of such rows, or a file of SQuAD's shape: its contexts |
-| any of these, `.gz` or `.zst` | the same, compressed |
-| a folder, a pattern with `*`, `s3://bucket/prefix`, what fsspec knows | all such files, by name |
+| a file, a folder, a pattern with `*`, `s3://bucket/prefix`, what fsspec knows | its files' |
 | `NAME`, `NAME@REVISION`, `NAME:CONFIG` | the column of a hub data set's train split |
+
+A file of rows has a document per row, under `text_key`; one of SQuAD's shape has its contexts;
+plain text has them by `data.article`: one line or many, the file, or what blank lines enclose.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,22 +23,26 @@ import botocore
 import pyarrow.parquet
 
 from detalbert.atomic import write_json
-from detalbert.corpus import api_text, storage
+from detalbert.corpus import api_text
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import looks_like_path
 from detalbert.integrity import read_sealed, seal
 from detalbert.processes import count_cores
+from detalbert.reading import storage
+from detalbert.reading.folders import find_files
+from detalbert.reading.forms import ENDINGS, PACKED, Content, read_content, recognise
+from detalbert.reading.hub_rows import load_hub_rows
+from detalbert.reading.packing import UTF8
+from detalbert.reading.parquet import check_text_column, open_table
+from detalbert.reading.rows import open_content
+from detalbert.settings import forms
 from detalbert.settings.text import SourceConfig
 from detalbert.squad import world
-from detalbert.squad.parquet import open_table
-from detalbert.squad.sources import load_hub_rows
 from detalbert.waiting import waiting
 
-PLAIN = (".txt", ".md")
-FORMS = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".json": "squad"}
-SUFFIXES = (*PLAIN, *FORMS)
-READ = tuple(suffix + codec for codec in ("", *storage.CODECS) for suffix in SUFFIXES)
 T = TypeVar("T")
+_WHOLE = ("generated", "botocore", "file", forms.JSON, forms.ARROW)  # forms that cannot be cut
+_REQUESTS = 16  # files of which the first bytes are read at the same time
 _ROW_BYTES = 4_000  # of a hub document, on average, when its rows are shared out
 
 
@@ -47,12 +51,13 @@ class Part(NamedTuple):
     content, or rows begin..end. Some forms can only be read whole.
     """
 
-    form: str  # generated, botocore, hub, parquet, squad, jsonl, csv, line, file or blank_line
+    # generated, botocore, hub; of a file one of `forms`, of plain text its `data.article`
+    form: str
     address: str  # of `generated`: the split
     end: int
     size: int  # of the whole file, in bytes or rows; if packed, of its content
     begin: int = 0
-    packed: int = 0  # bytes of a compressed file; 0: it is not compressed
+    content: Content | None = None  # of a file
     exact: bool = False  # white space at the ends of documents is kept
     text_key: str = "text"
     unit: int = 1  # bytes per unit of `begin` and `end`, about
@@ -61,6 +66,11 @@ class Part(NamedTuple):
     def text_bytes(self) -> int:
         """Approximate bytes of text."""
         return (self.end - self.begin) * self.unit
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a part of a packed file, which is read from its start."""
+        return self.content is not None and self.content.is_packed
 
 
 class Text(NamedTuple):
@@ -72,17 +82,26 @@ class Text(NamedTuple):
 
 
 def open_text(
-    source: SourceConfig, key: str, split: str, exact: bool = False, article: str = "line"
+    source: SourceConfig,
+    key: str,
+    split: str,
+    exact: bool = False,
+    article: str = "line",
+    form: str | None = None,
 ) -> Text:
     """Return the text of `source`, none of it in memory.
 
-    Sizes of compressed files' content are not known yet: see `unpack_sizes`. Raises UserError,
-    naming the config `key`, if the address has no text.
+    Sizes of packed files' content are not known yet: see `unpack_sizes`.
 
     Args:
-        split: train or validation, of the generated world.
+        key: the config key of the source, for messages.
+        split: train or validation, of the generated world and of a hub data set's folder.
         exact: keep white space at the ends of documents, as for `data.documents`.
         article: of plain text, as `data.article`.
+        form: of every file, as `data.form`; default: found.
+
+    Raises:
+        UserError: the address has no text.
     """
     address, text_key = source.source, source.text_key
     if address == "generated":
@@ -92,46 +111,97 @@ def open_text(
         sizes = {str(path): path.stat().st_size for path in api_text.find_services()}
         parts = [Part("botocore", path, size, size, exact=exact) for path, size in sizes.items()]
         return Text(parts, f"botocore {botocore.__version__}")
-    told = "" if text_key == "text" else text_key
-    if not (storage.is_remote(address) or looks_like_path(address, (*SUFFIXES, *storage.CODECS))):
+    own_key = "" if text_key == "text" else text_key
+    if not (storage.is_remote(address) or looks_like_path(address, (*ENDINGS, *PACKED))):
         rows = hub_rows(address, key, text_key)
-        part = Part("hub", address, len(rows), len(rows), 0, 0, exact, text_key, _ROW_BYTES)
-        return Text([part], rows._fingerprint + told)
-    files = storage.find_files(address, key, READ)
-    parts = [_file_part(file, exact, article, text_key) for file in files]
-    facts: Any = [(Path(file.address).name, file.size, file.stamp) for file in files]
-    plain = any(part.form == article for part in parts)
-    if plain and article != ("file" if exact else "line"):
-        facts.append(article)
-    stamp = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    return Text(parts, stamp + told, article if plain else "")
+        part = Part(
+            "hub",
+            address,
+            end=len(rows),
+            size=len(rows),
+            exact=exact,
+            text_key=text_key,
+            unit=_ROW_BYTES,
+        )
+        return Text([part], rows._fingerprint + own_key)
+    contents = _recognise_all(find_files(address, key, split), form)
+    parts = [_file_part(content, exact, article, text_key) for content in contents]
+    is_plain = any(part.form == article for part in parts)
+    stamp = _stamp(contents, article if is_plain else "", exact)
+    return Text(parts, stamp + own_key, article if is_plain else "")
 
 
-def _file_part(file: storage.File, exact: bool, article: str, text_key: str) -> Part:
-    path = Path(file.address)
-    packed = file.size if path.suffix in storage.CODECS else 0
-    form = FORMS.get((path.with_suffix("") if packed else path).suffix, article)
-    if form == "parquet":
-        with open_parquet(file.address) as table:
-            rows = table.metadata.num_rows
-        unit = max(1, file.size // max(1, rows))
-        return Part(form, file.address, rows, rows, 0, 0, exact, text_key, unit)
-    size = 0 if packed else file.size
-    return Part(form, file.address, size, size, 0, packed, exact, text_key)
+def _recognise_all(files: list[storage.File], form: str | None) -> list[Content]:
+    """Return what the files hold; the first bytes of several are read at the same time."""
+    with (
+        ThreadPoolExecutor(_REQUESTS) as threads,
+        waiting("looking at the files of the text", len(files), "files") as wait,
+    ):
+        return list(wait.each(threads.map(partial(recognise, form=form), files)))
 
 
-def open_parquet(address: str) -> pyarrow.parquet.ParquetFile:
-    """Return the table of a file. Raises UserError if it is none."""
-    said = f"{address}: not a Parquet file"
-    with as_user_error(lambda error: UserError(f"{said} ({first_line(error)}); fix it")):
-        return open_table(storage.open_file(address))
+def _stamp(contents: list[Content], article: str, exact: bool) -> str:
+    """Return a SHA-256 that changes with the text. It is that of older versions for files that
+    they read alike.
+    """
+    parts: list[Any] = [
+        (Path(content.file.address).name, content.file.size, content.file.stamp)
+        for content in contents
+    ]
+    if article and article != ("file" if exact else "line"):
+        parts.append(article)
+    for content in contents:
+        path = Path(content.file.address)
+        path = path.with_suffix("") if path.suffix in (".gz", ".zst") else path
+        older = {
+            ".jsonl": forms.JSON_LINES,
+            ".csv": forms.TABLE,
+            ".parquet": forms.PARQUET,
+            ".json": forms.JSON,
+        }.get(path.suffix, forms.TEXT)
+        is_plain_utf8 = content.encoding == UTF8 or content.form != forms.TEXT
+        if content.form != older or not is_plain_utf8:
+            parts.append((path.name, content.form, content.encoding))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _file_part(content: Content, exact: bool, article: str, text_key: str) -> Part:
+    file = content.file
+    part = Part(
+        article if content.form == forms.TEXT else content.form,
+        file.address,
+        end=0 if content.is_packed else file.size,
+        size=0 if content.is_packed else file.size,
+        content=content,
+        exact=exact,
+        text_key=text_key,
+    )
+    if content.form != forms.PARQUET:
+        return part
+    with open_parquet(part) as table:
+        rows = table.metadata.num_rows
+    unit = max(1, file.size // max(1, rows))
+    return part._replace(end=rows, size=rows, unit=unit)
+
+
+def open_parquet(part: Part) -> pyarrow.parquet.ParquetFile:
+    """Return the table of a file. Raises UserError if it is none, or has no column of text under
+    the part's key.
+    """
+    assert part.content is not None
+    problem = f"{part.address}: not a whole Parquet file"
+    with as_user_error(lambda error: UserError(f"{problem} ({first_line(error)}); fix it")):
+        table = open_table(open_content(part.content))
+    cure = "name the column of the text in text_key"
+    check_text_column(table.schema.to_arrow_schema(), part.text_key, part.address, cure)
+    return table
 
 
 def unpack_sizes(text: Text, folder: Path) -> list[Part]:
     """Return the files of `text` with uncompressed sizes, kept in a file in `folder`: measuring
     reads each compressed file once.
     """
-    if not any(part.packed for part in text.parts):
+    if not any(map(_is_measured, text.parts)):
         return text.parts
     path = folder / f"sizes-{text.fingerprint[:24]}.json"
     found = read_sealed(path)
@@ -147,15 +217,22 @@ def unpack_sizes(text: Text, folder: Path) -> list[Part]:
     return [part._replace(end=size, size=size) for part, size in pairs]
 
 
+def _is_measured(part: Part) -> bool:
+    """Return whether a file must be read for its size."""
+    return part.is_packed and part.form != forms.PARQUET
+
+
 def _measure(part: Part) -> int:
-    packed = part.packed
-    return sum(map(len, storage.unpack(part.address, packed))) if packed else part.size
+    if not _is_measured(part):
+        return part.size
+    assert part.content is not None
+    return sum(map(len, read_content(part.content)))
 
 
 def cut_parts(parts: Iterable[Part], part_bytes: int) -> Iterator[Part]:
     """Yield `parts` cut into ranges of about `part_bytes` bytes, if they can be cut, in order."""
     for part in parts:
-        if part.form not in ("generated", "botocore", "squad", "file"):
+        if part.form not in _WHOLE:
             step = max(1, part_bytes // part.unit)
             for begin in range(part.begin, part.end, step):
                 yield part._replace(begin=begin, end=min(part.end, begin + step))
@@ -196,8 +273,8 @@ def contexts(document: dict[str, Any]) -> list[str]:
 def hub_rows(address: str, key: str, text_key: str = "text") -> Any:
     """Load the rows of a hub name, memory-mapped. Raises UserError if it lacks the column."""
     name = address.partition(":")[0]
-    said = f"{key}: {name!r} is not a file here, and the hub does not give it"
-    rows = load_hub_rows(address, "train", said)
+    problem = f"{key}: {name!r} is not a file here, and the hub does not give it"
+    rows = load_hub_rows(address, "train", problem)
     if text_key not in rows.column_names:
         there = ", ".join(rows.column_names)
         raise UserError(f"{key}: {name!r} has no column {text_key!r}, but {there}")

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -32,6 +33,7 @@ from detalbert.processes import CHILDREN, count_cores
 from detalbert.settings.text import CorpusConfig
 from detalbert.waiting import waiting
 
+log = logging.getLogger(__name__)
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters per token, which takes two bytes
 _BATCH = 1 << 19  # characters that are tokenized at a time
 
@@ -126,7 +128,11 @@ def _open_texts(data: CorpusConfig, exact: bool) -> list[Opened]:
     wanted = [("text", data.source, "train", one) for one in data.training]
     wanted += [("validation", data.held_out_source, "validation", one) for one in data.held_out]
     return [
-        (purpose, one.name or "", open_text(one, f"data.{key}", split, exact, data.article))
+        (
+            purpose,
+            one.name or "",
+            open_text(one, f"data.{key}", split, exact, data.article, one.form or data.form),
+        )
         for purpose, key, split, one in wanted
     ]
 
@@ -202,6 +208,8 @@ def _read_batches(
             batch.segments.ends.append(segment.ends)
             size += len(segment.text)
         yield batch
+    for text, times in reader.notes.texts().items():
+        log.warning("%s %s", f"{times:,}", text)
 
 
 def _tokenize(

@@ -4,8 +4,8 @@ import contextlib
 import csv
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +17,49 @@ from detalbert.errors import UserError
 from detalbert.escapes import csv_cell
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
-from detalbert.squad import sources
+from detalbert.integrity import checksum
+from detalbert.reading.notes import Notes
 from detalbert.squad.calibration import given
 from detalbert.squad.metrics import Tally
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.question_stream import LeftOut, file_examples
+from detalbert.squad.sources import DEFAULT, Reading, open_source, read_examples
 from detalbert.squad.windows import Example, check_questions_fit
 from detalbert.training.folder import ELSEWHERE, claim_folder
 from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
 METRICS = "metrics.json"
+log = logging.getLogger(__name__)
 
 
-def predict(trained: Trained, data: str, folder: Path, threshold: float) -> dict[str, float]:
-    """Answer the questions of `data` into `folder`; return the scores, {} without any answers.
+def predict(
+    trained: Trained, questions: "Questions", folder: Path, threshold: float
+) -> dict[str, float]:
+    """Answer questions into `folder`; return the scores, {} without any answers.
 
-    `data` is a file (see `question_stream`), or as in a run's `data.validation`. `folder` receives
-    predictions.json, predictions.csv, null_odds.json, nbest.json and, if the file has answers,
-    metrics.json; each is atomic, and after an error none is written. Raises UserError if `folder`
-    is a run's.
+    `folder` receives predictions.json, predictions.csv, null_odds.json, nbest.json and, if the file
+    has answers, metrics.json; each is atomic, and after an error none is written. Raises UserError
+    if `folder` is a run's.
     """
     _check_folder(folder)
-    questions = open_questions(data, trained.data.get("columns"))
-    total = read_through(trained, data, questions)
+    total = questions.read_through(trained)
     with claim_folder(folder):
-        return write_answers(answer(trained, questions, threshold), total, folder, threshold)
+        chunks = answer(trained, questions, threshold)
+        return write_answers(chunks, total, folder, threshold, questions.left_out)
 
 
 def write_answers(
-    chunks: Iterable[Answered], total: int, folder: Path, threshold: float
+    chunks: Iterable[Answered],
+    total: int,
+    folder: Path,
+    threshold: float,
+    left_out: Sequence[LeftOut] = (),
 ) -> dict[str, float]:
-    """Write the files of `predict` from all questions' answers, in order; return the scores."""
+    """Write the files of `predict` from all questions' answers, in order; return the scores.
+
+    Args:
+        left_out: questions without an answer, which predictions.csv lists at its end.
+    """
     tally, losses, metrics = Tally(), [], {}
     with writing(folder, ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +70,8 @@ def write_answers(
             file = stack.enter_context(whole_file(folder / "predictions.csv"))
             file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
             table = csv.writer(file)
-            table.writerow(("id", "question", "answer", "probability", "start", "end"))
+            columns = ["id", "question", "answer", "probability", "start", "end"]
+            table.writerow([*columns, "left_out"] if left_out else columns)
             for chunk in chunks:
                 results: Any = chunk.predictions, chunk.null_odds, chunk.n_best
                 for add, values in zip(writers, results, strict=True):
@@ -68,6 +81,9 @@ def write_answers(
                     tally.add(known, chunk.predictions, chunk.null_odds)
                     losses.append(chunk.losses)
                 wait.update(len(chunk.examples))
+            for question in left_out:
+                name, problem = csv_cell(question.name), csv_cell(question.problem)
+                table.writerow([name, *[""] * 5, problem])
         if losses:
             loss = float(np.concatenate(losses).mean(dtype=np.float64))
             metrics = {**tally.metrics(threshold), "loss": loss}
@@ -92,45 +108,84 @@ def _check_folder(folder: Path) -> None:
         raise UserError(f"--output-dir {folder}: a run's folder, {lost}; give another")
 
 
-@dataclass(frozen=True)
-class _File:
-    """The questions of a file, read one at a time whenever they are iterated over."""
+class Questions:
+    """The questions of a file, read one at a time whenever they are iterated over.
 
-    path: Path
-    columns: Mapping[str, str] | None  # the file's names of columns
+    Args:
+        data: a file, or as in a run's `data.validation`.
+        reading: how it is read.
+        skip_invalid: leave out what cannot be answered; default: it is an error.
+    """
+
+    def __init__(self, data: str, reading: Reading = DEFAULT, skip_invalid: bool = False) -> None:
+        self.data = data
+        self.reading = reading
+        self.skip_invalid = skip_invalid
+        self.left_out: list[LeftOut] = []  # by `read_through`
+        self._unfit: set[str] = set()  # ids of questions that no window holds
+        try:
+            self._source = open_source(data, "validation", Path(".cache"), reading)
+        except UserError as error:
+            raise type(error)(str(error).replace("data.validation", "--data")) from None
 
     def __iter__(self) -> Iterator[Example]:
-        return read_questions(self.path, self.columns)
+        examples = self._read(Notes(), [] if self.skip_invalid else None)
+        return (example for example in examples if example.id not in self._unfit)
 
+    def stamp(self) -> str:
+        """Return what changes with the questions: the SHA-256 of a file, else `data` itself."""
+        path = Path(self.data)
+        stamp = checksum(path) if path.is_file() else self.data
+        parts = self.reading.parts()
+        return (
+            json.dumps([stamp, *parts, self.skip_invalid]) if parts or self.skip_invalid else stamp
+        )
 
-def open_questions(data: str, columns: Mapping[str, str] | None = None) -> Iterable[Example]:
-    """Return the questions of `data`, to be iterated over any number of times. `columns` are the
-    file's names of columns.
-    """
-    try:
-        path = sources.find_file(data, "validation", Path(".cache"))
-        if path is not None:
-            return _File(path, columns)
-        source = sources.open_source(data, "validation", Path(".cache"), columns)
-        examples, _ = sources.read_examples(source)
-        return examples
-    except UserError as error:
-        raise type(error)(str(error).replace("data.validation", "--data")) from None
+    def _read(self, notes: Notes, left_out: list[LeftOut] | None) -> Iterable[Example]:
+        if self._source.content is None:
+            return read_examples(self._source, left_out, notes=notes)
+        columns, no_answer = self.reading.columns, self.reading.no_answer
+        return file_examples(self._source.content, columns, no_answer, notes, left_out)
 
+    def read_through(self, trained: Trained) -> int:
+        """Return the number of questions, and log what a user should know of them.
 
-def read_through(trained: Trained, data: str, questions: Iterable[Example]) -> int:
-    """Return the number of the questions of `data`. Raises UserError for the first that cannot be
-    answered, so that a fault in the last row is found before the model runs.
-    """
-    unread, total = iter(questions), 0
-    sizes = trained.hparams.max_seq_length, trained.hparams.doc_stride
-    while chunk := list(itertools.islice(unread, CHUNK)):
+        Raises:
+            UserError: for the first that cannot be answered, so that a fault in the last row is
+                found before the model runs.
+        """
+        self.left_out.clear()
+        self._unfit.clear()
+        notes, total = Notes(), 0
+        unread = iter(self._read(notes, self.left_out if self.skip_invalid else None))
+        while chunk := list(itertools.islice(unread, CHUNK)):
+            total += len(chunk) - self._check_fit(trained, chunk)
+        for text, count in notes.texts().items():
+            log.warning("%s: %s %s", self.data, f"{count:,}", text)
+        if self.left_out:
+            first = f"{self.left_out[0].where}: {self.left_out[0].problem}"
+            log.warning("%s questions are left out; the first: %s", len(self.left_out), first)
+        if not total:
+            raise UserError(f"{self.data}: no question that can be answered")
+        return total
+
+    def _check_fit(self, trained: Trained, chunk: list[Example]) -> int:
+        """Return how many of some questions no window holds. Raises UserError for the first of
+        them, unless such are left out.
+        """
+        sizes = trained.hparams.max_seq_length, trained.hparams.doc_stride
         try:
             check_questions_fit(chunk, trained.tokenizer, *sizes)
+            return 0
         except UserError as error:
-            raise UserError(f"{data}: {error}") from None
-        total += len(chunk)
-    return total
+            if not self.skip_invalid:
+                raise UserError(f"{self.data}: {error}") from None
+            if len(chunk) > 1:
+                return sum(self._check_fit(trained, [example]) for example in chunk)
+            (example,) = chunk
+            self._unfit.add(example.id)
+            self.left_out.append(LeftOut(self.data, example.id, "too long", str(error)))
+            return 1
 
 
 @contextlib.contextmanager

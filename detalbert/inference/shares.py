@@ -14,7 +14,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,13 @@ from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.find import find
-from detalbert.inference.model import choose_probabilities, choose_threshold, load_model
-from detalbert.inference.predict_file import (
-    open_questions,
-    read_through,
-    score_table,
-    write_answers,
+from detalbert.inference.model import (
+    Trained,
+    choose_probabilities,
+    choose_threshold,
+    load_model,
 )
-from detalbert.integrity import checksum
+from detalbert.inference.predict_file import Questions, score_table, write_answers
 from detalbert.log import silence
 from detalbert.squad.windows import Example
 from detalbert.training import master
@@ -51,12 +49,22 @@ PREDICTIONS = "predictions.json"
 log = logging.getLogger(__name__)
 
 
-def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any, raw: bool) -> None:
+def answer_on_all_slots(
+    name: str,
+    open_questions: Callable[[Trained], Questions],
+    wanted: str | None,
+    threads: Any,
+    raw: bool,
+) -> None:
     """Answer this rank's parts of `predict.py --model NAME --data DATA` in a trial. Collective.
 
-    `wanted` is `--threshold`, `threads` `--threads`, `raw` `--raw`. Raises UserError
-    as `load_model` and `predict` do, of a question on all ranks, and if the checkpoint has answers
-    to other questions.
+    Args:
+        open_questions: returns the questions of `--data` for a model.
+        wanted, threads, raw: `--threshold`, `--threads`, `--raw`.
+
+    Raises:
+        UserError: as `load_model` and `predict` do, of a question on all ranks, and if the
+            checkpoint has answers to other questions.
     """
     launched = "RANK" in os.environ
     distributed = core.DistributedContext.from_torch_distributed() if launched else None
@@ -69,22 +77,20 @@ def answer_on_all_slots(name: str, data: str, wanted: str | None, threads: Any, 
         set_threads(threads, distributed)
         if distributed.rank == 0:
             context.train.set_status("loading")
-            log.info("loading the model %s and the questions of %s", name, data)
+            log.info("loading the model %s and the questions", name)
         on_gpu = torch.cuda.is_available()
         device = torch.device("cuda", distributed.local_rank) if on_gpu else torch.device("cpu")
         folder = find(name)
         if len(set(distributed.allgather(folder))) > 1:  # the registry got a version in between
             raise UserError(f"--model {name}: it became another one; say which version")
         trained = load_model(str(folder), device)
-        threshold, path = choose_threshold(trained, wanted), Path(data)
+        threshold = choose_threshold(trained, wanted)
         trained = choose_probabilities(trained, raw, said=distributed.rank == 0)
-        questions = checksum(path) if path.is_file() else data
-        columns = trained.data.get("columns")
-        asked: dict[str, Any] = {"model": folder.name, "questions": questions, "raw": raw}
-        opened = partial(open_questions, data, columns)
-        total = together(distributed, lambda: read_through(trained, data, opened()))
+        questions = open_questions(trained)
+        asked: dict[str, Any] = {"model": folder.name, "questions": questions.stamp(), "raw": raw}
+        total = together(distributed, lambda: questions.read_through(trained))
         asked |= {"total": total, "threshold": threshold, "chunk": CHUNK}
-        job = _Job(context, asked, opened, Path(own))
+        job = _Job(context, asked, questions, Path(own))
         if job.restore(master.task().latest_checkpoint):
             job.run(zip(job.mine, answer(trained, job.questions(), threshold), strict=True))
 
@@ -95,13 +101,13 @@ class _Job:
     Args:
         asked: facts that must not change between a trial's allocations: the model's folder name,
             the questions (SHA-256 of the file, or `--data` itself), their number, the threshold.
-        opened: returns the questions, each time anew.
+        source: the questions.
     """
 
     def __init__(
-        self, context: core.Context, asked: dict[str, Any], opened: Callable[[], Any], own: Path
+        self, context: core.Context, asked: dict[str, Any], source: Questions, own: Path
     ) -> None:
-        self.context, self.asked, self.opened, self.own = context, asked, opened, own
+        self.context, self.asked, self.source, self.own = context, asked, source, own
         self.distributed = context.distributed
         self.chief = self.distributed.rank == 0
         self.parts = -(-asked["total"] // CHUNK)
@@ -134,7 +140,7 @@ class _Job:
     def questions(self) -> Iterator[Example]:
         """Yield the questions that this rank answers, in order."""
         mine = set(self.mine)
-        for number, example in enumerate(self.opened()):
+        for number, example in enumerate(self.source):
             if number // CHUNK in mine:
                 yield example
 
@@ -198,7 +204,9 @@ class _Job:
             tempfile.TemporaryDirectory() as out,
         ):
             _check(parts, self.stored)
-            metrics = write_answers(self._read(parts), total, Path(out), threshold)
+            metrics = write_answers(
+                self._read(parts), total, Path(out), threshold, self.source.left_out
+            )
             stored = checkpoint.upload(out, {"steps_completed": steps})
         if metrics:
             self.context.train.report_validation_metrics(steps, metrics)
@@ -207,7 +215,7 @@ class _Job:
         self.say(where, "done")
 
     def _read(self, parts: Path) -> Iterator[Answered]:
-        questions = iter(self.opened())
+        questions = iter(self.source)
         for number in range(self.parts):
             values = json.loads((parts / _name(number)).read_text())
             losses = np.array(values.pop("losses"), np.float32)

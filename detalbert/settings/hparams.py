@@ -8,11 +8,21 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from detalbert.errors import UnknownKey, UserError
+from detalbert.settings.forms import FORMS
 from detalbert.settings.model_sizes import MOST_MODULES, check_model_sizes
 from detalbert.settings.sections import Parsers, Section, limited, parse_section
 
 # What a row of questions may have.
-COLUMNS = ("question", "context", "id", "title", "answer", "answers", "is_impossible")
+COLUMNS = (
+    "question",
+    "context",
+    "id",
+    "title",
+    "answer",
+    "answers",
+    "answer_start",
+    "is_impossible",
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,8 @@ class DataConfig(Section):
     validation: str | None = None
     validation_fraction: float | None = limited(None, above=0, below=1)  # by whole contexts
     columns: dict[str, Any] | None = None  # the file's names: {question: Frage, context: Text}
+    form: str | None = limited(None, choices=FORMS)  # of the files; default: by their first bytes
+    no_answer: list[Any] | None = None  # answers that stand for none: [n/a, "-"]
     tokenizer: str | None = None  # a folder or hub name; default: the one beside the model
     cache_dir: str = ".cache"
     skip_invalid: bool = False  # count and skip faulty questions instead of refusing the file
@@ -35,14 +47,21 @@ class DataConfig(Section):
     max_validation_examples: int | None = limited(None, above=0)
 
     def check(self) -> None:
-        if (self.validation is None) == (self.validation_fraction is None):
-            said = "set exactly one of 'validation' (a file or data set) and 'validation_fraction'"
-            raise UserError(f"data.validation: {said}")
+        if self.validation is None and self.validation_fraction is None:
+            problem = "set 'validation' (a file or data set) or 'validation_fraction'"
+            raise UserError(f"data.validation: {problem}")
+        if self.validation is not None and self.validation_fraction is not None:
+            problem = f"{self.validation!r:.60} is set beside validation_fraction; leave one out"
+            cure = "--set data.validation=null takes out a config's"
+            raise UserError(f"data.validation: {problem} ({cure})")
         for name, own in (self.columns or {}).items():
             if name not in COLUMNS:
                 raise UnknownKey(name, "data.columns", COLUMNS)
             if not isinstance(own, str):
                 raise UserError(f"data.columns.{name}: {own!r:.60}; give the column's name as text")
+        for mark in self.no_answer or ():
+            if not isinstance(mark, str):
+                raise UserError(f"data.no_answer: {mark!r:.60}; give texts, in quotes")
 
 
 # The largest values of a model's sizes, by transformers' names for them; the smallest is 1.

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any, ClassVar
 
 from detalbert.errors import UserError
+from detalbert.settings.forms import FORMS
 from detalbert.settings.sections import Section, limited, parse_section
 
 
@@ -19,6 +20,7 @@ class SourceConfig(Section):
     weight: float | None = limited(None, above=0, most=1e9)  # share of windows; default: by size
     text_key: str = "text"  # key or column of a row that holds the text
     name: str | None = None  # in scores; default: the last part of the address
+    form: str | None = limited(None, choices=FORMS)  # of its files; default: `data.form`
 
 
 Sources = str | list[Any] | dict[str, Any] | None
@@ -65,7 +67,8 @@ class CorpusConfig(Section):
     vocab_size: int | None = limited(None, least=300, most=65_536)
     # Which documents are held out where no other text is named, a hash of their text decides.
     validation_fraction: float = limited(0.01, least=0, below=1)
-    article: str = limited("line", choices=("line", "file", "blank_line"))  # of .txt and .md
+    article: str = "line"  # a document of plain text: line, file, blank_line, or "100 lines"
+    form: str | None = limited(None, choices=FORMS)  # of all files; default: by their first bytes
     # A folder or address of token shards, which say what they hold and have their tokenizer.
     shards: str | None = None
     shard_mib: float = limited(1024, above=0, most=1_000_000)  # of tokens in a shard, about
@@ -91,6 +94,9 @@ class CorpusConfig(Section):
         text = getattr(self, self.source)
         if (text is None) == (self.shards is None):
             raise UserError(f"data.{self.source}: set exactly one of {self.source!r} and 'shards'")
+        if not re.fullmatch(r"line|file|blank_line|[1-9]\d{0,8} lines", self.article):
+            forms = "line, file, blank_line, or a number of lines such as '100 lines'"
+            raise UserError(f"data.article: {self.article!r:.60}; give {forms}")
         if text is not None and not self.training:
             raise UserError(f"data.{self.source}: an empty list; name a source")
         if any(one.weight for one in self.held_out):
@@ -125,7 +131,7 @@ class DocumentsConfig(CorpusConfig):
     source = "documents"
     held_out_source = "validation_documents"
 
-    article: str = limited("file")
+    article: str = "file"
     documents: Sources = None  # one source, or a list of sources
     validation_documents: Sources = None  # held-out; default: a fraction of the documents
 

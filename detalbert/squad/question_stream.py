@@ -1,140 +1,261 @@
-"""Questions of a file (rows.py), checked one at a time."""
+"""Questions of a file (rows.py), checked one at a time.
+
+A fault of one question does not hide the next: the first ten of a file are told together, so that a
+sheet is corrected once. A text that stands for "no answer" in many rows is told with its key.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from detalbert.errors import UserError
+from detalbert.reading.forms import Content
+from detalbert.reading.notes import Notes
+from detalbert.squad.labels import Label, LabelError, is_empty, read_flag, read_labels
+from detalbert.squad.places import Place, find_answer
 from detalbert.squad.rows import MAX_CONTEXT, Question, file_questions
 from detalbert.squad.windows import Example
 
 MAX_QUESTION = 10_000  # characters
 REPEATED = "answers stand more than once in their text (the first is taken)"
+INSIDE = "answers stand only inside a longer word"
+MARKS = "answers have no letter or digit (data.no_answer: [...] if they mean that there is none)"
+FOLDED = "answers stand in their text with other quotes, dashes, accents or spaces"
+_TOLD = 10  # faults that are told
+_OFTEN = 3  # rows with one text that stands nowhere: it is a mark, and no answer
 
 
-def read_questions(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Example]:
-    """Yield the questions of a file to answer; `answers` is None if the file has none. Raises
-    UserError, naming file and place, if something is not a question.
+class Fault(Exception):
+    """A fault of one question: its kind, and what is wrong."""
+
+    def __init__(self, kind: str, problem: str, answer: str | None = None) -> None:
+        super().__init__(kind, problem)
+        self.kind = kind
+        self.problem = problem
+        self.answer = answer  # one that is not in its context
+
+
+class LeftOut(NamedTuple):
+    """A question that is left out."""
+
+    where: str
+    name: str  # its id
+    kind: str
+    problem: str
+
+
+def file_examples(
+    content: Content,
+    columns: Mapping[str, str] | None = None,
+    no_answer: Sequence[str] = (),
+    notes: Notes | None = None,
+    left_out: list[LeftOut] | None = None,
+) -> Iterator[Example]:
+    """Yield the questions of a file to answer; `answers` is None if the file has none.
+
+    Args:
+        columns, no_answer: as `data.columns` and `data.no_answer`.
+        notes: gets what a user should know of them.
+        left_out: gets the faulty ones; default: they are an error.
+
+    Raises:
+        UserError: something is not a question.
     """
+    notes = Notes() if notes is None else notes
+    questions = file_questions(content, notes, columns, answers_needed=False)
+    checked = checked_examples(
+        questions, notes, left_out, answers_needed=False, no_answer=no_answer
+    )
     count = 0
-    for example in checked_examples(file_questions(path, columns), answers_needed=False):
-        check_text(f"{path}: question {example.id}", example.question, example.context)
+    for example in checked:
         count += 1
         yield example
     if not count:
-        raise UserError(f"{path}: no question in it")
+        raise UserError(f"{content.file.address}: no question in it")
 
 
 def checked_examples(
     questions: Iterable[Question],
-    faults: Counter | None = None,
+    notes: Notes,
+    left_out: list[LeftOut] | None = None,
     answers_needed: bool = True,
-    notes: Counter | None = None,
+    no_answer: Sequence[str] = (),
 ) -> Iterator[Example]:
     """Check and yield every question, one at a time; only their ids stay in memory.
 
-    `faults` counts the faulty questions, which are skipped; None: raise UserError, naming the file
-    and the question id. Unless `answers_needed`, a question without answers gets `answers` None.
-    `notes` counts what a user should know of the others.
+    Args:
+        notes: gets what a user should know of the others.
+        left_out: gets the faulty questions; None: they are an error.
+        answers_needed: whether a question without answers is faulty; else its `answers` is None.
+        no_answer: texts of answers that stand for none.
+
+    Raises:
+        UserError: for the first faulty questions, naming file, place and id.
     """
     seen: set[str] = set()
-    notes = Counter() if notes is None else notes
-    for where, title, context, question in questions:
+    faults = _Faults(answers_needed)
+    for where, row in questions:
         try:
-            example = _checked(title, context, question, answers_needed, notes)
+            example = _checked(row, answers_needed, no_answer, notes)
+            if not answers_needed:
+                _check_sizes(example)
             if example.id in seen:
-                raise _Fault("duplicate id", f"question {example.id}: another one has this id")
-        except _Fault as fault:
-            kind, text = fault.args
-            if faults is None:
-                hint = " or set data.skip_invalid: true" if answers_needed else ""
-                hint = "" if kind == "no answer" else hint  # it may be so of all of them
-                raise UserError(f"{where}: {text}; fix it{hint}") from None
-            faults[kind] += 1
+                raise Fault("duplicate id", f"question {example.id}: another one has this id")
+        except Fault as fault:
+            if left_out is None:
+                faults.add(where, fault)
+            else:
+                left_out.append(LeftOut(where, str(row.get("id")), fault.kind, fault.problem))
             continue
         seen.add(example.id)
-        yield example
+        if not faults.lines:
+            yield example
+    faults.check()
 
 
-class _Fault(Exception):
-    """A fault of one question: its kind, and what is wrong."""
+class _Faults:
+    """The faulty questions of a file that must have none."""
+
+    def __init__(self, answers_needed: bool) -> None:
+        self.file = ""  # which the first line names
+        self.lines: list[str] = []  # the first ones
+        self.count = 0
+        self.may_be_skipped = answers_needed
+        self.marks: Counter[str] = Counter()  # answers that are not in their contexts
+
+    def add(self, where: str, fault: Fault) -> None:
+        self.count += 1
+        if not self.lines:
+            self.file = where.rpartition(": ")[0] or where
+            self.lines.append(f"{where}: {fault.problem}")
+        elif len(self.lines) < _TOLD:
+            self.lines.append(f"{where}: {fault.problem}".removeprefix(f"{self.file}: "))
+        if fault.answer is not None and len(self.marks) < 1000:
+            self.marks[fault.answer] += 1
+        # Left out, all of them could be missing: a file without answers.
+        self.may_be_skipped &= fault.kind != "no answer"
+
+    def check(self) -> None:
+        """Raise UserError if there are faults."""
+        if not self.count:
+            return
+        cures = ["fix it" if self.count == 1 else "fix them"]
+        mark, times = (self.marks.most_common(1) or [("", 0)])[0]
+        if times >= _OFTEN:
+            is_none = f"if {mark!r}, {times:,} times, means that there is none: "
+            cures.append(f"{is_none}data.no_answer: [{mark!r}], or an empty cell")
+        if self.may_be_skipped:
+            cures.append("set data.skip_invalid: true")
+        problem = "; ".join(self.lines)
+        if self.count > len(self.lines):
+            problem += f"; and {self.count - len(self.lines):,} more"
+        raise UserError(f"{problem}; {' or '.join(cures)}")
 
 
 def _checked(
-    title: str, context: Any, question: Any, answers_needed: bool, notes: Counter
+    row: Mapping[str, Any], answers_needed: bool, no_answer: Sequence[str], notes: Notes
 ) -> Example:
-    if not isinstance(question, dict):
-        raise _Fault("not a question", f"article {title!r}: a question is not a mapping")
-    text, name = question.get("question"), question.get("id")
+    name, text, context = _checked_texts(row)
+    where = f"question {name}:"
+    try:
+        impossible = read_flag(row.get("is_impossible"))
+        labels = read_labels(dict(row))
+    except LabelError as error:
+        raise Fault("bad answer", f"{where} {error}") from None
+    labels = labels and [label for label in labels if not _is_mark(label, no_answer)]
+    title = row.get("title")
+    title = "" if is_empty(title) else str(title)
+    if impossible:
+        return Example(name, title, context, text, ())
+    if not labels:
+        is_none = labels is not None and impossible is None
+        if is_none:
+            return Example(name, title, context, text, ())
+        if not answers_needed:
+            return Example(name, title, context, text, None)
+        cure = "give it an `answer` (empty: there is none)"
+        raise Fault("no answer", f"{where} no answers and not marked is_impossible; {cure}")
+    spans = [
+        _find_span(where, context, label, notes, is_trained=number == 0)
+        for number, label in enumerate(labels)
+    ]
+    return Example(name, title, context, text, tuple(spans))
+
+
+def _checked_texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return id, question and context of a row. Raises Fault if one is no text."""
+    name, text, context = row.get("id"), row.get("question"), row.get("context")
     name = str(name) if type(name) is int else name
-    if not isinstance(name, str) or not name:
-        raise _Fault("no id", f"article {title!r}: question {text!r} has no id")
-    said = f"question {name}:"
+    if not isinstance(name, str):
+        raise Fault("no id", f"its id is {name!r:.40}; write a text or a whole number")
+    where = f"question {name}:"
+    if isinstance(text, (dict, list)):
+        raise Fault("not a question", f"{where} it is no text but {type(text).__name__}")
     if not isinstance(text, str) or not text.strip():
-        raise _Fault("no text", f"{said} it has no text")
+        raise Fault("no text", f"{where} it has no text")
     if not isinstance(context, str) or not context.strip():
-        raise _Fault("empty context", f"{said} its context is empty")
+        raise Fault("empty context", f"{where} its context is empty")
     if not is_unicode(f"{name}{text}{context}"):
-        raise _Fault("not UTF-8", f"question {name!r}: id, question or context is not UTF-8 text")
-    answers, impossible = question.get("answers"), question.get("is_impossible")
-    if not (answers_needed or answers or "is_impossible" in question):
-        return Example(name, title, context, text, None)
-    if isinstance(answers, str) and answers and not impossible:  # a cell that is no JSON
-        why = "its answers are no list or mapping; write them as JSON, or as texts in `answer`"
-        raise _Fault("bad answer", f"{said} {why}")
-    answers = [] if impossible else answers
-    if not isinstance(answers, list) or not (answers or impossible):
-        why = "no answers and not marked is_impossible; give it an `answer` (empty: there is none)"
-        raise _Fault("no answer", f"{said} {why}")
-    found = [_answer(said, context, answer) for answer in answers]
-    notes[REPEATED] += bool(found) and found[0][2] > 1
-    return Example(name, title, context, text, tuple((text, at) for text, at, _ in found))
+        raise Fault("not UTF-8", f"question {name!r}: id, question or context is not UTF-8 text")
+    return name, text, context
 
 
-def _answer(said: str, context: str, answer: Any) -> tuple[str, int, int]:
-    """Return an answer's text as it stands in the context, its start, and how often it is there if
-    the start was not given.
+def _check_sizes(example: Example) -> None:
+    """Raise Fault if a question or its context is longer than is answered."""
+    for part, text, limit in (
+        ("question", example.question, MAX_QUESTION),
+        ("context", example.context, MAX_CONTEXT),
+    ):
+        if len(text) > limit:
+            size = f"{len(text):,} characters, {limit:,} at most are read"
+            raise Fault("too long", f"question {example.id}: the {part} has {size}")
+
+
+def _is_mark(label: Label, no_answer: Sequence[str]) -> bool:
+    """Return whether a label stands for none."""
+    return label.text is not None and label.text.strip() in no_answer
+
+
+def _find_span(
+    where: str, context: str, label: Label, notes: Notes, is_trained: bool
+) -> tuple[str, int]:
+    """Return a label's text as it stands in the context, and its start.
+
+    Args:
+        is_trained: whether it is the first label of its question, which is trained.
+
+    Raises:
+        Fault: it is not there.
     """
-    given = answer if isinstance(answer, dict) else {}
-    text, start = given.get("text"), given.get("answer_start")
-    if not isinstance(text, str) or not text.strip() or type(start) not in (int, type(None)):
-        why = "an answer needs a text, and answer_start is a number"
-        raise _Fault("bad answer", f"{said} {why}")
-    if start is None:
-        if (found := find_answer(context, text)) is None:
-            raise _Fault("answer not found", f"{said} answer {text!r:.80} is not in its context")
-        start, end, count = found
-        return context[start:end], start, count
-    there = context[start : start + len(text)] if start >= 0 else ""
-    if there != text:
-        why = f"answer {text!r} is not at character {start} (there: {there!r})"
-        raise _Fault("misplaced answer", f"{said} {why}")
-    return text, start, 1
+    text, start, end = label
+    if start is not None:
+        if text is None:
+            text = context[start:end]
+        there = context[start : start + len(text)] if start >= 0 else ""
+        if there != text or not text.strip():
+            problem = f"answer {text!r:.80} is not at character {start} (there: {there!r:.80})"
+            raise Fault("misplaced answer", f"{where} {problem}")
+        return text, start
+    text = text or ""
+    place = find_answer(context, text) if text.strip() else None
+    if place is None:
+        problem = f"{where} answer {text!r:.80} is not in its context"
+        raise Fault("answer not found", problem, text.strip())
+    if not re.search(r"\w", text):
+        notes.add(MARKS, where.removesuffix(":"))
+    if is_trained:
+        _note_place(place, notes, where.removesuffix(":"))
+    return context[place.start : place.end], place.start
 
 
-def find_answer(context: str, answer: str) -> tuple[int, int, int] | None:
-    """Return start and end (characters, end exclusive) of an answer, and how often it is there.
-
-    The first of these that is there counts: the text as it is, between words; as it is, within a
-    word; without regard to case and white space, between words; so within a word. "art" of "A
-    party for art" is at 12, not at 3.
-    """
-    answer = answer.strip()
-    words = r"\s+".join(map(re.escape, answer.split()))
-    for pattern, flags in ((re.escape(answer), 0), (words, re.IGNORECASE)):
-        found = [(m.start(), m.end()) for m in re.finditer(pattern, context, flags)]
-        whole = [place for place in found if _is_whole(context, *place)]
-        if places := whole or found:
-            return (*places[0], len(places))
-    return None
-
-
-def _is_whole(context: str, start: int, end: int) -> bool:
-    """Return whether no word goes on over the start or the end."""
-    edges = context[max(start - 1, 0) : start + 1], context[end - 1 : end + 1]
-    return not any(len(edge) == 2 and edge.isalnum() for edge in edges)
+def _note_place(place: Place, notes: Notes, position: str) -> None:
+    if place.times > 1:
+        notes.add(REPEATED)
+    if not place.is_word:
+        notes.add(INSIDE, position)
+    if place.is_folded:
+        notes.add(FOLDED, position)
 
 
 def check_text(where: str, question: str, context: str, max_context: int = MAX_CONTEXT) -> None:

@@ -1,25 +1,30 @@
 """Questions of a file or folder, an official file, a data set of the hub, the generated world."""
 
+import dataclasses
 import hashlib
 import itertools
 import json
 import logging
 import urllib.request
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detalbert import hub
 from detalbert.atomic import alone, whole_file
-from detalbert.errors import Unavailable, UserError, as_user_error, first_line
+from detalbert.errors import Unavailable, UserError
 from detalbert.hub import looks_like_path
 from detalbert.integrity import checksum, find_damaged
-from detalbert.squad import rows, world
-from detalbert.squad.question_stream import checked_examples
-from detalbert.squad.rows import SUFFIXES, Question
+from detalbert.reading import storage
+from detalbert.reading.folders import find_files
+from detalbert.reading.forms import ENDINGS, PACKED, Content, recognise, stem_of
+from detalbert.reading.hub_rows import load_hub_rows
+from detalbert.reading.notes import Notes
+from detalbert.settings.forms import TABLE
+from detalbert.squad import world
+from detalbert.squad.question_stream import LeftOut, checked_examples, file_examples
+from detalbert.squad.rows import Question, file_questions, row_questions
 from detalbert.squad.windows import Example
 from detalbert.waiting import waiting
 
@@ -35,106 +40,154 @@ OFFICIAL_SHA256 = {
 STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev")}
 
 
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a source is read: keys of `data:`."""
+
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the source's own names
+    form: str | None = None  # of its file; default: found
+    no_answer: Sequence[str] = ()  # texts of answers that stand for none
+    fraction: float | None = None  # of the texts of one source that are the validation set
+
+    def parts(self) -> list[Any]:
+        """Return what identifies it, [] for the default; as before there were form and no_answer
+        unless one is set.
+        """
+        parts: list[Any] = []
+        if self.columns or self.fraction:
+            parts += [sorted(self.columns.items()), self.fraction]
+        if self.form or self.no_answer:
+            parts.append({"form": self.form, "no_answer": list(self.no_answer)})
+        return parts
+
+
+DEFAULT = Reading()
+
+
 class Source(NamedTuple):
     """The source of a split's questions, not read yet."""
 
     name: str  # as in the config
     split: str  # "train" or "validation"
-    path: Path | None  # the file; None for the hub and the generated world
+    content: Content | None  # the file; None for the hub and the generated world
     fingerprint: str  # changes when any byte of the questions may have changed
-    columns: Mapping[str, str] = {}  # the source's own names of columns
-    fraction: float | None = None  # of the texts of one source that are the validation set
+    reading: Reading = DEFAULT
 
 
-def open_source(
-    name: str,
-    split: str,
-    cache_dir: Path,
-    columns: Mapping[str, str] | None = None,
-    fraction: float | None = None,
-) -> Source:
-    """Find `data.train` or `data.validation`; download an official file if missing. Raises
-    UserError if a file does not exist, or cannot be read or downloaded.
+def open_source(name: str, split: str, cache_dir: Path, reading: Reading = DEFAULT) -> Source:
+    """Find `data.train` or `data.validation`; download an official file if missing.
 
-    Args:
-        columns, fraction: `data.columns` and `data.validation_fraction`. With a fraction both
-            splits are of one source: what it has as its training questions.
+    With a fraction both splits are of one source: what it has as its training questions.
+
+    Raises:
+        UserError: a file does not exist, holds no questions, or cannot be read or downloaded.
     """
-    found = "train" if fraction else split
-    if (path := find_file(name, found, cache_dir)) is not None:
-        with as_user_error(lambda e: UserError(f"{path}: cannot read it: {first_line(e)}")):
-            digest = checksum(path)
+    split_there = "train" if reading.fraction else split
+    file = find_file(name, split_there, cache_dir)
+    content = None
+    if file is not None:
+        content = recognise(file, reading.form, plain=TABLE)
+        digest = file.stamp if storage.is_remote(file.address) else checksum(Path(file.address))
     else:
-        content = _world(found) if name == "generated" else repr(_hub_rows(name, found))
-        digest = hashlib.sha256(content.encode()).hexdigest()
-    if columns or fraction:
-        parts = [digest, sorted((columns or {}).items()), fraction]
-        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return Source(name, split, path, digest, columns or {}, fraction)
+        text = _world(split_there) if name == "generated" else repr(_hub_rows(name, split_there))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+    parts = reading.parts()
+    if parts:
+        digest = hashlib.sha256(json.dumps([digest, *parts]).encode()).hexdigest()
+    return Source(name, split, content, digest, reading)
 
 
-def find_file(name: str, split: str, cache_dir: Path) -> Path | None:
-    """Return the file of a source, downloaded if it is an official one; None if it has none.
-    Raises UserError for a path of nothing, and a folder with several files of a split.
+def find_file(name: str, split: str, cache_dir: Path) -> storage.File | None:
+    """Return the file of a source, downloaded if it is an official one; None if it has none, as a
+    hub name. Raises UserError for a path of nothing, and a folder with several files of a split.
     """
+    key = f"data.{split}"
     path = Path(name)
     if name in OFFICIAL_SHA256 and not path.exists():
-        return _download(name, cache_dir)
-    if path.is_dir():
-        files = [path / f"{stem}{suffix}" for stem in STEMS[split] for suffix in SUFFIXES]
-        files = [file for file in files if file.is_file()]
-        if len(files) > 1:
-            names = ", ".join(file.name for file in files)
-            raise UserError(f"{path}: {names}: which is data.{split}? Name the file")
-        return files[0] if files else None
-    if looks_like_path(name, (*SUFFIXES, ".txt", ".xlsx")) and not path.is_file():
-        raise UserError(f"{path}: no such file; set data.{split} to a file of questions")
-    return path if path.is_file() else None
+        return _only(storage.list_files(str(_download(name, cache_dir)), key), key)
+    endings = (*ENDINGS, *PACKED, ".xlsx")
+    if path.is_dir() or name.endswith("/") and storage.is_remote(name):
+        return _file_of_split(name, split, key)
+    if storage.is_remote(name) or path.is_file():
+        return _only(storage.list_files(name, key), key)
+    if looks_like_path(name, endings):
+        raise UserError(f"{path}: no such file; set {key} to a file of questions")
+    return None
+
+
+def _only(files: list[storage.File], key: str) -> storage.File:
+    if len(files) == 1:
+        return files[0]
+    names = ", ".join(Path(file.address).name for file in files) or "nothing"
+    raise UserError(f"{key}: {names:.200}: which is it? Name one file")
+
+
+def _file_of_split(folder: str, split: str, key: str) -> storage.File | None:
+    """Return the file of a folder that is a split by its name."""
+    files = find_files(folder, key, split)
+    named = [file for file in files if stem_of(file.address).lower() in STEMS[split]]
+    return _only(named or files, f"{key}: {folder}")
 
 
 def read_examples(
     source: Source,
-    skip_invalid: bool = False,
+    left_out: list[LeftOut] | None = None,
     limit: int | None = None,
-    notes: Counter | None = None,
-) -> tuple[list[Example], dict[str, int]]:
-    """Return at most `limit` questions of `source` in file order, and the faults that were skipped.
+    notes: Notes | None = None,
+) -> list[Example]:
+    """Return at most `limit` questions of `source` in file order.
 
-    The faults are {kind of fault: number of questions}; `notes`: see `checked_examples`. Raises
-    UserError for a fault of a file, and for the first of a question, unless `skip_invalid`.
+    Args:
+        left_out: gets the faulty questions; None: they are an error.
+        notes: gets what a user should know of the others.
+
+    Raises:
+        UserError: a file has a fault, or a question has one.
     """
-    split = "train" if source.fraction else source.split
+    notes = Notes() if notes is None else notes
+    reading = source.reading
+    split = "train" if reading.fraction else source.split
     questions: Iterable[Question]
-    if source.path is not None:
-        questions = rows.file_questions(source.path, source.columns)
+    if source.content is not None:
+        questions = file_questions(source.content, notes, reading.columns)
     elif source.name == "generated":
-        questions = rows.article_questions("generated", json.loads(_world(split))["data"])
+        questions = row_questions("generated", json.loads(_world(split))["data"], notes)
     else:
-        name, columns = source.name, source.columns
-        found = (rows.renamed(name, row, columns) for row in _hub_rows(name, split))
-        questions = (rows.row_question(name, row, at) for at, row in enumerate(found, 1))
-    if source.fraction:
-        questions = _part(source, source.fraction, questions)
-    faults: Counter = Counter()
-    checked = checked_examples(questions, faults if skip_invalid else None, notes=notes)
+        rows = _hub_rows(source.name, split)
+        questions = row_questions(source.name, rows, notes, reading.columns)
+    if reading.fraction:
+        questions = _part(source, reading.fraction, questions)
+    checked = checked_examples(questions, notes, left_out, no_answer=reading.no_answer)
     examples = list(itertools.islice(checked, limit))
     if not examples:
         raise UserError(f"{source.name}: no usable question in it; set data.{source.split}")
-    return examples, dict(faults)
+    return examples
+
+
+def read_questions(file: Path | str, reading: Reading = DEFAULT) -> Iterator[Example]:
+    """Yield the questions of a file to answer; `answers` is None if it has none. Raises UserError
+    as `file_examples` does.
+    """
+    source = open_source(str(file), "validation", Path(), reading)
+    assert source.content is not None  # a file
+    return file_examples(source.content, reading.columns, reading.no_answer)
 
 
 def _part(source: Source, fraction: float, questions: Iterable[Question]) -> list[Question]:
     """Return the questions of a split: the validation set has `fraction` of the contexts, those
     with the lowest hashes, with all of their questions. Raises UserError for a single context.
     """
-    found = list(questions)
-    hashes = {str(each[2]): hashlib.sha256(str(each[2]).encode()).digest() for each in found}
-    contexts = sorted(hashes, key=hashes.__getitem__)
-    if len(contexts) == 1:
-        said = "has one context, and each set needs one; name a file in data.validation"
-        raise UserError(f"data.validation_fraction: {source.name} {said}")
-    held = set(contexts[: min(max(1, round(fraction * len(contexts))), len(contexts) - 1)])
-    return [each for each in found if (str(each[2]) in held) == (source.split == "validation")]
+    everything = list(questions)
+    contexts = [str(question.row.get("context")) for question in everything]
+    by_hash = sorted(set(contexts), key=lambda text: hashlib.sha256(text.encode()).digest())
+    if len(by_hash) == 1:
+        problem = "has one context, and each set needs one; name a file in data.validation"
+        raise UserError(f"data.validation_fraction: {source.name} {problem}")
+    count = min(max(1, round(fraction * len(by_hash))), len(by_hash) - 1)
+    held_out = set(by_hash[:count])
+    is_validation = source.split == "validation"
+    pairs = zip(everything, contexts, strict=True)
+    return [question for question, context in pairs if (context in held_out) == is_validation]
 
 
 @lru_cache(maxsize=2)
@@ -144,20 +197,8 @@ def _world(split: str) -> str:
 
 @lru_cache(maxsize=2)
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
-    said = f"data.{split}: {name!r} is no file, and as a data set it does not load"
-    return list(load_hub_rows(name, split, said))
-
-
-def load_hub_rows(name: str, split: str, said: str) -> Any:
-    """Load a split of a data set NAME, NAME@REVISION or NAME:CONFIG, memory-mapped. Raises
-    `hub_errors`' UserError, which begins with `said`.
-    """
-    import datasets
-
-    place, _, config = name.partition(":")
-    options = {"split": split, "name": config or None}
-    with hub.hub_errors(said):
-        return hub.load_named(datasets.load_dataset, place, "dataset", **options)
+    problem = f"data.{split}: {name!r} is no file, and as a data set it does not load"
+    return list(load_hub_rows(name, split, problem))
 
 
 def _download(name: str, cache_dir: Path) -> Path:

@@ -4,7 +4,6 @@ Arrays are flat columns, so that they can be saved individually and memory-mappe
 the place of [CLS]: position 0 of a window, or its last one where [CLS] comes last (XLNet).
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detalbert.errors import UserError
+from detalbert.reading.notes import Notes
 from detalbert.squad.encoding import Tokens, encode, ranges, tokenizing
 
 
@@ -121,7 +121,7 @@ def build_windows(
     max_seq_length: int = 384,
     doc_stride: int = 128,
     max_query_length: int | None = 64,
-    notes: Counter | None = None,
+    notes: Notes | None = None,
 ) -> Windows:
     """Split each (question, context) pair into windows, labelled with the first answer.
 
@@ -135,7 +135,7 @@ def build_windows(
         tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
         max_seq_length, max_query_length: tokens; None: no question is cut.
         doc_stride: tokens that two neighbouring windows SHARE.
-        notes: counts the questions that were cut.
+        notes: gets the questions that were cut.
 
     Raises:
         UserError: if the tokenizer is slow, or a question leaves at most doc_stride tokens to a
@@ -184,14 +184,14 @@ def check_questions_fit(
 
 
 def _encode_questions(
-    examples: Sequence[Example], backend: Any, longest: int | None, notes: Counter | None
+    examples: Sequence[Example], backend: Any, longest: int | None, notes: Notes | None
 ) -> Tokens:
     """Encode the questions, cut to `longest` tokens; count in `notes` how many were cut."""
     asked = encode(backend, [e.question.lstrip() for e in examples], with_offsets=False)
     lengths = np.diff(asked.ptr)  # [E], tokens
     cut = lengths if longest is None else np.minimum(lengths, longest)
     if notes is not None:
-        notes[f"questions are cut to {longest} tokens"] += int((lengths > cut).sum())
+        notes.counts[f"questions are cut to {longest} tokens"] += int((lengths > cut).sum())
     ptr = np.concatenate([[0], np.cumsum(cut, dtype=np.int64)])
     return asked._replace(ids=asked.ids[ranges(asked.ptr[:-1], cut)], ptr=ptr)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import BaseStreamer
 
+from detalbert.corpus.documents import begin_tokens
 from detalbert.errors import UserError
 from detalbert.escapes import escape_controls, json_line
 from detalbert.settings.sections import Section, limited, parse_section
@@ -57,7 +58,8 @@ def complete(
 ) -> tuple[str, str]:
     """Generate the text after `prompt`, which begins a document.
 
-    Training puts no token before a document; an empty prompt is an end-of-text token, as in GPT-2.
+    It begins with the tokens that the tokenizer puts before a text, as in training; without any, an
+    empty prompt is an end-of-text token, as in GPT-2.
     The model's generation config is replaced. `show` receives the text as it comes, in complete
     characters.
 
@@ -91,6 +93,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
         raise UserError("the prompt is not UTF-8 text")
     with tokenizing():
         ids = tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ids = begin_tokens(tokenizer) + ids
     if not ids and tokenizer.eos_token_id is None:
         raise UserError("the prompt is empty, and the tokenizer has no end of text; give text")
     return ids or [tokenizer.eos_token_id]

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.documents import document_kind
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.writer import write_shards
 from detalbert.engine.attention import PACKED_CAUSAL
@@ -55,7 +55,7 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
     values = {"documents": text, "validation_fraction": 0, "tokenizer": "the model's", **kept}
     data = parse_documents_config({**values, "cache_dir": str(folder)})
     try:
-        kind = DocumentKind(source.tokenizer.eos_token_id)
+        kind = document_kind(source.tokenizer)
         write_shards(data, source.tokenizer, kind, str(folder / "shards"))
         split = "validation" if text == "generated" else "train"
         shards = Shards(str(folder / "shards"), split, data)

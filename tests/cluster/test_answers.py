@@ -79,7 +79,8 @@ def keys(path: str) -> list[str]:
 
 @pytest.mark.parametrize("part", ["experiment_cases", "master_cases"])
 def test_the_real_masters_answers(part, answers, tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "check_context", lambda folder: iter(()))
+    monkeypatch.setattr(check, "read_upload", lambda folder: (set(), None))
+    monkeypatch.setattr(check, "check_data", lambda *arguments: iter(()))
     wrong = {}
     for case in answers[part]:
         path = tmp_path / "config.yaml"

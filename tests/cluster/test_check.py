@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import check, masterconf
+from cluster import check, masterconf, uploads
 from cluster.fleet import machines_at_start
 from cluster.schema import PLACEHOLDER
 from detalbert.training.metrics import RunMetrics
@@ -100,12 +100,44 @@ def test_set_changes_every_experiment_as_it_is_submitted(capsys, tmp_path):
 
 
 def test_context_that_is_too_large(monkeypatch, tmp_path):
-    assert check.CONTEXT_LIMIT == 95 * 2**20
+    assert uploads.CONTEXT_LIMIT == 95 * 2**20
     (tmp_path / "weights.bin").write_bytes(bytes(3000))
-    monkeypatch.setattr(check, "CONTEXT_LIMIT", 2000)
-    assert ".detignore" in next(check.check_context(tmp_path)).problem
+    monkeypatch.setattr(uploads, "CONTEXT_LIMIT", 2000)
+    names, finding = uploads.read_upload(tmp_path)
+    assert names == set() and ".detignore" in finding.problem
     (tmp_path / ".detignore").write_text("*.bin\n")
-    assert list(check.check_context(tmp_path)) == []
+    assert uploads.read_upload(tmp_path) == (set(), None)
+
+
+SOURCES = {
+    "own.csv": None,
+    "sub/*.csv": None,
+    "sub": None,
+    "generated": None,
+    "squad_v2": None,
+    "train-v2.0.json": None,
+    "s3://bucket/mine.csv": None,
+    "/mnt/mine.csv": None,
+    "data/mine.csv": "is not uploaded: .detignore leaves it out; move it, to questions/mine.csv",
+    "gone.csv": "gone.csv: no such file in ",
+    "./gone.jsonl.gz": "no such file in ",
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_data_that_a_container_will_not_have(source, tmp_path):
+    for name in ("own.csv", "sub/a.csv", "data/mine.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("question,context\n")
+    (tmp_path / ".detignore").write_text("/data/\n")
+    names, _ = uploads.read_upload(tmp_path)
+    for data in ({"train": source}, {"text": [{"source": source, "weight": 1}]}):
+        problems = [
+            finding.problem for finding in uploads.check_data({"data": data}, names, tmp_path)
+        ]
+        problem = SOURCES[source]
+        assert len(problems) == (problem is not None)
+        assert problem is None or problem in problems[0]
 
 
 def test_exit_status_and_json(capsys, tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from detalbert.corpus import storage
+from detalbert.reading import storage
 from tests.fakes.s3 import bucket
 from tests.fakes.text import contexts
 

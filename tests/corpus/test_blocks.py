@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 
-from detalbert.corpus import learn_tokenizer, read_text, storage
+from detalbert.corpus import learn_tokenizer, read_text
 from detalbert.corpus.blocks import Block, Segment, Segments, cut_segments, find_space, strip
 from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.examples import ExampleKind
@@ -26,6 +26,8 @@ from detalbert.corpus.shards import Kind, is_held_out
 from detalbert.corpus.sources import open_text
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
+from detalbert.reading import lines as read_lines
+from detalbert.reading import storage
 from detalbert.settings.text import SourceConfig
 from tests.conftest import ROOT, Script, max_examples
 from tests.corpus.documents import join, read
@@ -253,12 +255,17 @@ def test_lines_and_files_of_any_length_are_read_in_pieces(
     """A line of white space alone is never longer than a piece here; see `_between_blank_lines`."""
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(text.encode())
-    lines = text.split("\n")
-    enclosed = re.split(r"(?:^|\n)(?:[^\S\n]*(?:\n|$))+", text)
+    lines = re.split(r"\r?\n", text)
+    enclosed = re.split(r"(?:^|\r?\n)(?:[^\S\n]*(?:\n|$))+", text)
     wanted = {"line": lines, "blank_line": enclosed, "file": [text]}
+    ends = re.findall(r"\r?\n", text) + [""]
+    both = list(map("".join, zip(lines, ends, strict=True)))  # lines with their ends
+    groups = ["".join(both[begin : begin + 3]) for begin in range(0, len(both), 3)]
+    wanted["3 lines"] = [re.sub(r"\r?\n\Z", "", group) for group in groups]
     if any(len(line.encode()) > 4 and not line[:4].strip() for line in lines):
         del wanted["blank_line"]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_lines, "PIECE", piece)
         patch.setattr(read_text, "_PIECE", piece)
         patch.setattr(storage, "BLOCK", block)
         for article, documents in wanted.items():
@@ -273,13 +280,13 @@ def test_lines_and_files_of_any_length_are_read_in_pieces(
 def test_the_byte_that_is_not_utf8_is_named(
     article: str, broken: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_text, "_PIECE", 4)
+    monkeypatch.setattr(read_lines, "PIECE", 4)
     monkeypatch.setattr(storage, "BLOCK", 4)
     for before in range(1, 12):
         for after in (b"", b"a\n"):
             content = b"\xc3\xa9" * (before // 2) + b"a" * (before % 2) + broken + after
             (tmp_path / "a.txt").write_bytes(content)
-            with pytest.raises(UserError, match=f"a.txt: not UTF-8 at byte {before}; fix"):
+            with pytest.raises(UserError, match=f"a.txt: not UTF-8 at byte {before}; save"):
                 read(tmp_path / "a.txt", 1000, True, article)
 
 

@@ -1,22 +1,26 @@
 """What `data.documents` names gives the very text, compressed or not; pieces of long documents."""
 
+import copy
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 
-from detalbert.corpus import storage
 from detalbert.corpus.blocks import SEGMENT, Block, Segments, cut_segments
-from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.documents import DocumentKind, document_kind
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import Kind
 from detalbert.corpus.sources import open_text, unpack_sizes
 from detalbert.corpus.words import WordEncoder
 from detalbert.errors import UserError
+from detalbert.reading import forms, storage
 from detalbert.settings.text import SourceConfig
+from lm.inference.complete import encode_prompt
 from tests.corpus.documents import CODE, byte_tokenizer, join, read, write_lines
 
 
@@ -79,20 +83,50 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> No
     """Also where lines are longer than blocks and parts."""
     path = write_lines(tmp_path / "a.jsonl.zst", TEXTS)
     monkeypatch.setattr(storage, "BLOCK", 64)
-    opened, read_stored = [], storage.read
-    monkeypatch.setattr(storage, "read", lambda *a: (opened.append(a), read_stored(*a))[1])
+    opened = []
+
+    def read_stored(address: str, begin: int, end: int) -> Iterator[bytes]:
+        opened.append(address)
+        return storage.read(address, begin, end)
+
+    monkeypatch.setattr(forms, "read", read_stored)
     assert read(path, 50) == TEXTS
-    assert len(opened) == 2  # for its size, and to read it
+    # Its first bytes as they are and unpacked, for its size, and to read it.
+    assert len(opened) == 4
     (part,) = unpack_sizes(open_text(SourceConfig(str(path)), "key", "train", exact=True), tmp_path)
     reader = TextReader()
     assert [join(reader.read(part)) for _ in range(2)] == [TEXTS, TEXTS]  # from its start again
 
 
-@pytest.mark.parametrize("how", ["truncated", "not compressed"])
 @pytest.mark.parametrize("suffix", [".zst", ".gz"])
-def test_damage_is_one_line(suffix: str, how: str, tmp_path: Path) -> None:
+def test_damage_is_one_line(suffix: str, tmp_path: Path) -> None:
     path = write_lines(tmp_path / f"a.jsonl{suffix}", TEXTS)
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2] if how == "truncated" else b'{"text": "a"}')
-    with pytest.raises(UserError, match=f"{path}: damaged, or not what its name says: .*copy it"):
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match=f"{path}: damaged, or cut off .*; copy it again"):
         read(path, 1000)
+    path.write_bytes(b'{"text": "a"}')  # not compressed, as its first bytes say
+    assert read(path, 1000) == ["a"]
+
+
+def test_a_document_begins_as_the_tokenizers_own_call(tmp_path: Path) -> None:
+    """As Llama's and Gemma's do; across segments and batches, once for each document."""
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    begin, end = tokenizer.convert_tokens_to_ids(["z", "<|endoftext|>"])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="z $A", pair="z $A $B", special_tokens=[("z", begin)]
+    )
+    kind = document_kind(tokenizer)
+    assert (kind.begin_of_text, document_kind(byte_tokenizer()).begin_of_text) == ([begin], [])
+    texts = ["one two", "three", "four\nfive"]
+    own = [token for text in texts for token in [*tokenizer(text)["input_ids"], end]]
+    encoder = WordEncoder(kind.backend(tokenizer))
+    whole = kind.tokenize(encoder, segments(texts, kind))
+    assert whole.tokens.tolist() == own
+    assert whole.lengths.tolist() == [len(tokenizer(text)["input_ids"]) + 1 for text in texts]
+    # A document of two batches begins in the first and ends in the second.
+    batches = [Segments(["four\n"], [False]), Segments(["five"], [True], starts=False)]
+    rows = [kind.tokenize(encoder, batch) for batch in batches]
+    tokens = [token for row in rows for token in row.tokens.tolist()]
+    assert tokens == [*tokenizer("four\nfive")["input_ids"], end]
+    assert encode_prompt(tokenizer, "one") == tokenizer("one")["input_ids"]

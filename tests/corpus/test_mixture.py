@@ -200,7 +200,7 @@ def test_a_pattern_selects_files_and_the_others_are_named(
     with caplog.at_level(logging.WARNING):
         assert len(read_back(write_documents(folder, tmp_path, **values), "train")) == 3
     warned = [r.message for r in caplog.records if r.levelname == "WARNING"]
-    assert warned == [f"data.documents: passed over: {folder / 'c.pdf'}"]
+    assert warned == ["data.documents: 2 files are passed over: .hidden, c.pdf"]
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from detalbert import integrity
-from detalbert.corpus import reader, storage
+from detalbert.corpus import reader
 from detalbert.corpus.reader import Corpus, Shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import seal
+from detalbert.reading import storage
+from detalbert.reading.folders import find_files
 from lm.order import WindowOrder
 from lm.windows import LmWindows
 from pretrain.examples import ExampleOrder, ExampleRows
@@ -151,8 +153,8 @@ def test_what_cannot_be_read_is_one_line(
     config = text_config("generated", tmp_path)
     with pytest.raises(UserError, match="no index.json"):
         Corpus("s3://bucket/nothing", "train", config)
-    with pytest.raises(UserError, match="key: no .txt file below s3://bucket/nothing"):
-        storage.find_files("s3://bucket/nothing", "key", (".txt",))
+    with pytest.raises(UserError, match="key: no file of data below s3://bucket/nothing"):
+        find_files("s3://bucket/nothing", "key")
     with pytest.raises(UserError, match="/nothing: cannot read it: No such file"):
         storage.read_all("/nothing")
     folder = some(tmp_path)

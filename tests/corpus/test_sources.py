@@ -147,7 +147,7 @@ def test_a_long_text_is_cut_and_short_ones_share_a_shard() -> None:
         groups = group(cut_parts(parts, least), lambda part: part.text_bytes, least)
         return [[part.text_bytes for part in some] for some in groups]
 
-    long, short, whole = Part("line", "a", 900, 900), Part("jsonl", "b", 90, 90), "squad"
+    long, short, whole = Part("line", "a", 900, 900), Part("json_lines", "b", 90, 90), "json"
     assert sizes([long], 400) == [[400], [400], [100]]
     assert sizes([short] * 7, 400) == [[90] * 5, [90] * 2]
     assert sizes([long._replace(form=whole), short, long], 400) == [[900], [90, 400], [400], [100]]

@@ -160,16 +160,16 @@ def test_cut_at_random_moments_the_shards_are_the_same(
 
 
 BAD_TEXT = [
-    ("a.pdf", b"x", "no .txt, .md, .jsonl, .csv, .parquet, .json file", 1),
-    ("a.csv", b"id,body\n1,x\n", "no column 'text' .there: id, body", 1),
+    ("a.pdf", b"x", "no file of data below", 1),
+    ("a.csv", b"id,body\n1,x\n", "line 2 has no 'text' .there: id, body", 1),
     ("a.csv", b'text\n"x\n', "a.csv: line 2: unexpected end of data", 1),
-    ("a.parquet", b"PAR1", "not a Parquet file", 1),
+    ("a.parquet", b"PAR1", "not a whole Parquet file", 1),
     ("a.txt", b"fine\n\xff\xfe\n", "not UTF-8 at byte 5", 1),
     ("a.txt", b"fine\n\xff\xfe\n", "not UTF-8 at byte 5", 2),
     ("a.jsonl", b'{"text": "a"}\n{"title": "b"}\n', "line at byte 14", 1),
-    ("a.jsonl", b'{"text": 3}\n', "is no text", 1),
-    ("a.json", b'{"data": 3}', "SQuAD's shape", 1),
-    ("a.json", b"[", "SQuAD's shape", 2),
+    ("a.jsonl", b'{"text": 3}\n', "'text' is int, and no text", 1),
+    ("a.json", b'{"data": 3}', "has no 'text' .there: data", 1),
+    ("a.json", b"[", "line 1 is not JSON", 2),
 ]
 
 

@@ -18,7 +18,7 @@ WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", 
 
 
 def read_squad(path: Path) -> list[Example]:
-    return read_examples(open_source(str(path), "validation", path.parent))[0]
+    return read_examples(open_source(str(path), "validation", path.parent))
 
 
 def as_rows(examples: list[Example]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from detalbert.inference.export import CARD, PACKAGES, card, export, push
 from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
 from detalbert.integrity import checksum, seal
 from detalbert.squad.encoding import tokenizer_sum
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.sources import read_questions
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import Once
 from tests.fakes.trained import LocalRun

@@ -11,7 +11,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from detalbert.inference import web
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.sources import read_questions
 from detalbert.squad.windows import Example
 from tests.fakes.trained import LocalRun
 from tests.inference.test_server import serving_here

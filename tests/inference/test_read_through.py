@@ -1,5 +1,6 @@
 """A file of questions is read through before the first answer: its last row may be at fault."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import predict
 from detalbert.errors import UserError
 from detalbert.inference import answering
-from detalbert.inference.predict_file import open_questions, read_through
+from detalbert.inference.predict_file import Questions
 from detalbert.squad.windows import Example, build_windows, check_questions_fit
 from tests.conftest import max_examples
 from tests.fakes.no_models import refused
@@ -21,9 +23,15 @@ GOOD = {"question": "What was the Zanto loaded with?", "context": CONTEXT}
 LONG = {"question": "What " * 400 + "?", "context": CONTEXT}
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "room": (LONG, "question 1301: max_seq_length"),
-    "empty": ({"question": "What?", "context": " "}, "question 1301: its context is empty"),
-    "twice": ({**GOOD, "id": "7"}, "question 7: another one has this id"),
-    "huge": ({"question": "What?", "context": "x" * 1_000_001}, "question 1301: the context has"),
+    "empty": (
+        {"question": "What?", "context": " "},
+        "line 1301: question 1301: its context is empty",
+    ),
+    "twice": ({**GOOD, "id": "7"}, "line 1301: question 7: another one has this id"),
+    "huge": (
+        {"question": "What?", "context": "x" * 1_000_001},
+        "line 1301: question 1301: the context has",
+    ),
 }
 
 
@@ -51,9 +59,28 @@ def test_a_fault_in_the_last_row_comes_before_the_first_answer(
 def test_a_long_question_with_a_short_text_is_answered(model: Any, tmp_path: Path) -> None:
     fits = {"question": "What " * 150 + "?", "context": "Tar."}
     file = write(tmp_path / "rows.jsonl", [fits, GOOD])
-    questions = open_questions(str(file))
-    assert read_through(model, str(file), questions) == 2
+    questions = Questions(str(file))
+    assert questions.read_through(model) == 2
     assert [example.id for example in questions] == ["1", "2"]  # to be read again
+
+
+def test_what_cannot_be_answered_is_left_out_and_listed(
+    local_run: Any, tmp_path: Path, capsys: Any, caplog: Any
+) -> None:
+    rows = [GOOD, LONG, {"question": "What?", "context": " "}, GOOD, {**GOOD, "id": "1"}]
+    file = write(tmp_path / "rows.jsonl", rows)
+    out = tmp_path / "out"
+    words = ["--model", local_run.path, "--data", file, "--output-dir", out]
+    refused(words, "rows.jsonl: ", capsys)
+    assert predict.main([*map(str, words), "--skip-invalid"]) == 0
+    assert list(json.loads((out / "predictions.json").read_text())) == ["1", "4"]
+    with (out / "predictions.csv").open(encoding="utf-8-sig", newline="") as table:
+        left_out = [(row["id"], row["left_out"]) for row in csv.DictReader(table)]
+    reasons = dict(left_out[2:])
+    assert [name for name, _ in left_out] == ["1", "4", "3", "1", "2"]
+    assert "its context is empty" in reasons["3"] and "another one has this id" in reasons["1"]
+    assert "max_seq_length" in reasons["2"]
+    assert "3 questions are left out; the first: " in caplog.text
 
 
 words = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from detalbert.inference import answering
 from detalbert.inference.reply import ask, keep_best
 from detalbert.squad import calibration
-from detalbert.squad.question_stream import read_questions
+from detalbert.squad.sources import read_questions
 from detalbert.squad.windows import Example
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,11 @@ from hypothesis import strategies as st
 
 from data import SquadData
 from detalbert.errors import UserError
+from detalbert.reading.notes import Notes
 from detalbert.settings.hparams import HParams, parse_data_config
-from detalbert.squad.question_stream import REPEATED, find_answer, read_questions
-from detalbert.squad.sources import open_source, read_examples
+from detalbert.squad.places import Place, find_answer
+from detalbert.squad.question_stream import REPEATED
+from detalbert.squad.sources import Reading, open_source, read_examples, read_questions
 from detalbert.squad.windows import Example, build_windows
 from tests.fakes.questions import read_squad
 
@@ -47,8 +48,8 @@ def write(path: Path, rows: list[dict[str, Any]], **how: Any) -> Path:
     return path
 
 
-def read(name: Any, split: str = "train", notes: Any = None, **how: Any) -> list[Example]:
-    return read_examples(open_source(str(name), split, Path(), **how), notes=notes)[0]
+def read(name: Any, split: str = "train", notes: Any = None, **keys: Any) -> list[Example]:
+    return read_examples(open_source(str(name), split, Path(), Reading(**keys)), notes=notes)
 
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -93,19 +94,28 @@ def test_what_a_row_may_say(tmp_path):
     assert [(e.id, e.title) for e in found[:2]] == [("7", "T"), ("2", "")]
     cells = [{"question": "Who?", "context": text, "answer": json.dumps(["Bo", "Ada"])}]
     assert read(write(tmp_path / "a.csv", cells))[0].answers == (("Bo", 8), ("Ada", 0))
-    sheet = f"question,context,answer\n,,\nWho?,{text}, ,,\nHow?,{text}\n,,\n"  # of a spreadsheet
+    sheet = f"question,context,answer\n,,\nWho?,{text}, \nHow?,{text},\n,,\n"  # of a spreadsheet
     (tmp_path / "b.csv").write_text(sheet)
     assert [(e.id, e.answers) for e in read(tmp_path / "b.csv")] == [("1", ()), ("2", ())]
 
 
 PLACES = {
-    ("A party for art", "art"): (12, 15, 1),
-    ("A party", "art"): (3, 6, 1),
-    ("Art and art, ART", "art"): (8, 11, 1),
-    ("one two one", " one "): (0, 3, 2),
-    ("The  Old\ntown", "the old town"): (0, 13, 1),
-    ("costs $5 (five)", "$5 (five)"): (6, 15, 1),
-    ("東京は東京", "東京"): (0, 2, 2),
+    ("A party for art", "art"): Place(12, 15, 1, is_word=True, is_folded=False),
+    ("A party", "art"): Place(3, 6, 1, is_word=False, is_folded=False),
+    ("Art and art, ART", "art"): Place(8, 11, 1, is_word=True, is_folded=False),
+    ("one two one", " one "): Place(0, 3, 2, is_word=True, is_folded=False),
+    ("The  Old\ntown", "the old town"): Place(0, 13, 1, is_word=True, is_folded=False),
+    ("costs $5 (five)", "$5 (five)"): Place(6, 15, 1, is_word=True, is_folded=False),
+    ("東京は東京", "東京"): Place(0, 2, 2, is_word=True, is_folded=False),
+    ("東京都の京都", "京都"): Place(4, 6, 1, is_word=True, is_folded=False),
+    ("東京都", "京都"): Place(1, 3, 1, is_word=False, is_folded=False),
+    ("the “first”, then", '"first"'): Place(4, 11, 1, is_word=True, is_folded=True),
+    ("1914–1918", "1914-1918"): Place(0, 9, 1, is_word=True, is_folded=True),
+    ("Cafe\u0301 de Flore", "Café"): Place(0, 5, 1, is_word=True, is_folded=True),
+    ("an o\ufb03ce", "office"): Place(3, 7, 1, is_word=True, is_folded=True),
+    ("the \ufb01nal", "inal"): None,  # a part of a ligature is no place
+    ("co\u00adop\u200beration", "cooperation"): Place(0, 13, 1, is_word=True, is_folded=True),
+    ("by Bo", "Bo."): Place(3, 5, 1, is_word=True, is_folded=True),
     ("none", "more"): None,
 }
 
@@ -135,11 +145,11 @@ def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, 
     ]
     if ending != "csv":
         rows = [row | {"answer": json.loads(row["answer"] or "[]")} for row in rows]
-    notes: Counter = Counter()
+    notes = Notes()
     found = read(write(tmp_path / f"dev.{ending}", rows), notes=notes)
     moved = [i for i, (a, b) in enumerate(zip(examples, found, strict=True)) if a != b]
     labels = [i for i in moved if examples[i].answers[0] != found[i].answers[0]]
-    assert (len(labels), notes[REPEATED]) == (32, 140)
+    assert (len(labels), notes.counts[REPEATED]) == (32, 140)
     same = np.setdiff1d(np.arange(len(examples)), labels)[:400]
     ours, theirs = (build_windows([each[i] for i in same], albert) for each in (found, examples))
     for name, column in theirs.columns().items():
@@ -162,7 +172,9 @@ def test_a_fraction_cuts_whole_contexts_whatever_their_order(tmp_path):
     lone = write(tmp_path / "lone.csv", rows[:1])
     with pytest.raises(UserError, match="lone.csv has one context, and each set needs one"):
         read(lone, fraction=0.25)
-    sources = [open_source(str(path), "train", Path(), None, f) for f in (None, 0.1, 0.2)]
+    sources = [
+        open_source(str(path), "train", Path(), Reading(fraction=f)) for f in (None, 0.1, 0.2)
+    ]
     assert len({source.fingerprint for source in sources}) == 3
 
 
@@ -201,21 +213,26 @@ MISTAKES = {
     "none.csv": ("question,context\nWho?,Ada did.\n", "question 1: no answers and not marked"),
     "twice.csv": (f"id,{LINE}1,a,b,\n1,a,b,\n", "question 1: another one has this"),
     "empty.csv": (LINE, "no usable question in it; set data.train"),
-    "kind.jsonl": ('{"question": "a", "context": "b", "answer": 5}', "question 1: an answer needs"),
-    "start.jsonl": (
-        '{"question": "a", "context": "b", "answers": [{"text": "b", "answer_start": "0"}]}',
-        "question 1: an answer needs a text, and answer_start is a number",
+    "kind.jsonl": (
+        '{"question": "a", "context": "b", "answer": 5}',
+        "question 1: answer '5' is not in its context",
     ),
-    "bytes.parquet": ("PAR0", "not a Parquet file"),
+    "start.jsonl": (
+        '{"question": "a", "context": "b", "answers": [{"text": "b", "answer_start": "x"}]}',
+        "question 1: answer_start is 'x'; write a number of characters",
+    ),
+    "bytes.parquet": ("PAR0", "text, and no parquet file; rename it"),
+    "bytes2.parquet": ("PAR1", "not a whole parquet file"),
     "commas.csv": (f"{LINE}\nWho?,Ada, the first, did.,\n", "line 3: 5 cells under 3 names; fix"),
     "open.csv": (f'{LINE}a,b,b\nc,"d\n,d\ne,f,f\n', "line 3: unexpected end of data; fix it: a"),
     "quotes.tsv": ('question\tcontext\nWho?\t"Ada" did.\n', "line 2: '\t' expected after '\"'"),
     "names.csv": ("question,context,question\na,b,c\n", "two columns are named 'question'; rename"),
     "repr.csv": (
-        "question,context,answers\nWho?,Ada did.,\"{'text': ['Ada']}\"\n",
-        "question 1: its answers are no list or mapping; write them as JSON",
+        "question,context,answers\nWho?,Ada did.,\"{'text': ['Ada, Bo']}\"\n",
+        "question 1: answer 'Ada, Bo' is not in its context",
     ),
-    "book.xlsx": ("PK\udce9", "not UTF-8 text; save it as UTF-8 (a workbook: as CSV UTF-8)"),
+    "book.xlsx": ("PK\x03\x04", "a workbook or zip archive; save the sheet as CSV UTF-8"),
+    "latin.csv": (f"{LINE}\udce9,b,c\n", "not UTF-8 at byte 24; save the file as UTF-8"),
 }
 
 
@@ -230,8 +247,8 @@ def test_a_mistake_in_a_file_is_one_line(name, tmp_path):
 
 
 KEYS: dict[str, dict[str, Any]] = {
-    "set exactly one of 'validation'": {"validation": None},
-    "set exactly one of 'validation' (a file": {"validation_fraction": 0.1},
+    "set 'validation' (a file or data set) or": {"validation": None},
+    "'b.csv' is set beside validation_fraction; leave": {"validation_fraction": 0.1},
     "1.5 must be greater than 0 and less": {"validation": None, "validation_fraction": 1.5},
     "columns.questoin: unknown key; did you mean 'question'?": {"columns": {"questoin": "Frage"}},
     "columns.question: 3; give the column's name as text": {"columns": {"question": 3}},
@@ -255,5 +272,5 @@ def test_a_mistake_in_the_place_is_one_line(tmp_path):
             read(name)
     for ending in ("csv", "jsonl"):
         write(tmp_path / f"train.{ending}", ROWS)
-    with pytest.raises(UserError, match=r"train.jsonl, train.csv: which is data.train\? Name the"):
+    with pytest.raises(UserError, match=r"train.csv, train.jsonl: which is it\? Name one file"):
         read(tmp_path)

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from detalbert.corpus.sources import open_parquet
+from detalbert.corpus.sources import open_text
 from detalbert.errors import UserError
-from detalbert.squad import parquet as reader
-from detalbert.squad.parquet import open_table, rows_of_table
-from detalbert.squad.rows import file_questions
+from detalbert.reading import parquet as reader
+from detalbert.reading.parquet import open_table, rows_of_table
+from detalbert.settings.text import SourceConfig
+from detalbert.squad.sources import read_questions
 from tests.conftest import Script, max_examples
 
 LONG = "word " * 175_000  # 875,000 characters
@@ -77,26 +78,28 @@ def test_a_name_twice_is_one_line(tmp_path: Path) -> None:
     column = pyarrow.array(["a"])
     parquet.write_table(pyarrow.Table.from_arrays([column] * 3, ["context", "q", "q"]), path)
     with pytest.raises(UserError, match=r"rows.parquet: .*2 columns are named 'q'"):
-        list(file_questions(path))
+        list(read_questions(path))
     with pytest.raises(UserError, match="2 columns are named 'q'"):
-        open_parquet(str(path))
+        open_text(SourceConfig(str(path), text_key="context"), "data.text", "train")
 
 
 READ = """
 import resource
 from pathlib import Path
 from detalbert.corpus.read_text import TextReader
-from detalbert.corpus.sources import Part
-from detalbert.squad.rows import file_questions
+from detalbert.corpus.sources import open_text
+from detalbert.settings.text import SourceConfig
+from detalbert.squad.sources import read_questions
 path = Path({path!r})
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 begun = peak()
 def each():
     if {corpus}:
-        part = Part("parquet", str(path), 600, 600, text_key="context")
+        source = SourceConfig(str(path), text_key="context")
+        (part,) = open_text(source, "data.text", "train").parts
         return (block.text for block in TextReader().read(part))
-    return (question[2] for question in file_questions(path))
+    return (example.context for example in read_questions(path))
 assert sum(map(len, each())) == 600 * 875_000 - 600 * {corpus}
 print(peak() - begun)
 """

@@ -1,4 +1,4 @@
-"""Files of this machine, of `s3://` and of any other address that fsspec knows: list, read, unpack.
+"""Files of this machine, of `s3://` and of any other address that fsspec knows: list and read.
 
 S3 is read with boto3, which Determined installs. s3fs needs an aiobotocore that pins another
 botocore than Determined runs on, so the two cannot be installed together. Every read requests an
@@ -8,7 +8,6 @@ exact range, and resumes at the first missing byte after a failure.
 import fnmatch
 import glob
 import io
-import logging
 import os
 import re
 import time
@@ -18,19 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import fsspec
-import pyarrow
 from fsspec.spec import AbstractBufferedFile
 
 from detalbert.bucket import MISTAKES, http_status
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.integrity import checksum
 
-CODECS = {".zst": "zstd", ".gz": "gzip"}  # as pyarrow, which reads them, calls them
 BLOCK = 1 << 20  # bytes per read
 TRIES = 6  # in a row without a single byte; then a read fails
 _WHOLE = 64 << 20  # bytes; files up to this size are known by their content: others are read once
 _PATTERN = re.compile(r"[*?\[]")
-log = logging.getLogger(__name__)
 
 
 class File(NamedTuple):
@@ -66,26 +62,6 @@ def list_files(address: str, key: str) -> list[File]:
         return _list_s3(address) if address.startswith("s3://") else _list_fsspec(address)
 
 
-def find_files(address: str, key: str, suffixes: tuple[str, ...]) -> list[File]:
-    """Return the files of `list_files` that end in one of `suffixes`, by name; an address that is a
-    file's may end in any. A warning names those that are passed over.
-
-    Raises UserError, naming the config `key`, if there is none, Unavailable if a server fails.
-    """
-    files = list_files(address, key)
-    if len(files) != 1 or files[0].address != address:
-        others = sorted(f.address for f in files if not f.address.endswith(suffixes))
-        others = [name for name in others if not os.path.basename(name).startswith(".")]
-        files = [file for file in files if file.address.endswith(suffixes)]
-        if files and others and os.environ.get("RANK", "0") == "0":
-            more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-            log.warning("%s: passed over: %s%s", key, ", ".join(others[:3]), more)
-    if not files:
-        plain = ", ".join(suffix for suffix in suffixes if not suffix.endswith(tuple(CODECS)))
-        raise UserError(f"{key}: no {plain} file below {address}; give another")
-    return sorted(files, key=lambda file: file.address)
-
-
 def read(address: str, begin: int, end: int) -> Iterator[bytes]:
     """Yield bytes begin..end (exclusive) in blocks. Raises Unavailable after TRIES failed reads."""
     failures, reason = 0, ""
@@ -112,8 +88,10 @@ def read_all(address: str) -> bytes:
     if not is_remote(address):
         with as_user_error(lambda e: UserError(f"{address}: cannot read it: {first_line(e)}")):
             return Path(address).read_bytes()
-    file = find_files(address, address, ("",))[0]
-    return b"".join(read(address, 0, file.size))
+    files = list_files(address, address)
+    if not files:
+        raise UserError(f"{address}: no such file; correct the address")
+    return b"".join(read(address, 0, files[0].size))
 
 
 def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
@@ -194,32 +172,9 @@ def _list_fsspec(address: str) -> list[File]:
     return files
 
 
-def unpack(address: str, size: int) -> Iterator[bytes]:
-    """Yield the content of a compressed file of `size` bytes in blocks. Raises UserError if it is
-    damaged.
-    """
-    packed, codec = as_file(read(address, 0, size)), CODECS[Path(address).suffix]
-    said = f"{address}: damaged, or not what its name says"
-    with (
-        as_user_error(lambda error: UserError(f"{said}: {first_line(error)}; copy it again")),
-        pyarrow.input_stream(packed, codec) as file,
-    ):
-        while block := file.read(BLOCK):
-            yield block
-
-
-def open_file(address: str) -> Any:
-    """Return a file, its content if it is compressed, for random access. Raises UserError if it is
-    gone or cannot be read.
-    """
-    if is_remote(address):
-        size = list_files(address, address)[0].size
-    else:
-        with as_user_error(lambda e: UserError(f"{address}: cannot read it: {first_line(e)}")):
-            size = Path(address).stat().st_size
-    if address.endswith(tuple(CODECS)):
-        return io.BytesIO(b"".join(unpack(address, size)))
-    return _Ranges(None, address, block_size=BLOCK, size=size)
+def open_ranges(file: File) -> Any:
+    """Return a file for random access."""
+    return _Ranges(None, file.address, block_size=BLOCK, size=file.size)
 
 
 class _Ranges(AbstractBufferedFile):

@@ -1,4 +1,4 @@
-"""Parquet files row by row, in little memory.
+"""Parquet and Arrow files row by row, in little memory.
 
 A file of some kB can hold gigabytes: a text that many rows share is in it once, in a dictionary. So
 texts stay in their dictionaries while a batch is held, and a few rows at a time get their own. A
@@ -11,11 +11,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow
-from pyarrow import compute, parquet
+from pyarrow import compute, ipc, parquet
+
+from detalbert.errors import UserError
 
 BATCH_BYTES = 16 << 20  # of a batch, and of the texts that some of its rows get
 _ROWS = 64  # that get their texts at a time, at most
 _BUFFER = 8 << 20  # bytes of a column that are read at a time
+_TEXTS = (
+    pyarrow.types.is_string,
+    pyarrow.types.is_large_string,
+    pyarrow.types.is_string_view,
+    pyarrow.types.is_binary,
+    pyarrow.types.is_large_binary,
+    pyarrow.types.is_binary_view,
+    pyarrow.types.is_null,  # of a column without values
+)
 
 
 def open_table(source: Any) -> parquet.ParquetFile:
@@ -36,6 +47,35 @@ def open_table(source: Any) -> parquet.ParquetFile:
         if count > 1:
             raise ValueError(f"{count} columns are named {name!r}")
     return table
+
+
+def rows_of_arrow(source: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an open Arrow file or stream, as `datasets` saves one. Raises whatever
+    pyarrow does for another file.
+    """
+    is_file = source.read(6) == b"ARROW1"
+    source.seek(0)
+    if is_file:
+        reader = ipc.open_file(source)
+        batches = map(reader.get_batch, range(reader.num_record_batches))
+    else:
+        batches = iter(ipc.open_stream(source))
+    for batch in batches:
+        batch.validate(full=True)  # places of texts outside the file would end the process
+        for begin in range(0, len(batch), _ROWS):
+            yield from batch.slice(begin, _ROWS).to_pylist()
+
+
+def check_text_column(schema: pyarrow.Schema, name: str, where: str, cure: str) -> None:
+    """Raise UserError unless the column `name` is there and holds texts, or bytes that may be."""
+    if name not in schema.names:
+        there = ", ".join(schema.names)
+        raise UserError(f"{where}: no column {name!r} (there: {there:.100}); {cure}")
+    kind = schema.field(name).type
+    if pyarrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not any(is_text(kind) for is_text in _TEXTS):
+        raise UserError(f"{where}: column {name!r} is {kind}, and no text; {cure}")
 
 
 def rows_of_table(
@@ -65,14 +105,33 @@ def _rows_of_batch(
     table: parquet.ParquetFile, batch: pyarrow.RecordBatch
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a batch; some at a time get their texts out of the dictionaries."""
+    batch = batch.cast(_without_views(batch.schema))  # no view of bytes can be taken
     plain = table.schema.to_arrow_schema()  # its texts are no dictionaries
-    schema = pyarrow.schema([plain.field(name) for name in batch.schema.names])
+    schema = _without_views(pyarrow.schema([plain.field(name) for name in batch.schema.names]))
     longest = max(map(_longest_text, batch.columns), default=0)
     count = min(_rows_within(longest), _ROWS)
     for begin in range(0, len(batch), count):
         # copied, as the cast of a slice gives all lists of the batch their texts
         rows = batch.take(pyarrow.array(range(begin, min(begin + count, len(batch)))))
         yield from rows.cast(schema).to_pylist()
+
+
+def _without_views(schema: pyarrow.Schema) -> pyarrow.Schema:
+    """Return a schema with texts and bytes in place of views, to which pyarrow casts nothing."""
+    return pyarrow.schema([field.with_type(_without_view(field.type)) for field in schema])
+
+
+def _without_view(kind: pyarrow.DataType) -> pyarrow.DataType:
+    if pyarrow.types.is_string_view(kind):
+        return pyarrow.string()
+    if pyarrow.types.is_binary_view(kind):
+        return pyarrow.binary()
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_without_view(field.type)) for field in kind])
+    if pyarrow.types.is_list(kind):
+        field = kind.value_field
+        return pyarrow.list_(field.with_type(_without_view(field.type)))
+    return kind
 
 
 def _rows_within(row_bytes: int) -> int:

@@ -1,0 +1,110 @@
+"""The files of an address that are data; what editors, archives and systems leave there is not.
+
+A named file is taken as it is. In a folder a file counts by its ending; one without an ending
+counts if it begins as rows do, such as wikiextractor's AA/wiki_00. Of a hub data set's folder the
+files of one split count.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from detalbert.errors import UserError
+from detalbert.reading.forms import ENDINGS, PACKED, ending_of, recognise
+from detalbert.reading.snapshot import CARD, DESCRIPTIONS, is_snapshot, split_names
+from detalbert.reading.storage import File, join, list_files, read_all
+from detalbert.settings.forms import TEXT
+
+_PATTERN = re.compile(r"[^/]*[*?\[].*")
+log = logging.getLogger(__name__)
+
+
+def find_files(address: str, key: str, split: str = "train") -> list[File]:
+    """Return the files of data at an address, by name; a warning counts those that are passed over.
+
+    Args:
+        address: a file, a folder or a pattern, here or remote.
+        key: the config key that names it, for messages.
+        split: "train" or "validation", of a hub data set's folder.
+
+    Raises:
+        UserError: there is none.
+        Unavailable: a server fails.
+    """
+    files = list_files(address, key)
+    if len(files) == 1 and files[0].address == address:
+        return files
+    root = _PATTERN.sub("", address).rstrip("/")
+    by_name = {}  # the name is relative to the folder, or to what stands before the pattern
+    for file in files:
+        name = file.address.removeprefix(root).lstrip("/")
+        by_name[name] = file
+    visible = {name: file for name, file in by_name.items() if not _is_hidden(name)}
+    is_folder = root == address.rstrip("/")
+    if is_folder:
+        chosen = _choose(visible, split, root)
+    else:
+        with_ending = [name for name in visible if _has_data_ending(name)]
+        chosen = with_ending or list(visible)
+    _tell_passed_over(key, by_name, chosen)
+    if not chosen:
+        endings = ", ".join(ENDINGS)
+        packed = ", ".join(PACKED)
+        raise UserError(
+            f"{key}: no file of data below {address} ({endings}, also with {packed}); give another"
+        )
+    return [by_name[name] for name in sorted(chosen)]
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a file, or a folder that it is in, is no data by its name."""
+    parts = PurePath(name).parts
+    return "__MACOSX" in parts or any(part.startswith(".") for part in parts)
+
+
+def _has_data_ending(name: str) -> bool:
+    return ending_of(name) in ENDINGS
+
+
+def _choose(files: dict[str, File], split: str, root: str) -> list[str]:
+    """Return the names of a folder's files that are data."""
+    card = ""
+    if CARD in files:
+        card = read_all(join(root, CARD)).decode(errors="replace")
+    in_snapshot = is_snapshot(files, card)
+    # Folders of Dataset.save_to_disk.
+    saved = {PurePath(name).parent for name in files if PurePath(name).name == "state.json"}
+    chosen = []
+    for name, file in files.items():
+        path = PurePath(name)
+        if path.parent in saved:
+            is_data = ending_of(name) == ".arrow"
+        elif in_snapshot and path.name in DESCRIPTIONS:
+            is_data = False
+        elif ending_of(name):
+            is_data = _has_data_ending(name)
+        else:
+            is_data = _begins_as_rows(file)
+        if is_data:
+            chosen.append(name)
+    return split_names(chosen, split, card, root) if in_snapshot else chosen
+
+
+def _begins_as_rows(file: File) -> bool:
+    """Return whether a file without an ending is a table of rows by its first bytes."""
+    try:
+        return file.size > 0 and recognise(file).form != TEXT
+    except UserError:
+        return False
+
+
+def _tell_passed_over(key: str, files: Iterable[str], chosen: Iterable[str]) -> None:
+    others = sorted(set(files).difference(chosen))
+    is_first_rank = os.environ.get("RANK", "0") == "0"
+    if others and chosen and is_first_rank:
+        names = ", ".join(others[:3])
+        if len(others) > 3:
+            names += f" and {len(others) - 3:,} more"
+        log.warning("%s: %s files are passed over: %s", key, f"{len(others):,}", names)

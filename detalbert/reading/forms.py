@@ -1,0 +1,230 @@
+"""Recognition of files by their first bytes: compression, encoding and form.
+
+A name is a hint, for what the bytes leave open: plain text and a table look alike. JSON is told
+from text by how it begins, so a corpus of JSON under another name is never read as text. The price
+is one read of HEAD bytes for each file before any of it is used.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+from detalbert.errors import UserError
+from detalbert.reading.packing import (
+    UTF8,
+    as_utf8,
+    decompress,
+    find_compression,
+    find_encoding,
+    not_text,
+)
+from detalbert.reading.storage import File, read
+from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, TABLE, TEXT
+
+# The forms of names, in small letters, without the ending of a compression.
+ENDINGS = {
+    ".jsonl": JSON_LINES,
+    ".ndjson": JSON_LINES,
+    ".json": JSON,
+    ".csv": TABLE,
+    ".tsv": TABLE,
+    ".parquet": PARQUET,
+    ".arrow": ARROW,
+    ".txt": TEXT,
+    ".md": TEXT,
+}
+PACKED = (".gz", ".zst", ".bz2", ".xz")
+HEAD = 1 << 16  # bytes of content by which a file is known
+
+# What some other files begin with, and what to do.
+_FOREIGN = {
+    b"PK\x03\x04": "a workbook or zip archive; save the sheet as CSV UTF-8, or unpack it",
+    b"%PDF": "a PDF; give its text",
+    b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself with git lfs pull",
+    b"\x89HDF": "an HDF5 file; write its rows as Parquet or JSON lines",
+    b"SQLite format 3": "a SQLite database; write its rows as CSV or JSON lines",
+}
+_WEB_PAGE = re.compile(r"\s*<(!doctype\s+html|html)\b", re.IGNORECASE)
+_MAPPING = re.compile(r'\s*(\[\s*)?\{\s*(\}\s*(\n|$)|"(?:[^"\\]|\\.)*"\s*:)')
+_LIST = re.compile(r'\s*\[\s*["\[\]]')
+_KEY = re.compile(r'[\s,{]*"((?:[^"\\]|\\.)*)"\s*:\s*')
+_DECODER = json.JSONDecoder()
+
+
+class Content(NamedTuple):
+    """A file and how its content is read."""
+
+    file: File
+    form: str
+    compression: str = ""
+    encoding: str = UTF8
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether its content is other bytes than the file's, so it is read from the start."""
+        return bool(self.compression) or self.encoding != UTF8
+
+
+def ending_of(address: str) -> str:
+    """Return the ending of a name in small letters, such as .csv of A.CSV.gz."""
+    name = PurePath(address.lower())
+    return PurePath(name.stem).suffix if name.suffix in PACKED else name.suffix
+
+
+def stem_of(address: str) -> str:
+    """Return the name of a file without its endings."""
+    name = PurePath(address)
+    inner = PurePath(name.stem) if name.suffix.lower() in PACKED else name
+    return inner.stem
+
+
+def recognise(file: File, form: str | None = None, plain: str = TEXT) -> Content:
+    """Return what a file holds.
+
+    Args:
+        form: one of FORMS, as the user says; default: found by the first bytes.
+        plain: TABLE or TEXT, for text whose name does not say it.
+
+    Raises:
+        UserError: it is neither text nor a form of FORMS, or not what the name promises.
+    """
+    raw = b"".join(read(file.address, 0, min(HEAD, file.size)))
+    compression = find_compression(raw)
+    head = _first(decompress(_blocks(file), compression, file.address)) if compression else raw
+    columnar = _columnar_form(head)
+    if columnar:
+        return Content(file, columnar, compression)
+    if form in (PARQUET, ARROW):
+        raise UserError(f"{file.address}: no {form} file by its first bytes; correct data.form")
+    encoding = find_encoding(head)
+    text = _decode(file, head, encoding)
+    if form is None:
+        form = _text_form(file, text, plain)
+    return Content(file, form, compression, encoding)
+
+
+def read_content(content: Content, begin: int = 0) -> Iterator[bytes]:
+    """Yield the content of a file in blocks: text in UTF-8, without a byte order mark.
+
+    Args:
+        begin: the first byte that is read; 0 if it is packed.
+    """
+    if not content.is_packed:
+        return read(content.file.address, begin, content.file.size)
+    blocks = _blocks(content.file)
+    where = content.file.address
+    if content.compression:
+        blocks = decompress(blocks, content.compression, where)
+    if content.encoding != UTF8:
+        blocks = as_utf8(blocks, content.encoding, where)
+    return blocks
+
+
+def _blocks(file: File) -> Iterator[bytes]:
+    return read(file.address, 0, file.size)
+
+
+def _first(blocks: Iterator[bytes]) -> bytes:
+    """Return the first HEAD bytes of some blocks, or all if there are fewer."""
+    head = b""
+    for block in blocks:
+        head += block
+        if len(head) >= HEAD:
+            break
+    return head[:HEAD]
+
+
+def _columnar_form(head: bytes) -> str:
+    if head.startswith(b"PAR1"):
+        return PARQUET
+    # An Arrow file, or a stream, whose first message begins with the mark of a long length.
+    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        return ARROW
+    return ""
+
+
+def _decode(file: File, head: bytes, encoding: str) -> str:
+    """Return the text of a file's first bytes. Raises UserError if they are none."""
+    for magic, cure in _FOREIGN.items():
+        if head.startswith(magic):
+            raise UserError(f"{file.address}: {cure}")
+    try:
+        # A character may go on behind the head.
+        return codecs.getincrementaldecoder(encoding)().decode(head)
+    except UnicodeDecodeError as error:
+        raise not_text(file.address, encoding, error.start) from None
+
+
+def _text_form(file: File, text: str, plain: str) -> str:
+    """Return the form of a text by its beginning, and by the name where that leaves a choice."""
+    ending = ending_of(file.address)
+    promised = ENDINGS.get(ending)
+    is_promised = promised in (JSON_LINES, JSON) and text.lstrip()[:1] in ("{", "[")
+    if is_promised or _begins_json(text):
+        return _json_form(text, promised)
+    if not text.strip():
+        return promised if promised in (JSON_LINES, JSON, TABLE) else plain
+    if promised != TEXT and _WEB_PAGE.match(text):
+        raise UserError(f"{file.address}: a web page; download the file itself")
+    if promised in (JSON_LINES, JSON):
+        start = text.split("\n", 1)[0]
+        raise UserError(
+            f"{file.address}: not JSON (it begins with {start!r:.60}); correct it, or name what it "
+            "is in data.form"
+        )
+    if promised in (PARQUET, ARROW):
+        raise UserError(f"{file.address}: text, and no {promised} file; rename it")
+    return TABLE if promised == TABLE else plain
+
+
+def _begins_json(text: str) -> bool:
+    """Return whether a text begins with a JSON mapping, a list of these, or another whole list."""
+    if _MAPPING.match(text):
+        return True
+    if not _LIST.match(text):
+        return False
+    start = len(text) - len(text.lstrip())
+    try:
+        _, end = _DECODER.raw_decode(text, start)
+    except ValueError as error:  # JSON still, if only its end is missing
+        position = getattr(error, "pos", 0)
+        return str(error).startswith("Unterminated string") or position >= len(text.rstrip())
+    except RecursionError:
+        return True
+    return not text[end:].partition("\n")[0].strip()
+
+
+def _json_form(text: str, promised: str | None) -> str:
+    """Return JSON_LINES if the first line is a row, JSON if all of the text is one value."""
+    line, line_end, rest = text.lstrip().partition("\n")
+    if line.startswith("["):
+        return JSON
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        if _reaches_data(text.lstrip()):
+            return JSON
+        if not line_end:  # the first line is longer than the head
+            return JSON_LINES
+        # The first line is broken, or a mapping goes on over several lines.
+        is_line = promised == JSON_LINES or rest.lstrip().startswith("{")
+        return JSON_LINES if is_line else JSON
+    is_whole = isinstance(row.get("data"), list) and not rest.strip()
+    return JSON if is_whole else JSON_LINES
+
+
+def _reaches_data(text: str) -> bool:
+    """Return whether the first keys of a mapping have the list `data` among them."""
+    key = _KEY.match(text)
+    while key:
+        if key[1] == "data":
+            return text.startswith("[", key.end())
+        try:
+            _, end = _DECODER.raw_decode(text, key.end())
+        except ValueError:
+            return False
+        key = _KEY.match(text, end)
+    return False

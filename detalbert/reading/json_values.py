@@ -1,0 +1,131 @@
+"""The rows of a JSON file of any size, one of them in memory: a list, `data` of a mapping, or rows
+one after another.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from detalbert.errors import UserError
+from detalbert.reading.lines import Decoder
+
+_PIECE = 1 << 16  # characters of text that are parsed at once, at least
+_SPACE = re.compile(r"[ \t\r\n]*")
+_AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
+_DECODER = json.JSONDecoder()
+
+
+class JsonValues:
+    """JSON text that is parsed as it is read.
+
+    Args:
+        where: the file, for messages.
+        blocks: its content in UTF-8.
+    """
+
+    def __init__(self, where: str, blocks: Iterator[bytes]) -> None:
+        self.where = where
+        self.blocks = blocks
+        self.decoder = Decoder(where)
+        self.text, self.at = "", 0  # read from the file; the part from `at` on is not parsed yet
+        self.lines = 1  # number of the line on which `text` begins
+        self.is_over = False  # whether all of the file is read
+
+    def rows(self) -> Iterator[Any]:
+        """Yield the rows. Raises UserError, naming the line, where the text is not JSON."""
+        while self._peek():
+            if self._peek() == "[":
+                yield from self._elements()
+            elif self._peek() == "{":
+                yield from self._mapping()
+            else:
+                raise self._broken("expecting a mapping or a list")
+
+    def _mapping(self) -> Iterator[Any]:
+        """Yield the elements of the list `data` of a mapping; without one, the mapping."""
+        row: dict[str, Any] = {}
+        has_data = False
+        for _ in self._items("{", "}"):
+            key = self._value()
+            if not isinstance(key, str):
+                raise self._broken("expecting a key in quotes")
+            self._need(":")
+            if key == "data" and self._peek() == "[":
+                has_data = True
+                yield from self._elements()
+            elif has_data:
+                self._value()
+            else:
+                row[key] = self._value()
+        if not has_data:
+            yield row
+
+    def _elements(self) -> Iterator[Any]:
+        for _ in self._items("[", "]"):
+            yield self._value()
+
+    def _peek(self) -> str:
+        """Return the next character that is not white space, "" at the end."""
+        while True:
+            space = _SPACE.match(self.text, self.at)
+            assert space is not None  # it matches nothing, too
+            self.at = space.end()
+            if self.at < len(self.text) or not self._read():
+                return self.text[self.at : self.at + 1]
+
+    def _skip(self, character: str) -> bool:
+        """Return whether `character` comes next; if so, skip it."""
+        is_next = self._peek() == character
+        self.at += is_next
+        return is_next
+
+    def _need(self, character: str) -> None:
+        if not self._skip(character):
+            raise self._broken(f"expecting {character!r}")
+
+    def _items(self, begin: str, end: str) -> Iterator[None]:
+        """Yield before every item from `begin` to `end`, and skip the commas between them."""
+        self._need(begin)
+        goes_on = not self._skip(end)
+        while goes_on:
+            yield
+            goes_on = not self._skip(end)
+            if goes_on:
+                self._need(",")
+
+    def _value(self) -> Any:
+        self._peek()
+        goes_on = True
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self.text, self.at)
+                # More text may turn the number 1 into 12 or 1.5.
+                if not goes_on or self.text[end : end + 1] in _AFTER:
+                    self.at = end
+                    return value
+            except (ValueError, RecursionError) as error:  # wrong, or it goes on in the file
+                if not goes_on:
+                    self.at = getattr(error, "pos", self.at)
+                    raise self._broken(getattr(error, "msg", str(error))) from None
+            goes_on = self._read()
+
+    def _read(self) -> bool:
+        """Read as much again as is not parsed, so that a value is parsed few times; return whether
+        there was more.
+        """
+        self.lines += self.text.count("\n", 0, self.at)
+        rest = self.text[self.at :]
+        wanted = max(_PIECE, len(rest))
+        pieces: list[str] = []
+        while sum(map(len, pieces)) < wanted and not self.is_over:
+            block = next(self.blocks, b"")
+            self.is_over = not block
+            pieces.append(self.decoder(block, last=self.is_over))
+        piece = "".join(pieces)
+        self.text, self.at = rest + piece, 0
+        return bool(piece)
+
+    def _broken(self, fault: str) -> UserError:
+        line = self.lines + self.text.count("\n", 0, self.at)
+        return UserError(f"{self.where}: line {line} is not JSON ({fault}); correct it")

@@ -1,0 +1,109 @@
+"""Lines of a text file, with the byte at which each begins, and pieces of lines that are long.
+
+Only the ASCII line feed ends a line: what Unicode calls line ends may be inside a text.
+"""
+
+import codecs
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from detalbert.reading.packing import UTF8, not_text
+
+PIECE = 1 << 20  # bytes of a line that are read at a time, at most
+_CARRIAGE_RETURNS = re.compile(rb"[^\r]*\r\n?|[^\r]+")
+
+
+class Piece(NamedTuple):
+    """A part of a line, with its line end if it has the last part."""
+
+    text: str
+    ends: bool  # whether the line ends with it
+
+
+class Lines:
+    """The lines of a file in UTF-8.
+
+    Args:
+        where: the file, for messages.
+        file: its content, as a binary file.
+        move: takes the number of bytes that were read; returns where they begin.
+    """
+
+    def __init__(self, where: str, file: Any, move: Callable[[int], int] | None = None) -> None:
+        self.where = where
+        self.file = file
+        self.begin = 0  # of the next line, unless the caller counts
+        self.move = move or self._move
+
+    def _move(self, size: int) -> int:
+        begin = self.begin
+        self.begin += size
+        return begin
+
+    def skip(self) -> None:
+        """Read to the next line end."""
+        content = b"-"
+        while content and not content.endswith(b"\n"):
+            content = self.file.readline(PIECE)
+            self.move(len(content))
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        """Yield lines with their line ends, each with the byte at which it begins."""
+        while line := self.file.readline():
+            yield self._decode(line)
+
+    def _decode(self, line: bytes) -> tuple[int, str]:
+        begin = self.move(len(line))
+        try:
+            return begin, line.decode()
+        except UnicodeDecodeError as error:
+            raise not_text(self.where, UTF8, begin + error.start) from None
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield lines with their line ends, those of more than PIECE bytes in several pieces."""
+        ends = True
+        while content := self.file.readline(PIECE):
+            if content.endswith(b"\r"):  # a line end of two bytes stays in one piece
+                content += self.file.readline(1)
+            begin = self.move(len(content))
+            if ends:  # the piece before ended a line
+                decoder = Decoder(self.where, begin)
+            # One that is shorter is the end of the file.
+            ends = content.endswith(b"\n") or len(content) < PIECE
+            yield Piece(decoder(content, last=ends), ends)
+        if not ends:
+            yield Piece(decoder(b"", last=True), ends=True)
+
+    def cut_at_carriage_returns(self) -> Iterator[str]:
+        """Yield lines as tables have them, which may end in a carriage return alone."""
+        while content := self.file.readline():
+            lines = _CARRIAGE_RETURNS.findall(content) if b"\r" in content else [content]
+            for line in lines:
+                yield self._decode(line)[1]
+
+
+class Decoder:
+    """Text of consecutive bytes of a file in UTF-8, from the byte `at` on."""
+
+    def __init__(self, where: str, at: int = 0) -> None:
+        self.where = where
+        self.at = at
+        self.decoder = codecs.getincrementaldecoder(UTF8)()
+
+    def __call__(self, content: bytes, last: bool) -> str:
+        """Return the text of the next bytes. Raises UserError if they are not UTF-8."""
+        begun = len(self.decoder.getstate()[0])  # bytes of a character that is not complete
+        try:
+            text = self.decoder.decode(content, last)
+        except UnicodeDecodeError as error:
+            raise not_text(self.where, UTF8, self.at - begun + error.start) from None
+        self.at += len(content)
+        return text
+
+
+def without_line_end(line: str) -> str:
+    """Return a line without its end, which is a line feed or, as Windows writes it, two bytes."""
+    if not line.endswith("\n"):
+        return line
+    return line.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,116 @@
+"""From the bytes of a file to its content: decompressed, in UTF-8 without a byte order mark.
+
+How a file is packed is in its first bytes, whatever its name says. Everything above this module
+reads UTF-8 alone; a file in UTF-16 costs a second pass over its bytes for that, as a compressed one
+does.
+"""
+
+import bz2
+import codecs
+import io
+import lzma
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow
+
+from detalbert.errors import UserError, as_user_error, first_line
+from detalbert.reading.storage import BLOCK, as_file
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+UTF8 = "utf-8"
+_COMPRESSIONS = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x50\x2a\x4d\x18": "zstd",  # a frame without content, with which pzstd begins a file
+    b"BZh": "bz2",
+    b"\xfd7zXZ\x00": "xz",
+}
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, with which it begins
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+# A frame of `zstd --long=31`; the decoder's own limit is 27.
+_ZSTD_OPTIONS = {int(zstd.DecompressionParameter.window_log_max): 31}
+
+
+def find_compression(head: bytes) -> str:
+    """Return the compression of a file that begins with `head`; "" for none."""
+    return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), "")
+
+
+def find_encoding(head: bytes) -> str:
+    """Return the encoding of a text that begins with `head`, by its byte order mark."""
+    return next((name for mark, name in _MARKS.items() if head.startswith(mark)), UTF8)
+
+
+def decompress(blocks: Iterator[bytes], compression: str, where: str) -> Iterator[bytes]:
+    """Yield the content of a compressed file in blocks of at most BLOCK bytes.
+
+    Args:
+        blocks: the bytes of the file.
+        compression: as `find_compression` names it.
+        where: the file, for messages.
+
+    Raises:
+        UserError: it is damaged, or ends too early.
+    """
+
+    def damaged(error: BaseException) -> UserError:
+        return UserError(
+            f"{where}: damaged, or cut off ({compression}: {first_line(error)}); copy it again"
+        )
+
+    with as_user_error(damaged), _open(as_file(blocks), compression) as file:
+        while block := file.read(BLOCK):
+            yield block
+
+
+def _open(file: io.BufferedReader, compression: str) -> Any:
+    """Return a file of the content. Each of these reads all members, streams or frames."""
+    if compression == "zstd":
+        return zstd.open(file, options=_ZSTD_OPTIONS)
+    if compression == "xz":
+        return lzma.open(file)
+    if compression == "bz2":
+        return bz2.open(file)  # pyarrow refuses a stream without content
+    return pyarrow.input_stream(file, compression)
+
+
+def as_utf8(blocks: Iterator[bytes], encoding: str, where: str) -> Iterator[bytes]:
+    """Yield text of `encoding` in UTF-8, without its byte order mark.
+
+    Raises:
+        UserError: it has bytes that the encoding has not.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)()
+    begin = 0
+    for block in blocks:
+        yield _decoded(decoder, block, begin, where).encode()
+        begin += len(block)
+    yield _decoded(decoder, b"", begin, where, last=True).encode()
+
+
+def _decoded(
+    decoder: codecs.IncrementalDecoder, block: bytes, begin: int, where: str, last: bool = False
+) -> str:
+    """Return the text of a block, whose first byte is at `begin` of the file's content."""
+    waiting = len(decoder.getstate()[0])  # bytes of a character that is not complete
+    try:
+        return decoder.decode(block, last)
+    except UnicodeDecodeError as error:
+        raise not_text(where, error.encoding, begin - waiting + error.start) from None
+
+
+def not_text(where: str, encoding: str, at: int) -> UserError:
+    """Return the error for a byte that the encoding of a file has not."""
+    name = {UTF8: "UTF-8", "utf-8-sig": "UTF-8"}.get(encoding, encoding.upper())
+    return UserError(f"{where}: not {name} at byte {at}; save the file as UTF-8")

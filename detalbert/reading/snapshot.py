@@ -1,0 +1,131 @@
+"""Which files of a hub data set's folder are a split, by the rules of `datasets`.
+
+The library itself takes 1.5 s to import, and lists no S3 address beside Determined's botocore. So
+its rules are written down here: those of its documentation, "Structure your repository", and the
+tests hold them against `datasets.load_dataset_builder`.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+from fsspec.utils import glob_translate
+
+from detalbert.errors import UserError
+
+CARD = "README.md"
+# Files that describe a data set and are none of its rows.
+DESCRIPTIONS = (CARD, "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
+_KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SHARD = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_SEPARATOR = re.compile(r"[-._ 0-9]")
+_FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---", re.DOTALL)
+
+
+def is_snapshot(names: Iterable[str], card: str) -> bool:
+    """Return whether a folder is a hub data set's: it has a card with metadata, or files that only
+    such a folder has.
+
+    Args:
+        names: files, relative to the folder.
+        card: text of its README.md; "" without one.
+    """
+    names = set(names)
+    described = {"dataset_infos.json", "dataset_dict.json"} & names
+    return bool(described or _metadata(card) or any(map(_SHARD.fullmatch, names)))
+
+
+def split_names(names: list[str], split: str, card: str, where: str) -> list[str]:
+    """Return the names that belong to a split, in order.
+
+    Args:
+        names: files that may hold rows, relative to the folder.
+        split: "train" or "validation".
+        card: as for `is_snapshot`.
+        where: the folder, for messages.
+
+    Raises:
+        UserError: the card has several configurations, none of them the default.
+    """
+    patterns = _card_patterns(card, where)
+    if patterns:
+        return [name for name in names if _fits(name, patterns.get(split, ()))]
+    shards = {name: _SHARD.fullmatch(name) for name in names}
+    if any(shards.values()):
+        return [name for name, shard in shards.items() if shard and shard[1] == split]
+    # A keyword in a folder's name counts before one in a file's.
+    for words_of in (_folder_words, _file_words):
+        splits = {name: _keyword_splits(words_of(name)) for name in names}
+        if any(splits.values()):
+            return [name for name in names if split in splits[name]]
+    return names if split == "train" else []
+
+
+def _metadata(card: str) -> dict[str, Any]:
+    """Return the metadata at the top of a card; {} without any."""
+    block = _FRONT_MATTER.match(card)
+    try:
+        metadata = yaml.safe_load(block[1]) if block else None
+    except yaml.YAMLError:
+        return {}
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _card_patterns(card: str, where: str) -> dict[str, list[str]]:
+    """Return the patterns of each split that a card names; {} if it names none."""
+    configs = [
+        config
+        for config in _metadata(card).get("configs") or ()
+        if isinstance(config, dict) and "data_files" in config
+    ]
+    if not configs:
+        return {}
+    by_default = [
+        config
+        for config in configs
+        if config.get("default") or config.get("config_name") == "default" or len(configs) == 1
+    ]
+    if not by_default:
+        there = ", ".join(str(config.get("config_name")) for config in configs)
+        raise UserError(f"{where}: several configurations ({there:.100}); name the files of one")
+    return _patterns_by_split(by_default[0]["data_files"])
+
+
+def _patterns_by_split(data_files: Any) -> dict[str, list[str]]:
+    """Return patterns by split of a card's `data_files`: a pattern or a list of them, which are the
+    train split, or a list of mappings with `split` and `path`.
+    """
+    entries = data_files if isinstance(data_files, list) else [data_files]
+    patterns: dict[str, list[str]] = {}
+    for entry in entries:
+        is_mapping = isinstance(entry, dict)
+        split = entry.get("split", "train") if is_mapping else "train"
+        paths = entry.get("path", []) if is_mapping else entry
+        paths = paths if isinstance(paths, list) else [paths]
+        patterns.setdefault(split, []).extend(map(str, paths))
+    return patterns
+
+
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(re.match(glob_translate(pattern.removeprefix("./")), name) for pattern in patterns)
+
+
+def _folder_words(name: str) -> set[str]:
+    """Return the words of the folders' names."""
+    folders = PurePath(name).parts[:-1]
+    return {word for folder in folders for word in _SEPARATOR.split(folder)}
+
+
+def _file_words(name: str) -> set[str]:
+    """Return the words of the file's name behind which a separator stands."""
+    return set(_SEPARATOR.split(PurePath(name).name)[:-1])
+
+
+def _keyword_splits(words: set[str]) -> set[str]:
+    return {split for split, keywords in _KEYWORDS.items() if words.intersection(keywords)}

@@ -1,0 +1,168 @@
+"""Rows of CSV and its relatives.
+
+A row that does not fit the header is never read as if it did: a separator too many or too few moves
+cells under other names. The first line decides the separator, as the header has no free text.
+"""
+
+import csv
+import itertools
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from detalbert.errors import UserError
+from detalbert.reading.notes import Notes
+
+_SEPARATORS = ",;\t|"
+# The line that tells Excel the separator.
+_EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', re.IGNORECASE)
+_QUOTED = re.compile(r'"[^"]*"')
+LONGEST_CELL = 1 << 30  # characters
+_MORE = "rows end in a separator that the header has not; see that their cells fit its names"
+_QUOTING = "a text with separators, quotes or line breaks stands in quotes, its own doubled"
+
+
+def table_rows(
+    where: str,
+    lines: Iterator[str],
+    notes: Notes,
+    needed: Collection[str] = (),
+    longest: int = LONGEST_CELL,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a table that are not empty, each with the number of its first line.
+
+    Args:
+        where: the file, for messages.
+        lines: its lines, with their line ends.
+        notes: gets the rows that have fewer cells than the header, whose last cells become None,
+            and those that repeat the header, which are left out.
+        needed: names of columns, in small letters, that no row may lack.
+        longest: characters of a cell, at most.
+
+    Raises:
+        UserError: a row has more cells than the header, or lacks a needed one; quotes are in the
+            wrong place; a name is there twice. What follows would be misread.
+    """
+    csv.field_size_limit(longest)
+    header, before = _find_header(lines)
+    excel = _EXCEL.fullmatch(header)
+    if excel:
+        header, blank = _find_header(lines)
+        before += 1 + blank
+    separator = excel[1] if excel else _find_separator(header)
+    # The header too, as a name in quotes may hold line breaks.
+    recorded = _Recorded(itertools.chain([header], lines))
+    reader = csv.reader(
+        recorded,
+        delimiter=separator,
+        skipinitialspace=0 < header.count(separator) == header.count(f"{separator} "),
+        strict=True,
+    )
+    width = 0  # cells of a row
+    begin = before + 1  # line on which the row begins
+    try:
+        names = _names(where, next(reader, []))
+        begin = before + reader.line_num + 1
+        recorded.lines.clear()
+        for cells in reader:
+            _check_quotes(recorded, cells, separator)
+            if any(cells):
+                width = width or _find_width(names, cells)
+                if _repeats(names, cells):
+                    notes.add("rows repeat the header and are left out", f"line {begin}")
+                else:
+                    _check_row(names, cells, width, needed)
+                    _note_width(names, cells, notes, f"line {begin}")
+                    yield begin, dict(itertools.zip_longest(names, cells[: len(names)]))
+            begin = before + reader.line_num + 1
+            recorded.lines.clear()
+    except csv.Error as error:
+        raise UserError(f"{where}: line {begin}: {error}; fix it: {_QUOTING}") from None
+
+
+class _Recorded:
+    """Lines that are kept as they are read, for a look at the row that they are."""
+
+    def __init__(self, source: Iterator[str]) -> None:
+        self.source = source
+        self.lines: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self.source:
+            self.lines.append(line)
+            yield line
+
+
+def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None:
+    """Raise csv.Error if a quote inside a cell without quotes could hide separators, as in
+    `5"a, b",c`: a separator is missing before it. Tabs are in no text.
+    """
+    if separator == "\t" or not any('"' in cell for cell in cells):
+        return
+    outside_quotes = _QUOTED.sub("", "".join(recorded.lines))
+    if '"' not in outside_quotes and outside_quotes.count(separator) != len(cells) - 1:
+        raise csv.Error("a quote is inside a cell without quotes")
+
+
+def _find_header(lines: Iterator[str]) -> tuple[str, int]:
+    """Return the first line that is not blank, and how many are before it."""
+    for number, line in enumerate(lines):
+        if line.strip():
+            return line, number
+    return "", 0
+
+
+def _find_separator(header: str) -> str:
+    outside_quotes = _QUOTED.sub("", header)
+    return max(_SEPARATORS, key=outside_quotes.count)
+
+
+def _names(where: str, cells: list[str]) -> list[str]:
+    """Return the names of the columns. Raises UserError if two are equal."""
+    names = [cell.strip() for cell in cells]
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise UserError(f"{where}: two columns are named {name!r}; rename one")
+    return names
+
+
+def _find_width(names: list[str], cells: list[str]) -> int:
+    """Return how many cells the rows have by the first one: all may end in a separator."""
+    is_more = len(cells) == len(names) + 1 and not cells[-1]
+    return len(names) + (is_more and not _is_cut(cells) and not _ends_twice(cells))
+
+
+def _ends_twice(cells: list[str]) -> bool:
+    """Return whether a row ends in an empty cell and one more separator, so that the last named
+    column is empty with or without it.
+    """
+    return not any(cells[-2:]) and not _is_cut(cells)
+
+
+def _is_cut(cells: list[str]) -> bool:
+    """Return whether a cell begins with a space, as behind a comma of a text without quotes."""
+    return any(cell.startswith(" ") for cell in cells)
+
+
+def _note_width(names: list[str], cells: list[str], notes: Notes, place: str) -> None:
+    if len(cells) > len(names):
+        notes.add(_MORE, place)
+    if len(cells) < len(names):
+        notes.add("rows have fewer cells than the header", place)
+
+
+def _repeats(names: list[str], cells: list[str]) -> bool:
+    return cells[0].strip() == names[0] and [cell.strip() for cell in cells] == names
+
+
+def _check_row(names: list[str], cells: list[str], width: int, needed: Collection[str]) -> None:
+    """Raise csv.Error if a row does not fit the header."""
+    is_unnamed = any(cell for cell, name in zip(cells, names, strict=False) if not name)
+    is_wider = len(cells) > width and not (len(cells) == len(names) + 1 and _ends_twice(cells))
+    is_odd = len(cells) == len(names) < width  # where the first row has a cell more
+    if is_wider or is_odd or any(cells[len(names) :]) or is_unnamed:
+        raise csv.Error(f"{len(cells)} cells under {len(list(filter(None, names)))} names")
+    for name in names[len(cells) :]:
+        if name.lower() in needed:
+            raise csv.Error(f"{len(cells)} cells under {len(names)} names, and none for {name!r}")

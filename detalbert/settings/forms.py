@@ -1,0 +1,9 @@
+"""The forms of files, as `data.form` names them."""
+
+JSON_LINES = "json_lines"  # a row on each line
+JSON = "json"  # a list of rows, a mapping with `data`, or rows one after another
+TABLE = "table"  # CSV and its relatives
+PARQUET = "parquet"
+ARROW = "arrow"
+TEXT = "text"
+FORMS = (JSON_LINES, JSON, TABLE, PARQUET, ARROW, TEXT)

@@ -1,0 +1,159 @@
+"""Places of answers in their contexts, given their texts alone.
+
+The text as it is comes first. Sheets, PDFs and translators change quotes, dashes and accents, so
+what is not there word for word is sought once more in a folded copy of the context; the place is
+always that of the context as it stands.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+_IGNORED = "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # soft hyphen, zero width
+_FOLDED = {
+    **dict.fromkeys("‘’‚‛′´`", "'"),
+    **dict.fromkeys("“”„‟″«»", '"'),
+    **dict.fromkeys("‐‑‒–—―−", "-"),
+    **dict.fromkeys(_IGNORED, ""),
+}
+_LAST_MARKS = " .,;:!?。、"
+# Scripts without spaces between words; a word may end where one script follows another.
+_SCRIPTS = re.compile(
+    "(?P<han>[\u3400-\u9fff\uf900-\ufaff])|(?P<hiragana>[\u3040-\u309f])|(?P<katakana>[\u30a0-\u30ff])"
+)
+
+
+class Place(NamedTuple):
+    """The place of an answer in its context."""
+
+    start: int  # first character
+    end: int  # the character after it
+    times: int  # how often it stands there
+    is_word: bool  # whether no word goes on over its start or end
+    is_folded: bool  # whether it stands there with other characters than was asked for
+
+
+def find_answer(context: str, answer: str) -> Place | None:
+    """Return the place of an answer; None if the context does not have it.
+
+    The first of these that is there counts: the text as it is, between words; as it is, within a
+    word; without regard to case and white space, between words; so within a word; folded: with the
+    same letters under Unicode's NFKC, other quotes and dashes, without soft hyphens and the last
+    full stop. "art" of "A party for art" is at 12, not at 3.
+    """
+    answer = answer.strip()
+    place = _first(context, list(_exact_spans(context, answer)), is_folded=False)
+    if place:
+        return place
+    words = r"\s+".join(map(re.escape, answer.split()))
+    spans = [match.span() for match in re.finditer(words, context, re.IGNORECASE)]
+    place = _first(context, spans, is_folded=False)
+    if place:
+        return place
+    for text in (answer, answer.rstrip(_LAST_MARKS)):
+        place = _first(context, list(_folded_spans(context, text)), is_folded=True)
+        if place:
+            return place
+    return None
+
+
+def _exact_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of an answer as it is, which do not overlap."""
+    start = context.find(answer) if answer else -1
+    while start >= 0:
+        end = start + len(answer)
+        yield start, end
+        start = context.find(answer, end)
+
+
+def _first(context: str, spans: list[tuple[int, int]], is_folded: bool) -> Place | None:
+    """Return the first span that is between words, or the first of all; None without any."""
+    between = [span for span in spans if _is_word(context, *span)]
+    chosen = between or spans
+    if not chosen:
+        return None
+    start, end = chosen[0]
+    return Place(start, end, len(chosen), bool(between), is_folded)
+
+
+def _is_word(context: str, start: int, end: int) -> bool:
+    """Return whether no word goes on over the start or the end."""
+    edges = context[max(start - 1, 0) : start + 1], context[end - 1 : end + 1]
+    return not any(map(_is_inside_word, edges))
+
+
+def _is_inside_word(edge: str) -> bool:
+    """Return whether two neighbours are of one word; False for a lone character."""
+    return len(edge) == 2 and edge.isalnum() and _script(edge[0]) == _script(edge[1])
+
+
+def _script(character: str) -> str | None:
+    script = _SCRIPTS.match(character)
+    return script.lastgroup if script else None
+
+
+def _folded_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the context that are the answer once both are folded."""
+    wanted = fold(answer).text.strip()
+    folded = fold(context)
+    begin = folded.text.find(wanted) if wanted else -1
+    while begin >= 0:
+        last = begin + len(wanted) - 1
+        # A span cuts no character of the context, such as a ligature, in two.
+        if folded.first[begin] and folded.last[last]:
+            yield folded.starts[begin], folded.ends[last]
+        begin = folded.text.find(wanted, begin + 1)
+
+
+class Folded(NamedTuple):
+    """A text without what does not matter, and where each of its characters comes from."""
+
+    text: str
+    starts: list[int]  # of each character: where its source begins
+    ends: list[int]  # and ends
+    first: list[bool]  # whether it is the first one of its source
+    last: list[bool]
+
+
+@lru_cache(maxsize=2)  # of a context, for its questions, and of an answer
+def fold(text: str) -> Folded:
+    """Fold a text: letters under NFKC and without case, plain quotes and dashes, one space in place
+    of white space.
+    """
+    letters: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    first: list[bool] = []
+    last: list[bool] = []
+    for start, end in _clusters(text):
+        cluster = "".join(_FOLDED.get(character, character) for character in text[start:end])
+        cluster = unicodedata.normalize("NFKC", cluster).casefold()
+        cluster = "".join(_FOLDED.get(character, character) for character in cluster)
+        if cluster.isspace():
+            if letters and letters[-1] == " ":
+                ends[-1] = end
+                continue
+            cluster = " "
+        for number, letter in enumerate(cluster):
+            letters.append(letter)
+            starts.append(start)
+            ends.append(end)
+            first.append(number == 0)
+            last.append(number == len(cluster) - 1)
+    return Folded("".join(letters), starts, ends, first, last)
+
+
+def _clusters(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of characters with the marks that belong to them."""
+    start = 0
+    for at in range(1, len(text) + 1):
+        if at == len(text) or not _joins(text[at]):
+            yield start, at
+            start = at
+
+
+def _joins(character: str) -> bool:
+    """Return whether a character belongs to the one before it: an accent, or a Hangul vowel."""
+    return bool(unicodedata.combining(character)) or "\u1160" <= character <= "\u11ff"

@@ -1,0 +1,189 @@
+"""Questions in files as they may be: form, compression, encoding, ending and values are drawn.
+
+A file gives the questions that were written, made by hand, or ends in one line: never in other
+ones, and never in a traceback. It may be refused only if neither its bytes nor its name nor
+data.form tell its form.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from detalbert.errors import UserError
+from detalbert.squad.windows import Example
+from tests.conftest import max_examples
+from tests.reading.files import Row, read_questions
+from tests.reading.shapes import CHARACTERS, Shape, content_of, shapes, write
+
+NAMES = {"question": "Frage", "context": "Text", "answer": "Antwort", "answers": "Antworten"}
+NAMES |= {"id": "Nr", "title": "Titel", "answer_start": "Stelle", "is_impossible": "ohne"}
+texts = st.text(CHARACTERS, min_size=1, max_size=12).filter(str.strip)
+
+
+@st.composite
+def spans(draw: Any, context: str) -> tuple[str, int]:
+    start = draw(st.integers(0, len(context) - 1))
+    end = draw(st.integers(start + 1, len(context)))
+    assume(context[start:end].strip())
+    return context[start:end], start
+
+
+@st.composite
+def questions(draw: Any) -> Example:
+    context = draw(texts)
+    answers = draw(st.lists(spans(context), max_size=2))
+    title = draw(st.sampled_from(["", "A title", "東"]))
+    return Example("", title, context, draw(texts), tuple(answers))
+
+
+@st.composite
+def examples(draw: Any) -> list[Example]:
+    """Questions with ids that are numbers, or texts."""
+    unnamed = draw(st.lists(questions(), min_size=1, max_size=4))
+    count = len(unnamed)
+    numbers = st.integers(-3, 10**12).map(str)
+    kind = draw(st.sampled_from([texts, numbers]))
+    names = draw(st.lists(kind, min_size=count, max_size=count, unique=True))
+    pairs = zip(unnamed, names, strict=True)
+    return [example._replace(id=name) for example, name in pairs]
+
+
+def as_list(example: Example, place: Any) -> Row:
+    return {"answers": [{"text": t, "answer_start": place(n)} for t, n in example.answers or ()]}
+
+
+def as_columns(example: Example, place: Any) -> Row:
+    answers = example.answers or ()
+    starts = [place(start) for _, start in answers]
+    return {"answers": {"text": [text for text, _ in answers], "answer_start": starts}}
+
+
+def as_marked_spans(example: Example, place: Any) -> Row:
+    """As annotation tools write them."""
+    answers = [
+        {"start": place(start), "end": place(start + len(text)), "text": text}
+        for text, start in example.answers or ()
+    ]
+    return {"answers": answers}
+
+
+def as_bare_spans(example: Example, place: Any) -> Row:
+    row = as_marked_spans(example, place)
+    bare = [{"start": span["start"], "end": span["end"]} for span in row["answers"]]
+    return {"answers": bare}
+
+
+def as_json(example: Example, place: Any) -> Row:
+    return {"answers": json.dumps(as_list(example, place)["answers"])}
+
+
+def as_repr(example: Example, place: Any) -> Row:
+    return {"answers": repr(as_columns(example, place)["answers"])}
+
+
+def as_flat(example: Example, place: Any) -> Row:
+    """A text and its place side by side, as in sheets."""
+    for text, start in example.answers or ():
+        return {"answer": text, "answer_start": place(start)}
+    return {"answer": "", "answer_start": None}
+
+
+STYLES = (as_list, as_columns, as_marked_spans, as_bare_spans, as_json, as_repr, as_flat)
+# Here an empty value says that there is no answer; an empty list may be of an unlabelled question.
+UNMARKED = (as_columns, as_repr, as_flat)
+FLAGS = {
+    "none": lambda flag: {"is_impossible": flag},
+    "bool": lambda flag: {"is_impossible": flag},
+    "number": lambda flag: {"is_impossible": int(flag)},
+    "float": lambda flag: {"is_impossible": float(flag)},
+    "text": lambda flag: {"is_impossible": str(flag).lower()},
+    "capitals": lambda flag: {"is_impossible": str(flag).upper()},
+}
+
+
+class Writing(NamedTuple):
+    """How the values of a question are written."""
+
+    style: Any
+    place: Any
+    flag: str
+    names: str
+    has_id: bool
+    is_number: bool
+
+
+writings = st.builds(
+    Writing,
+    style=st.sampled_from(STYLES),
+    place=st.sampled_from([int, float, str]),
+    flag=st.sampled_from(sorted(FLAGS)),
+    names=st.sampled_from(["ours", "capitals", "theirs"]),
+    has_id=st.booleans(),
+    is_number=st.booleans(),
+)
+
+
+def row_of(example: Example, writing: Writing) -> Row:
+    row: Row = {"question": example.question}
+    row |= writing.style(example, writing.place)
+    if writing.flag != "none" or writing.style not in UNMARKED:
+        row |= FLAGS[writing.flag](not example.answers)
+    if writing.has_id:
+        is_number = writing.is_number and example.id.lstrip("-").isdecimal()
+        row["id"] = int(example.id) if is_number else example.id
+    return row
+
+
+def renamed(row: Row, names: str) -> Row:
+    if names == "capitals":
+        return {name.capitalize(): value for name, value in row.items()}
+    if names == "theirs":
+        return {NAMES[name]: value for name, value in row.items()}
+    return row
+
+
+def columns_of(row: Row) -> dict[str, str]:
+    """The names that `data.columns` must give: those of a row that are not ours."""
+    return {name: own for name, own in NAMES.items() if own in row}
+
+
+def is_taken_for_a_list(text: str) -> bool:
+    """Whether an answer is a list of answers in JSON, or as Python prints it."""
+    return text.strip()[:1] in ("[", "{") and ('"' in text or "'" in text)
+
+
+@given(examples(), shapes(), writings)
+@max_examples(50)
+def test_questions_of_any_file(
+    tmp_path_factory: Any, expected: list[Example], shape: Shape, writing: Writing
+) -> None:
+    if writing.style is as_flat:
+        expected = [example._replace(answers=(example.answers or ())[:1]) for example in expected]
+        answers = [text for example in expected for text, _ in example.answers or ()]
+        assume(not any(map(is_taken_for_a_list, answers)))
+    rows = []
+    articles = []
+    for example in expected:
+        row = row_of(example, writing)
+        about = {"context": example.context, "title": example.title}
+        rows.append(renamed(about | row, writing.names))
+        paragraph = renamed({"context": example.context}, writing.names)
+        paragraph["qas"] = [renamed(row, writing.names)]
+        article = renamed({"title": example.title}, writing.names)
+        articles.append(article | {"paragraphs": [paragraph]})
+    if not writing.has_id:
+        numbers = range(1, len(expected) + 1)
+        expected = [e._replace(id=str(n)) for e, n in zip(expected, numbers, strict=True)]
+    path = write(tmp_path_factory.mktemp("questions"), shape, content_of(shape, rows, articles))
+    try:
+        examples = read_questions(
+            path,
+            columns=columns_of(rows[0]),
+            form=shape.form if shape.is_told else None,
+        )
+    except UserError:
+        assert not shape.is_known
+    else:
+        assert examples == expected

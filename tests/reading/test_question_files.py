@@ -1,0 +1,295 @@
+"""Files of questions as public data sets, sheets and annotation tools write them."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detalbert.errors import UserError
+from detalbert.reading.notes import Notes
+from detalbert.squad.question_stream import REPEATED, LeftOut, file_examples
+from detalbert.squad.sources import open_source
+from detalbert.squad.windows import Example
+from predict import parse_arguments
+from tests.reading import files
+from tests.reading.files import encode, json_lines, read_questions, table
+
+CONTEXT = "The Zanto was loaded with pottery in 1912. The Belmira was loaded with pottery, too."
+WHAT = "What was it loaded with?"
+WHO = "Who built it?"
+FIRST = CONTEXT.index("pottery")
+SECOND = CONTEXT.rindex("pottery")
+FLAT = {"id": "a", "question": WHAT, "context": CONTEXT}
+NONE = {"id": "b", "question": WHO, "context": CONTEXT}
+ANSWERS = {"text": ["pottery"], "answer_start": [FIRST]}
+NO_ANSWERS: dict[str, Any] = {"text": [], "answer_start": []}
+READ = [("a", (("pottery", FIRST),)), ("b", ())]
+LAST = [("a", (("pottery", SECOND),)), ("b", ())]
+
+
+def squad(*questions: dict[str, Any], context: str = CONTEXT, **keys: Any) -> str:
+    """A document of SQuAD's shape."""
+    paragraph = {"context": context, "qas": list(questions)}
+    return json.dumps({"data": [{"title": "T", "paragraphs": [paragraph]}], **keys})
+
+
+def asked(name: str, question: str, **keys: Any) -> dict[str, Any]:
+    return {"id": name, "question": question, **keys}
+
+
+def answered(start: Any, **keys: Any) -> list[dict[str, Any]]:
+    return [{"text": "pottery", "answer_start": start, **keys}]
+
+
+def flagged(yes: Any, no: Any) -> str:
+    return squad(
+        asked("a", WHAT, answers=answered(FIRST), is_impossible=no),
+        asked("b", WHO, answers=[], is_impossible=yes),
+    )
+
+
+def placed(start: Any) -> str:
+    none = asked("b", WHO, answers=[], is_impossible=True)
+    return squad(asked("a", WHAT, answers=answered(start)), none)
+
+
+def sheet(**cells: Any) -> list[dict[str, Any]]:
+    """Two rows: one with the given cells, one with empty ones."""
+    return [{**FLAT, **cells}, {**NONE, **dict.fromkeys(cells, "")}]
+
+
+HUB_ROWS = [{**FLAT, "answers": ANSWERS}, {**NONE, "answers": NO_ANSWERS}]
+TRUTHS = {"text": ("true", "false"), "title": ("True", "False"), "number": (1, 0)}
+TRUTHS |= {"digit": ("1", "0"), "float": (1.0, 0.0), "word": ("yes", "no"), "bool": (True, False)}
+
+# The name of a file, its content, and its questions.
+FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
+    **{f"is_impossible: {name}": ("a.json", flagged(*pair), READ) for name, pair in TRUTHS.items()},
+    "answer_start: text": ("a.json", placed("26"), READ),
+    "answer_start: float": ("a.json", placed(26.0), READ),
+    "answer_start: float as text": ("a.json", placed("26.0"), READ),
+    "chaii": ("a.csv", table(sheet(answer_text="pottery", answer_start=SECOND)), LAST),
+    "flat lines": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answer": "pottery", "answer_start": SECOND}, {**NONE, "answer": ""}]),
+        LAST,
+    ),
+    "flat lines with NaN": (
+        "a.jsonl",
+        json_lines(
+            [
+                {**FLAT, "answer": "pottery", "answer_start": float(SECOND)},
+                {**NONE, "answer": float("nan"), "answer_start": float("nan")},
+            ]
+        ),
+        LAST,
+    ),
+    "pandas' lines": ("a.json", json_lines(HUB_ROWS), READ),
+    "pandas' records": ("a.json", json.dumps(HUB_ROWS), READ),
+    "run_qa": ("a.json", json.dumps({"version": "1", "data": HUB_ROWS}), READ),
+    "SQuAD-it": ("a.json.gz", gzip.compress(flagged(True, False).encode()), READ),
+    "MRQA": ("a.jsonl.gz", gzip.compress(json_lines(HUB_ROWS).encode()), READ),
+    "capitals": (
+        "a.csv",
+        f'Id,Question,Context,Answer\na,{WHAT},"{CONTEXT}",pottery\nb,{WHO},"{CONTEXT}",\n',
+        READ,
+    ),
+    "Excel's separator": ("a.csv", "sep=;\r\n" + table(sheet(answer="pottery"), ";"), READ),
+    "Excel's Unicode text": (
+        "a.txt",
+        encode(table(sheet(answer="pottery"), "\t"), "utf-16-le"),
+        READ,
+    ),
+    "pandas' mapping": (
+        "a.csv",
+        table([{**row, "answers": str(row["answers"])} for row in HUB_ROWS]),
+        READ,
+    ),
+    "pandas' arrays": (
+        "a.csv",
+        table(
+            [
+                {
+                    **FLAT,
+                    "answers": "{'text': array(['pottery'], dtype=object), "
+                    "'answer_start': array([26], dtype=int32)}",
+                },
+                {**NONE, "answers": "{'text': array([], dtype=object), 'answer_start': array([])}"},
+            ]
+        ),
+        READ,
+    ),
+    "a blank answer": (
+        "a.jsonl",
+        json_lines([HUB_ROWS[0], {**NONE, "answers": {"text": [""], "answer_start": [-1]}}]),
+        READ,
+    ),
+    "an annotation tool": (
+        "a.jsonl",
+        json_lines(
+            [
+                {**FLAT, "answers": [{"start": FIRST, "end": FIRST + 7, "text": "pottery"}]},
+                {**NONE, "answers": [{"text": ""}]},
+            ]
+        ),
+        READ,
+    ),
+    "Haystack": (
+        "a.json",
+        squad(
+            asked("a", WHAT, answers=answered(FIRST, answer_id=5), is_impossible=False),
+            asked("b", WHO, answers=[{"text": "", "answer_start": 0}], is_impossible=True),
+        ),
+        READ,
+    ),
+    "guid": (
+        "a.jsonl",
+        json_lines(
+            [
+                {"guid": row["id"], "question": row["question"], "context": CONTEXT}
+                | {"answers": row["answers"]}
+                for row in HUB_ROWS
+            ]
+        ),
+        READ,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_as_it_is_written(name: str, tmp_path: Path) -> None:
+    file, content, expected = FILES[name]
+    path = write(tmp_path / file, content)
+    notes = Notes()
+    assert [(example.id, example.answers) for example in read_questions(path, notes)] == expected
+    assert notes.counts.keys() <= {REPEATED}
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+UNLABELLED = {
+    "an empty list": ("a.json", squad(asked("a", WHAT, answers=[], is_impossible=False))),
+    "null": ("a.json", squad(asked("a", WHAT, answers=None, is_impossible=None))),
+    "no key": ("a.json", squad(asked("a", WHAT))),
+    "lines": ("a.jsonl", json_lines([FLAT])),
+    "a table": ("a.csv", table([FLAT])),
+    "Parquet": ("a.parquet", files.parquet([FLAT])),
+    "Arrow": ("a.arrow", files.arrow([FLAT])),
+}
+
+
+def answer_file(path: Path, notes: Notes | None = None, **columns: str) -> list[Example]:
+    """The questions of a file for prediction."""
+    content = open_source(str(path), "validation", Path()).content
+    assert content is not None
+    return list(file_examples(content, columns, notes=notes))
+
+
+@pytest.mark.parametrize("name", UNLABELLED)
+def test_questions_to_answer(name: str, tmp_path: Path) -> None:
+    file, content = UNLABELLED[name]
+    path = write(tmp_path / file, content)
+    (example,) = answer_file(path)
+    assert (example.id, example.answers) == ("a", None)
+    with pytest.raises(UserError, match="question a: no answers and not marked is_impossible"):
+        read_questions(path)
+
+
+QUESTIONS = f'Nr,Question,Context,Answer\n1,{WHAT},"{CONTEXT}",pottery\n'
+TWICE = f'question,context,answer,answer\n{WHAT},"{CONTEXT}",pottery,\n'
+REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
+    "a header twice": ("a.csv", TWICE, {}, ": two columns are named 'answer'; rename one"),
+    "an id misspelt": (
+        "a.csv",
+        QUESTIONS,
+        {"columns": {"id": "Nr."}},
+        ": no column 'Nr.' (there: Nr, Question, Context, Answer); correct data.columns",
+    ),
+    "an answer misspelt": (
+        "a.csv",
+        QUESTIONS,
+        {"columns": {"id": "Nr", "answer": "Antwort"}},
+        ": no column 'Antwort' (there: Nr, Question, Context, Answer); correct data.columns",
+    ),
+    "a wrong place": (
+        "a.csv",
+        table(sheet(answer_text="pottery", answer_start=SECOND + 1)),
+        {},
+        ": line 2: question a: answer 'pottery' is not at character 72 (there: 'ottery,')",
+    ),
+    "UTF-16 units": (
+        "a.json",
+        squad(asked("a", WHAT, answers=answered(FIRST + 1)), context=f"😀 {CONTEXT[2:]}"),
+        {},
+        "question a: answer 'pottery' is not at character 27 (there: 'ottery ')",
+    ),
+    "a place of words": ("a.json", placed("two"), {}, "question a: answer_start is 'two'; write a"),
+    "a flag of words": ("a.json", flagged("maybe", "no"), {}, "is_impossible is 'maybe'; write tr"),
+    "a workbook": (
+        "a.xlsx",
+        b"PK\x03\x04\x14\0",
+        {},
+        ": a workbook or zip archive; save the sheet",
+    ),
+    "a workbook by another name": ("a.csv", b"PK\x03\x04\x14\0", {}, "save the sheet as CSV UTF-8"),
+    "a pointer": ("a.json", "version https://git-lfs.github.com/spec/v1\n", {}, "git lfs pull"),
+    "a web page": ("a.json", "<!DOCTYPE html>\n<html>\n", {}, ": a web page; download the file"),
+    "Latin-1": ("a.csv", f"{QUESTIONS}2,Où?,x,\n".encode("latin-1"), {}, ": not UTF-8 at byte 152"),
+    "half a file": ("a.json.gz", gzip.compress(b'{"data"' * 999)[:50], {}, ": damaged, or cut off"),
+    "an id twice": ("a.csv", table(sheet(answer="")[:1] * 2), {}, "another one has this id"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_line_says_what_to_do(name: str, tmp_path: Path) -> None:
+    file, content, keys, problem = REFUSED[name]
+    path = write(tmp_path / file, content)
+    with pytest.raises(UserError) as error:
+        read_questions(path, **keys)
+    message = str(error.value)
+    assert message.startswith(str(path)) and problem in message and "\n" not in message
+
+
+def test_a_column_misspelt_in_prediction_leaves_out_the_scores(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", QUESTIONS.replace("Answer", "Reply"))
+    notes = Notes()
+    (example,) = answer_file(path, notes, answer="Antwort")
+    assert example.answers is None
+    assert notes.texts() == {"data.columns.answer: there is no column 'Antwort', so no scores": 1}
+    with pytest.raises(UserError, match=r"no column 'Nr\.'"):
+        answer_file(path, id="Nr.")
+
+
+def marked(mark: str, count: int) -> list[dict[str, Any]]:
+    rows = [{**NONE, "id": number, "answer": mark} for number in range(count)]
+    return [{**FLAT, "answer": "pottery"}, *rows]
+
+
+@pytest.mark.parametrize("mark", ["n/a", "-", "not mentioned", "none"])
+def test_a_text_that_stands_for_no_answer_is_told(mark: str, tmp_path: Path) -> None:
+    """The first ten rows in one go, with their number and the key that reads them."""
+    path = write(tmp_path / "a.csv", table(marked(mark, 83)))
+    with pytest.raises(UserError) as error:
+        read_questions(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: line 3: question 0: ") and "and 73 more" in message
+    assert message.count("is not in its context") == 10
+    assert f"if {mark!r}, 83 times, means that there is none: data.no_answer: [{mark!r}]" in message
+    assert "data.skip_invalid: true" in message
+    examples = read_questions(path, no_answer=[mark])
+    assert [len(example.answers or ()) for example in examples] == [1, *[0] * 83]
+    left_out: list[LeftOut] = []
+    assert len(read_questions(path, left_out=left_out)) == 1
+    assert [question.name for question in left_out] == [str(number) for number in range(83)]
+
+
+def test_names_of_columns_are_a_flag_of_prediction() -> None:
+    command = ["--model", "a", "--data", "b.csv", "--columns", "question=Frage,context=Text"]
+    assert parse_arguments(command).columns == {"question": "Frage", "context": "Text"}
+    with pytest.raises(SystemExit):
+        parse_arguments([*command[:-1], "questoin=Frage"])

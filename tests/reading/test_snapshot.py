@@ -1,0 +1,159 @@
+"""The split of a hub data set's folder is the one that `datasets` gives."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import yaml
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from detalbert.errors import UserError
+from detalbert.reading.folders import find_files
+from detalbert.reading.snapshot import is_snapshot, split_names
+from tests.conftest import max_examples
+
+OURS = ("train", "validation")
+SPLITS = ("train", "validation", "test")
+WORDS = ("train", "training", "validation", "valid", "dev", "val", "test", "testing", "eval")
+WORDS += ("evaluation", "contest", "a", "rows", "2", "trained", "unseen")
+
+
+def theirs(folder: Path) -> dict[str, list[str]] | None:
+    """The files of each split as the library finds them; None if it gives none."""
+    try:
+        builder = datasets.load_dataset_builder(str(folder), cache_dir=str(folder.parent / "cache"))
+    except (datasets.exceptions.DatasetNotFoundError, ValueError, FileNotFoundError):
+        return None
+    files = builder.config.data_files or {}
+    return {
+        str(split): sorted({str(Path(file).relative_to(folder)) for file in paths})
+        for split, paths in files.items()
+    }
+
+
+def fill(folder: Path, names: list[str], card: str = "") -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"text": "a"}\n')
+    if card:
+        (folder / "README.md").write_text(card)
+    return folder
+
+
+def card_of(metadata: dict[str, Any]) -> str:
+    return f"---\n{yaml.safe_dump(metadata)}---\n# A data set\n"
+
+
+@st.composite
+def file_names(draw: Any) -> list[str]:
+    """Names with words of splits in folders and files."""
+    separator = st.sampled_from(["-", "_", ".", ""])
+    word = st.sampled_from(WORDS)
+    stem = st.builds(lambda a, between, b: f"{a}{between}{b}", word, separator, word) | word
+    folder = st.sampled_from(["", "", "data/", "deep/data/"]) | stem.map(lambda name: f"{name}/")
+    ending = st.sampled_from([".jsonl", ".jsonl", ".jsonl", ""])
+    name = st.builds(lambda *parts: "".join(parts), folder, stem, ending)
+    return sorted(draw(st.lists(name, min_size=1, max_size=5, unique=True)))
+
+
+def check(folder: Path, names: list[str], card: str = "") -> None:
+    """Our splits are the library's."""
+    expected = theirs(fill(folder, names, card))
+    assume(expected is not None)  # as where no file has an ending
+    splits = {split: sorted(split_names(names, split, card, "folder")) for split in OURS}
+    assert splits == {split: expected.get(split, []) for split in OURS}
+
+
+@given(file_names())
+@example(["a-train", "a-dev.jsonl"])
+@example(["train/a.jsonl", "train/dev.jsonl"])
+@max_examples(25)
+def test_splits_by_words_in_names(tmp_path_factory: Any, names: list[str]) -> None:
+    check(tmp_path_factory.mktemp("names") / "set", names)
+
+
+@st.composite
+def shard_names(draw: Any) -> list[str]:
+    """Names of shards as the library writes them, with some others."""
+    shard = st.builds(
+        lambda split, number: f"data/{split}-{number:05}-of-00003.jsonl",
+        st.sampled_from(["train", "validation", "test", "train.clean", "dev", "extra"]),
+        st.integers(0, 2),
+    )
+    other = st.sampled_from(["train.jsonl", "data/train.jsonl", "data/notes.jsonl", "dev/a.jsonl"])
+    shards = draw(st.lists(shard, min_size=1, max_size=5, unique=True))
+    return sorted(shards + draw(st.lists(other, max_size=2, unique=True)))
+
+
+@given(shard_names())
+@max_examples(25)
+def test_splits_by_shards(tmp_path_factory: Any, names: list[str]) -> None:
+    check(tmp_path_factory.mktemp("shards") / "set", names)
+
+
+FILES = ["train.jsonl", "dev.jsonl", "en/a-1.jsonl", "en/a-2.jsonl", "en/deep/b.jsonl", "c.jsonl"]
+PATTERNS = [*FILES, "*.jsonl", "en/*", "en/*.jsonl", "en/a-*.jsonl", "**/b.jsonl", "en/**", "[cd]*"]
+PATTERNS += ["en/a-?.jsonl", "./c.jsonl"]
+
+
+@st.composite
+def cards(draw: Any) -> str:
+    """Cards that name the files of splits in each way that the library's pages show."""
+    patterns = st.sampled_from(PATTERNS)
+    paths = draw(st.lists(patterns, min_size=1, max_size=3, unique=True))
+    some = paths[0] if len(paths) == 1 else paths
+    splits = draw(st.lists(st.sampled_from(SPLITS), min_size=1, max_size=3, unique=True))
+    by_split = [{"split": split, "path": draw(patterns)} for split in splits]
+    data_files = draw(st.sampled_from([some, by_split, [*by_split[:1]]]))
+    config: dict[str, Any] = {"config_name": draw(st.sampled_from(["default", "en"]))}
+    config["data_files"] = data_files
+    configs = [config]
+    if config["config_name"] == "default" or draw(st.booleans()):
+        configs += [{"config_name": "other", "data_files": "c.jsonl"}]
+    if config["config_name"] != "default" and len(configs) > 1:
+        config["default"] = True
+    return card_of({"license": "mit", "configs": configs})
+
+
+@given(cards())
+@example(card_of({"configs": [{"config_name": "a", "data_files": "./c.jsonl"}]}))
+@example(card_of({"configs": [{"config_name": "a", "data_files": ["en/*.jsonl"]}]}))
+@max_examples(25)
+def test_splits_by_a_card(tmp_path_factory: Any, card: str) -> None:
+    check(tmp_path_factory.mktemp("cards") / "set", FILES, card)
+
+
+def test_several_configurations_are_refused_by_name() -> None:
+    configs = [{"config_name": name, "data_files": f"{name}.jsonl"} for name in ("en", "de")]
+    card = card_of({"configs": configs})
+    with pytest.raises(UserError, match=r"^a: several configurations \(en, de\); name the files"):
+        split_names(["en.jsonl", "de.jsonl"], "train", card, "a")
+
+
+IS_SNAPSHOT: dict[str, tuple[list[str], str, bool]] = {
+    "shards": (["data/train-00000-of-00001.parquet"], "", True),
+    "a card with metadata": (["a.jsonl"], card_of({"license": "mit"}), True),
+    "a page without": (["a.jsonl"], "# Some files\n---\nlicense: mit\n---\n", False),
+    "a broken card": (["a.jsonl"], "---\n: [\n---\n", False),
+    "descriptions": (["a.jsonl", "dataset_infos.json"], "", True),
+    "a folder of files": (["train.jsonl", "test.jsonl"], "", False),
+}
+
+
+@pytest.mark.parametrize("name", IS_SNAPSHOT)
+def test_what_is_a_snapshot(name: str) -> None:
+    names, card, expected = IS_SNAPSHOT[name]
+    assert is_snapshot(names, card) is expected
+
+
+def test_a_folder_is_read_by_its_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = [f"data/{split}-00000-of-00001.jsonl" for split in SPLITS]
+    fill(tmp_path, [*names, "dataset_infos.json"], card_of({"license": "mit"}))
+    for split in OURS:
+        (file,) = find_files(str(tmp_path), "data.text", split)
+        assert file.address == str(tmp_path / f"data/{split}-00000-of-00001.jsonl")
+        assert "4 files are passed over: README.md, data/" in caplog.text
+        caplog.clear()

@@ -1,0 +1,233 @@
+"""Files and folders of text as dumps, editors and the hub leave them."""
+
+import bz2
+import gzip
+import json
+from csv import QUOTE_ALL
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from detalbert.errors import UserError
+from detalbert.reading.notes import Notes
+from tests.corpus import documents
+from tests.reading import files
+from tests.reading.files import encode, json_lines, long_frame, read_documents, table
+
+TEXTS = ["The Zanto was loaded.", "Köln, 東京 and 😀.", 'A "note", then: [12].']
+ROWS = [{"text": text} for text in TEXTS]
+LINES = json_lines(ROWS)
+PLAIN = "\n".join(TEXTS)
+EMPTY_FRAME = b"\x50\x2a\x4d\x18\x04\0\0\0\1\2\3\4"  # with which pzstd begins a file
+MEMBERS = [line.encode() for line in LINES.splitlines(keepends=True)]
+ODD = ["NUL\0in it", "one\u2028line", "and\x85this", "with\x0bmore"]
+
+
+def parquet_of(kind: Any, values: list[Any] | None = None) -> bytes:
+    """A Parquet file with a column `text` of a type."""
+    content = pyarrow.BufferOutputStream()
+    column = pyarrow.array(TEXTS if values is None else values).cast(kind)
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), content)
+    return content.getvalue().to_pybytes()
+
+
+def squad(texts: list[Any]) -> str:
+    paragraphs = [{"context": text, "qas": []} for text in texts]
+    return json.dumps({"data": [{"title": "", "paragraphs": paragraphs}]})
+
+
+# The name of a file, its content, and its documents if they are not TEXTS.
+FILES: dict[str, tuple[str, str | bytes, list[str]]] = {
+    "wikiextractor": ("wiki_00", LINES, TEXTS),
+    "wikiextractor, escaped": ("wiki_00", "".join(json.dumps(row) + "\n" for row in ROWS), TEXTS),
+    "C4": ("c4.json", LINES, TEXTS),
+    "C4, packed": ("c4.json.gz", gzip.compress(LINES.encode()), TEXTS),
+    "C4, packed, without an ending": ("c4", gzip.compress(LINES.encode()), TEXTS),
+    "ndjson": ("a.ndjson", LINES, TEXTS),
+    "JSON lines in a text": ("a.txt", LINES, TEXTS),
+    "a list of rows in a text": ("a.txt", json.dumps(ROWS), TEXTS),
+    "rows below data": ("a.json", json.dumps({"data": ROWS}), TEXTS),
+    "SQuAD": ("a.json", squad(TEXTS), TEXTS),
+    "a mark in JSON lines": ("a.jsonl", encode(LINES, "utf-8-sig"), TEXTS),
+    "a mark in a text": ("a.txt", encode(PLAIN, "utf-8-sig"), TEXTS),
+    "PowerShell's JSON lines": ("a.jsonl", encode(LINES, "utf-16-le"), TEXTS),
+    "PowerShell's text": ("a.txt", encode(PLAIN, "utf-16-le"), TEXTS),
+    "a table of an old Mac": ("a.csv", table(ROWS, line_end="\r", quoting=QUOTE_ALL), TEXTS),
+    "capitals": ("A.TXT", PLAIN, TEXTS),
+    "Windows": ("a.txt", PLAIN.replace("\n", "\r\n"), TEXTS),
+    "binary": ("a.parquet", parquet_of(pyarrow.binary()), TEXTS),
+    "large": ("a.parquet", parquet_of(pyarrow.large_string()), TEXTS),
+    "a dictionary": (
+        "a.parquet",
+        parquet_of(pyarrow.dictionary(pyarrow.int32(), pyarrow.string())),
+        TEXTS,
+    ),
+    "views": ("a.parquet", parquet_of(pyarrow.string_view()), TEXTS),
+    "no values": ("a.parquet", parquet_of(pyarrow.null(), [None, None]), []),
+    "no rows": ("a.parquet", parquet_of(pyarrow.string(), []), []),
+    "an Arrow stream": ("data.arrow", files.arrow(ROWS, is_stream=True), TEXTS),
+    "Reddit": ("RC_2011-01.zst", long_frame(LINES.encode()), TEXTS),
+    "pzstd": ("a.jsonl.zst", EMPTY_FRAME + files.pack(MEMBERS, "zstd"), TEXTS),
+    "gzip members": ("a.jsonl.gz", files.pack(MEMBERS, "gzip"), TEXTS),
+    "Wikimedia's streams": ("a.jsonl.bz2", files.pack([b"", *MEMBERS], "bz2"), TEXTS),
+    "xz": ("a.jsonl.xz", files.pack(MEMBERS, "xz"), TEXTS),
+    "odd line ends in rows": ("a.jsonl", json_lines([{"text": text} for text in ODD]), ODD),
+    "odd line ends": ("a.txt", "\n".join(ODD), ODD),
+    "a list in a text is no JSON": ("a.txt", "[12] notes\n{a} b\n", ["[12] notes", "{a} b"]),
+    "a link": ("a.md", "[A](b)\n\n[C]: d\n", ["[A](b)", "[C]: d"]),
+}
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_as_it_is_written(name: str, tmp_path: Path) -> None:
+    file, content, expected = FILES[name]
+    path = write(tmp_path / "folder" / file, content)
+    assert read_documents(path) == expected
+    assert read_documents(path, part_bytes=20) == expected
+
+
+GAPS: list[Any] = [TEXTS[0], None, TEXTS[1], "", TEXTS[2]]
+GAPPED = [{"id": number, "text": text} for number, text in enumerate(GAPS)]
+WITH_GAPS: dict[str, tuple[str, str | bytes]] = {
+    "JSON lines": ("a.jsonl", json_lines(GAPPED)),
+    "JSON": ("a.json", json.dumps(GAPPED)),
+    "SQuAD": ("a.json", squad(GAPS)),
+    "a table": ("a.csv", table(GAPPED)),
+    "Parquet": ("a.parquet", files.parquet(GAPPED)),
+    "Arrow": ("a.arrow", files.arrow(GAPPED)),
+}
+
+
+@pytest.mark.parametrize("name", WITH_GAPS)
+def test_a_row_without_text_is_passed_over_and_counted(name: str, tmp_path: Path) -> None:
+    file, content = WITH_GAPS[name]
+    notes = Notes()
+    assert read_documents(write(tmp_path / "folder" / file, content), notes=notes) == TEXTS
+    assert dict(notes.counts) == {"rows have no text and are left out": 2}
+
+
+def test_a_line_of_windows_ends_without_its_carriage_return(tmp_path: Path) -> None:
+    """Also where white space is kept."""
+    path = write(tmp_path / "a.txt", "one\r\n two \r\n")
+    texts = documents.read(path, part_bytes=1 << 20, exact=True, article="line")
+    assert texts == ["one", " two "]
+
+
+def test_a_dump_of_one_long_line(tmp_path: Path) -> None:
+    text = "word " * 600_000
+    path = write(tmp_path / "folder" / "a.txt", text)
+    assert read_documents(path) == [text.strip()]
+
+
+# Files of a folder, those that are passed over, and how the warning begins.
+FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
+    "Jupyter": (
+        {"a.jsonl": LINES, ".ipynb_checkpoints/a-checkpoint.jsonl": LINES},
+        "1 files are passed over: .ipynb_checkpoints/a-checkpoint.jsonl",
+    ),
+    "macOS": (
+        {"a.txt": PLAIN, "__MACOSX/._a.txt": b"\0\5\x16\7", "._a.txt": b"\0\5", ".DS_Store": b"\0"},
+        "3 files are passed over: .DS_Store, ._a.txt, __MACOSX/._a.txt",
+    ),
+    "the hub": (
+        {
+            "README.md": "---\nlicense: mit\n---\n# A card\n",
+            "data/train-00000-of-00001.parquet": files.parquet(ROWS),
+            "data/test-00000-of-00001.parquet": files.parquet(ROWS),
+            ".gitattributes": "*.parquet filter=lfs\n",
+        },
+        "3 files are passed over: .gitattributes, README.md, data/test-00000-of-00001.parquet",
+    ),
+    "wikiextractor": (
+        {"AA/wiki_00": LINES, "AA/LICENSE": "Some words of law.\n"},
+        "1 files are passed over: AA/LICENSE",
+    ),
+    "wikiextractor, packed": ({"AA/wiki_00.bz2": bz2.compress(LINES.encode())}, ""),
+    "save_to_disk": (
+        {
+            "data-00000-of-00001.arrow": files.arrow(ROWS, is_stream=True),
+            "dataset_info.json": "{}",
+            "state.json": '{"_data_files": []}',
+        },
+        "2 files are passed over: dataset_info.json, state.json",
+    ),
+    "pages": ({"a.txt": PLAIN, "make.py": "print()\n"}, "1 files are passed over: make.py"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_as_it_lies(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    contents, warning = FOLDERS[name]
+    for file, content in contents.items():
+        write(tmp_path / "folder" / file, content)
+    assert read_documents(tmp_path / "folder") == TEXTS
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ([f"data.text: {warning}"] if warning else [])
+
+
+def test_many_files_that_are_passed_over_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1200):
+        write(tmp_path / "folder" / f"{number:04}.py", "")
+    write(tmp_path / "folder" / "a.txt", PLAIN)
+    assert read_documents(tmp_path / "folder") == TEXTS
+    names = "0000.py, 0001.py, 0002.py and 1,197 more"
+    assert f"data.text: 1,200 files are passed over: {names}" in caplog.text
+
+
+REFUSED: dict[str, tuple[str, str | bytes, str]] = {
+    "numbers": (
+        "a.parquet",
+        files.parquet([{"text": 1}]),
+        ": column 'text' is int64, and no text; name the column of the text in text_key",
+    ),
+    "another column": (
+        "a.parquet",
+        files.parquet([{"content": "a"}]),
+        ": no column 'text' (there: content); name the column of the text in text_key",
+    ),
+    "bytes that are no text": (
+        "a.parquet",
+        files.parquet([{"text": b"a"}, {"text": b"a\xff"}]),
+        ": row 2: not UTF-8 at byte 1 of its 'text'; correct or delete it",
+    ),
+    "a broken row": (
+        "a.jsonl",
+        f'{LINES}{{"text": \n',
+        f": the line at byte {len(LINES.encode())} is not JSON",
+    ),
+    "a broken row of an unnamed file": ("wiki_00", f'{LINES}{{"text": \n', "is not JSON"),
+    "a list": ("a.jsonl", f"{LINES}[1]\n", "is no mapping with a 'text'; correct or delete it"),
+    "a number": ("a.jsonl", '{"text": 5}\n', "its 'text' is int, and no text; correct it"),
+    "another key": ("a.jsonl", '{"body": "a"}\n', "has no 'text' (there: body); correct it, or"),
+    "text by the name of rows": ("a.jsonl", PLAIN, "not JSON (it begins with 'The Zanto was"),
+    "text by the name of columns": ("a.parquet", PLAIN, ": text, and no parquet file; rename it"),
+    "half a zst": ("a.zst", long_frame(LINES.encode())[:-9], ": damaged, or cut off (zstd: "),
+    "half a gz": ("a.gz", gzip.compress(LINES.encode())[:-9], ": damaged, or cut off (gzip: "),
+    "half a bz2": ("a.bz2", bz2.compress(LINES.encode())[:-9], ": damaged, or cut off (bz2: "),
+    "half a Parquet": ("a.parquet", files.parquet(ROWS)[:-9], ": not a whole Parquet file ("),
+    "a broken Arrow stream": ("a.arrow", files.broken_arrow(), ": not a whole arrow file ("),
+    "an archive": ("a.txt", b"PK\x03\x04\0", ": a workbook or zip archive; save the sheet as"),
+    "a PDF": ("a.txt", b"%PDF-1.7\n", ": a PDF; give its text"),
+    "Latin-1": ("a.txt", PLAIN.encode() + b"\xe9", ": not UTF-8 at byte "),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_line_says_what_to_do(name: str, tmp_path: Path) -> None:
+    file, content, problem = REFUSED[name]
+    path = write(tmp_path / "folder" / file, content)
+    with pytest.raises(UserError) as error:
+        read_documents(path)
+    message = str(error.value)
+    assert message.startswith(str(path)) and problem in message and "\n" not in message
