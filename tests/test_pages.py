@@ -115,7 +115,7 @@ def test_a_new_users_hour(checkout):
         articles = world.generate(split, paragraphs=count // 4)["data"]
         parts = [part for article in articles for part in article["paragraphs"]]
         rows = [
-            [each["question"], part["context"], *(a["text"] for a in each["answers"][:1])]
+            [each["question"], part["context"], *(a["text"] for a in each["answers"][:1]), ""]
             for part in parts
             for each in part["qas"]
         ]

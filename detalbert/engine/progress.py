@@ -73,8 +73,7 @@ class Progress(pytorch.PyTorchCallback):
         else:
             if self.trained >= SETTLED and self.done < self.steps:
                 facts["left"] = clock(self.seconds / self.trained * (self.steps - self.done))
-            text = "  ".join(f"{name} {value}" for name, value in facts.items())
-            self.say(f"step {self.done}/{self.steps}  {text}")
+            self.say(format_step(f"step {self.done}/{self.steps}", facts))
         self.resumed_at = time.monotonic()
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
@@ -96,6 +95,19 @@ class Progress(pytorch.PyTorchCallback):
     def say(self, line: str) -> None:
         if self.chief:
             log.info("%s", line)
+
+
+def format_step(head: str, values: Mapping[str, str]) -> str:
+    """Return `head` and the values of a report, without the charted ones that the WebUI's line has
+    no room for.
+    """
+    shown = dict(values)
+    for name in ("", "GiB", "mfu", "norm"):  # in the order in which they are left out
+        shown.pop(name, None)
+        line = "  ".join([head, *(f"{name} {value}" for name, value in shown.items())])
+        if len(line) <= LINE:
+            break
+    return line
 
 
 def format_scores(metrics: Mapping[str, float], shown: Sequence[str], head: str) -> str:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from detalbert import waiting
 from detalbert.engine import progress
-from detalbert.engine.progress import Progress, format_scores
+from detalbert.engine.progress import Progress, format_scores, format_step
 from detalbert.log import start_logging
 
 METRICS = {"loss": 1.23456, "learning_rate_1e6": 1115.0, "examples_per_second": 12.34}
@@ -128,3 +128,19 @@ def test_a_validation_fits_a_line(workload: str, capsys: Any) -> None:
     (line,) = capsys.readouterr().err.splitlines()
     wanted = f"INFO: best validation (step 132198):  {names[0]} 100.00  {names[1]} 100.00"
     assert line.startswith(wanted) and 70 < len(line.removeprefix("INFO: ")) <= 91
+
+
+def test_a_step_of_a_gpu_fits_a_line() -> None:
+    values = {
+        "loss": "0.4471",
+        "lr": "9.18e-04",
+        "norm": "6.87",
+        "windows/s": "1044.5",
+        "mfu": "0.48",
+        "GiB": "61.2",
+        "left": "2h04m",
+    }
+    short = format_step("step 40/850", values)
+    assert short.startswith("step 40/850  loss 0.4471") and "GiB" in short and len(short) <= 91
+    long = format_step("step 104000/850000", {**values, "norm": "12345.67"})
+    assert "GiB" not in long and long.endswith("left 2h04m") and len(long) <= 91
