@@ -140,7 +140,11 @@ def test_a_step_of_a_gpu_fits_a_line() -> None:
         "GiB": "61.2",
         "left": "2h04m",
     }
-    short = format_step("step 40/850", values)
-    assert short.startswith("step 40/850  loss 0.4471") and "GiB" in short and len(short) <= 91
+    usual = format_step("step 40/850", values)
+    assert usual == (
+        "step 40/850  loss 0.4471  lr 9.18e-04  norm 6.87  windows/s 1044.5  mfu 0.48  left 2h04m"
+    )
+    short = {name: value for name, value in values.items() if name != "mfu"}
+    assert "GiB 61.2" in format_step("step 40/850", short)
     long = format_step("step 104000/850000", {**values, "norm": "12345.67"})
     assert "GiB" not in long and long.endswith("left 2h04m") and len(long) <= 91
