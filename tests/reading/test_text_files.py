@@ -7,11 +7,13 @@ from csv import QUOTE_ALL
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from detalbert.errors import UserError
+from detalbert.reading.folders import find_files
 from detalbert.reading.notes import Notes
 from tests.corpus import documents
 from tests.reading import files
@@ -172,6 +174,30 @@ def test_a_folder_as_it_lies(name: str, tmp_path: Path, caplog: pytest.LogCaptur
     assert read_documents(tmp_path / "folder") == TEXTS
     messages = [record.getMessage() for record in caplog.records]
     assert messages == ([f"data.text: {warning}"] if warning else [])
+
+
+@pytest.mark.parametrize("address", ["{}", "./{}", "././{}/", ".", "memory://{}", "memory:///{}/"])
+def test_a_folder_by_any_of_its_addresses(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its card, its test split and its hidden files are passed over, though it is in a hidden
+    folder itself.
+    """
+    contents = {
+        "README.md": "---\nlicense: mit\n---\n# A card\n",
+        "train.jsonl": LINES,
+        "test.jsonl": LINES,
+        ".hidden/train.jsonl": LINES,
+    }
+    monkeypatch.chdir(tmp_path)
+    address = address.format(".cache/data")
+    memory = fsspec.filesystem("memory")
+    for file, content in contents.items():
+        folder = "" if address == "." else ".cache/data/"
+        write(Path(folder + file), content)
+        memory.pipe(f"/{folder}{file}", content.encode())
+    files = find_files(address, "data.text")
+    assert [Path(file.address).name for file in files] == ["train.jsonl"]
 
 
 def test_many_files_that_are_passed_over_are_counted(
