@@ -26,6 +26,7 @@ NONE = {"id": "b", "question": WHO, "context": CONTEXT}
 ANSWERS = {"text": ["pottery"], "answer_start": [FIRST]}
 NO_ANSWERS: dict[str, Any] = {"text": [], "answer_start": []}
 READ = [("a", (("pottery", FIRST),)), ("b", ())]
+EMPTY = {"answers": NO_ANSWERS}
 LAST = [("a", (("pottery", SECOND),)), ("b", ())]
 
 
@@ -63,6 +64,23 @@ def sheet(**cells: Any) -> list[dict[str, Any]]:
 HUB_ROWS = [{**FLAT, "answers": ANSWERS}, {**NONE, "answers": NO_ANSWERS}]
 TRUTHS = {"text": ("true", "false"), "title": ("True", "False"), "number": (1, 0)}
 TRUTHS |= {"digit": ("1", "0"), "float": (1.0, 0.0), "word": ("yes", "no"), "bool": (True, False)}
+
+# Answers whose place is beside them, with other keys than SQuAD's, or in a mapping of their own.
+PLACED: dict[str, dict[str, Any]] = {
+    "a list": {"answers": ["pottery"], "answer_start": SECOND},
+    "lists": {"answers": ["pottery"], "answer_start": [SECOND]},
+    "a mapping without": {"answers": {"text": ["pottery"]}, "answer_start": SECOND},
+    "a single answer": {"answers": {"text": "pottery", "start": SECOND, "end": SECOND + 7}},
+    "columns": {"answers": {"text": ["pottery"], "start": [SECOND], "end": [SECOND + 7]}},
+    "its place beside it": {"answer": {"text": "pottery"}, "answer_start": SECOND},
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_a_place_is_never_ignored(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", json_lines([{**FLAT, **PLACED[name]}, {**NONE, **EMPTY}]))
+    assert [(example.id, example.answers) for example in read_questions(path)] == LAST
+
 
 # The name of a file, its content, and its questions.
 FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
@@ -230,6 +248,42 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     ),
     "a place of words": ("a.json", placed("two"), {}, "question a: answer_start is 'two'; write a"),
     "a flag of words": ("a.json", flagged("maybe", "no"), {}, "is_impossible is 'maybe'; write tr"),
+    "a mapping without a text": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answers": {"minimal_answers_start_byte": [FIRST]}}]),
+        {},
+        ": line 1: question a: an answer needs a text",
+    ),
+    "doccano's labels": (
+        "a.jsonl",
+        json_lines([{**FLAT, "context": "26 to 33 answer", "label": [[26, 33, "answer"]]}]),
+        {"columns": {"answers": "label"}},
+        ": line 1: question a: an answer needs a text, and this is [26, 33, 'answer']",
+    ),
+    "Prodigy's verdict": (
+        "a.jsonl",
+        json_lines([{**FLAT, "question": "Do they accept?", "spans": [], "answer": "pottery"}]),
+        {"columns": {"answers": "spans"}},
+        ": line 1: question a: no answers and not marked is_impossible",
+    ),
+    "two columns of answers": (
+        "a.csv",
+        table(sheet(answer="", answer_text="pottery")),
+        {},
+        ": 'answer' and 'answer_text' could be the answer; name it in data.columns: {answer: ...}",
+    ),
+    "more places than answers": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answers": {"text": ["pottery"], "answer_start": [71, 26]}}]),
+        {},
+        ": line 1: question a: answer_start has 2 places for 1 answers",
+    ),
+    "an end outside": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answers": [{"start": FIRST, "end": 999}]}]),
+        {},
+        ": line 1: question a: an answer ends at character 999, its context at 84",
+    ),
     "a workbook": (
         "a.xlsx",
         b"PK\x03\x04\x14\0",
