@@ -224,7 +224,7 @@ def _reaches_data(text: str) -> bool:
             return text.startswith("[", key.end())
         try:
             _, end = _DECODER.raw_decode(text, key.end())
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         key = _KEY.match(text, end)
     return False

@@ -236,6 +236,12 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "a list": ("a.jsonl", f"{LINES}[1]\n", "is no mapping with a 'text'; correct or delete it"),
     "a number": ("a.jsonl", '{"text": 5}\n', "its 'text' is int, and no text; correct it"),
     "another key": ("a.jsonl", '{"body": "a"}\n', "has no 'text' (there: body); correct it, or"),
+    "a nested row": (
+        "a.jsonl",
+        f'{{"a": {"[" * 100_000}\n',
+        "is not JSON (maximum recursion depth",
+    ),
+    "a nested file": ("a.json", f'{{"a": {"[" * 100_000}', "is not JSON (maximum recursion depth"),
     "text by the name of rows": ("a.jsonl", PLAIN, "not JSON (it begins with 'The Zanto was"),
     "text by the name of columns": ("a.parquet", PLAIN, ": text, and no parquet file; rename it"),
     "half a zst": ("a.zst", long_frame(LINES.encode())[:-9], ": damaged, or cut off (zstd: "),
