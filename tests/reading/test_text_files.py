@@ -2,7 +2,9 @@
 
 import bz2
 import gzip
+import io
 import json
+import tarfile
 from csv import QUOTE_ALL
 from pathlib import Path
 from typing import Any
@@ -130,6 +132,12 @@ def test_a_dump_of_one_long_line(tmp_path: Path) -> None:
     assert read_documents(path) == [text.strip()]
 
 
+def test_markup_that_is_named_as_text_is_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "folder" / "a.txt", "<html>\n")
+    assert read_documents(path) == ["<html>"]
+    assert read_documents(write(tmp_path / "folder" / "a", "<?xml?>"), form="text") == ["<?xml?>"]
+
+
 # Files of a folder, those that are passed over, and how the warning begins.
 FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
     "Jupyter": (
@@ -211,6 +219,15 @@ def test_many_files_that_are_passed_over_are_counted(
     assert f"data.text: 1,200 files are passed over: {names}" in caplog.text
 
 
+def tar(text: str) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        file = tarfile.TarInfo("a.jsonl")
+        file.size = len(text.encode())
+        archive.addfile(file, io.BytesIO(text.encode()))
+    return content.getvalue()
+
+
 REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "numbers": (
         "a.parquet",
@@ -250,6 +267,24 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "half a Parquet": ("a.parquet", files.parquet(ROWS)[:-9], ": not a whole Parquet file ("),
     "a broken Arrow stream": ("a.arrow", files.broken_arrow(), ": not a whole arrow file ("),
     "an archive": ("a.txt", b"PK\x03\x04\0", ": a workbook or zip archive; save the sheet as"),
+    "a tar archive": ("a.txt.gz", gzip.compress(tar(LINES)), ": a tar archive; unpack it"),
+    "UTF-16 without a mark": (
+        "a.txt",
+        ("Yes, no. " * 9).encode("utf-16-le"),
+        ": no text, or UTF-16",
+    ),
+    "Cyrillic in UTF-16": ("a.txt", ("Да и нет " * 9).encode("utf-16-le"), ": no text, or UTF-16"),
+    "a web archive": (
+        "a.warc.wet",
+        "WARC/1.0\r\nWARC-Type: warcinfo\r\n",
+        ": a web archive; write",
+    ),
+    "wikiextractor's tags": ("wiki_00", '<doc id="1" url="a">\nA\n</doc>\n', "; let it write JSON"),
+    "a dump of Wikimedia": (
+        "a.xml.bz2",
+        bz2.compress(b"<mediawiki>\n"),
+        ": XML; write its texts as",
+    ),
     "a PDF": ("a.txt", b"%PDF-1.7\n", ": a PDF; give its text"),
     "Latin-1": ("a.txt", PLAIN.encode() + b"\xe9", ": not UTF-8 at byte "),
 }
