@@ -18,6 +18,8 @@ from detalbert.reading.storage import File, list_files, prefix_of, read_all
 from detalbert.settings.forms import TEXT
 
 _PATTERN = re.compile(r"[^/]*[*?\[].*")
+# Beside the data in folders of Dask, Spark and Delta; results that `datasets` keeps in a saved one.
+_OTHERS = re.compile(r"__MACOSX|_metadata|_common_metadata|_delta_log|cache-[0-9a-f]{16}.*\.arrow")
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +64,7 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
 def _is_hidden(name: str) -> bool:
     """Return whether a file, or a folder that it is in, is no data by its name."""
     parts = PurePath(name).parts
-    return "__MACOSX" in parts or any(part.startswith(".") for part in parts)
+    return any(part.startswith(".") or _OTHERS.fullmatch(part) for part in parts)
 
 
 def _has_data_ending(name: str) -> bool:

@@ -170,6 +170,27 @@ FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
         },
         "2 files are passed over: dataset_info.json, state.json",
     ),
+    "save_to_disk, with results of map": (
+        {
+            "data-00000-of-00001.arrow": files.arrow(ROWS, is_stream=True),
+            "cache-0123456789abcdef.arrow": files.arrow(ROWS, is_stream=True),
+            "cache-0123456789abcdef_00000_of_00002.arrow": files.arrow(ROWS, is_stream=True),
+            "state.json": '{"_data_files": []}',
+        },
+        "3 files are passed over: cache-0123456789abcdef.arrow, "
+        "cache-0123456789abcdef_00000_of_00002.arrow, state.json",
+    ),
+    "Spark and Dask": (
+        {
+            "part-00000-0a.snappy.parquet": files.parquet(ROWS),
+            "_SUCCESS": "",
+            ".part-00000-0a.snappy.parquet.crc": b"crc\0",
+            "_metadata": files.parquet(ROWS),
+            "_delta_log/00000000000000000000.json": '{"commitInfo": {}}\n',
+        },
+        "4 files are passed over: .part-00000-0a.snappy.parquet.crc, _SUCCESS, "
+        "_delta_log/00000000000000000000.json and 1 more",
+    ),
     "pages": ({"a.txt": PLAIN, "make.py": "print()\n"}, "1 files are passed over: make.py"),
 }
 
