@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 # How pandas prints an array inside a cell.
 _ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=[\w'<>]+)?\)", re.DOTALL)
+_MAX_ARRAYS = 100  # in a cell: the time of a search for them grows with the square
 _YES = ("true", "1", "yes")
 _NO = ("false", "0", "no")
 
@@ -89,9 +90,12 @@ def _from_text(value: Any, name: str) -> Any:
     """
     if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
         return value
+    text = value.strip()
+    if text.count("array(") <= _MAX_ARRAYS:
+        text = _ARRAY.sub(r"\1", text)
     for read in (json.loads, ast.literal_eval):
         try:
-            held = read(_ARRAY.sub(r"\1", value.strip()))
+            held = read(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
         return held if _may_be_answers(held, name) else value

@@ -272,6 +272,12 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         {},
         ": 'answer' and 'answer_text' could be the answer; name it in data.columns: {answer: ...}",
     ),
+    "arrays without end": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answers": "[array([" * 100_000}]),
+        {},
+        ": line 1: question a: answer '[array([",
+    ),
     "more places than answers": (
         "a.jsonl",
         json_lines([{**FLAT, "answers": {"text": ["pottery"], "answer_start": [71, 26]}}]),
