@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     ),
     "arrays without end": (
         "a.jsonl",
-        json_lines([{**FLAT, "answers": "[array([" * 100_000}]),
+        json_lines([{**FLAT, "answers": "[array([" * 20_000}]),
         {},
         ": line 1: question a: answer '[array([",
     ),
@@ -346,6 +346,12 @@ def test_a_text_that_stands_for_no_answer_is_told(mark: str, tmp_path: Path) -> 
     left_out: list[LeftOut] = []
     assert len(read_questions(path, left_out=left_out)) == 1
     assert [question.name for question in left_out] == [str(number) for number in range(83)]
+
+
+def test_an_address_of_no_file_is_one_line(tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/a.csv"
+    with pytest.raises(UserError, match=f"^data.train: {address}: no such file, or it is empty"):
+        open_source(address, "train", tmp_path)
 
 
 def test_names_of_columns_are_a_flag_of_prediction() -> None:
