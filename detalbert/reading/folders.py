@@ -14,10 +14,12 @@ from pathlib import PurePath
 from detalbert.errors import UserError
 from detalbert.reading.forms import ENDINGS, PACKED, ending_of, recognise
 from detalbert.reading.snapshot import CARD, DESCRIPTIONS, is_snapshot, split_names
-from detalbert.reading.storage import File, join, list_files, read_all
+from detalbert.reading.storage import File, list_files, prefix_of, read_all
 from detalbert.settings.forms import TEXT
 
 _PATTERN = re.compile(r"[^/]*[*?\[].*")
+# Beside the data in folders of Dask, Spark and Delta; results that `datasets` keeps in a saved one.
+_OTHERS = re.compile(r"__MACOSX|_metadata|_common_metadata|_delta_log|cache-[0-9a-f]{16}.*\.arrow")
 log = logging.getLogger(__name__)
 
 
@@ -34,17 +36,18 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
         Unavailable: a server fails.
     """
     files = list_files(address, key)
-    if len(files) == 1 and files[0].address == address:
+    if len(files) == 1 and files[0].address == prefix_of(address):
         return files
-    root = _PATTERN.sub("", address).rstrip("/")
+    folder = _PATTERN.sub("", address)
+    root = prefix_of(folder)
     by_name = {}  # the name is relative to the folder, or to what stands before the pattern
     for file in files:
         name = file.address.removeprefix(root).lstrip("/")
         by_name[name] = file
     visible = {name: file for name, file in by_name.items() if not _is_hidden(name)}
-    is_folder = root == address.rstrip("/")
+    is_folder = folder == address
     if is_folder:
-        chosen = _choose(visible, split, root)
+        chosen = _choose(visible, split, address)
     else:
         with_ending = [name for name in visible if _has_data_ending(name)]
         chosen = with_ending or list(visible)
@@ -61,18 +64,18 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
 def _is_hidden(name: str) -> bool:
     """Return whether a file, or a folder that it is in, is no data by its name."""
     parts = PurePath(name).parts
-    return "__MACOSX" in parts or any(part.startswith(".") for part in parts)
+    return any(part.startswith(".") or _OTHERS.fullmatch(part) for part in parts)
 
 
 def _has_data_ending(name: str) -> bool:
     return ending_of(name) in ENDINGS
 
 
-def _choose(files: dict[str, File], split: str, root: str) -> list[str]:
+def _choose(files: dict[str, File], split: str, folder: str) -> list[str]:
     """Return the names of a folder's files that are data."""
     card = ""
     if CARD in files:
-        card = read_all(join(root, CARD)).decode(errors="replace")
+        card = read_all(files[CARD].address).decode(errors="replace")
     in_snapshot = is_snapshot(files, card)
     # Folders of Dataset.save_to_disk.
     saved = {PurePath(name).parent for name in files if PurePath(name).name == "state.json"}
@@ -89,7 +92,7 @@ def _choose(files: dict[str, File], split: str, root: str) -> list[str]:
             is_data = _begins_as_rows(file)
         if is_data:
             chosen.append(name)
-    return split_names(chosen, split, card, root) if in_snapshot else chosen
+    return split_names(chosen, split, card, folder) if in_snapshot else chosen
 
 
 def _begins_as_rows(file: File) -> bool:

@@ -47,7 +47,16 @@ _FOREIGN = {
     b"\x89HDF": "an HDF5 file; write its rows as Parquet or JSON lines",
     b"SQLite format 3": "a SQLite database; write its rows as CSV or JSON lines",
 }
-_WEB_PAGE = re.compile(r"\s*<(!doctype\s+html|html)\b", re.IGNORECASE)
+_TAR = slice(257, 262)  # where a tar archive says that it is one
+# The same of text; a file that is named as text is read all the same.
+_MARKUP = {
+    re.compile(r"\s*<(!doctype\s+html|html)\b", re.IGNORECASE): "a web page; "
+    "download the file itself",
+    re.compile(r"\s*<(\?xml|mediawiki)\b"): "XML; write its texts as JSON lines",
+    re.compile(r"\s*<doc id="): "text between tags of wikiextractor; let it write JSON",
+    re.compile(r"WARC/\d"): "a web archive; write its texts as JSON lines",
+}
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a]")  # characters that are in no text but by mistake
 _MAPPING = re.compile(r'\s*(\[\s*)?\{\s*(\}\s*(\n|$)|"(?:[^"\\]|\\.)*"\s*:)')
 _LIST = re.compile(r'\s*\[\s*["\[\]]')
 _KEY = re.compile(r'[\s,{]*"((?:[^"\\]|\\.)*)"\s*:\s*')
@@ -151,6 +160,8 @@ def _decode(file: File, head: bytes, encoding: str) -> str:
     for magic, cure in _FOREIGN.items():
         if head.startswith(magic):
             raise UserError(f"{file.address}: {cure}")
+    if head[_TAR] == b"ustar":
+        raise UserError(f"{file.address}: a tar archive; unpack it")
     try:
         # A character may go on behind the head.
         return codecs.getincrementaldecoder(encoding)().decode(head)
@@ -167,8 +178,7 @@ def _text_form(file: File, text: str, plain: str) -> str:
         return _json_form(text, promised)
     if not text.strip():
         return promised if promised in (JSON_LINES, JSON, TABLE) else plain
-    if promised != TEXT and _WEB_PAGE.match(text):
-        raise UserError(f"{file.address}: a web page; download the file itself")
+    _check_plain(file, text, promised)
     if promised in (JSON_LINES, JSON):
         start = text.split("\n", 1)[0]
         raise UserError(
@@ -178,6 +188,18 @@ def _text_form(file: File, text: str, plain: str) -> str:
     if promised in (PARQUET, ARROW):
         raise UserError(f"{file.address}: text, and no {promised} file; rename it")
     return TABLE if promised == TABLE else plain
+
+
+def _check_plain(file: File, text: str, promised: str | None) -> None:
+    """Raise UserError if what is not JSON is no text, or markup that its name does not promise."""
+    if promised != TEXT:
+        for beginning, cure in _MARKUP.items():
+            if beginning.match(text):
+                raise UserError(f"{file.address}: {cure}")
+    count = len(_CONTROLS.findall(text))
+    if count > max(16, len(text) // 8):
+        problem = "no text, or UTF-16 without a byte order mark (it has control characters)"
+        raise UserError(f"{file.address}: {problem}; save it as UTF-8, or set data.form: text")
 
 
 def _begins_json(text: str) -> bool:
@@ -224,7 +246,7 @@ def _reaches_data(text: str) -> bool:
             return text.startswith("[", key.end())
         try:
             _, end = _DECODER.raw_decode(text, key.end())
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         key = _KEY.match(text, end)
     return False

@@ -47,6 +47,19 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
+def prefix_of(address: str) -> str:
+    """Return an address as `list_files` writes those of its files: ./a as a, memory://a as
+    memory:///a.
+    """
+    if not is_remote(address):
+        path = str(Path(address))
+        return "" if path == "." else path
+    if address.startswith("s3://"):
+        return address.rstrip("/")
+    system = _fsspec(address)
+    return str(system.unstrip_protocol(system._strip_protocol(address)))
+
+
 def list_files(address: str, key: str) -> list[File]:
     """Return the file that `address` names, or those below it, or that fit it as a pattern with
     `*`. Raises UserError, naming the config `key`, or Unavailable if a server fails.

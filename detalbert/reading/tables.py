@@ -158,7 +158,9 @@ def _repeats(names: list[str], cells: list[str]) -> bool:
 
 def _check_row(names: list[str], cells: list[str], width: int, needed: Collection[str]) -> None:
     """Raise csv.Error if a row does not fit the header."""
-    is_unnamed = any(cell for cell, name in zip(cells, names, strict=False) if not name)
+    is_numbered = not names[0] and cells[0].isdecimal()  # as pandas and R do
+    unnamed = [cell for cell, name in zip(cells, names, strict=False) if not name]
+    is_unnamed = any(unnamed[is_numbered:])
     is_wider = len(cells) > width and not (len(cells) == len(names) + 1 and _ends_twice(cells))
     is_odd = len(cells) == len(names) < width  # where the first row has a cell more
     if is_wider or is_odd or any(cells[len(names) :]) or is_unnamed:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 # How pandas prints an array inside a cell.
 _ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=[\w'<>]+)?\)", re.DOTALL)
+_MAX_ARRAYS = 100  # in a cell: the time of a search for them grows with the square
 _YES = ("true", "1", "yes")
 _NO = ("false", "0", "no")
 
@@ -61,21 +62,26 @@ def read_labels(row: dict[str, Any]) -> list[Label] | None:
     Raises:
         LabelError: a value is no answer.
     """
+    starts = row.get("answer_start")  # where the answers do not say it themselves
     answers = _from_text(row.get("answers"), "answers")
-    if isinstance(answers, dict):
-        return _from_columns(answers.get("text"), answers.get("answer_start"))
-    if isinstance(answers, list) and answers:
-        return _from_list(answers)
-    if not isinstance(answers, list) and not is_empty(answers):
-        return _from_columns(answers, row.get("answer_start"))
+    if answers not in ([], {}) and not is_empty(answers):
+        return _from_value(answers, starts)
     if "answer" not in row:
         return None
-    answer = _from_text(row["answer"], "answer")
-    if isinstance(answer, list) and any(isinstance(label, dict) for label in answer):
-        return _from_list(answer)
-    if isinstance(answer, dict):
-        return _from_list([answer])
-    return _from_columns(answer, row.get("answer_start"))
+    return _from_value(_from_text(row["answer"], "answer"), starts)
+
+
+def _from_value(value: Any, starts: Any) -> list[Label]:
+    """Return the labels of `answers` or `answer` in any of their shapes."""
+    if isinstance(value, dict) and isinstance(value.get("text"), list):
+        own = value.get("answer_start", value.get("start"))
+        return _from_columns(value["text"], starts if own is None else own)
+    labels = value if isinstance(value, list) else [value]
+    if not any(isinstance(label, dict) for label in labels):
+        return _from_columns(value, starts)
+    if isinstance(value, dict) and "answer_start" not in value and "start" not in value:
+        labels = [{**value, "answer_start": starts}]
+    return _from_list(labels)
 
 
 def _from_text(value: Any, name: str) -> Any:
@@ -84,9 +90,12 @@ def _from_text(value: Any, name: str) -> Any:
     """
     if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
         return value
+    text = value.strip()
+    if text.count("array(") <= _MAX_ARRAYS:
+        text = _ARRAY.sub(r"\1", text)
     for read in (json.loads, ast.literal_eval):
         try:
-            held = read(_ARRAY.sub(r"\1", value.strip()))
+            held = read(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
         return held if _may_be_answers(held, name) else value
@@ -118,7 +127,9 @@ def _from_columns(texts: Any, starts: Any) -> list[Label]:
     starts = _from_text(starts, "answer_start")
     if isinstance(starts, str) and starts.strip().startswith("["):
         starts = _read_numbers(starts)
-    starts = starts if isinstance(starts, list) else [starts]
+    starts = starts if isinstance(starts, list) else [starts, *[None] * (len(texts) - 1)]
+    if texts and starts and len(texts) != len(starts):
+        raise LabelError(f"answer_start has {len(starts)} places for {len(texts)} answers")
     labels = []
     for number, text in enumerate(texts):
         if not is_empty(text):
@@ -140,7 +151,7 @@ def _from_list(answers: list[Any]) -> list[Label]:
     labels = []
     for answer in answers:
         if not isinstance(answer, dict):
-            labels += _from_columns(answer, None)
+            labels += _from_columns([answer], None)
             continue
         start = answer.get("answer_start", answer.get("start"))
         end = _read_place(answer.get("end"), "end") if "answer_start" not in answer else None

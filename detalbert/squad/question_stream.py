@@ -232,6 +232,9 @@ def _find_span(
     if start is not None:
         if text is None:
             text = context[start:end]
+            if end is not None and end > len(context):
+                problem = f"an answer ends at character {end}, its context at {len(context)}"
+                raise Fault("misplaced answer", f"{where} {problem}")
         there = context[start : start + len(text)] if start >= 0 else ""
         if there != text or not text.strip():
             problem = f"answer {text!r:.80} is not at character {start} (there: {there!r:.80})"

@@ -190,6 +190,8 @@ class ColumnNames:
         by_small_letters = {str(own).lower(): own for own in reversed(list(row))}
         plan = {}
         for name in COLUMNS:
+            if name not in self.columns and self._is_other(name, row):
+                continue
             if self.own(name) in row:
                 plan[name] = self.own(name)
             elif name in self.columns:  # one file of a run may have our names, as they are
@@ -199,6 +201,21 @@ class ColumnNames:
             elif _ALIASES.get(name) in by_small_letters:
                 plan[name] = by_small_letters[_ALIASES[name]]
         return plan
+
+    def _is_other(self, name: str, row: dict[str, Any]) -> bool:
+        """Return whether a column that the user has not named is none of ours, whatever its name.
+
+        Raises:
+            UserError: several columns could be meant.
+        """
+        spellings = (name, _ALIASES.get(name))
+        there = [str(own) for own in row if str(own).lower() in spellings]
+        if len(there) > 1 and name not in ("id", "title"):
+            names = " and ".join(map(repr, there))
+            cure = f"name it in data.columns: {{{name}: ...}}"
+            raise UserError(f"{self.where}: {names} could be the {name}; {cure}")
+        # `answer` of Prodigy's rows, whose answers are `spans`, says "accept".
+        return name == "answer" and "answers" in self.columns
 
 
 def _decoded(value: Any) -> Any:

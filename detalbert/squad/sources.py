@@ -104,29 +104,32 @@ def find_file(name: str, split: str, cache_dir: Path) -> storage.File | None:
     key = f"data.{split}"
     path = Path(name)
     if name in OFFICIAL_SHA256 and not path.exists():
-        return _only(storage.list_files(str(_download(name, cache_dir)), key), key)
+        return _only(storage.list_files(str(_download(name, cache_dir)), key), name, key)
     endings = (*ENDINGS, *PACKED, ".xlsx")
     if path.is_dir() or name.endswith("/") and storage.is_remote(name):
         return _file_of_split(name, split, key)
     if storage.is_remote(name) or path.is_file():
-        return _only(storage.list_files(name, key), key)
+        return _only(storage.list_files(name, key), name, key)
     if looks_like_path(name, endings):
         raise UserError(f"{path}: no such file; set {key} to a file of questions")
     return None
 
 
-def _only(files: list[storage.File], key: str) -> storage.File:
+def _only(files: list[storage.File], address: str, key: str) -> storage.File:
     if len(files) == 1:
         return files[0]
-    names = ", ".join(Path(file.address).name for file in files) or "nothing"
-    raise UserError(f"{key}: {names:.200}: which is it? Name one file")
+    if not files:
+        raise UserError(f"{key}: {address}: no such file, or it is empty; correct the address")
+    names = ", ".join(Path(file.address).name for file in files)
+    cure = "Name one file, or a folder with / at its end"
+    raise UserError(f"{key}: {address}: {names:.200}: which is it? {cure}")
 
 
 def _file_of_split(folder: str, split: str, key: str) -> storage.File | None:
     """Return the file of a folder that is a split by its name."""
     files = find_files(folder, key, split)
     named = [file for file in files if stem_of(file.address).lower() in STEMS[split]]
-    return _only(named or files, f"{key}: {folder}")
+    return _only(named or files, folder, key)
 
 
 def read_examples(

@@ -26,6 +26,7 @@ NONE = {"id": "b", "question": WHO, "context": CONTEXT}
 ANSWERS = {"text": ["pottery"], "answer_start": [FIRST]}
 NO_ANSWERS: dict[str, Any] = {"text": [], "answer_start": []}
 READ = [("a", (("pottery", FIRST),)), ("b", ())]
+EMPTY = {"answers": NO_ANSWERS}
 LAST = [("a", (("pottery", SECOND),)), ("b", ())]
 
 
@@ -63,6 +64,23 @@ def sheet(**cells: Any) -> list[dict[str, Any]]:
 HUB_ROWS = [{**FLAT, "answers": ANSWERS}, {**NONE, "answers": NO_ANSWERS}]
 TRUTHS = {"text": ("true", "false"), "title": ("True", "False"), "number": (1, 0)}
 TRUTHS |= {"digit": ("1", "0"), "float": (1.0, 0.0), "word": ("yes", "no"), "bool": (True, False)}
+
+# Answers whose place is beside them, with other keys than SQuAD's, or in a mapping of their own.
+PLACED: dict[str, dict[str, Any]] = {
+    "a list": {"answers": ["pottery"], "answer_start": SECOND},
+    "lists": {"answers": ["pottery"], "answer_start": [SECOND]},
+    "a mapping without": {"answers": {"text": ["pottery"]}, "answer_start": SECOND},
+    "a single answer": {"answers": {"text": "pottery", "start": SECOND, "end": SECOND + 7}},
+    "columns": {"answers": {"text": ["pottery"], "start": [SECOND], "end": [SECOND + 7]}},
+    "its place beside it": {"answer": {"text": "pottery"}, "answer_start": SECOND},
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_a_place_is_never_ignored(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", json_lines([{**FLAT, **PLACED[name]}, {**NONE, **EMPTY}]))
+    assert [(example.id, example.answers) for example in read_questions(path)] == LAST
+
 
 # The name of a file, its content, and its questions.
 FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
@@ -200,71 +218,6 @@ def test_questions_to_answer(name: str, tmp_path: Path) -> None:
         read_questions(path)
 
 
-QUESTIONS = f'Nr,Question,Context,Answer\n1,{WHAT},"{CONTEXT}",pottery\n'
-TWICE = f'question,context,answer,answer\n{WHAT},"{CONTEXT}",pottery,\n'
-REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
-    "a header twice": ("a.csv", TWICE, {}, ": two columns are named 'answer'; rename one"),
-    "an id misspelt": (
-        "a.csv",
-        QUESTIONS,
-        {"columns": {"id": "Nr."}},
-        ": no column 'Nr.' (there: Nr, Question, Context, Answer); correct data.columns",
-    ),
-    "an answer misspelt": (
-        "a.csv",
-        QUESTIONS,
-        {"columns": {"id": "Nr", "answer": "Antwort"}},
-        ": no column 'Antwort' (there: Nr, Question, Context, Answer); correct data.columns",
-    ),
-    "a wrong place": (
-        "a.csv",
-        table(sheet(answer_text="pottery", answer_start=SECOND + 1)),
-        {},
-        ": line 2: question a: answer 'pottery' is not at character 72 (there: 'ottery,')",
-    ),
-    "UTF-16 units": (
-        "a.json",
-        squad(asked("a", WHAT, answers=answered(FIRST + 1)), context=f"😀 {CONTEXT[2:]}"),
-        {},
-        "question a: answer 'pottery' is not at character 27 (there: 'ottery ')",
-    ),
-    "a place of words": ("a.json", placed("two"), {}, "question a: answer_start is 'two'; write a"),
-    "a flag of words": ("a.json", flagged("maybe", "no"), {}, "is_impossible is 'maybe'; write tr"),
-    "a workbook": (
-        "a.xlsx",
-        b"PK\x03\x04\x14\0",
-        {},
-        ": a workbook or zip archive; save the sheet",
-    ),
-    "a workbook by another name": ("a.csv", b"PK\x03\x04\x14\0", {}, "save the sheet as CSV UTF-8"),
-    "a pointer": ("a.json", "version https://git-lfs.github.com/spec/v1\n", {}, "git lfs pull"),
-    "a web page": ("a.json", "<!DOCTYPE html>\n<html>\n", {}, ": a web page; download the file"),
-    "Latin-1": ("a.csv", f"{QUESTIONS}2,Où?,x,\n".encode("latin-1"), {}, ": not UTF-8 at byte 152"),
-    "half a file": ("a.json.gz", gzip.compress(b'{"data"' * 999)[:50], {}, ": damaged, or cut off"),
-    "an id twice": ("a.csv", table(sheet(answer="")[:1] * 2), {}, "another one has this id"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_one_line_says_what_to_do(name: str, tmp_path: Path) -> None:
-    file, content, keys, problem = REFUSED[name]
-    path = write(tmp_path / file, content)
-    with pytest.raises(UserError) as error:
-        read_questions(path, **keys)
-    message = str(error.value)
-    assert message.startswith(str(path)) and problem in message and "\n" not in message
-
-
-def test_a_column_misspelt_in_prediction_leaves_out_the_scores(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", QUESTIONS.replace("Answer", "Reply"))
-    notes = Notes()
-    (example,) = answer_file(path, notes, answer="Antwort")
-    assert example.answers is None
-    assert notes.texts() == {"data.columns.answer: there is no column 'Antwort', so no scores": 1}
-    with pytest.raises(UserError, match=r"no column 'Nr\.'"):
-        answer_file(path, id="Nr.")
-
-
 def marked(mark: str, count: int) -> list[dict[str, Any]]:
     rows = [{**NONE, "id": number, "answer": mark} for number in range(count)]
     return [{**FLAT, "answer": "pottery"}, *rows]
@@ -286,6 +239,12 @@ def test_a_text_that_stands_for_no_answer_is_told(mark: str, tmp_path: Path) -> 
     left_out: list[LeftOut] = []
     assert len(read_questions(path, left_out=left_out)) == 1
     assert [question.name for question in left_out] == [str(number) for number in range(83)]
+
+
+def test_an_address_of_no_file_is_one_line(tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/a.csv"
+    with pytest.raises(UserError, match=f"^data.train: {address}: no such file, or it is empty"):
+        open_source(address, "train", tmp_path)
 
 
 def test_names_of_columns_are_a_flag_of_prediction() -> None:

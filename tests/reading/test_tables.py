@@ -152,6 +152,16 @@ def test_one_line_names_the_row(name: str) -> None:
     assert str(error.value).startswith(f"a.csv: {problem}")
 
 
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_numbers_of_rows_need_no_name(separator: str) -> None:
+    """As pandas and R write a table."""
+    text = ",question,answer\n0,Who?,Ada\n1,Where?,\n".replace(",", separator)
+    assert read(text)[0] == [("0", "Who?", "Ada"), ("1", "Where?", "")]
+    for row in ("a,Who?,Ada", "1,2,Who?,Ada"):
+        with pytest.raises(UserError, match="cells under 2 names"):
+            read(text + row.replace(",", separator))
+
+
 def test_a_row_without_a_needed_cell_is_refused() -> None:
     with pytest.raises(UserError, match="line 2: 3 cells under 4 names, and none for 'note'"):
         read(f"{HEADER}1,Who?,Ada.\n", needed=("note",))

@@ -7,11 +7,12 @@ from csv import QUOTE_ALL
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from detalbert.errors import UserError
+from detalbert.reading.folders import find_files
 from detalbert.reading.notes import Notes
 from tests.corpus import documents
 from tests.reading import files
@@ -128,6 +129,12 @@ def test_a_dump_of_one_long_line(tmp_path: Path) -> None:
     assert read_documents(path) == [text.strip()]
 
 
+def test_markup_that_is_named_as_text_is_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "folder" / "a.txt", "<html>\n")
+    assert read_documents(path) == ["<html>"]
+    assert read_documents(write(tmp_path / "folder" / "a", "<?xml?>"), form="text") == ["<?xml?>"]
+
+
 # Files of a folder, those that are passed over, and how the warning begins.
 FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
     "Jupyter": (
@@ -160,6 +167,27 @@ FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
         },
         "2 files are passed over: dataset_info.json, state.json",
     ),
+    "save_to_disk, with results of map": (
+        {
+            "data-00000-of-00001.arrow": files.arrow(ROWS, is_stream=True),
+            "cache-0123456789abcdef.arrow": files.arrow(ROWS, is_stream=True),
+            "cache-0123456789abcdef_00000_of_00002.arrow": files.arrow(ROWS, is_stream=True),
+            "state.json": '{"_data_files": []}',
+        },
+        "3 files are passed over: cache-0123456789abcdef.arrow, "
+        "cache-0123456789abcdef_00000_of_00002.arrow, state.json",
+    ),
+    "Spark and Dask": (
+        {
+            "part-00000-0a.snappy.parquet": files.parquet(ROWS),
+            "_SUCCESS": "",
+            ".part-00000-0a.snappy.parquet.crc": b"crc\0",
+            "_metadata": files.parquet(ROWS),
+            "_delta_log/00000000000000000000.json": '{"commitInfo": {}}\n',
+        },
+        "4 files are passed over: .part-00000-0a.snappy.parquet.crc, _SUCCESS, "
+        "_delta_log/00000000000000000000.json and 1 more",
+    ),
     "pages": ({"a.txt": PLAIN, "make.py": "print()\n"}, "1 files are passed over: make.py"),
 }
 
@@ -174,6 +202,30 @@ def test_a_folder_as_it_lies(name: str, tmp_path: Path, caplog: pytest.LogCaptur
     assert messages == ([f"data.text: {warning}"] if warning else [])
 
 
+@pytest.mark.parametrize("address", ["{}", "./{}", "././{}/", ".", "memory://{}", "memory:///{}/"])
+def test_a_folder_by_any_of_its_addresses(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its card, its test split and its hidden files are passed over, though it is in a hidden
+    folder itself.
+    """
+    contents = {
+        "README.md": "---\nlicense: mit\n---\n# A card\n",
+        "train.jsonl": LINES,
+        "test.jsonl": LINES,
+        ".hidden/train.jsonl": LINES,
+    }
+    monkeypatch.chdir(tmp_path)
+    address = address.format(".cache/data")
+    memory = fsspec.filesystem("memory")
+    for file, content in contents.items():
+        folder = "" if address == "." else ".cache/data/"
+        write(Path(folder + file), content)
+        memory.pipe(f"/{folder}{file}", content.encode())
+    files = find_files(address, "data.text")
+    assert [Path(file.address).name for file in files] == ["train.jsonl"]
+
+
 def test_many_files_that_are_passed_over_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,51 +235,3 @@ def test_many_files_that_are_passed_over_are_counted(
     assert read_documents(tmp_path / "folder") == TEXTS
     names = "0000.py, 0001.py, 0002.py and 1,197 more"
     assert f"data.text: 1,200 files are passed over: {names}" in caplog.text
-
-
-REFUSED: dict[str, tuple[str, str | bytes, str]] = {
-    "numbers": (
-        "a.parquet",
-        files.parquet([{"text": 1}]),
-        ": column 'text' is int64, and no text; name the column of the text in text_key",
-    ),
-    "another column": (
-        "a.parquet",
-        files.parquet([{"content": "a"}]),
-        ": no column 'text' (there: content); name the column of the text in text_key",
-    ),
-    "bytes that are no text": (
-        "a.parquet",
-        files.parquet([{"text": b"a"}, {"text": b"a\xff"}]),
-        ": row 2: not UTF-8 at byte 1 of its 'text'; correct or delete it",
-    ),
-    "a broken row": (
-        "a.jsonl",
-        f'{LINES}{{"text": \n',
-        f": the line at byte {len(LINES.encode())} is not JSON",
-    ),
-    "a broken row of an unnamed file": ("wiki_00", f'{LINES}{{"text": \n', "is not JSON"),
-    "a list": ("a.jsonl", f"{LINES}[1]\n", "is no mapping with a 'text'; correct or delete it"),
-    "a number": ("a.jsonl", '{"text": 5}\n', "its 'text' is int, and no text; correct it"),
-    "another key": ("a.jsonl", '{"body": "a"}\n', "has no 'text' (there: body); correct it, or"),
-    "text by the name of rows": ("a.jsonl", PLAIN, "not JSON (it begins with 'The Zanto was"),
-    "text by the name of columns": ("a.parquet", PLAIN, ": text, and no parquet file; rename it"),
-    "half a zst": ("a.zst", long_frame(LINES.encode())[:-9], ": damaged, or cut off (zstd: "),
-    "half a gz": ("a.gz", gzip.compress(LINES.encode())[:-9], ": damaged, or cut off (gzip: "),
-    "half a bz2": ("a.bz2", bz2.compress(LINES.encode())[:-9], ": damaged, or cut off (bz2: "),
-    "half a Parquet": ("a.parquet", files.parquet(ROWS)[:-9], ": not a whole Parquet file ("),
-    "a broken Arrow stream": ("a.arrow", files.broken_arrow(), ": not a whole arrow file ("),
-    "an archive": ("a.txt", b"PK\x03\x04\0", ": a workbook or zip archive; save the sheet as"),
-    "a PDF": ("a.txt", b"%PDF-1.7\n", ": a PDF; give its text"),
-    "Latin-1": ("a.txt", PLAIN.encode() + b"\xe9", ": not UTF-8 at byte "),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_one_line_says_what_to_do(name: str, tmp_path: Path) -> None:
-    file, content, problem = REFUSED[name]
-    path = write(tmp_path / "folder" / file, content)
-    with pytest.raises(UserError) as error:
-        read_documents(path)
-    message = str(error.value)
-    assert message.startswith(str(path)) and problem in message and "\n" not in message

@@ -1,0 +1,132 @@
+"""Files of questions that are refused: one line says where the fault is, and what to do."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detalbert.errors import UserError
+from detalbert.reading.notes import Notes
+from tests.reading.files import json_lines, read_questions, table
+from tests.reading.test_question_files import (
+    CONTEXT,
+    FIRST,
+    FLAT,
+    SECOND,
+    WHAT,
+    answer_file,
+    answered,
+    asked,
+    flagged,
+    placed,
+    sheet,
+    squad,
+    write,
+)
+
+QUESTIONS = f'Nr,Question,Context,Answer\n1,{WHAT},"{CONTEXT}",pottery\n'
+TWICE = f'question,context,answer,answer\n{WHAT},"{CONTEXT}",pottery,\n'
+REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
+    "a header twice": ("a.csv", TWICE, {}, ": two columns are named 'answer'; rename one"),
+    "an id misspelt": (
+        "a.csv",
+        QUESTIONS,
+        {"columns": {"id": "Nr."}},
+        ": no column 'Nr.' (there: Nr, Question, Context, Answer); correct data.columns",
+    ),
+    "an answer misspelt": (
+        "a.csv",
+        QUESTIONS,
+        {"columns": {"id": "Nr", "answer": "Antwort"}},
+        ": no column 'Antwort' (there: Nr, Question, Context, Answer); correct data.columns",
+    ),
+    "a wrong place": (
+        "a.csv",
+        table(sheet(answer_text="pottery", answer_start=SECOND + 1)),
+        {},
+        ": line 2: question a: answer 'pottery' is not at character 72 (there: 'ottery,')",
+    ),
+    "UTF-16 units": (
+        "a.json",
+        squad(asked("a", WHAT, answers=answered(FIRST + 1)), context=f"😀 {CONTEXT[2:]}"),
+        {},
+        "question a: answer 'pottery' is not at character 27 (there: 'ottery ')",
+    ),
+    "a place of words": ("a.json", placed("two"), {}, "question a: answer_start is 'two'; write a"),
+    "a flag of words": ("a.json", flagged("maybe", "no"), {}, "is_impossible is 'maybe'; write tr"),
+    "a mapping without a text": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answers": {"minimal_answers_start_byte": [FIRST]}}]),
+        {},
+        ": line 1: question a: an answer needs a text",
+    ),
+    "doccano's labels": (
+        "a.jsonl",
+        json_lines([{**FLAT, "context": "26 to 33 answer", "label": [[26, 33, "answer"]]}]),
+        {"columns": {"answers": "label"}},
+        ": line 1: question a: an answer needs a text, and this is [26, 33, 'answer']",
+    ),
+    "Prodigy's verdict": (
+        "a.jsonl",
+        json_lines([{**FLAT, "question": "Do they accept?", "spans": [], "answer": "pottery"}]),
+        {"columns": {"answers": "spans"}},
+        ": line 1: question a: no answers and not marked is_impossible",
+    ),
+    "two columns of answers": (
+        "a.csv",
+        table(sheet(answer="", answer_text="pottery")),
+        {},
+        ": 'answer' and 'answer_text' could be the answer; name it in data.columns: {answer: ...}",
+    ),
+    "arrays without end": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answers": "[array([" * 20_000}]),
+        {},
+        ": line 1: question a: answer '[array([",
+    ),
+    "more places than answers": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answers": {"text": ["pottery"], "answer_start": [71, 26]}}]),
+        {},
+        ": line 1: question a: answer_start has 2 places for 1 answers",
+    ),
+    "an end outside": (
+        "a.jsonl",
+        json_lines([{**FLAT, "answers": [{"start": FIRST, "end": 999}]}]),
+        {},
+        ": line 1: question a: an answer ends at character 999, its context at 84",
+    ),
+    "a workbook": (
+        "a.xlsx",
+        b"PK\x03\x04\x14\0",
+        {},
+        ": a workbook or zip archive; save the sheet",
+    ),
+    "a workbook by another name": ("a.csv", b"PK\x03\x04\x14\0", {}, "save the sheet as CSV UTF-8"),
+    "a pointer": ("a.json", "version https://git-lfs.github.com/spec/v1\n", {}, "git lfs pull"),
+    "a web page": ("a.json", "<!DOCTYPE html>\n<html>\n", {}, ": a web page; download the file"),
+    "Latin-1": ("a.csv", f"{QUESTIONS}2,Où?,x,\n".encode("latin-1"), {}, ": not UTF-8 at byte 152"),
+    "half a file": ("a.json.gz", gzip.compress(b'{"data"' * 999)[:50], {}, ": damaged, or cut off"),
+    "an id twice": ("a.csv", table(sheet(answer="")[:1] * 2), {}, "another one has this id"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_line_says_what_to_do(name: str, tmp_path: Path) -> None:
+    file, content, keys, problem = REFUSED[name]
+    path = write(tmp_path / file, content)
+    with pytest.raises(UserError) as error:
+        read_questions(path, **keys)
+    message = str(error.value)
+    assert message.startswith(str(path)) and problem in message and "\n" not in message
+
+
+def test_a_column_misspelt_in_prediction_leaves_out_the_scores(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", QUESTIONS.replace("Answer", "Reply"))
+    notes = Notes()
+    (example,) = answer_file(path, notes, answer="Antwort")
+    assert example.answers is None
+    assert notes.texts() == {"data.columns.answer: there is no column 'Antwort', so no scores": 1}
+    with pytest.raises(UserError, match=r"no column 'Nr\.'"):
+        answer_file(path, id="Nr.")

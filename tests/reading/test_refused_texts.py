@@ -1,0 +1,95 @@
+"""Files of text that are refused: one line says where the fault is, and what to do."""
+
+import bz2
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from detalbert.errors import UserError
+from tests.reading import files
+from tests.reading.files import long_frame, read_documents
+from tests.reading.test_text_files import LINES, PLAIN, ROWS, write
+
+
+def tar(text: str) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        file = tarfile.TarInfo("a.jsonl")
+        file.size = len(text.encode())
+        archive.addfile(file, io.BytesIO(text.encode()))
+    return content.getvalue()
+
+
+REFUSED: dict[str, tuple[str, str | bytes, str]] = {
+    "numbers": (
+        "a.parquet",
+        files.parquet([{"text": 1}]),
+        ": column 'text' is int64, and no text; name the column of the text in text_key",
+    ),
+    "another column": (
+        "a.parquet",
+        files.parquet([{"content": "a"}]),
+        ": no column 'text' (there: content); name the column of the text in text_key",
+    ),
+    "bytes that are no text": (
+        "a.parquet",
+        files.parquet([{"text": b"a"}, {"text": b"a\xff"}]),
+        ": row 2: not UTF-8 at byte 1 of its 'text'; correct or delete it",
+    ),
+    "a broken row": (
+        "a.jsonl",
+        f'{LINES}{{"text": \n',
+        f": the line at byte {len(LINES.encode())} is not JSON",
+    ),
+    "a broken row of an unnamed file": ("wiki_00", f'{LINES}{{"text": \n', "is not JSON"),
+    "a list": ("a.jsonl", f"{LINES}[1]\n", "is no mapping with a 'text'; correct or delete it"),
+    "a number": ("a.jsonl", '{"text": 5}\n', "its 'text' is int, and no text; correct it"),
+    "another key": ("a.jsonl", '{"body": "a"}\n', "has no 'text' (there: body); correct it, or"),
+    "a nested row": (
+        "a.jsonl",
+        f'{{"a": {"[" * 100_000}\n',
+        "is not JSON (maximum recursion depth",
+    ),
+    "a nested file": ("a.json", f'{{"a": {"[" * 100_000}', "is not JSON (maximum recursion depth"),
+    "text by the name of rows": ("a.jsonl", PLAIN, "not JSON (it begins with 'The Zanto was"),
+    "text by the name of columns": ("a.parquet", PLAIN, ": text, and no parquet file; rename it"),
+    "half a zst": ("a.zst", long_frame(LINES.encode())[:-9], ": damaged, or cut off (zstd: "),
+    "half a gz": ("a.gz", gzip.compress(LINES.encode())[:-9], ": damaged, or cut off (gzip: "),
+    "half a bz2": ("a.bz2", bz2.compress(LINES.encode())[:-9], ": damaged, or cut off (bz2: "),
+    "half a Parquet": ("a.parquet", files.parquet(ROWS)[:-9], ": not a whole Parquet file ("),
+    "a broken Arrow stream": ("a.arrow", files.broken_arrow(), ": not a whole arrow file ("),
+    "an archive": ("a.txt", b"PK\x03\x04\0", ": a workbook or zip archive; save the sheet as"),
+    "a tar archive": ("a.txt.gz", gzip.compress(tar(LINES)), ": a tar archive; unpack it"),
+    "UTF-16 without a mark": (
+        "a.txt",
+        ("Yes, no. " * 9).encode("utf-16-le"),
+        ": no text, or UTF-16",
+    ),
+    "Cyrillic in UTF-16": ("a.txt", ("Да и нет " * 9).encode("utf-16-le"), ": no text, or UTF-16"),
+    "a web archive": (
+        "a.warc.wet",
+        "WARC/1.0\r\nWARC-Type: warcinfo\r\n",
+        ": a web archive; write",
+    ),
+    "wikiextractor's tags": ("wiki_00", '<doc id="1" url="a">\nA\n</doc>\n', "; let it write JSON"),
+    "a dump of Wikimedia": (
+        "a.xml.bz2",
+        bz2.compress(b"<mediawiki>\n"),
+        ": XML; write its texts as",
+    ),
+    "a PDF": ("a.txt", b"%PDF-1.7\n", ": a PDF; give its text"),
+    "Latin-1": ("a.txt", PLAIN.encode() + b"\xe9", ": not UTF-8 at byte "),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_line_says_what_to_do(name: str, tmp_path: Path) -> None:
+    file, content, problem = REFUSED[name]
+    path = write(tmp_path / "folder" / file, content)
+    with pytest.raises(UserError) as error:
+        read_documents(path)
+    message = str(error.value)
+    assert message.startswith(str(path)) and problem in message and "\n" not in message
