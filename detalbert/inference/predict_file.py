@@ -17,7 +17,6 @@ from detalbert.errors import UserError
 from detalbert.escapes import csv_cell
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
-from detalbert.integrity import checksum
 from detalbert.reading.notes import Notes
 from detalbert.squad.calibration import given
 from detalbert.squad.metrics import Tally
@@ -133,19 +132,15 @@ class Questions:
         return (example for example in examples if example.id not in self._unfit)
 
     def stamp(self) -> str:
-        """Return what changes with the questions: the SHA-256 of a file, else `data` itself."""
-        path = Path(self.data)
-        stamp = checksum(path) if path.is_file() else self.data
-        parts = self.reading.parts()
-        return (
-            json.dumps([stamp, *parts, self.skip_invalid]) if parts or self.skip_invalid else stamp
-        )
+        """Return what changes with the questions and how they are read."""
+        stamp = self._source.fingerprint if self._source.contents else self.data
+        return f"{stamp} without faulty ones" if self.skip_invalid else stamp
 
     def _read(self, notes: Notes, left_out: list[LeftOut] | None) -> Iterable[Example]:
-        if self._source.content is None:
+        if not self._source.contents:
             return read_examples(self._source, left_out, notes=notes)
         columns, no_answer = self.reading.columns, self.reading.no_answer
-        return file_examples(self._source.content, columns, no_answer, notes, left_out)
+        return file_examples(self._source.contents, columns, no_answer, notes, left_out)
 
     def read_through(self, trained: Trained) -> int:
         """Return the number of questions, and log what a user should know of them.

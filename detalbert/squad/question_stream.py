@@ -46,7 +46,7 @@ class LeftOut(NamedTuple):
 
 
 def file_examples(
-    content: Content,
+    contents: Sequence[Content],
     columns: Mapping[str, str] | None = None,
     no_answer: Sequence[str] = (),
     notes: Notes | None = None,
@@ -55,6 +55,7 @@ def file_examples(
     """Yield the questions of a file to answer; `answers` is None if the file has none.
 
     Args:
+        contents: as for `file_questions`.
         columns, no_answer: as `data.columns` and `data.no_answer`.
         notes: gets what a user should know of them.
         left_out: gets the faulty ones; default: they are an error.
@@ -63,7 +64,7 @@ def file_examples(
         UserError: something is not a question.
     """
     notes = Notes() if notes is None else notes
-    questions = file_questions(content, notes, columns, answers_needed=False)
+    questions = file_questions(contents, notes, columns, answers_needed=False)
     checked = checked_examples(
         questions, notes, left_out, answers_needed=False, no_answer=no_answer
     )
@@ -72,7 +73,7 @@ def file_examples(
         count += 1
         yield example
     if not count:
-        raise UserError(f"{content.file.address}: no question in it")
+        raise UserError(f"{contents[0].file.address}: no question in it")
 
 
 def checked_examples(

@@ -4,7 +4,7 @@ A row is a mapping with `question` and `context` and, if there are such, `id`, `
 (labels.py), or an article of SQuAD's shape with many questions.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from detalbert.errors import UserError
@@ -17,7 +17,7 @@ from detalbert.squad.labels import is_empty
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 # Names that public files use, for columns that a file has not under ours.
-_ALIASES = {"answer": "answer_text", "id": "guid"}
+_ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid")}
 _PLANS = 1_000
 _OF_ANSWERS = ("answer", "answers", "answer_start", "is_impossible")
 
@@ -30,7 +30,7 @@ class Question(NamedTuple):
 
 
 def file_questions(
-    content: Content,
+    contents: Sequence[Content],
     notes: Notes,
     columns: Mapping[str, str] | None = None,
     answers_needed: bool = True,
@@ -38,6 +38,7 @@ def file_questions(
     """Yield the questions of a file. One without an id gets its number in the file, from 1.
 
     Args:
+        contents: the file, or the shards of a split in order, which count as one.
         notes: gets what a user should know of the file.
         columns: the file's own names, by names of COLUMNS, as `data.columns`.
         answers_needed: whether a file may lack the columns of answers that `columns` names.
@@ -45,10 +46,15 @@ def file_questions(
     Raises:
         UserError: the file has other content, or lacks a column.
     """
-    names = ColumnNames(columns or {}, content.file.address, notes, answers_needed)
-    rows = rows_of_file(content, notes, names.of_table(), longest=MAX_CONTEXT + 1)
-    yield from _numbered(_questions(rows, names, content.form))
-    names.check_all()
+
+    def each_file() -> Iterator[Question]:
+        for content in contents:
+            names = ColumnNames(columns or {}, content.file.address, notes, answers_needed)
+            rows = rows_of_file(content, notes, names.of_table(), longest=MAX_CONTEXT + 1)
+            yield from _questions(rows, names, content.form)
+            names.check_all()
+
+    yield from _numbered(each_file())
 
 
 def row_questions(
@@ -75,11 +81,14 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
     for where, row in rows:
         if not isinstance(row, dict):
             raise UserError(f"{where} is no mapping; correct or delete it")
-        if "paragraphs" in row and not names.has(row, "question"):
+        is_question = names.has(row, "question")
+        if "paragraphs" in row and not is_question:
             file = where.rpartition(": ")[0]
             yield from _article_questions(file, f"article {number}", row, names)
             number += 1
-        else:
+        elif "qas" in row and not is_question:  # a paragraph, as MRQA has them
+            yield from _article_questions(where, "the row", {"paragraphs": [row]}, names)
+        elif tuple(row) != ("header",):  # which MRQA writes first
             # A row of a table has all columns; one of JSON may lack some.
             is_table = form in (forms.TABLE, forms.PARQUET, forms.ARROW)
             names.check(where, row, COLUMNS if is_table else ("question", "context"))
@@ -138,7 +147,7 @@ class ColumnNames:
         """Return all names, in small letters, of columns of which a table may lack no cell."""
         names = ("question", "context", *_OF_ANSWERS)
         own = map(self.own, names)
-        return [name.lower() for name in (*names, *own, *_ALIASES.values())]
+        return [name.lower() for name in (*names, *own, *_ALIASES["answer"])]
 
     def has(self, row: dict[str, Any], name: str) -> bool:
         """Return whether a row has a column."""
@@ -196,10 +205,12 @@ class ColumnNames:
                 plan[name] = self.own(name)
             elif name in self.columns:  # one file of a run may have our names, as they are
                 plan |= {name: name} if name in row else {}
-            elif name in by_small_letters:
-                plan[name] = by_small_letters[name]
-            elif _ALIASES.get(name) in by_small_letters:
-                plan[name] = by_small_letters[_ALIASES[name]]
+            else:
+                spellings = [name, *_ALIASES.get(name, ())]
+                there = [
+                    by_small_letters[other] for other in spellings if other in by_small_letters
+                ]
+                plan |= {name: there[0]} if there else {}
         return plan
 
     def _is_other(self, name: str, row: dict[str, Any]) -> bool:
@@ -208,7 +219,7 @@ class ColumnNames:
         Raises:
             UserError: several columns could be meant.
         """
-        spellings = (name, _ALIASES.get(name))
+        spellings = (name, *_ALIASES.get(name, ()))
         there = [str(own) for own in row if str(own).lower() in spellings]
         if len(there) > 1 and name not in ("id", "title"):
             names = " and ".join(map(repr, there))

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import logging
+import re
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -37,6 +38,7 @@ OFFICIAL_SHA256 = {
     "dev-v2.0.json": "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
 }
 # The names of a folder's files for a split, without their endings.
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\b[^/]*$")  # of `datasets`
 STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev")}
 
 
@@ -69,7 +71,8 @@ class Source(NamedTuple):
 
     name: str  # as in the config
     split: str  # "train" or "validation"
-    content: Content | None  # the file; None for the hub and the generated world
+    # The file, or the shards of a split in a folder; none of the hub and the generated world.
+    contents: tuple[Content, ...]
     fingerprint: str  # changes when any byte of the questions may have changed
     reading: Reading = DEFAULT
 
@@ -83,23 +86,28 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading = DEFAU
         UserError: a file does not exist, holds no questions, or cannot be read or downloaded.
     """
     split_there = "train" if reading.fraction else split
-    file = find_file(name, split_there, cache_dir)
-    content = None
-    if file is not None:
-        content = recognise(file, reading.form, plain=TABLE)
-        digest = file.stamp if storage.is_remote(file.address) else checksum(Path(file.address))
+    files = find_question_files(name, split_there, cache_dir)
+    contents = tuple(recognise(file, reading.form, plain=TABLE) for file in files)
+    if files:
+        digest = "".join(map(_stamp, files))  # of one file its own
     else:
         text = _world(split_there) if name == "generated" else repr(_hub_rows(name, split_there))
         digest = hashlib.sha256(text.encode()).hexdigest()
     parts = reading.parts()
     if parts:
         digest = hashlib.sha256(json.dumps([digest, *parts]).encode()).hexdigest()
-    return Source(name, split, content, digest, reading)
+    return Source(name, split, contents, digest, reading)
 
 
-def find_file(name: str, split: str, cache_dir: Path) -> storage.File | None:
-    """Return the file of a source, downloaded if it is an official one; None if it has none, as a
-    hub name. Raises UserError for a path of nothing, and a folder with several files of a split.
+def _stamp(file: storage.File) -> str:
+    """Return what changes with a file's bytes."""
+    return file.stamp if storage.is_remote(file.address) else checksum(Path(file.address))
+
+
+def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.File]:
+    """Return the file of a source, downloaded if it is an official one, or the shards of a split in
+    a folder; none of a hub name. Raises UserError for a path of nothing, and for a folder with
+    several files that are no shards of one split.
     """
     key = f"data.{split}"
     path = Path(name)
@@ -107,17 +115,17 @@ def find_file(name: str, split: str, cache_dir: Path) -> storage.File | None:
         return _only(storage.list_files(str(_download(name, cache_dir)), key), name, key)
     endings = (*ENDINGS, *PACKED, ".xlsx")
     if path.is_dir() or name.endswith("/") and storage.is_remote(name):
-        return _file_of_split(name, split, key)
+        return _files_of_split(name, split, key)
     if storage.is_remote(name) or path.is_file():
         return _only(storage.list_files(name, key), name, key)
     if looks_like_path(name, endings):
         raise UserError(f"{path}: no such file; set {key} to a file of questions")
-    return None
+    return []
 
 
-def _only(files: list[storage.File], address: str, key: str) -> storage.File:
+def _only(files: list[storage.File], address: str, key: str) -> list[storage.File]:
     if len(files) == 1:
-        return files[0]
+        return files
     if not files:
         raise UserError(f"{key}: {address}: no such file, or it is empty; correct the address")
     names = ", ".join(Path(file.address).name for file in files)
@@ -125,10 +133,12 @@ def _only(files: list[storage.File], address: str, key: str) -> storage.File:
     raise UserError(f"{key}: {address}: {names:.200}: which is it? {cure}")
 
 
-def _file_of_split(folder: str, split: str, key: str) -> storage.File | None:
-    """Return the file of a folder that is a split by its name."""
+def _files_of_split(folder: str, split: str, key: str) -> list[storage.File]:
+    """Return the file of a folder that is a split by its name, or all shards of the split."""
     files = find_files(folder, key, split)
     named = [file for file in files if stem_of(file.address).lower() in STEMS[split]]
+    if not named and all(_SHARD.search(file.address) for file in files):
+        return files
     return _only(named or files, folder, key)
 
 
@@ -151,8 +161,8 @@ def read_examples(
     reading = source.reading
     split = "train" if reading.fraction else source.split
     questions: Iterable[Question]
-    if source.content is not None:
-        questions = file_questions(source.content, notes, reading.columns)
+    if source.contents:
+        questions = file_questions(source.contents, notes, reading.columns)
     elif source.name == "generated":
         questions = row_questions("generated", json.loads(_world(split))["data"], notes)
     else:
@@ -172,8 +182,7 @@ def read_questions(file: Path | str, reading: Reading = DEFAULT) -> Iterator[Exa
     as `file_examples` does.
     """
     source = open_source(str(file), "validation", Path(), reading)
-    assert source.content is not None  # a file
-    return file_examples(source.content, reading.columns, reading.no_answer)
+    return file_examples(source.contents, reading.columns, reading.no_answer)
 
 
 def _part(source: Source, fraction: float, questions: Iterable[Question]) -> list[Question]:

@@ -203,8 +203,7 @@ UNLABELLED = {
 
 def answer_file(path: Path, notes: Notes | None = None, **columns: str) -> list[Example]:
     """The questions of a file for prediction."""
-    content = open_source(str(path), "validation", Path()).content
-    assert content is not None
+    content = open_source(str(path), "validation", Path()).contents
     return list(file_examples(content, columns, notes=notes))
 
 
