@@ -162,7 +162,8 @@ def run(args: argparse.Namespace) -> None:
         if args.json:
             raise UserError("--json: a trial reports its scores to the master; leave it out")
         questions = partial(open_questions, args)
-        answer_on_all_slots(args.model, questions, args.threshold, args.threads, args.raw)
+        flags = args.threshold, args.threads, args.raw
+        answer_on_all_slots(args.model, args.data, questions, *flags)
         return
     set_threads(args.threads)
     if args.push_to_hub and not args.export:

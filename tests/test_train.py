@@ -98,7 +98,7 @@ def test_real_squad_from_scratch(shared, tmp_path, capsys, fork):
 # What is set, and what is said of it.
 BAD = """
 data.train=nowhere.json | nowhere.json: no such file
-data.validation=null | data.validation: set exactly one of
+data.validation=null | data.validation: set 'validation' (a file or data set) or
 hyperparameters.model_config={hidden_sizes: 4} | unknown key; did you mean 'hidden_size'?
 hyperparameters.model_config={model_type: alberto} | model_config.model_type: 'alberto' is no model
 hyperparameters.model_config={hidden_size: 30, num_attention_heads: 4} | 30 is no multiple

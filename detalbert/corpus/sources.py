@@ -135,7 +135,7 @@ def _recognise_all(files: list[storage.File], form: str | None) -> list[Content]
     """Return what the files hold; the first bytes of several are read at the same time."""
     with (
         ThreadPoolExecutor(_REQUESTS) as threads,
-        waiting("looking at the files of the text", len(files), "files") as wait,
+        waiting("looking at the files of the text", len(files), "files", quiet=True) as wait,
     ):
         return list(wait.each(threads.map(partial(recognise, form=form), files)))
 

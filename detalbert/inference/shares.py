@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 def answer_on_all_slots(
     name: str,
+    data: str,
     open_questions: Callable[[Trained], Questions],
     wanted: str | None,
     threads: Any,
@@ -59,7 +60,7 @@ def answer_on_all_slots(
     """Answer this rank's parts of `predict.py --model NAME --data DATA` in a trial. Collective.
 
     Args:
-        open_questions: returns the questions of `--data` for a model.
+        open_questions: returns the questions of `--data`, which is `data`, for a model.
         wanted, threads, raw: `--threshold`, `--threads`, `--raw`.
 
     Raises:
@@ -77,7 +78,7 @@ def answer_on_all_slots(
         set_threads(threads, distributed)
         if distributed.rank == 0:
             context.train.set_status("loading")
-            log.info("loading the model %s and the questions", name)
+            log.info("loading the model %s and the questions of %s", name, data)
         on_gpu = torch.cuda.is_available()
         device = torch.device("cuda", distributed.local_rank) if on_gpu else torch.device("cpu")
         folder = find(name)

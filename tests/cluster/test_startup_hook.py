@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("real_python")
 TORCH = "2.7.1+cu126"
 LINES = [line.split("#")[0] for line in (ROOT / "requirements.txt").read_text().splitlines()]
 # name: version, of an image in which all is there, the least that will do.
-IMAGE = {name: least for line in LINES for name, least in re.findall("^([^>=]+).=([^, ]+)", line)}
+IMAGE = {name: least for line in LINES for name, least in re.findall("^([^>=]+).=([^, ;]+)", line)}
 IMAGE["torch"] = TORCH
 PINS = re.findall("^([^#=]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
 # The same packages, in the versions of constraints.txt.
