@@ -140,8 +140,11 @@ def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
         if price.retired:
             said = f"RETIRED, AWS launches none since {price.retired}; its prices stand"
             lines.append(f"{price.instance}: {said} for past and published runs")
-        if (today - price.date).days > STALE_DAYS:
-            said = f"STALE price of {price.date}, more than {STALE_DAYS} days old"
-            cure = "take --live, or look it up and date the file anew"
-            lines.append(f"{price.instance}: {said}; {cure}")
+    stale = [price for price in prices if (today - price.date).days > STALE_DAYS]
+    if stale:
+        types = ", ".join(sorted({price.instance for price in stale}))
+        oldest = min(price.date for price in stale)
+        age = f"{oldest} or later" if len({price.date for price in stale}) > 1 else f"{oldest}"
+        cure = "take --live, or look them up and date the file anew"
+        lines.append(f"STALE prices, of {age}, more than {STALE_DAYS} days old: {types}; {cure}")
     return lines
