@@ -7,6 +7,7 @@ finds them. The price list is served from us-east-1 for every region.
 import argparse
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -110,6 +111,9 @@ def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.D
     table = pd.DataFrame([e for page in pages for e in page["SpotPriceHistory"]], columns=columns)
     table["Timestamp"] = pd.to_datetime(table["Timestamp"], utc=True)
     table["SpotPrice"] = table["SpotPrice"].astype(float)
+    # Local and Wavelength Zones (us-east-1-bos-1a) are listed, too, and no pool of a region uses
+    # them unless its subnet is there.
+    table = table[table["AvailabilityZone"].str.fullmatch(re.escape(region) + "[a-z]")]
     shape = "SpotPrice", "Timestamp", "AvailabilityZone"
     return {
         str(instance): rows.pivot_table(*shape, aggfunc="last").ffill()

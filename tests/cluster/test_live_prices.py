@@ -52,8 +52,8 @@ HISTORY = """<?xml version="1.0" encoding="UTF-8"?>
 </spotPriceHistorySet><nextToken></nextToken></DescribeSpotPriceHistoryResponse>"""
 
 
-def moment(instance: str, zone: str, hour: int, price: float) -> str:
-    facts = {"instanceType": instance, "availabilityZone": f"us-east-1{zone}", "spotPrice": price}
+def moment(instance: str, zone: str, hour: int, price: float, region: str = "us-east-1") -> str:
+    facts = {"instanceType": instance, "availabilityZone": f"{region}{zone}", "spotPrice": price}
     facts |= {"timestamp": f"2026-09-01T{hour:02}:00:00.000Z", "productDescription": "Linux/UNIX"}
     return f"<item>{''.join(f'<{key}>{fact}</{key}>' for key, fact in facts.items())}</item>"
 
@@ -81,7 +81,7 @@ def ask(monkeypatch, ec2: str, pricing: str, *names: str, **given: str):
 
 def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
     zones = {"a": 9, "b": 7, "c": 8.5}.items()
-    told = [moment("p5.48xlarge", zone, 1, price) for zone, price in zones]
+    told = [moment("p5.48xlarge", zone, 1, price, "us-west-2") for zone, price in zones]
     with history(*told) as ec2, price_list("25.5000000000") as pricing:
         known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", region="us-west-2")
     price = known["p5.48xlarge"]
@@ -97,6 +97,18 @@ def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
     assert known == load_prices()
     (note,) = notes
     assert "p5.48xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
+
+
+def test_local_zones_are_no_zones_of_the_region(monkeypatch):
+    """Their machines cost up to twice as much, and a region's pool has none of them."""
+    prices = {"a": 7, "b": 8, "-bos-1a": 15, "-wl1-bos-wlz-1": 16}.items()
+    listed = [moment("p5.48xlarge", zone, 1, price) for zone, price in prices]
+    with history(*listed) as ec2, price_list("25.5") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge")
+    assert notes == [] and known["p5.48xlarge"].spot_range() == (7, 7.5, 8)
+    with history(moment("p5.48xlarge", "-bos-1a", 1, 15)) as ec2, price_list("25.5") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge")
+    assert "no entry in the spot price history" in notes[0]
 
 
 @pytest.mark.parametrize(
