@@ -35,6 +35,16 @@ def aws(monkeypatch, tmp_path):
     monkeypatch.setattr(standard.ExponentialBackoff, "delay_amount", lambda *_: 0)
 
 
+def test_each_type_is_asked_for_where_its_price_is_from(monkeypatch):
+    """p6-b300 is sold in us-west-2 alone; it was asked for in the region of the first type."""
+    with history() as ec2, price_list("25.5") as pricing:
+        ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", "p6-b300.48xlarge", region="")
+    bodies = [json.loads(request.body)["Filters"] for request in pricing.asked]
+    fields = [{entry["Field"]: entry["Value"] for entry in body} for body in bodies]
+    regions = {field["instanceType"]: field["regionCode"] for field in fields}
+    assert regions == {"p5.48xlarge": "us-east-1", "p6-b300.48xlarge": "us-west-2"}
+
+
 def product(price: str) -> str:
     """One entry of the price list; a second, free term as reservations have it."""
     paid = {"priceDimensions": {"a.b.c": {"unit": "Hrs", "pricePerUnit": {"USD": price}}}}
@@ -161,7 +171,7 @@ def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
     with history(*told) as ec2:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2.url)
         wanted = ["p4d.24xlarge", "g5.xlarge"]
-        found, notes = past_prices(flags(), load_prices(), wanted, since, until)
+        found, notes = past_prices(flags(), wanted, "us-east-1", since, until)
         asked = ec2.asked[0].body.decode()
     series = found["p4d.24xlarge"]
     assert [stamp.hour for stamp in series.index] == [0, 2, 8, 12] and series.index.tz is not None
