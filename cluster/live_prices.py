@@ -7,45 +7,62 @@ finds them. The price list is served from us-east-1 for every region.
 import argparse
 import dataclasses
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import pandas as pd
 
-from cluster.prices import Price
+from cluster.prices import NO_REGION, Price
 from detalbert.errors import Unavailable, UserError, first_line
 
 SPOT, LIST = "spot price history", "price list"
 
 
 def priced(
-    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str]
+    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str], region: str = ""
 ) -> tuple[Mapping[str, Price], list[str]]:
     """Return `known`, with AWS's figures for `wanted` if --live is set, and notes.
 
-    Where AWS lacks a figure, or fails with `--live=try`, the file's price stands and a note says
-    so. Raises UserError if AWS fails with plain --live.
+    `region` is by default that of --region, or of each price. Where AWS lacks a figure, or fails
+    with `--live=try`, the file's price stands and a note says so. Raises UserError if AWS fails
+    with plain --live.
     """
-    if args.region and not args.live and any(p.region != args.region for p in known.values()):
-        raise UserError(f"--region {args.region}: only --live asks for a region; give both")
-    notes: list[str] = []
-    if not args.live or not wanted:
-        return known, notes
-    region, now = args.region or known[wanted[0]].region, pd.Timestamp.now("UTC").to_pydatetime()
+    fresh, notes = dict(known), list[str]()
+    by_region = defaultdict[str, list[str]](list)
+    for instance in wanted if args.live else ():
+        by_region[region or args.region or known[instance].region].append(instance)
+    for place, instances in by_region.items():
+        _ask_region(args, fresh, instances, place, notes)
+    return fresh, notes
+
+
+def _ask_region(
+    args: argparse.Namespace,
+    fresh: dict[str, Price],
+    wanted: Sequence[str],
+    region: str,
+    notes: list[str],
+) -> None:
+    """Put AWS's figures of one region into `fresh`, and what it lacks into `notes`."""
+    now = pd.Timestamp.now("UTC").to_pydatetime()
     spot = _asked(args, lambda: _zones(wanted, region, StartTime=now), SPOT, notes)
     asked = ((i, _on_demand(i, region)) for i in wanted)  # only as it is read
     listed = _asked(args, lambda: {i: price for i, price in asked if price}, LIST, notes)
-    fresh = dict(known)
     for instance in wanted:
+        price = fresh[instance]
         answers = ((SPOT, spot), (LIST, listed))
         missing = [what for what, found in answers if found is not None and instance not in found]
         if missing:
+            own = price.region in (region, NO_REGION)
             notes.append(
                 f"--live: {instance} has no entry in the {' and the '.join(missing)} of {region}; "
-                f"the region may not offer it; the file's price ({known[instance].region}) stands"
+                f"the region may not offer it; the file's price "
+                + (f"({price.region}) stands" if own else f"is that of {price.region}")
             )
-        changes: dict[str, Any] = {"source": f"{known[instance].source} and AWS"}
+        changes: dict[str, Any] = {"source": f"{price.source} and AWS"}
         if spot and instance in spot:
             low, middle, high = spot[instance].iloc[-1].quantile([0, 0.5, 1])
             changes |= {"spot": middle, "spot_low": low, "spot_high": high}
@@ -54,22 +71,24 @@ def priced(
         if changes.keys() >= {"spot", "on_demand"}:
             changes |= {"region": region, "date": args.today, "source": "AWS, asked on that day"}
         if len(changes) > 1:
-            fresh[instance] = dataclasses.replace(known[instance], **changes)
-    return fresh, notes
+            fresh[instance] = dataclasses.replace(price, **changes)
 
 
 def history(
-    args: argparse.Namespace, known: Mapping[str, Price], wanted: Sequence[str], *span: datetime
+    args: argparse.Namespace,
+    wanted: Sequence[str],
+    region: str,
+    since: datetime,
+    until: datetime,
 ) -> tuple[dict[str, pd.Series], list[str]]:
     """Return past spot prices (dollars per hour, median of the zones) and notes; only with --live.
 
     The price at any time (UTC) is that of the last change before it; AWS keeps 90 days. A type
-    without data is left out. `span`: from, until.
+    without data is left out.
     """
     notes: list[str] = []
     if not args.live or not wanted:
         return {}, notes
-    region, (since, until) = args.region or known[wanted[0]].region, span
     ends = {"StartTime": since, "EndTime": until}
     found = _asked(args, lambda: _zones(wanted, region, **ends), SPOT, notes) or {}
     return {instance: zones.median(axis=1) for instance, zones in found.items()}, notes
@@ -110,6 +129,9 @@ def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.D
     table = pd.DataFrame([e for page in pages for e in page["SpotPriceHistory"]], columns=columns)
     table["Timestamp"] = pd.to_datetime(table["Timestamp"], utc=True)
     table["SpotPrice"] = table["SpotPrice"].astype(float)
+    # Local and Wavelength Zones (us-east-1-bos-1a) are listed, too, and no pool of a region uses
+    # them unless its subnet is there.
+    table = table[table["AvailabilityZone"].str.fullmatch(re.escape(region) + "[a-z]")]
     shape = "SpotPrice", "Timestamp", "AvailabilityZone"
     return {
         str(instance): rows.pivot_table(*shape, aggfunc="last").ffill()

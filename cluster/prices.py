@@ -20,6 +20,7 @@ STALE_DAYS = 90
 # interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
 FREE_HOUR = 1.0
 
+NO_REGION = "not given"  # of a row that names none
 CHEAPEST = "cheapest"  # in place of a region: each type where its spot price is lowest
 COMMON = ("region", "date", "source")  # a price file may say these once for all types
 
@@ -35,7 +36,7 @@ class Price(Section):
     spot_low: float | None = limited(None, above=0)  # the range seen; None where it is not known
     spot_high: float | None = limited(None, above=0)
     teraflops: float | None = limited(None, above=0)  # of one GPU, dense half precision
-    region: str = "not given"
+    region: str = NO_REGION
     date: datetime.date
     retired: datetime.date | None = None  # since when AWS launches none
     source: str = "not given"
@@ -70,13 +71,10 @@ def retired(instance: str, prices: Mapping[str, Price]) -> str | None:
 
 
 @functools.cache
-def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[str, Price]:
-    """Load a price file at the prices of `region`, by default each row's.
+def price_rows(path: Path = PRICE_FILE) -> Mapping[str, Sequence[Price]]:
+    """Load a price file: the rows of each type by region, that of the file's own region first.
 
-    CHEAPEST is each type's region with the lowest spot price.
-
-    Raises:
-        UserError: if the file is wrong, naming the key, or has no price in `region`.
+    Raises UserError, naming the key, if the file is wrong.
     """
     content = read_yaml(path)
     entries = content.pop("instances", None)
@@ -85,19 +83,45 @@ def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[s
     for key in content:
         if key not in COMMON:
             raise UnknownKey(key, str(path), COMMON)
-    regions, found = set[str](), dict[str, Price]()
+    loaded = {}
     for name, entry in entries.items():
+        where = f"{path}: instances.{name}"
         if not isinstance(entry, dict):
-            raise UserError(f"{path}: instances.{name}: expected keys such as on_demand")
-        rows = _regions({**content, **entry})
-        wanted = region or rows[0].get("region")
-        regions |= {str(row.get("region")) for row in rows}
-        rows = [row for row in rows if region == CHEAPEST or row.get("region") == wanted]
-        if sold := [_price(f"{path}: instances.{name}", name, row) for row in rows]:
-            found[name] = min(sold, key=lambda price: price.spot)
-    if region is not None and not found:
+            raise UserError(f"{where}: expected keys such as on_demand")
+        loaded[name] = [_price(where, name, row) for row in _regions({**content, **entry})]
+    return loaded
+
+
+def prices_in(path: Path, region: str = "") -> Mapping[str, Price]:
+    """Return the prices of `region`, by default each type's first; a type that has none is left
+    out. A row without a region counts in all of them.
+    """
+    sold = dict[str, Price]()
+    for name, rows in price_rows(path).items():
+        wanted = (region, NO_REGION) if region else (rows[0].region,)
+        price = next((row for row in rows if row.region in wanted), None)
+        if price is not None:
+            sold[name] = price
+    return sold
+
+
+@functools.cache
+def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[str, Price]:
+    """Load a price file at the prices of `region`, by default each row's.
+
+    CHEAPEST is each type's region with the lowest spot price.
+
+    Raises:
+        UserError: if the file is wrong, naming the key, or has no price in `region`.
+    """
+    rows = price_rows(path)
+    if region == CHEAPEST:
+        return {name: min(sold, key=lambda price: price.spot) for name, sold in rows.items()}
+    prices = prices_in(path, region or "")
+    if region is not None and not prices:
+        regions = {price.region for sold in rows.values() for price in sold}
         raise UserError(f"--region {region}: no price there in {path}; {nearest(region, regions)}")
-    return found
+    return prices
 
 
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
@@ -132,6 +156,17 @@ def _day(where: str, text: object) -> datetime.date:
     return day
 
 
+def prices_head(prices: Sequence[Price], today: datetime.date) -> str:
+    """Return regions and age of prices in a few words, for the head of a report."""
+    if not prices:
+        return "no prices"
+    regions = " and ".join(sorted({price.region for price in prices} - {NO_REGION}))
+    days = sorted({price.date for price in prices})
+    dated = " to ".join(str(day) for day in dict.fromkeys((days[0], days[-1])))
+    age = max((today - days[0]).days, 0)
+    return f"prices of {regions or 'a region not given'}, {dated}, {age} days old"
+
+
 def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
     """Return notes on the prices that a report used: their sources, age, and retired types."""
     sources = sorted({f"{price.source} ({price.date})" for price in prices})
@@ -140,8 +175,11 @@ def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
         if price.retired:
             said = f"RETIRED, AWS launches none since {price.retired}; its prices stand"
             lines.append(f"{price.instance}: {said} for past and published runs")
-        if (today - price.date).days > STALE_DAYS:
-            said = f"STALE price of {price.date}, more than {STALE_DAYS} days old"
-            cure = "take --live, or look it up and date the file anew"
-            lines.append(f"{price.instance}: {said}; {cure}")
+    stale = [price for price in prices if (today - price.date).days > STALE_DAYS]
+    if stale:
+        types = ", ".join(sorted({price.instance for price in stale}))
+        oldest = min(price.date for price in stale)
+        age = f"{oldest} or later" if len({price.date for price in stale}) > 1 else f"{oldest}"
+        cure = "take --live, or look them up and date the file anew"
+        lines.append(f"STALE prices, of {age}, more than {STALE_DAYS} days old: {types}; {cure}")
     return lines

@@ -23,6 +23,7 @@ from determined.common.api import bindings, errors
 
 from cluster.ask import Master, reaching
 from cluster.expconf import runs
+from cluster.machines import SLOTS
 from cluster.usage import (
     PATIENCE,
     Allocation,
@@ -98,10 +99,13 @@ class _Queries:
         if not starts:
             return found
         said = "the master does not show this user its allocation records: "
+        last = max([self.until, *(a.end for a in found.allocations)])
         with self.noting(said + "boot and idle time are not priced"):  # they boot first
-            found = found._replace(entries=tuple(self.entries(min(starts) - DAY, self.until + DAY)))
+            found = found._replace(entries=tuple(self.entries(min(starts) - DAY, last + DAY)))
         nodes = {node for a in found.allocations for node in a.nodes}
         lives = [x for name, x in found.lives().items() if since or name in nodes]
+        if since:
+            lives += [x for stretches in found.connected().values() for x in stretches]
         if lives or since:
             back = max(min([*starts, *(x.start for x in lives)]), min(starts) - LOOK_BACK)
             ahead = min(max([self.until, *(x.end for x in lives)]), self.until + LOOK_BACK)
@@ -245,6 +249,14 @@ def _timed_reports(reports: list[Any], batch: int) -> Iterator[TrainingReport]:
 
 def _pool(pool: Any) -> RecordedPool:
     if (aws := pool.details.aws) is None:
-        return RecordedPool("", False, own=True)
-    times = (pool.maxAgentStartingPeriod or PATIENCE, pool.maxIdleAgentPeriod or PATIENCE)
-    return RecordedPool(aws.instanceType or pool.instanceType, aws.spotEnabled, *times)
+        return RecordedPool("", False, own=True, name=pool.name)
+    instance, slots = aws.instanceType or pool.instanceType, pool.slotsPerAgent or 0
+    return RecordedPool(
+        instance=instance,
+        spot=aws.spotEnabled,
+        boot=pool.maxAgentStartingPeriod or PATIENCE,
+        idle=pool.maxIdleAgentPeriod or PATIENCE,
+        region=aws.region or "",
+        slots=slots if slots > 0 else SLOTS.get(instance),
+        name=pool.name,
+    )

@@ -93,6 +93,9 @@ class RecordedPool(NamedTuple):
     boot: float = PATIENCE
     idle: float = PATIENCE
     own: bool = False  # the master starts none of its machines
+    region: str = ""  # of AWS; empty if it is not on EC2
+    slots: int | None = None  # of one machine; None: the master does not say it
+    name: str = ""
 
 
 class Records(NamedTuple):
@@ -124,6 +127,15 @@ class Records(NamedTuple):
     def has(self, moment: Moment) -> bool:
         """Return whether a moment is in the span."""
         return (self.since is None or self.since < moment) and moment <= self.until
+
+    def connected(self) -> dict[str, list[Entry]]:
+        """Return the agents' stretches of time on machines that the master did not launch."""
+        launched = {entry.name for entry in self.entries if entry.kind == "instance"}
+        stretches = defaultdict[str, list[Entry]](list)
+        for entry in self.entries:
+            if entry.kind == "agent" and entry.name not in launched:
+                stretches[entry.name].append(entry)
+        return dict(stretches)
 
     def lives(self) -> dict[str, Entry]:
         """Return the machines whose launch was recorded, by name; several entries of one merged.

@@ -126,13 +126,19 @@ def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     for owner, mine in owned.items() if records.since is not None else ():
         hardware, parts = f"{mine['machine'].nunique()} x machine", mine.groupby("phase")["cost"]
         about: Any = {"name": owner, "hardware": hardware, "pool": "", "slots": 0, **_sums(mine)}
-        hours = float(mine["hours"].sum())
-        runs.append(Run(**about, hours=hours, windows=0.0, parts=parts.sum().to_dict()))
+        about |= {"parts": parts.sum().to_dict()} if "cost" in about else {}
+        runs.append(Run(**about, hours=float(mine["hours"].sum()), windows=0.0))
     return runs
 
 
-def _sums(mine: pd.DataFrame) -> dict[str, float]:
-    return {name.replace(" ", "_"): float(mine[name].sum()) for name in NUMBERS[1:]}
+def _sums(mine: pd.DataFrame) -> dict[str, Any]:
+    """Return the dollars of what has a price, None if nothing has, and the hours of the rest."""
+    priced = mine["cost"].notna()
+    unpriced = float(mine.loc[~priced, "hours"].sum())
+    if not priced.any() and unpriced:
+        return {"unpriced": unpriced}
+    sums = {name.replace(" ", "_"): float(mine.loc[priced, name].sum()) for name in NUMBERS[1:]}
+    return {"unpriced": unpriced, **sums}
 
 
 def _run(
@@ -145,7 +151,6 @@ def _run(
     held = [a._replace(start=start, end=end) for a, start, end in cut if start < end]
     known = {name: pool.instance for name, pool in records.pools.items()}
     names = sorted({a.pool for a in held}) or [experiment.pool]
-    unpriced = [name for name in names if held and not known.get(name)]
     start = min((a.start for a in held), default=records.until)
     end = max((a.end for a in held), default=start)
     worked, slots, most = _clock(held)
@@ -156,7 +161,7 @@ def _run(
     speed = done / trained if trained else windows / (seconds["training"] or float("inf"))
     at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
     best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
-    costs = {} if unpriced else _costs(mine, seconds, worked, start, end)
+    costs = _costs(mine, seconds, worked, start, end)
     kinds: Counter[str] = Counter()
     for stop in stopped:
         kinds[stop.kind] += stop.machines if records.has(stop.end) else 0
@@ -170,8 +175,6 @@ def _run(
         tokens=sum(r.seconds * r.tokens for r in reports) / (done or 1) or None,
         exact=best.get("exact"), f1=best.get("f1"), stops=+kinds,
         running=any(trial.state not in OVER for trial in trials),
-        notes=tuple(f"pool {name} has no EC2 machines; give --price-pool {name}=INSTANCE[:spot]"
-                    for name in unpriced),
         **costs,
     )  # fmt: skip
 
@@ -188,6 +191,8 @@ def _costs(
     mine: pd.DataFrame, seconds: Mapping[str, float], worked: float, start: Moment, end: Moment
 ) -> dict[str, Any]:
     """Return the dollars: those of boot and idle machines, the rest in proportion to the phases."""
+    if "cost" not in (sums := _sums(mine)):
+        return sums
     money = Counter(mine.groupby("phase")["cost"].sum().to_dict())
     total = sum(seconds.values()) or 1.0
     parts = {phase: float(money[phase]) for phase in ("boot", "idle")}
@@ -196,7 +201,7 @@ def _costs(
     between = mine["phase"].isin(["boot", "idle"]) & (mine["start"] > start) & (mine["end"] <= end)
     stopped = parts["lost"] + parts["restart"] + float(mine.loc[between, "cost"].sum())
     rate = float(money["held"]) / worked if worked else None
-    return {"parts": parts, "rate": rate, "stopped": stopped, **_sums(mine)}
+    return {"parts": parts, "rate": rate, "stopped": stopped, **sums}
 
 
 def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:
@@ -222,10 +227,15 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     others = sorted({NOBODY, UNHELD, *key[~known]}, reverse=True)
     rows = [(name, key == name) for name in (*sorted({*key[known]}), *others)]
     found = [
-        [name, table["owner"][mine & known].nunique(), *table.loc[mine, NUMBERS].sum()]
+        [name, table["owner"][mine & known].nunique(), *_totals(table[mine])]
         for name, mine in (*rows, ("all", key.notna()))
     ]
     return pd.DataFrame(found, columns=[by, "experiments", *NUMBERS])
+
+
+def _totals(rows: pd.DataFrame) -> list[float]:
+    """Return the sums of hours and dollars; no number for dollars if nothing has a price."""
+    return list(rows[NUMBERS].sum(min_count=min(len(rows), 1)))
 
 
 def notes(records: Records, table: pd.DataFrame) -> list[str]:
@@ -238,4 +248,17 @@ def notes(records: Records, table: pd.DataFrame) -> list[str]:
     ):
         hours, cost = table.loc[table["owner"] == name, ["hours", "cost"]].sum()
         found += [f"{hours:.2f} machine-hours (${cost:,.2f}) {said}"] if hours else []
-    return found
+    return found + _unpriced(records, table[table["cost"].isna()])
+
+
+def _unpriced(records: Records, rows: pd.DataFrame) -> list[str]:
+    """Return a note on each kind of machine that has no price: its hours, and the cure."""
+    own = {pool.name for pool in records.pools.values() if not pool.instance}
+    lines = []
+    for kind, hours in rows.groupby("kind")["hours"].sum().items():
+        cure = "give a price file that has it (--prices), or take --live"
+        if kind in own:
+            cure = f"it has no EC2 machines; give --price-pool {kind}=INSTANCE[:spot]"
+        name = f"pool {kind}" if kind in own else kind or "a pool that is gone"
+        lines.append(f"{name}: no price; {hours:.2f} machine-hours are not in the dollars; {cure}")
+    return lines

@@ -2,18 +2,18 @@
 
 import argparse
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from cluster import live_prices, records
 from cluster import prices as price_file
-from cluster.prices import PRICE_FILE, Price, find_price, load_prices
+from cluster import records
+from cluster.prices import Price
 from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
 from reports import bills, planned, shares
+from reports.rates import Kind, Rates
 from reports.report import METHOD, TABLES, Report, Table
 from reports.run import Run, machine_of, published_runs, read_runs
 
@@ -23,40 +23,60 @@ DOLLARS = "${:,.2f}"
 
 def run(args: argparse.Namespace) -> Report:
     """Report the cost of published, local and cluster runs."""
-    known, found = load_prices(args.prices or PRICE_FILE), records.fetch_experiments(args)
+    rates = Rates(path=args.prices, region=args.region or "", live=bool(args.live))
+    found = records.fetch_experiments(args)
     if args.by and found is None:
         raise UserError("--by: totals are of a cluster's experiments; give --experiment or --since")
-    found = _with_pools(found, args.price_pool, known)
-    wanted = {row.instance for row in FINE_TUNING} if args.published else set()
-    wanted |= {text.rpartition("@")[2].partition(":")[0] for text in args.run if "@" in text}
-    if found:
-        wanted |= {machine.pool.instance for machine in shares.machines(found)}
-    used = [find_price(known, instance).instance for instance in sorted(wanted) if instance]
-    known, notes = live_prices.priced(args, known, used)
-    runs, sums = published_runs(known) if args.published else [], None
-    local, left_out = read_runs(args.run, known, args.windows)
+    found = _with_pools(found, args.price_pool, rates)
+    used = _kinds(args, found, rates)
+    notes = rates.ask_aws(args, used)
+    runs, sums = published_runs(rates.table()) if args.published else [], None
+    local, left_out = read_runs(args.run, rates.table(), args.windows)
     runs, notes = runs + local, notes + left_out
     if found:
-        spot = sorted({pool.instance for pool in found.pools.values() if pool.spot} & {*used})
-        since = found.since or min((a.start for a in found.allocations), default=found.until)
-        past, more = live_prices.history(args, known, spot, since - records.LOOK_BACK, found.until)
-        table = shares.segments(found, known, past)
+        table, more = _table(args, found, rates)
         billed = bills.experiment_runs(found, table)
         notes += [*more, *found.notes, *bills.notes(found, table)]
         if args.planned:
-            billed, unplanned = planned.with_plans(found, known, billed)
+            billed, unplanned = planned.with_plans(found, rates, billed)
             notes += unplanned
         runs += billed
         sums = bills.totals(found, table, args.by) if args.by else None
-    return _report(args, runs, [known[instance] for instance in used], notes, sums)
+    prices = [price for kind in used if (price := rates.at(kind))]
+    return _report(args, runs, prices, notes, sums)
 
 
-def _with_pools(found: Records | None, asked: list[str], known: Mapping[str, Price]) -> Any:
+def _kinds(args: argparse.Namespace, found: Records | None, rates: Rates) -> list[Kind]:
+    """Return the machines whose prices the report uses."""
+    kinds = {rates.kind(row.instance) for row in FINE_TUNING} if args.published else set()
+    for text in args.run:
+        if "@" in text:
+            kinds.add(rates.kind(text.rpartition("@")[2].partition(":")[0]))
+    for machine in shares.machines(found) if found else ():
+        kinds.add(rates.kind(machine.pool.instance, machine.pool.region))
+    return sorted(kind for kind in kinds if kind.instance)
+
+
+def _table(
+    args: argparse.Namespace, found: Records, rates: Rates
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the shares of all machines' hours and dollars, and notes on past spot prices."""
+    spot = {
+        rates.kind(machine.pool.instance, machine.pool.region)
+        for machine in shares.machines(found)
+        if machine.pool.spot
+    }
+    since = found.since or min((a.start for a in found.allocations), default=found.until)
+    past, notes = rates.history(args, spot, since - records.LOOK_BACK, found.until)
+    return shares.segments(found, rates, past), notes
+
+
+def _with_pools(found: Records | None, asked: list[str], rates: Rates) -> Records | None:
     """Return the records with pools priced as --price-pool says; UserError for others' names."""
     pools = dict(found.pools) if found else {}
     for text in asked:
         name, _, machine = text.partition("=")
-        price, spot = machine_of(f"--price-pool {name}=", machine, known)
+        price, spot = machine_of(f"--price-pool {name}=", machine, rates.table())
         if name not in pools:
             seen = f"has {', '.join(pools)}" if found else "is not asked; give --experiment"
             raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
@@ -94,8 +114,10 @@ def _report(
     bars = [(_label(run), run.parts) for run in runs if run.cost]
     own_runs = [run for run in runs if not run.name.startswith("published, ")]
     costs = [run.cost for run in own_runs or runs]
-    total = None if None in costs else sum(filter(None, costs))
-    return Report("What the runs cost", tables, METHOD["cost"], own, bars, total)
+    partly = any(run.unpriced for run in own_runs)
+    total = None if None in costs or partly else sum(filter(None, costs))
+    title = f"What the runs cost: {price_file.prices_head(used, args.today)}"
+    return Report(title, tables, METHOD["cost"], own, bars, total)
 
 
 def _in_tokens(head: str) -> str:
@@ -119,7 +141,8 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
         work = run.windows * (run.tokens or 0) / 1e6
     if run.low == run.high:
         row["low"] = row["high"] = None
-    saved = 1 - run.cost / base.cost if alike and base.cost and run.cost is not None else None
+    whole = alike and not run.unpriced and not base.unpriced
+    saved = 1 - run.cost / base.cost if whole and base.cost and run.cost is not None else None
     return row | {
         "run": run.name + (" (running)" if run.running else "") + ("" if alike else " *"),
         "worked h": worked,

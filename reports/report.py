@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,7 +99,7 @@ def print_report(report: Report, wide: bool) -> None:
     """Print the report, all columns if `wide`; lines are folded on a terminal, unless `wide`."""
     width = None if sys.stdout.isatty() and not wide else ENDLESS
     console = Console(width=width, markup=False, highlight=False, emoji=False)
-    print(escape_controls(report.title))
+    print(textwrap.fill(escape_controls(report.title), console.width))
     for table in (table for table in report.tables if not table.long):
         narrow = bool(table.narrow) and not wide
         rows = table.narrowed() if narrow else table.shown()

@@ -12,7 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from cluster.machines import gpu_of
+from cluster.machines import SLOTS, gpu_of
 from cluster.prices import Price, find_price
 from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert import bucket
@@ -58,6 +58,7 @@ class Run:
     plan: Mapping[str, str] = field(default_factory=dict)  # what cluster.plan said of it
     notes: tuple[str, ...] = ()
     running: bool = False
+    unpriced: float = 0.0  # machine-hours that are not in the dollars
     elsewhere: str = ""  # where it was measured, if not on its hardware
 
     def unlike(self, base: "Run") -> str:
@@ -106,7 +107,8 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
             exact=row.exact, f1=row.f1, spent={"training": row.hours},
             notes=("no cost was published for it",) if row.slots == 8 else (),
         )  # fmt: skip
-        runs.append(_priced(run, find_price(prices, row.instance), row.spot))
+        price = prices.get(row.instance)
+        runs.append(_priced(run, price, row.spot) if price else _unpriced(run, row.instance))
     return runs
 
 
@@ -242,3 +244,11 @@ def _priced(run: Run, price: Price, spot: bool) -> Run:
         on_demand=worked * price.on_demand,
         parts={part: machines * middle * hours for part, hours in run.spent.items()},
     )  # fmt: skip
+
+
+def _unpriced(run: Run, instance: str) -> Run:
+    """Return a run on machines that have no price in the region that was asked for."""
+    machines = -(-run.slots // (SLOTS.get(instance) or run.slots))
+    note = f"{instance} has no price there"
+    hardware = f"{machines} x {instance}"
+    return replace(run, hardware=hardware, unpriced=machines * run.hours, notes=(note,))

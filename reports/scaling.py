@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pandas as pd
 
 from cluster import records
-from cluster.prices import PRICE_FILE, load_prices
 from cluster.published import FINE_TUNING, SERIES
 from detalbert.errors import UserError
 from reports import bills, shares
+from reports.rates import Rates
 from reports.report import METHOD, Report, Table
 from reports.run import Run, read_runs
 
@@ -47,13 +47,13 @@ def _published() -> list[tuple[str, str, int, float]]:
 
 def _measured(args: argparse.Namespace) -> Iterator[tuple[str, str, int, float]]:
     """Yield a row per run and experiment; one series per model and data."""
-    known, runs = load_prices(args.prices or PRICE_FILE), list[tuple[str, Run]]()
+    rates, runs = Rates(args.prices), list[tuple[str, Run]]()
     first = dict[str, Run]()
     for text in args.run:
         label, path = text.split("=", 1) if "=" in text else (f"measured, {UNIT}", text)
-        runs += [(label, run) for run in read_runs([path], known, None)[0]]
+        runs += [(label, run) for run in read_runs([path], rates.table(), None)[0]]
     if cluster := records.fetch_experiments(args):
-        for run in bills.experiment_runs(cluster, shares.segments(cluster, known, {})):
+        for run in bills.experiment_runs(cluster, shares.segments(cluster, rates, {})):
             machine = run.hardware.partition(" x ")[2] or run.hardware
             kind = f"{run.model or 'a model'} on {machine}" + ", still running" * run.running
             runs.append((f"{kind}, {UNIT}", run))

@@ -3,6 +3,7 @@
 Lives are divided in full, then cut to the span, so that the bills of its parts add up.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -10,13 +11,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from cluster.prices import FREE_HOUR, Price, find_price
+from cluster.prices import FREE_HOUR, Price
 from cluster.usage import SLACK, Allocation, Entry, Moment, RecordedPool, Records
+from reports.rates import History, Rates
 
 HOUR = pd.Timedelta(hours=1)
 NUMBERS = ["hours", "cost", "low", "high", "on demand"]
 NOBODY, UNHELD = "(nobody)", "(unheld)"  # unused time of machines in use; those never in use
-History = Mapping[str, pd.Series]  # instance type -> dollars an hour from each moment on
+COLUMNS = "machine owner phase start end month kind".split()
 
 
 class Life(NamedTuple):
@@ -33,17 +35,15 @@ class Life(NamedTuple):
 
 
 def machines(records: Records) -> list[Life]:
-    """Return the machines of priced pools that were held, and with --since those never held."""
+    """Return the machines that were held, and with --since those never held."""
     held: dict[str, list[Allocation]] = defaultdict(list)
     for a in (*records.allocations, *records.others):
         for node in a.nodes or (a.id,):
             held[node].append(a)
     lives, found, pools = records.lives(), list[Life](), dict[str, RecordedPool]()
     for node, holds in held.items():
-        pool = records.pools.get(next((a.pool for a in holds if a.pool), ""))
-        if pool is None or not pool.instance:
-            continue
-        pools[node] = pool
+        name = next((a.pool for a in holds if a.pool), "")
+        pool = pools[node] = records.pools.get(name) or RecordedPool("", False, name=name)
         if node in lives:
             found.append(_life(lives[node], pool, holds, records))
         else:
@@ -103,33 +103,68 @@ def _share_life(machine: Life) -> Iterator[tuple[int | str, str, Moment, Moment,
             yield owner, phase, left, right, weight / sum(used.values())
 
 
-def segments(records: Records, prices: Mapping[str, Price], history: History) -> pd.DataFrame:
+def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
     """Return a row per machine, owner and stretch of time within one month: hours and dollars.
 
     The owner is an experiment of the records, or a name. Other names than NOBODY need --since.
+    Dollars are missing where a machine has no price; `kind` says of which machine.
     """
-    rows, named = [], {e.id for e in records.experiments}
+    rows, named = [], {experiment.id for experiment in records.experiments}
     for machine in machines(records):
-        price, spot = find_price(prices, machine.pool.instance), machine.pool.spot
-        known = history.get(machine.pool.instance) if spot else None
-        free = machine.taken and (machine.end - machine.start) / HOUR <= FREE_HOUR
-        charged = 1.0 if machine.slots is None else machine.slots / price.slots
+        tariff = _tariff(machine, rates, history)
         for owner, phase, start, end, share in _share_life(machine):
             if owner not in {*named, NOBODY} and records.since is None:
                 continue
-            lost = isinstance(owner, int) and owner not in named
-            whose = f"experiment {owner}, deleted" if lost else owner
+            deleted = isinstance(owner, int) and owner not in named
+            whose = f"experiment {owner}, deleted" if deleted else owner
             start, end = records.cut(start, end)
             months = pd.date_range(start.normalize(), end, freq="MS").tolist()
             for left, right in pairwise([start, *(m for m in months if start < m < end), end]):
-                hours = (right - left) / HOUR * share * charged
-                rate = price.hourly(spot) if known is None else _mean(known, left, right, price)
-                seen = price.spot_range() if spot and known is None else (rate, rate, rate)
-                paid = [0.0 if free else hours * dollars for dollars in (rate, seen[0], seen[2])]
-                where = (machine.name, whose, phase, left, right, f"{left:%Y-%m}")
-                rows.append((*where, hours, *paid, hours * price.on_demand))
-    table = pd.DataFrame(rows, columns=[*"machine owner phase start end month".split(), *NUMBERS])
+                hours = (right - left) / HOUR * share * tariff.part
+                where = (machine.name, whose, phase, left, right, f"{left:%Y-%m}", tariff.kind)
+                rows.append((*where, hours, *tariff.dollars(hours, left, right)))
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *NUMBERS])
     return table[table["start"] < table["end"]]
+
+
+class _Tariff(NamedTuple):
+    """What a machine costs."""
+
+    kind: str  # type and region, or what is known of a machine that has no price
+    price: Price | None
+    spot: bool
+    past: pd.Series | None  # dollars an hour on spot
+    part: float  # of the machine that its tasks are charged
+    free: bool  # a spot machine that was reclaimed in its first hour
+
+    def dollars(self, hours: float, start: Moment, end: Moment) -> tuple[float, ...]:
+        """Return cost, low, high and the price on demand of machine-hours in a stretch of time."""
+        if self.price is None:
+            return (math.nan,) * 4
+        if self.past is not None:
+            rates = (_mean(self.past, start, end, self.price),) * 3
+        elif self.spot:
+            low, middle, high = self.price.spot_range()
+            rates = (middle, low, high)
+        else:
+            rates = (self.price.on_demand,) * 3
+        paid = 0.0 if self.free else hours
+        return (*(paid * rate for rate in rates), hours * self.price.on_demand)
+
+
+def _tariff(machine: Life, rates: Rates, history: History) -> _Tariff:
+    pool = machine.pool
+    kind = rates.kind(pool.instance, pool.region)
+    price = rates.at(kind) if pool.instance else None
+    size = price.slots if price else pool.slots
+    return _Tariff(
+        kind=str(kind) if pool.instance else pool.name,
+        price=price,
+        spot=pool.spot,
+        past=history.get(kind) if pool.spot else None,
+        part=min(machine.slots / size, 1.0) if machine.slots and size else 1.0,
+        free=machine.taken and (machine.end - machine.start) / HOUR <= FREE_HOUR,
+    )
 
 
 def _mean(history: pd.Series, start: Moment, end: Moment, price: Price) -> float:

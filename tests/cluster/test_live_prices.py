@@ -35,6 +35,16 @@ def aws(monkeypatch, tmp_path):
     monkeypatch.setattr(standard.ExponentialBackoff, "delay_amount", lambda *_: 0)
 
 
+def test_each_type_is_asked_for_where_its_price_is_from(monkeypatch):
+    """p6-b300 is sold in us-west-2 alone; it was asked for in the region of the first type."""
+    with history() as ec2, price_list("25.5") as pricing:
+        ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", "p6-b300.48xlarge", region="")
+    bodies = [json.loads(request.body)["Filters"] for request in pricing.asked]
+    fields = [{entry["Field"]: entry["Value"] for entry in body} for body in bodies]
+    regions = {field["instanceType"]: field["regionCode"] for field in fields}
+    assert regions == {"p5.48xlarge": "us-east-1", "p6-b300.48xlarge": "us-west-2"}
+
+
 def product(price: str) -> str:
     """One entry of the price list; a second, free term as reservations have it."""
     paid = {"priceDimensions": {"a.b.c": {"unit": "Hrs", "pricePerUnit": {"USD": price}}}}
@@ -52,8 +62,8 @@ HISTORY = """<?xml version="1.0" encoding="UTF-8"?>
 </spotPriceHistorySet><nextToken></nextToken></DescribeSpotPriceHistoryResponse>"""
 
 
-def moment(instance: str, zone: str, hour: int, price: float) -> str:
-    facts = {"instanceType": instance, "availabilityZone": f"us-east-1{zone}", "spotPrice": price}
+def moment(instance: str, zone: str, hour: int, price: float, region: str = "us-east-1") -> str:
+    facts = {"instanceType": instance, "availabilityZone": f"{region}{zone}", "spotPrice": price}
     facts |= {"timestamp": f"2026-09-01T{hour:02}:00:00.000Z", "productDescription": "Linux/UNIX"}
     return f"<item>{''.join(f'<{key}>{fact}</{key}>' for key, fact in facts.items())}</item>"
 
@@ -81,7 +91,7 @@ def ask(monkeypatch, ec2: str, pricing: str, *names: str, **given: str):
 
 def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
     zones = {"a": 9, "b": 7, "c": 8.5}.items()
-    told = [moment("p5.48xlarge", zone, 1, price) for zone, price in zones]
+    told = [moment("p5.48xlarge", zone, 1, price, "us-west-2") for zone, price in zones]
     with history(*told) as ec2, price_list("25.5000000000") as pricing:
         known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", region="us-west-2")
     price = known["p5.48xlarge"]
@@ -97,6 +107,18 @@ def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
     assert known == load_prices()
     (note,) = notes
     assert "p5.48xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
+
+
+def test_local_zones_are_no_zones_of_the_region(monkeypatch):
+    """Their machines cost up to twice as much, and a region's pool has none of them."""
+    prices = {"a": 7, "b": 8, "-bos-1a": 15, "-wl1-bos-wlz-1": 16}.items()
+    listed = [moment("p5.48xlarge", zone, 1, price) for zone, price in prices]
+    with history(*listed) as ec2, price_list("25.5") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge")
+    assert notes == [] and known["p5.48xlarge"].spot_range() == (7, 7.5, 8)
+    with history(moment("p5.48xlarge", "-bos-1a", 1, 15)) as ec2, price_list("25.5") as pricing:
+        known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge")
+    assert "no entry in the spot price history" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +171,7 @@ def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
     with history(*told) as ec2:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2.url)
         wanted = ["p4d.24xlarge", "g5.xlarge"]
-        found, notes = past_prices(flags(), load_prices(), wanted, since, until)
+        found, notes = past_prices(flags(), wanted, "us-east-1", since, until)
         asked = ec2.asked[0].body.decode()
     series = found["p4d.24xlarge"]
     assert [stamp.hour for stamp in series.index] == [0, 2, 8, 12] and series.index.tz is not None

@@ -106,9 +106,14 @@ def test_the_price_file_is_made_from_the_catalog(tmp_path):
     assert file.read_text() == again
 
 
-def test_a_stale_price_is_said(tmp_path):
+def test_stale_prices_are_one_note(tmp_path):
+    """A plan of all machines said it 25 times."""
     price = prices.load_prices(written(tmp_path))["p3.16xlarge"]
-    fresh = prices.price_notes([price], datetime.date(2026, 10, 1))
-    stale = prices.price_notes([price], datetime.date(2027, 10, 1))
-    assert not any("STALE" in line for line in fresh)
-    assert any("STALE price of 2026-09-17" in line for line in stale)
+    later = dataclasses.replace(price, instance="g5.xlarge", date=datetime.date(2026, 9, 20))
+    both = [price, later]
+    assert not any("STALE" in line for line in prices.price_notes(both, datetime.date(2026, 10, 1)))
+    notes = prices.price_notes(both, datetime.date(2027, 10, 1))
+    (stale,) = (line for line in notes if "STALE" in line)
+    assert "2026-09-17 or later" in stale and "g5.xlarge, p3.16xlarge" in stale
+    (alone,) = (x for x in prices.price_notes([price], datetime.date(2027, 10, 1)) if "STALE" in x)
+    assert "STALE prices, of 2026-09-17, more" in alone

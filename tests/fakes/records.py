@@ -83,6 +83,7 @@ class Cluster(NamedTuple):
     work: list[tuple[int, str, str, str]] = []  # experiment, kind, from, to
     hidden: tuple[str, ...] = ()  # tasks that the user may not see
     pool: dict[str, Any] = {}  # of all pools, in place of the usual
+    aws: dict[str, dict[str, Any]] = {}  # of pools on EC2, by name; more than the usual two, too
 
 
 # Exit reasons and log lines of a real 0.38.1; LOST and KILLED as its source has them.
@@ -219,14 +220,14 @@ def _csv(cluster: Cluster, after: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pool(name: str, spot: bool, **more: Any) -> dict[str, Any]:
-    aws = {"spotEnabled": spot, "instanceType": "p3.16xlarge"}
+def _pool(cluster: Cluster, name: str) -> dict[str, Any]:
+    aws = {"spotEnabled": name == SPOT, "instanceType": "p3.16xlarge"} | cluster.aws.get(name, {})
     details = {"aws": blank(bindings.v1ResourcePoolAwsDetail, **aws)}
     facts = {"name": name, "type": "RESOURCE_POOL_TYPE_AWS", "details": details}
-    facts |= {"schedulerType": "SCHEDULER_TYPE_PRIORITY", "instanceType": "p3.16xlarge"}
+    facts |= {"schedulerType": "SCHEDULER_TYPE_PRIORITY", "instanceType": aws["instanceType"]}
     facts |= {"schedulerFittingPolicy": "FITTING_POLICY_BEST", "maxAgentStartingPeriod": 1200}
     facts |= {"slotType": "TYPE_CUDA", "maxIdleAgentPeriod": 600}
-    return blank(bindings.v1ResourcePool, **{**facts, **more})
+    return blank(bindings.v1ResourcePool, **{**facts, **cluster.pool})
 
 
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
@@ -263,7 +264,8 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
         case ["trials", name, "checkpoints"]:
             return _checkpoints(trials[int(name)][1])
         case ["resource-pools"]:
-            pools = [_pool(name, name == SPOT, **cluster.pool) for name in (SPOT, ON_DEMAND)]
+            names = dict.fromkeys((SPOT, ON_DEMAND, *cluster.aws))
+            pools = [_pool(cluster, name) for name in names]
             return {"resourcePools": pools, "pagination": {}}
         case ["resources", "allocation", "raw"]:
             return _raw(cluster)

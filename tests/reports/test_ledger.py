@@ -12,11 +12,13 @@ from cluster.prices import load_prices
 from cluster.records import parse_time
 from cluster.usage import Allocation, Entry, Experiment, RecordedPool, Records, Trial
 from reports import bills, shares
+from reports.rates import Rates
 from tests.conftest import max_examples
 
 START = parse_time("2026-10-31T12:00:00Z")  # summer time ends in the night, and the month
 NOW = 2400  # minutes from there
 PRICES = load_prices()
+RATES = Rates()
 BOOT = 20
 
 
@@ -150,7 +152,7 @@ def ledger(drawn: Drawn) -> dict[Any, float]:
 
 
 def bill(records: Records) -> dict[Any, float]:
-    table = shares.segments(records, PRICES, {})
+    table = shares.segments(records, RATES, {})
     runs = bills.experiment_runs(records, table)
     for by in ("user", "label", "month"):
         totals = bills.totals(records, table, by).set_index(by)["cost"]

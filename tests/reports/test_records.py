@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from cluster import live_prices, plan, records
+from cluster import plan, records
 from detalbert.settings.yaml_files import read_yaml
+from reports.rates import Kind, Rates
 from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer, Request, assert_recorded
 from tests.fakes.records import (
@@ -86,9 +87,9 @@ def test_without_the_allocation_records(bill, hidden, minutes, said):
 def test_past_spot_hours_have_the_price_of_their_time(bill, monkeypatch):
     """Half price until 12:00, the double from then on; before the history, the file's."""
     steps = pd.to_datetime(["2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z"])
-    series = {"p3.16xlarge": pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
-    monkeypatch.setattr(live_prices, "priced", lambda args, known, wanted: (known, []))
-    monkeypatch.setattr(live_prices, "history", lambda *_: (series, []))
+    series = {Kind("p3.16xlarge"): pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
+    monkeypatch.setattr(Rates, "ask_aws", lambda *_: [])
+    monkeypatch.setattr(Rates, "history", lambda *_: (series, []))
     found = bill(DEFAULT, *SEVEN, "--live")
     hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60
     row = found["tables"][0]["rows"][0]

@@ -1,0 +1,125 @@
+"""Prices of where machines ran, and machines that have no price."""
+
+import argparse
+
+import pytest
+
+from cluster import live_prices
+from cluster.prices import PRICE_FILE, load_prices
+from reports.__main__ import main
+from reports.rates import Kind, Rates
+from tests.fakes.records import Cluster, FakeRecords, Held, Kept, Ran
+from tests.reports.conftest import TODAY, UNTIL
+
+POOLS = {
+    "frankfurt": {"instanceType": "p4d.24xlarge", "region": "eu-central-1"},
+    "oregon": {"instanceType": "g6e.24xlarge", "region": "us-west-2"},
+    "home": {"instanceType": "p4d.24xlarge"},
+}
+SINCE = ["--since", "2026-11-20T00:00:00Z"]
+
+
+def ran(number: int, pool: str) -> Ran:
+    trial = Kept([Held(f"{number}.t.0", "12:00", "14:00", [f"i-{number}"], pool)])
+    return Ran([trial])
+
+
+RUNS = {n: ran(n, pool) for n, pool in enumerate(POOLS, start=1)}
+LIVES = [(f"i-{number}", "12:00", "14:00") for number in RUNS]
+CLUSTER = Cluster(RUNS, LIVES, aws=POOLS)
+
+
+def price_of(instance: str, region: str) -> float:
+    return load_prices(PRICE_FILE, region)[instance].on_demand
+
+
+def test_two_hours_cost_what_they_do_in_the_region_of_their_pool(bill):
+    """They were $43.92 in every region."""
+    bills = bill(CLUSTER, "--experiment", "1", "3")
+    there, here = bills["tables"][0]["rows"]
+    assert there["cost"] == pytest.approx(2 * price_of("p4d.24xlarge", "eu-central-1"))
+    assert here["cost"] == pytest.approx(2 * price_of("p4d.24xlarge", "us-east-1"))
+    assert there["cost"] > 1.2 * here["cost"]
+    assert "prices of eu-central-1 and us-east-1, 2026-05-24, 181 days old" in bills["title"]
+    prices = bills["tables"][-1]["rows"]
+    assert {row["region"] for row in prices} == {"eu-central-1", "us-east-1"}
+
+
+def test_a_region_that_is_given_counts_for_all_machines(bill, refused):
+    bills = bill(CLUSTER, "--experiment", "1", "3", "--region", "ap-northeast-1")
+    for row in bills["tables"][0]["rows"]:
+        assert row["cost"] == pytest.approx(2 * price_of("p4d.24xlarge", "ap-northeast-1"))
+    assert "prices of ap-northeast-1, " in bills["title"]
+    said = refused("cost", "--published", "--region", "eu-central-9")
+    assert "--region eu-central-9: no price there" in said and "did you mean" in said
+
+
+def test_a_machine_without_a_price_is_a_row_without_dollars(bill):
+    """One g6e.24xlarge ended the whole bill with status 2."""
+    for by in ("user", "label", "month"):
+        bills = bill(CLUSTER, *SINCE, "--by", by)
+        totals, runs = (table["rows"] for table in bills["tables"][:2])
+        costs = [row["cost"] for row in runs]
+        assert costs[1] is None and costs[0] > costs[2] > 0
+        assert runs[1]["worked h"] == 2 and runs[1]["hardware"] == "1 x g6e.24xlarge"
+        (whole,) = (row for row in totals if row[by] == "all")
+        assert whole["cost"] == pytest.approx(costs[0] + costs[2])
+        assert whole["hours"] == pytest.approx(6)
+        (note,) = (note for note in bills["notes"] if "no price; " in note)
+        words = "g6e.24xlarge in us-west-2: no price; 2.00 machine-hours are not in the dollars"
+        assert note.startswith(words)
+        assert bills["total"] is None  # a --budget would be compared with a part
+
+
+def test_what_is_sold_in_other_regions_alone_is_a_row_without_dollars(bill, report):
+    pools = {"frankfurt": {"instanceType": "p4d.24xlarge", "region": "me-south-1"}}
+    bills = bill(CLUSTER._replace(aws={**POOLS, **pools}), "--experiment", "1")
+    (row,) = bills["tables"][0]["rows"]
+    assert row["cost"] is None and row["worked h"] == 2
+    published = report("cost", "--published", "--region", "eu-central-1")
+    assert [row["cost"] for row in published["tables"][0]["rows"]] == [None] * 3
+    assert any("p3.2xlarge has no price there" in note for note in published["notes"])
+
+
+def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused):
+    pools = {**POOLS, "home": {"instanceType": "g6e.24xlarge", "region": "us-west-2"}}
+    held = [Held("1.t.0", "12:00", "13:00", ["i-1"], "frankfurt")]
+    held.append(Held("1.t.1", "13:00", "14:00", ["i-2"], "home"))
+    cluster = Cluster({1: Ran([Kept(held)])}, LIVES[:2], aws=pools)
+    with FakeRecords(cluster) as master:
+        words = ["cost", "--experiment", "1", "--master", master.url, *UNTIL, "--budget", "1000"]
+        assert "not all of it has a price" in refused(*words)
+
+
+def test_aws_is_asked_in_the_region_of_each_pool(monkeypatch):
+    asked = []
+
+    def priced(args, known, wanted, region):
+        asked.append((region, wanted))
+        return known, ["asked"]
+
+    monkeypatch.setattr(live_prices, "priced", priced)
+    rates = Rates(live=True)
+    kinds = [Kind("p4d.24xlarge", "eu-central-1"), Kind("p4d.24xlarge"), Kind("g6e.24xlarge")]
+    kinds.append(Kind("g6e.48xlarge", "us-west-2"))  # the file has it in us-east-1 alone
+    notes = rates.ask_aws(argparse.Namespace(live="must", region=None), kinds)
+    assert sorted(asked) == [
+        ("eu-central-1", ["p4d.24xlarge"]),
+        ("us-east-1", ["p4d.24xlarge"]),
+        ("us-west-2", ["g6e.48xlarge"]),
+    ]
+    assert notes == ["asked"] * 3
+    assert rates.at(kinds[3]) is None and rates.at(kinds[0]).region == "eu-central-1"
+
+
+def test_a_price_file_without_a_region_counts_in_all(tmp_path, bill):
+    file = tmp_path / "prices.yaml"
+    file.write_text("instances: {g6e.24xlarge: {on_demand: 20, spot: 9, date: 2026-11-01}}")
+    bills = bill(CLUSTER, "--experiment", "2", "--prices", str(file))
+    assert bills["total"] == pytest.approx(40)
+    assert "prices of a region not given, 2026-11-01, 20 days old" in bills["title"]
+
+
+def test_the_head_says_no_more_than_is_known(capsys):
+    assert main(["cost", "benchmarks/results/step-h100.json", *TODAY]) == 0
+    assert capsys.readouterr().out.startswith("What the runs cost: no prices")
