@@ -13,7 +13,7 @@ from cluster.published import FINE_TUNING
 from cluster.usage import Records
 from detalbert.errors import UserError
 from reports import bills, planned, shares
-from reports.rates import Kind, Rates
+from reports.rates import PricedType, Rates
 from reports.report import METHOD, TABLES, Report, Table
 from reports.run import Run, machine_of, published_runs, read_runs
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> Report:
     return _report(args, runs, prices, notes, sums)
 
 
-def _kinds(args: argparse.Namespace, found: Records | None, rates: Rates) -> list[Kind]:
+def _kinds(args: argparse.Namespace, found: Records | None, rates: Rates) -> list[PricedType]:
     """Return the machines whose prices the report uses."""
     kinds = {rates.kind(row.instance) for row in FINE_TUNING} if args.published else set()
     for text in args.run:

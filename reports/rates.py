@@ -13,7 +13,7 @@ from cluster import live_prices
 from cluster.prices import PRICE_FILE, Price, load_prices, price_rows, prices_in
 
 
-class Kind(NamedTuple):
+class PricedType(NamedTuple):
     """An instance type in a region; empty: that of the price file."""
 
     instance: str
@@ -23,7 +23,7 @@ class Kind(NamedTuple):
         return f"{self.instance} in {self.region}" if self.region else self.instance
 
 
-History: TypeAlias = Mapping[Kind, pd.Series]  # dollars an hour from each moment on
+History: TypeAlias = Mapping[PricedType, pd.Series]  # dollars an hour from each moment on
 
 
 class Rates:
@@ -39,9 +39,9 @@ class Rates:
         if region and not live:
             load_prices(self.path, region)
 
-    def kind(self, instance: str, region: str = "") -> Kind:
+    def kind(self, instance: str, region: str = "") -> PricedType:
         """Return the machine whose price counts for one that is in `region`."""
-        return Kind(instance, self.region or region)
+        return PricedType(instance, self.region or region)
 
     def table(self, region: str = "") -> dict[str, Price]:
         """Return the prices of a region by instance type."""
@@ -50,11 +50,11 @@ class Rates:
             self._tables[place] = dict(prices_in(self.path, place))
         return self._tables[place]
 
-    def at(self, kind: Kind) -> Price | None:
+    def at(self, kind: PricedType) -> Price | None:
         """Return the price of a machine; None if it has none there."""
         return self.table(kind.region).get(kind.instance)
 
-    def ask_aws(self, args: argparse.Namespace, kinds: Iterable[Kind]) -> list[str]:
+    def ask_aws(self, args: argparse.Namespace, kinds: Iterable[PricedType]) -> list[str]:
         """Replace the prices of these machines by AWS's if --live is set; return notes."""
         notes = list[str]()
         for (place, region), wanted in self._places(kinds).items() if args.live else ():
@@ -69,10 +69,14 @@ class Rates:
         return notes
 
     def history(
-        self, args: argparse.Namespace, kinds: Iterable[Kind], since: datetime, until: datetime
-    ) -> tuple[dict[Kind, pd.Series], list[str]]:
+        self,
+        args: argparse.Namespace,
+        kinds: Iterable[PricedType],
+        since: datetime,
+        until: datetime,
+    ) -> tuple[dict[PricedType, pd.Series], list[str]]:
         """Return past spot prices of these machines if --live is set, and notes."""
-        series, notes = dict[Kind, pd.Series](), list[str]()
+        series, notes = dict[PricedType, pd.Series](), list[str]()
         for (_, region), wanted in self._places(kinds).items() if args.live else ():
             types = [kind.instance for kind in wanted]
             past, more = live_prices.history(args, types, region, since, until)
@@ -80,9 +84,9 @@ class Rates:
             notes += more
         return series, notes
 
-    def _places(self, kinds: Iterable[Kind]) -> dict[tuple[str, str], list[Kind]]:
+    def _places(self, kinds: Iterable[PricedType]) -> dict[tuple[str, str], list[PricedType]]:
         """Return machines by the name of their table, and the region in which AWS sells them."""
-        places = defaultdict[tuple[str, str], list[Kind]](list)
+        places = defaultdict[tuple[str, str], list[PricedType]](list)
         for kind in sorted(set(kinds)):
             if kind.instance in self.rows:
                 place = self.region or kind.region

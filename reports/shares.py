@@ -51,8 +51,11 @@ def machines(records: Records) -> list[Life]:
     if records.since is not None:
         own = [e for e in records.entries if e.kind == "agent" and e.name not in lives]
         for life in (*lives.values(), *own):
-            if life.name not in held and (pool := _nearest(life, pools, records)):
-                found.append(_life(life, pool, [], records))
+            if life.name in held:
+                continue
+            nearest = _nearest(life, pools, records)
+            if nearest:
+                found.append(_life(life, nearest, [], records))
     return found
 
 
@@ -128,7 +131,7 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
 
 
 class _Tariff(NamedTuple):
-    """What a machine costs."""
+    """The cost of a machine."""
 
     kind: str  # type and region, or what is known of a machine that has no price
     price: Price | None

@@ -10,7 +10,7 @@ import pytest
 
 from cluster import plan, records
 from detalbert.settings.yaml_files import read_yaml
-from reports.rates import Kind, Rates
+from reports.rates import PricedType, Rates
 from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer, Request, assert_recorded
 from tests.fakes.records import (
@@ -87,7 +87,7 @@ def test_without_the_allocation_records(bill, hidden, minutes, said):
 def test_past_spot_hours_have_the_price_of_their_time(bill, monkeypatch):
     """Half price until 12:00, the double from then on; before the history, the file's."""
     steps = pd.to_datetime(["2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z"])
-    series = {Kind("p3.16xlarge"): pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
+    series = {PricedType("p3.16xlarge"): pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
     monkeypatch.setattr(Rates, "ask_aws", lambda *_: [])
     monkeypatch.setattr(Rates, "history", lambda *_: (series, []))
     found = bill(DEFAULT, *SEVEN, "--live")

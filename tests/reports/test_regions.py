@@ -7,7 +7,7 @@ import pytest
 from cluster import live_prices
 from cluster.prices import PRICE_FILE, load_prices
 from reports.__main__ import main
-from reports.rates import Kind, Rates
+from reports.rates import PricedType, Rates
 from tests.fakes.records import Cluster, FakeRecords, Held, Kept, Ran
 from tests.reports.conftest import TODAY, UNTIL
 
@@ -100,8 +100,12 @@ def test_aws_is_asked_in_the_region_of_each_pool(monkeypatch):
 
     monkeypatch.setattr(live_prices, "priced", priced)
     rates = Rates(live=True)
-    kinds = [Kind("p4d.24xlarge", "eu-central-1"), Kind("p4d.24xlarge"), Kind("g6e.24xlarge")]
-    kinds.append(Kind("g6e.48xlarge", "us-west-2"))  # the file has it in us-east-1 alone
+    kinds = [
+        PricedType("p4d.24xlarge", "eu-central-1"),
+        PricedType("p4d.24xlarge"),
+        PricedType("g6e.24xlarge"),
+    ]
+    kinds.append(PricedType("g6e.48xlarge", "us-west-2"))  # the file has it in us-east-1 alone
     notes = rates.ask_aws(argparse.Namespace(live="must", region=None), kinds)
     assert sorted(asked) == [
         ("eu-central-1", ["p4d.24xlarge"]),
