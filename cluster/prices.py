@@ -29,7 +29,7 @@ COMMON = ("region", "date", "source")  # a price file may say these once for all
 class Price(Section):
     """An instance type's entry in a price file: prices in dollars per hour."""
 
-    slots: int = limited(least=1)
+    slots: int = limited(least=0)  # 0: a machine without a GPU
     gpu: str = "not given"
     on_demand: float = limited(above=0, most=100_000)
     spot: float = limited(above=0)
@@ -52,7 +52,7 @@ class Price(Section):
 
     def machines(self, slots: int) -> int:
         """Return the number of machines that have `slots`."""
-        return -(-slots // self.slots)
+        return -(-slots // max(self.slots, 1))
 
 
 def find_price(prices: Mapping[str, Price], instance: str) -> Price:
@@ -132,15 +132,16 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
-    known, gpu = SLOTS.get(instance) or None, gpu_of(instance)
-    facts = {"slots": known, "gpu": f"{gpu.name} {gpu.gigabytes} GB"} if known and gpu else {}
+    known, gpu = SLOTS.get(instance), gpu_of(instance)
+    facts: dict[str, Any] = {} if known is None else {"slots": known}
+    facts |= {"gpu": f"{gpu.name} {gpu.gigabytes} GB"} if known and gpu else {}
     entry = facts | {key: value for key, value in entry.items() if value is not None}
     entry |= {k: _day(f"{where}.{k}", entry[k]) for k in ("date", "retired") if k in entry}
     price = parse_section(Price, where, entry)
     if not (price.spot_low or 0) <= price.spot <= (price.spot_high or 1.01 * price.on_demand):
         problem = f"{price.spot:g} is outside spot_low to spot_high, or above on_demand"
         raise UserError(f"{where}.spot: {problem}; fix one")
-    if known not in (None, price.slots):
+    if known and known != price.slots:
         raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {known}; fix it")
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
     return dataclasses.replace(price, instance=instance, teraflops=teraflops)

@@ -119,7 +119,7 @@ class _Queries:
         span = {"timestampAfter": f"{since:{ZULU}}", "timestampBefore": f"{until:{ZULU}}"}
         for e in self.ask("ResourceAllocationRaw", **span).resourceEntries or []:
             times = parse_time(e.startTime), self.end(e.endTime)
-            yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times, e.slots or 0)
+            yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times, e.slots)
 
     def csv_rows(self, since: Moment, until: Moment) -> list[dict[str, str]]:
         """Return all allocations of the cluster: columns as in Determined's internal/core.go."""

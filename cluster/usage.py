@@ -82,7 +82,7 @@ class Entry(NamedTuple):
     name: str  # user, agent id or instance id (the same on EC2)
     start: Moment
     end: Moment
-    slots: int = 0
+    slots: int | None = None  # of a machine; None: not recorded
 
 
 class RecordedPool(NamedTuple):

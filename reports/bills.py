@@ -244,7 +244,7 @@ def notes(records: Records, table: pd.DataFrame) -> list[str]:
     found = [f"cluster: {begin}until {records.until:%Y-%m-%d %H:%M}; times and months are in UTC"]
     for name, said in (
         (NOBODY, "on the same machines are in no bill: nobody seen here used them"),
-        (UNHELD, "of machines that nobody held; their pool is that of the one launched nearest"),
+        (UNHELD, "of machines that nobody held, and of free slots of your own machines"),
     ):
         hours, cost = table.loc[table["owner"] == name, ["hours", "cost"]].sum()
         found += [f"{hours:.2f} machine-hours (${cost:,.2f}) {said}"] if hours else []
@@ -259,6 +259,8 @@ def _unpriced(records: Records, rows: pd.DataFrame) -> list[str]:
         cure = "give a price file that has it (--prices), or take --live"
         if kind in own:
             cure = f"it has no EC2 machines; give --price-pool {kind}=INSTANCE[:spot]"
+        if "that nobody held" in str(kind):
+            cure = "the master does not record which"
         name = f"pool {kind}" if kind in own else kind or "a pool that is gone"
         lines.append(f"{name}: no price; {hours:.2f} machine-hours are not in the dollars; {cure}")
     return lines

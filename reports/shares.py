@@ -5,105 +5,170 @@ Lives are divided in full, then cut to the span, so that the bills of its parts 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
+from cluster.machines import SLOTS
 from cluster.prices import FREE_HOUR, Price
 from cluster.usage import SLACK, Allocation, Entry, Moment, RecordedPool, Records
 from reports.rates import History, Rates
 
 HOUR = pd.Timedelta(hours=1)
 NUMBERS = ["hours", "cost", "low", "high", "on demand"]
-NOBODY, UNHELD = "(nobody)", "(unheld)"  # unused time of machines in use; those never in use
+NOBODY, UNHELD = (
+    "(nobody)",
+    "(unheld)",
+)  # unused time of machines in use; machines and slots never held
+MINUTE = 60.0  # seconds that AWS charges of a machine at least
+# Owner, phase, from, to, and the share of the machine.
+Share: TypeAlias = tuple[int | str, str, Moment, Moment, float]
 COLUMNS = "machine owner phase start end month kind".split()
 
 
 class Life(NamedTuple):
-    """One machine's life. If AWS reclaimed it, `taken`, which ended the allocations `ended`."""
+    """One machine's life, or a stretch of it. If AWS reclaimed it, `taken`, which ended the
+    allocations `ended`.
+    """
 
     name: str
     pool: RecordedPool
     start: Moment
     end: Moment
     holds: Sequence[Allocation]
-    slots: float | None = None  # that are charged; None: the machine
+    slots: float | None = None  # of a machine of one's own, as recorded
+    part: float | None = None  # slots that its task held, if the machine is not recorded
     taken: bool = False
     ended: Sequence[str] = ()
+    ran: bool = False  # it still runs
+
+    @property
+    def hours(self) -> float:
+        return float((self.end - self.start) / HOUR)
 
 
 def machines(records: Records) -> list[Life]:
-    """Return the machines that were held, and with --since those never held."""
-    held: dict[str, list[Allocation]] = defaultdict(list)
-    for a in (*records.allocations, *records.others):
-        for node in a.nodes or (a.id,):
-            held[node].append(a)
-    lives, found, pools = records.lives(), list[Life](), dict[str, RecordedPool]()
-    for node, holds in held.items():
-        name = next((a.pool for a in holds if a.pool), "")
-        pool = pools[node] = records.pools.get(name) or RecordedPool("", False, name=name)
-        if node in lives:
-            found.append(_life(lives[node], pool, holds, records))
-        else:
-            found += [Life(node, pool, a.start, a.end, [a], a.slots_each) for a in holds]
-    if records.since is not None:
-        own = [e for e in records.entries if e.kind == "agent" and e.name not in lives]
-        for life in (*lives.values(), *own):
-            if life.name in held:
-                continue
-            nearest = _nearest(life, pools, records)
-            if nearest:
-                found.append(_life(life, nearest, [], records))
-    return found
+    """Return the machines that were held, and with --since those never held.
 
-
-def _nearest(
-    life: Entry, pools: Mapping[str, RecordedPool], records: Records
-) -> RecordedPool | None:
-    """Return the pool of an unheld machine, which is not recorded: that of the machine in `pools`,
-    of as many slots if there is one, that was launched nearest in time.
+    A machine of one's own is there while its agent is connected, or a task holds it.
     """
-    seen = [(e.slots, e.start, pools[e.name]) for e in records.entries if e.name in pools]
-    seen += [(-1, records.until, pool) for pool in records.pools.values()]
-    near = [x for x in seen if x[2].instance and x[2].own == (life.kind == "agent")]
-    nearest = min(near, key=lambda x: (x[0] != life.slots, abs(x[1] - life.start)), default=None)
-    return nearest and nearest[2]
+    held = defaultdict[str, list[Allocation]](list)
+    for allocation in (*records.allocations, *records.others):
+        for node in allocation.nodes or (allocation.id,):
+            held[node].append(allocation)
+    launched, connected = records.lives(), records.connected()
+    names = dict.fromkeys(held)
+    if records.since is not None:
+        names |= dict.fromkeys((*launched, *connected))
+    lives = list[Life]()
+    for name in names:
+        holds = held.get(name, [])
+        entries = [launched[name]] if name in launched else connected.get(name, [])
+        pool = _pool(holds, entries, records)
+        if name in launched:
+            lives.append(_life(launched[name], pool, holds, records))
+        elif entries:
+            lives += _own_lives(entries, pool, holds)
+        else:
+            lives += [Life(name, pool, a.start, a.end, [a], part=a.slots_each) for a in holds]
+    return lives
 
 
-def _life(life: Entry, pool: RecordedPool, holds: list[Allocation], records: Records) -> Life:
+def _pool(holds: Sequence[Allocation], entries: Sequence[Entry], records: Records) -> RecordedPool:
+    """Return the pool that a machine's tasks name; if none does, the one with machines of as many
+    slots as were recorded of it, or one without a price if several could be meant.
+    """
+    name = next((a.pool for a in holds if a.pool), "")
+    if name or not entries:
+        return records.pools.get(name) or RecordedPool("", False, name=name)
+    own, slots = entries[0].kind == "agent", entries[0].slots
+    alike = [
+        pool
+        for pool in records.pools.values()
+        if pool.own == own and (slots is None or pool.slots in (None, slots))
+    ]
+    if len({(pool.instance or pool.name, pool.region, pool.spot) for pool in alike}) == 1:
+        return alike[0]
+    size = "machines" if slots is None else f"machines with {slots} slots"
+    where = " or ".join(pool.name for pool in alike) or "no pool of this master"
+    return RecordedPool("", False, own=own, name=f"{size} that nobody held, of {where}")
+
+
+def _life(life: Entry, pool: RecordedPool, holds: Sequence[Allocation], records: Records) -> Life:
+    """Return the life of a machine that the master launched."""
     vanished = life.kind == "vanished"
     idle = pd.Timedelta(seconds=pool.idle / 2)  # the master terminates no machine before
     least = SLACK if vanished else min(SLACK, idle)
     ended = [a.id for a in holds if life.end - a.end < least]
-    taken = pool.spot and life.end < (records.now or records.until) and (vanished or bool(ended))
-    start = min([life.start, *(a.start for a in holds)])
-    end = max([life.end, *(a.end for a in holds)])
-    return Life(life.name, pool, start, end, holds, None, taken, ended if taken else ())
+    ran = life.end >= (records.now or records.until)
+    taken = pool.spot and not ran and (vanished or bool(ended))
+    return Life(
+        name=life.name,
+        pool=pool,
+        start=min([life.start, *(a.start for a in holds)]),
+        end=max([life.end, *(a.end for a in holds)]),
+        holds=holds,
+        taken=taken,
+        ended=ended if taken else (),
+        ran=ran,
+    )
 
 
-def _share_life(machine: Life) -> Iterator[tuple[int | str, str, Moment, Moment, float]]:
+def _own_lives(
+    entries: Sequence[Entry], pool: RecordedPool, holds: Sequence[Allocation]
+) -> list[Life]:
+    """Return the stretches of time in which a machine of one's own was connected or held."""
+    spans = list[tuple[Moment, Moment]]()
+    for start, end in sorted((one.start, one.end) for one in (*entries, *holds)):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
+        else:
+            spans.append((start, end))
+    slots = max((entry.slots for entry in entries if entry.slots is not None), default=pool.slots)
+    return [
+        Life(
+            name=entries[0].name,
+            pool=pool,
+            start=start,
+            end=end,
+            holds=[a for a in holds if start <= a.start and a.end <= end],
+            slots=slots,
+        )
+        for start, end in spans
+    ]
+
+
+def _share_life(machine: Life) -> Iterator[Share]:
     """Yield owner, phase, from, to, share; the shares of a moment add up to 1."""
     holds = [a for a in machine.holds if a.end > a.start]
-    cuts = {machine.start, machine.end} | {t for a in holds for t in (a.start, a.end)}
-    used: dict[int | str, float] = defaultdict(float)  # slot-seconds by owner
-    gaps = []
+    cuts = {machine.start, machine.end}
+    for a in holds:
+        cuts |= {a.start, a.end}
+    used = defaultdict[int | str, float](float)  # slot-seconds by owner
+    gaps, own = [], machine.pool.own and machine.part is None
     for left, right in pairwise(sorted(cuts)):
         active = [a for a in holds if a.start <= left and right <= a.end]
-        slots = sum(a.slots_each for a in active)
+        busy = sum(a.slots_each for a in active)
+        slots = max(busy, machine.slots or busy) if own else busy
         for a in active:
             used[a.owner] += a.slots_each * (right - left).total_seconds()
             yield a.owner, "held", left, right, a.slots_each / slots
         if not active:
             gaps.append((left, right))
+        elif busy < slots:
+            yield UNHELD, "idle", left, right, 1.0 - busy / slots
     for left, right in gaps:
         phase = "idle" if any(a.end <= left for a in holds) else "boot"
-        if not used or right - left > SLACK + pd.Timedelta(seconds=getattr(machine.pool, phase)):
+        limit = SLACK + pd.Timedelta(seconds=getattr(machine.pool, phase))
+        if own:
+            yield UNHELD, "idle", left, right, 1.0
+        elif not used or right - left > limit:
             yield NOBODY if machine.holds else UNHELD, "unused", left, right, 1.0
-            continue
-        for owner, weight in used.items():
-            yield owner, phase, left, right, weight / sum(used.values())
+        else:
+            for owner, weight in used.items():
+                yield owner, phase, left, right, weight / sum(used.values())
 
 
 def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
@@ -137,7 +202,8 @@ class _Tariff(NamedTuple):
     price: Price | None
     spot: bool
     past: pd.Series | None  # dollars an hour on spot
-    part: float  # of the machine that its tasks are charged
+    part: float  # of the machine that its tasks held
+    weight: float  # of the price
     free: bool  # a spot machine that was reclaimed in its first hour
 
     def dollars(self, hours: float, start: Moment, end: Moment) -> tuple[float, ...]:
@@ -151,8 +217,9 @@ class _Tariff(NamedTuple):
             rates = (middle, low, high)
         else:
             rates = (self.price.on_demand,) * 3
-        paid = 0.0 if self.free else hours
-        return (*(paid * rate for rate in rates), hours * self.price.on_demand)
+        charged = hours * self.weight
+        paid = 0.0 if self.free else charged
+        return (*(paid * rate for rate in rates), charged * self.price.on_demand)
 
 
 def _tariff(machine: Life, rates: Rates, history: History) -> _Tariff:
@@ -160,13 +227,20 @@ def _tariff(machine: Life, rates: Rates, history: History) -> _Tariff:
     kind = rates.kind(pool.instance, pool.region)
     price = rates.at(kind) if pool.instance else None
     size = price.slots if price else pool.slots
+    weight = 1.0
+    if machine.slots is not None and size and SLOTS.get(pool.instance) != 0:
+        # A slot of one's own machine costs as much as one of the type that prices its pool.
+        weight = machine.slots / size
+    elif not (machine.ran or pool.own or machine.part) and machine.hours > 0:
+        weight = max(1.0, MINUTE / 3600 / machine.hours)
     return _Tariff(
         kind=str(kind) if pool.instance else pool.name,
         price=price,
         spot=pool.spot,
         past=history.get(kind) if pool.spot else None,
-        part=min(machine.slots / size, 1.0) if machine.slots and size else 1.0,
-        free=machine.taken and (machine.end - machine.start) / HOUR <= FREE_HOUR,
+        part=min(machine.part / size, 1.0) if machine.part and size else 1.0,
+        weight=weight,
+        free=machine.taken and machine.hours <= FREE_HOUR,
     )
 
 

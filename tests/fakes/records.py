@@ -83,6 +83,7 @@ class Cluster(NamedTuple):
     work: list[tuple[int, str, str, str]] = []  # experiment, kind, from, to
     hidden: tuple[str, ...] = ()  # tasks that the user may not see
     pool: dict[str, Any] = {}  # of all pools, in place of the usual
+    slots: dict[str, int] = {}  # of machines that have not 8
     aws: dict[str, dict[str, Any]] = {}  # of pools on EC2, by name; more than the usual two, too
 
 
@@ -204,8 +205,13 @@ def _raw(cluster: Cluster) -> dict[str, Any]:
     ran += [("instance", 0, *life) for life in cluster.instances]
     ran += [("agent", 0, *life) for life in cluster.agents]
     keys = "kind", "experimentId", "username", "startTime", "endTime"
-    entries = [(*facts, at(start), at(end)) for *facts, start, end in ran]
-    return {"resourceEntries": [dict(zip(keys, entry, strict=True)) for entry in entries]}
+    entries = []
+    for *facts, start, end in ran:
+        entry = dict(zip(keys, (*facts, at(start), at(end)), strict=True))
+        if entry["kind"] in ("agent", "instance"):
+            entry["slots"] = cluster.slots.get(entry["username"], 8)
+        entries.append(entry)
+    return {"resourceEntries": entries}
 
 
 def _csv(cluster: Cluster, after: str) -> str:

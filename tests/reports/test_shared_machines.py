@@ -78,7 +78,8 @@ def test_what_nobody_held_has_a_row(bill):
     lives = [("i-x", "11:50", "13:05"), ("i-y", "11:50", "12:40"), ("i-z", "11:55", "12:55")]
     lives += [("i-dead", "12:00", ""), ("sir-1", "11:40", "")]
     agents = [(name, start, end) for name, start, end in lives[:3]]
-    cluster = Cluster({1: MINE, 2: book}, lives, agents=agents)
+    other = {SPOT: {"instanceType": "g5.xlarge"}}  # no machine has its one slot
+    cluster = Cluster({1: MINE, 2: book}, lives, agents=agents, aws=other)
     since = ["--since", "2026-11-20T00:00:00Z"]
     for by in ("user", "label", "month"):
         totals, runs = (t["rows"] for t in bill(cluster, *since, "--by", by)["tables"][:2])
@@ -91,15 +92,90 @@ def test_what_nobody_held_has_a_row(bill):
     assert "of machines that nobody held" in said and "in UTC" in said
 
 
-def test_an_own_machine_that_nobody_held_has_a_row(bill):
-    """It has no `instance` row; one that was held is paid while it is. Half an hour was cut off."""
+OWN: Any = {"details": {"aws": None}}
+PRICED = [word for name in (ON_DEMAND, SPOT) for word in ("--price-pool", f"{name}=p3.16xlarge")]
+SINCE = ["--since", "2026-11-20T00:00:00Z"]
+
+
+def test_an_own_machine_is_idle_where_nobody_holds_it(bill):
+    """It has no `instance` row; the idle time of one that was held once was in no bill."""
     agents = [("own-a", "10:00", "11:00"), ("own-a", "11:30", "13:00"), ("i-x", "10:00", "14:00")]
-    cluster = Cluster({1: MINE}, agents=agents, pool={"details": {"aws": None}})
-    asked = ["--since", "2026-11-20T00:00:00Z", "--price-pool", f"{ON_DEMAND}=p3.16xlarge"]
-    costs = {row["run"]: row["cost"] for row in rows(bill(cluster, *asked))}
-    assert costs == pytest.approx({"experiment 1, albert-squad": HOUR, "(unheld) *": 2.5 * HOUR})
-    (row,) = rows(bill(cluster._replace(pool={}), *asked))  # it is in no pool of EC2
-    assert row["cost"] == pytest.approx(HOUR)
+    cluster = Cluster({1: MINE}, agents=agents, pool=OWN)
+    costs = {row["run"]: row["cost"] for row in rows(bill(cluster, *SINCE, *PRICED))}
+    expected = {"experiment 1, albert-squad": HOUR, "(unheld) *": (2.5 + 3) * HOUR}
+    assert costs == pytest.approx(expected)
+    unpriced = bill(cluster, *SINCE)
+    assert [row["cost"] for row in rows(unpriced)] == [None, None]
+    assert [row["worked h"] for row in rows(unpriced)] == pytest.approx([1, 5.5])
+    notes = "\n".join(unpriced["notes"])
+    assert f"give --price-pool {ON_DEMAND}=INSTANCE[:spot]" in notes
+    assert "2.50 machine-hours are not in the dollars; the master does not record which" in notes
+
+
+def test_bills_of_two_spans_add_up_on_own_machines(bill):
+    """13:00 to 14:05 and 14:05 to 14:13 were $5.92, and 13:00 to 14:13 $5.75."""
+    later = ran("later", "14:06", "14:10")
+    cluster = Cluster({1: later}, agents=[("i-x", "12:00", "15:00")], pool=OWN)
+
+    def total(since: str, until: str) -> float:
+        span = ["--since", f"2026-11-20T{since}:00Z", "--until", f"2026-11-20T{until}:00Z"]
+        return sum(row["cost"] for row in rows(bill(cluster, *span, *PRICED)))
+
+    whole = total("13:00", "14:13")
+    assert total("13:00", "14:05") + total("14:05", "14:13") == pytest.approx(whole)
+    assert whole == pytest.approx(73 / 60 * HOUR)
+
+
+def test_free_slots_of_an_own_machine_are_unheld(bill):
+    """A notebook that holds two of four slots pays half of four slots, whose type has eight."""
+    trial = Kept([Held("mine.0", "12:00", "13:00", ["i-x"], ON_DEMAND)])
+    cluster = Cluster(
+        {1: Ran([trial], slots=2)},
+        agents=[("i-x", "12:00", "13:00")],
+        pool=OWN,
+        slots={"i-x": 4},
+    )
+    mine, unheld = rows(bill(cluster, *SINCE, *PRICED))
+    assert mine["cost"] == pytest.approx(HOUR / 4) and unheld["cost"] == pytest.approx(HOUR / 4)
+    assert unheld["worked h"] == pytest.approx(0.5)
+
+
+def test_the_slots_of_a_machine_tell_its_pool(bill, tmp_path):
+    """3.5 h of an aux machine were $76.85: it was taken for the GPU machine launched nearest."""
+    file = tmp_path / "prices.yaml"
+    file.write_text(
+        "date: 2026-11-01\ninstances:\n  t2.xlarge: {on_demand: 0.1856, spot: 0.06}\n"
+        "  p3.16xlarge: {on_demand: 24.48, spot: 7}\n"
+    )
+    pools = {SPOT: {"instanceType": "t2.xlarge", "spotEnabled": False}}
+    lives = [*LIFE, ("i-aux", "09:30", "13:00")]
+    cluster = Cluster({1: MINE}, lives, aws=pools, slots={"i-aux": 0})
+    costs = {x["run"]: x["cost"] for x in rows(bill(cluster, *SINCE, "--prices", str(file)))}
+    assert costs["(unheld) *"] == pytest.approx(3.5 * 0.1856)
+
+
+def test_a_machine_of_two_pools_is_not_guessed(bill):
+    """On spot or on demand: nothing says it, and a guess was the dollars of one of them."""
+    cluster = Cluster({1: MINE}, [*LIFE, ("i-y", "12:00", "14:00")])
+    bills = bill(cluster, *SINCE)
+    costs = {row["run"]: row["cost"] for row in rows(bills)}
+    assert costs["(unheld) *"] is None and costs["experiment 1, albert-squad"] > HOUR
+    words = "machines with 8 slots that nobody held, of aws-spot-p3-16xlarge or aws-p3-16xlarge"
+    assert any(note.startswith(f"{words}: no price; 2.00") for note in bills["notes"])
+
+
+def test_a_machine_costs_a_minute_at_least(bill):
+    """AWS's least; any two parts of ten seconds add up to it."""
+    end = "2026-11-20T12:00:10"
+    short = Ran([Kept([Held("a.0", "12:00", end, ["i-x"], ON_DEMAND)])])
+    cluster = Cluster({1: short}, [("i-x", "12:00", end)])
+    (row,) = rows(bill(cluster, "--experiment", "1"))
+    assert row["cost"] == pytest.approx(HOUR / 60) and row["worked h"] == pytest.approx(10 / 3600)
+    halves = [
+        bill(cluster, *SINCE, "--until", "2026-11-20T12:00:04Z")["total"],
+        bill(cluster, "--since", "2026-11-20T12:00:04Z")["total"],
+    ]
+    assert sum(halves) == pytest.approx(HOUR / 60) and halves[0] == pytest.approx(0.4 * HOUR / 60)
 
 
 def test_both_ends_cut_a_bill(bill):
