@@ -216,12 +216,12 @@ class _Queries:
                 where = machines.get(a.allocationId, {})
                 span = parse_time(a.startTime), self.end(a.endTime)
                 launches = self.lines(task, LAUNCH, *span) if predicts else []
-                times = [parse_time(line.timestamp) for line in launches] + [span[0]]
+                times = [parse_time(line.timestamp) for line in launches]
                 held.append(Allocation(
                     a.allocationId, *span, slots=slots, owner=trial.experimentId,
                     pool=next(filter(None, where.values()), pool), nodes=tuple(sorted(where)),
                     exit=self.exit(task, a.allocationId, *span) if a.endTime else "",
-                    launched=times[0] if predicts else None,
+                    launched=next(iter(times), None),
                 ))  # fmt: skip
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
         parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])

@@ -1,118 +1,16 @@
 """Bill of each experiment, and of all else that a cluster's machines cost."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import pairwise, zip_longest
-from statistics import median
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 
-from cluster.usage import Allocation, Entry, Experiment, Moment, Records, Trial
+from cluster.usage import Allocation, Experiment, Records, Trial
+from reports.phases import OVER, PHASES, Story, story, work_entries
 from reports.run import Run, data_name, model_name
-from reports.shares import HOUR, NOBODY, NUMBERS, UNHELD, machines
-
-SAVED = pd.Timedelta(minutes=1)  # before its end: a trial that is paused saves and leaves
-EXITS = {"failed": "failed", "crashed": "failed", "preempted by": "preempted"}  # else paused
-PHASES = {"training": "training", "validation": "validation", "checkpointing": "checkpoints"}
-OVER = {"STATE_ERROR": "failed", "STATE_CANCELED": "canceled", "STATE_COMPLETED": ""}
-
-
-class Stop(NamedTuple):
-    """The end of an allocation before the trial's; the work since `saved` was lost."""
-
-    allocation: str
-    kind: str
-    saved: Moment
-    end: Moment
-    machines: int = 1  # that were reclaimed
-
-
-def stops(trial: Trial, records: Records, reclaimed: Mapping[str, int]) -> list[Stop]:
-    """Return the ends of allocations before the trial's, and their causes.
-
-    `reclaimed` counts the machines that were reclaimed, by allocation. If the master recorded no
-    cause, `restarts` ends are failures: those that lost most, and each that had not just saved.
-    """
-    found, unknown = list[Stop](), list[Stop]()
-    for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
-        saved = max((c for c in trial.checkpoints if a.start <= c <= a.end), default=a.start)
-        if after is None and ("COMPLETED" in trial.state or a.end == records.now):
-            continue
-        if after is not None and after.task != a.task:
-            found.append(Stop(a.id, "continued", a.end, a.end))
-        elif a.id in reclaimed:
-            found.append(Stop(a.id, "reclaimed", saved, a.end, reclaimed[a.id]))
-        elif after is None and trial.state in OVER:
-            found.append(Stop(a.id, OVER[trial.state], saved, a.end))
-        elif a.exit:
-            kind = next((kind for words, kind in EXITS.items() if words in a.exit), "paused")
-            kept = kind != "failed" and "killed" not in a.exit
-            found.append(Stop(a.id, kind, a.end if kept else saved, a.end))
-        elif after is not None:
-            unknown.append(Stop(a.id, "failed", saved, a.end))
-    unseen = trial.restarts - sum(stop.kind == "failed" for stop in found)
-    unknown.sort(key=lambda stop: stop.saved - stop.end)
-    for rank, stop in enumerate(unknown):
-        kept = rank >= unseen and stop.end - stop.saved <= SAVED
-        found.append(stop._replace(kind="paused", saved=stop.end) if kept else stop)
-    return found
-
-
-def phase_seconds(
-    experiment: Experiment, records: Records, stopped: Sequence[Stop]
-) -> dict[str, float]:
-    """Return allocated seconds of the span by phase, over all trials; no two phases overlap.
-
-    An allocation is start-up until its work begins, and lost from its last checkpoint on if it was
-    stopped so; of the time between, what no record explains is "other".
-    """
-    found = dict.fromkeys("start-up restart training validation checkpoints lost".split(), 0.0)
-    kept, work = {stop.allocation: stop.saved for stop in stopped}, _work(experiment, records)
-    for trial in experiment.trials:
-        for index, a in enumerate(trial.allocations):
-            saved, entries = kept.get(a.id, a.end), work[a.id]
-            reports = [r for r in trial.reports if a.start < r.time <= saved]
-            begun = [e.start for e in entries[:1] if e.kind != "training" or not reports]
-            begun += [r.time - pd.Timedelta(seconds=r.seconds) for r in reports[:1]]
-            begin = min(max(a.launched or min(begun, default=a.start), a.start), saved)
-            found["restart" if index else "start-up"] += records.seconds(a.start, begin)
-            found["lost"] += records.seconds(saved, a.end)
-            spent = dict.fromkeys(PHASES.values(), 0.0)
-            for e in entries:
-                spent[PHASES[e.kind]] += records.seconds(max(e.start, begin), min(e.end, saved))
-            if reports:
-                spent["training"] = sum(r.seconds for r in reports if records.has(r.time))
-            if a.launched:
-                end = min(entries[-1].end, saved) if entries else saved
-                spent = {"answering": records.seconds(begin, end)}
-            left = records.seconds(begin, saved)
-            for phase, seconds in (*spent.items(), ("other", left)):
-                found[phase] = found.get(phase, 0.0) + min(seconds, left)
-                left -= min(seconds, left)
-    return found
-
-
-def _work(experiment: Experiment, records: Records) -> dict[str, list[Entry]]:
-    """Return the raw entries of each allocation in order; the first one without the start-up.
-
-    An entry begins where the trial's last one ended, the first one where the allocation did: it is
-    taken to be as long as the experiment's others of its kind are, if there are any.
-    """
-    found: dict[str, list[Entry]] = defaultdict(list)
-    ends = {a: a.start for a in experiment.allocations}
-    mine = [e for e in records.entries if e.experiment == experiment.id and e.kind in PHASES]
-    for entry in sorted(mine, key=lambda entry: entry.start):
-        if fits := [a for a in ends if ends[a] <= entry.start < a.end]:
-            last = max(fits, key=lambda a: (ends[a], a.start))
-            found[last.id].append(entry)
-            ends[last] = entry.end
-    for entries in found.values():
-        first, rest = entries[0], [e for row in found.values() for e in row[1:]]
-        others = [e.end - e.start for e in rest if e.kind == first.kind]
-        usual = median(others) if others else first.end - first.start
-        entries[0] = first._replace(start=max(first.start, first.end - usual))
-    return found
+from reports.shares import HOUR, NOBODY, NUMBERS, UNHELD, reclaimed
 
 
 def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
@@ -120,13 +18,16 @@ def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
 
     `table` is of `segments`.
     """
-    reclaimed = Counter(name for machine in machines(records) for name in machine.ended)
+    taken = reclaimed(records)
     owned = dict(list(table.groupby("owner")))
-    runs = [_run(e, records, owned.pop(e.id, table[:0]), reclaimed) for e in records.experiments]
+    runs = list[Run]()
+    for experiment in records.experiments:
+        became = story(experiment, records, taken)
+        runs.append(_run(experiment, records, owned.pop(experiment.id, table[:0]), became))
     for owner, mine in owned.items() if records.since is not None else ():
-        hardware, parts = f"{mine['machine'].nunique()} x machine", mine.groupby("phase")["cost"]
+        hardware = f"{mine['machine'].nunique()} x machine"
         about: Any = {"name": owner, "hardware": hardware, "pool": "", "slots": 0, **_sums(mine)}
-        about |= {"parts": parts.sum().to_dict()} if "cost" in about else {}
+        about |= {"parts": _parts(mine)} if "cost" in about else {}
         runs.append(Run(**about, hours=float(mine["hours"].sum()), windows=0.0))
     return runs
 
@@ -141,12 +42,8 @@ def _sums(mine: pd.DataFrame) -> dict[str, Any]:
     return {"unpriced": unpriced, **sums}
 
 
-def _run(
-    experiment: Experiment, records: Records, mine: pd.DataFrame, reclaimed: Mapping[str, int]
-) -> Run:
-    trials, stopped = experiment.trials, list[Stop]()
-    for trial in trials:
-        stopped += stops(trial, records, reclaimed)
+def _run(experiment: Experiment, records: Records, mine: pd.DataFrame, became: Story) -> Run:
+    trials = experiment.trials
     cut = [(a, *records.cut(a.start, a.end)) for a in experiment.allocations]
     held = [a._replace(start=start, end=end) for a, start, end in cut if start < end]
     known = {name: pool.instance for name, pool in records.pools.items()}
@@ -154,16 +51,17 @@ def _run(
     start = min((a.start for a in held), default=records.until)
     end = max((a.end for a in held), default=start)
     worked, slots, most = _clock(held)
-    seconds = phase_seconds(experiment, records, stopped)
+    lost = sum(records.seconds(became.courses[a.id].saved, a.end) for a in experiment.allocations)
     windows = sum(_windows(trial, records) for trial in trials)
     reports = [r for trial in trials for r in trial.reports if records.has(r.time)]
     done, trained = sum(r.windows for r in reports), sum(r.seconds for r in reports)
-    speed = done / trained if trained else windows / (seconds["training"] or float("inf"))
+    trained = trained or _training_seconds(experiment, records, became)
+    speed = (done or windows) / trained if trained else 0.0
     at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
     best = max((t.scores for t in trials), key=lambda scores: scores.get("f1", -1.0), default={})
-    costs = _costs(mine, seconds, worked, start, end)
+    costs = _costs(mine, worked, became)
     kinds: Counter[str] = Counter()
-    for stop in stopped:
+    for stop in became.stops:
         kinds[stop.kind] += stop.machines if records.has(stop.end) else 0
     return Run(
         name=f"experiment {experiment.id}, {' '.join(experiment.name.split())}",
@@ -171,7 +69,7 @@ def _run(
         slots=int(slots) or experiment.slots, throughput=speed * at_once or None,
         hours=(end - start) / HOUR, worked=worked, model=model_name(experiment.model),
         data=data_name(experiment.config.get("data") or {}), windows=windows,
-        lost_hours=seconds["lost"] / 3600,
+        lost_hours=lost / 3600,
         tokens=sum(r.seconds * r.tokens for r in reports) / (done or 1) or None,
         exact=best.get("exact"), f1=best.get("f1"), stops=+kinds,
         running=any(trial.state not in OVER for trial in trials),
@@ -187,21 +85,41 @@ def _windows(trial: Trial, records: Records) -> float:
     return sum(report.windows for report in trial.reports if records.has(report.time))
 
 
-def _costs(
-    mine: pd.DataFrame, seconds: Mapping[str, float], worked: float, start: Moment, end: Moment
-) -> dict[str, Any]:
-    """Return the dollars: those of boot and idle machines, the rest in proportion to the phases."""
-    if "cost" not in (sums := _sums(mine)):
+def _training_seconds(experiment: Experiment, records: Records, became: Story) -> float:
+    """Return the seconds of training entries whose work was kept: for runs without reports."""
+    entries, seconds = work_entries(experiment, records), 0.0
+    for allocation, course in became.courses.items():
+        for entry in entries.get(allocation, ()):
+            if entry.kind == "training":
+                seconds += records.seconds(
+                    max(entry.start, course.begun), min(entry.end, course.saved)
+                )
+    return seconds
+
+
+def _parts(mine: pd.DataFrame) -> dict[str, float]:
+    """Return the dollars of each phase."""
+    return {phase: float(mine.loc[mine["phase"] == phase, "cost"].sum()) for phase in PHASES}
+
+
+def _costs(mine: pd.DataFrame, worked: float, became: Story) -> dict[str, Any]:
+    """Return the dollars, those of each phase, and those of interruptions: lost work, start-up of
+    work that had begun before, and machines without a task from a stop to the next start.
+    """
+    sums = _sums(mine)
+    if "cost" not in sums:
         return sums
-    money = Counter(mine.groupby("phase")["cost"].sum().to_dict())
-    total = sum(seconds.values()) or 1.0
-    parts = {phase: float(money[phase]) for phase in ("boot", "idle")}
-    parts |= {phase: float(money["held"]) * spent / total for phase, spent in seconds.items()}
-    # Boot and idle time after the first start and before the last end is between allocations.
-    between = mine["phase"].isin(["boot", "idle"]) & (mine["start"] > start) & (mine["end"] <= end)
-    stopped = parts["lost"] + parts["restart"] + float(mine.loc[between, "cost"].sum())
-    rate = float(money["held"]) / worked if worked else None
-    return {"parts": parts, "rate": rate, "stopped": stopped, **sums}
+    held = mine["allocation"] != ""
+    again = {name for name, course in became.courses.items() if course.again}
+    restarts = mine["allocation"].isin(again) & (mine["phase"] == "start-up")
+    stopped = float(mine.loc[restarts | (mine["phase"] == "lost"), "cost"].sum())
+    waiting = mine[~held & mine["cost"].notna()]
+    for start, end, cost in zip(waiting["start"], waiting["end"], waiting["cost"], strict=True):
+        for left, right in became.gaps:
+            share = (min(end, right) - max(start, left)) / (end - start)
+            stopped += float(cost) * max(share, 0.0)
+    rate = float(mine.loc[held, "cost"].sum()) / worked if worked else None
+    return {"parts": _parts(mine), "rate": rate, "stopped": stopped, **sums}
 
 
 def _clock(held: Sequence[Allocation]) -> tuple[float, float, int]:

@@ -4,16 +4,17 @@ Lives are divided in full, then cut to the span, so that the bills of its parts 
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import pandas as pd
 
 from cluster.machines import SLOTS
 from cluster.prices import FREE_HOUR, Price
 from cluster.usage import SLACK, Allocation, Entry, Moment, RecordedPool, Records
+from reports.phases import Course, pieces, story
 from reports.rates import History, Rates
 
 HOUR = pd.Timedelta(hours=1)
@@ -23,9 +24,18 @@ NOBODY, UNHELD = (
     "(unheld)",
 )  # unused time of machines in use; machines and slots never held
 MINUTE = 60.0  # seconds that AWS charges of a machine at least
-# Owner, phase, from, to, and the share of the machine.
-Share: TypeAlias = tuple[int | str, str, Moment, Moment, float]
-COLUMNS = "machine owner phase start end month kind".split()
+COLUMNS = "machine owner phase start end month kind allocation".split()
+
+
+class Share(NamedTuple):
+    """A stretch of a machine's life: who pays which share of it, for which phase of a bill."""
+
+    owner: int | str
+    phase: str
+    start: Moment
+    end: Moment
+    share: float
+    allocation: str = ""  # empty while no task held it
 
 
 class Life(NamedTuple):
@@ -140,8 +150,8 @@ def _own_lives(
     ]
 
 
-def _share_life(machine: Life) -> Iterator[Share]:
-    """Yield owner, phase, from, to, share; the shares of a moment add up to 1."""
+def _share_life(machine: Life, courses: Mapping[str, Course]) -> Iterator[Share]:
+    """Yield the shares of a machine's life; those of a moment add up to 1."""
     holds = [a for a in machine.holds if a.end > a.start]
     cuts = {machine.start, machine.end}
     for a in holds:
@@ -154,21 +164,28 @@ def _share_life(machine: Life) -> Iterator[Share]:
         slots = max(busy, machine.slots or busy) if own else busy
         for a in active:
             used[a.owner] += a.slots_each * (right - left).total_seconds()
-            yield a.owner, "held", left, right, a.slots_each / slots
+            for phase, begin, end in pieces(courses.get(a.id), left, right):
+                yield Share(a.owner, phase, begin, end, a.slots_each / slots, a.id)
         if not active:
             gaps.append((left, right))
         elif busy < slots:
-            yield UNHELD, "idle", left, right, 1.0 - busy / slots
+            yield Share(UNHELD, "idle", left, right, 1.0 - busy / slots)
     for left, right in gaps:
-        phase = "idle" if any(a.end <= left for a in holds) else "boot"
-        limit = SLACK + pd.Timedelta(seconds=getattr(machine.pool, phase))
+        booting = not any(a.end <= left for a in holds)
+        limit = machine.pool.boot if booting else machine.pool.idle
         if own:
-            yield UNHELD, "idle", left, right, 1.0
-        elif not used or right - left > limit:
-            yield NOBODY if machine.holds else UNHELD, "unused", left, right, 1.0
+            yield Share(UNHELD, "idle", left, right, 1.0)
+        elif not used or right - left > SLACK + pd.Timedelta(seconds=limit):
+            yield Share(NOBODY if machine.holds else UNHELD, "idle", left, right, 1.0)
         else:
+            phase = "start-up" if booting else "idle"
             for owner, weight in used.items():
-                yield owner, phase, left, right, weight / sum(used.values())
+                yield Share(owner, phase, left, right, weight / sum(used.values()))
+
+
+def reclaimed(records: Records) -> Counter[str]:
+    """Return the number of machines that AWS took, by the allocation that ended so."""
+    return Counter(name for machine in machines(records) for name in machine.ended)
 
 
 def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
@@ -178,9 +195,12 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
     Dollars are missing where a machine has no price; `kind` says of which machine.
     """
     rows, named = [], {experiment.id for experiment in records.experiments}
+    courses, taken = dict[str, Course](), reclaimed(records)
+    for experiment in records.experiments:
+        courses |= story(experiment, records, taken).courses
     for machine in machines(records):
         tariff = _tariff(machine, rates, history)
-        for owner, phase, start, end, share in _share_life(machine):
+        for owner, phase, start, end, share, allocation in _share_life(machine, courses):
             if owner not in {*named, NOBODY} and records.since is None:
                 continue
             deleted = isinstance(owner, int) and owner not in named
@@ -190,6 +210,7 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
             for left, right in pairwise([start, *(m for m in months if start < m < end), end]):
                 hours = (right - left) / HOUR * share * tariff.part
                 where = (machine.name, whose, phase, left, right, f"{left:%Y-%m}", tariff.kind)
+                where = (*where, allocation)
                 rows.append((*where, hours, *tariff.dollars(hours, left, right)))
     table = pd.DataFrame(rows, columns=[*COLUMNS, *NUMBERS])
     return table[table["start"] < table["end"]]
