@@ -1,4 +1,4 @@
-"""What became of each allocation: start-up, work, what was lost, and what ended it."""
+"""Phases of each allocation: start-up, work, what was lost, and what ended it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Course(NamedTuple):
 
 
 class Story(NamedTuple):
-    """What became of an experiment: its allocations by id, its stops, and the time in between."""
+    """Course of an experiment: its allocations by id, its stops, and the time in between."""
 
     courses: Mapping[str, Course]
     stops: Sequence[Stop]
@@ -48,7 +48,7 @@ class Story(NamedTuple):
 
 
 def story(experiment: Experiment, records: Records, reclaimed: Counter[str]) -> Story:
-    """Return what became of an experiment; `reclaimed` counts machines by allocation.
+    """Return the course of an experiment; `reclaimed` counts machines by allocation.
 
     An allocation that was taken back before its work began is start-up: it is no stop, unless it
     failed or AWS took its machine, and the next one starts nothing again.
