@@ -56,7 +56,7 @@ def story(experiment: Experiment, records: Records, reclaimed: Counter[str]) -> 
     entries = work_entries(experiment, records)
     courses, all_stops, gaps = dict[str, Course](), list[Stop](), list[tuple[Moment, Moment]]()
     for trial in experiment.trials:
-        begun = _begun(trial, entries, runs(experiment.config, "predict.py"), records)
+        begun = _begun(trial, entries, runs(dict(experiment.config), "predict.py"), records)
         stops = {stop.allocation: stop for stop in _stops(trial, records, reclaimed, begun)}
         all_stops += stops.values()
         again, last = False, None

@@ -131,7 +131,9 @@ def _own_lives(
 ) -> list[Life]:
     """Return the stretches of time in which a machine of one's own was connected or held."""
     spans = list[tuple[Moment, Moment]]()
-    for start, end in sorted((one.start, one.end) for one in (*entries, *holds)):
+    times = [(entry.start, entry.end) for entry in entries]
+    times += [(hold.start, hold.end) for hold in holds]
+    for start, end in sorted(times):
         if spans and start <= spans[-1][1]:
             spans[-1] = (spans[-1][0], max(spans[-1][1], end))
         else:
@@ -210,8 +212,8 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
             for left, right in pairwise([start, *(m for m in months if start < m < end), end]):
                 hours = (right - left) / HOUR * share * tariff.part
                 where = (machine.name, whose, phase, left, right, f"{left:%Y-%m}", tariff.kind)
-                where = (*where, allocation)
-                rows.append((*where, hours, *tariff.dollars(hours, left, right)))
+                dollars = tariff.dollars(hours, left, right)
+                rows.append((*where, allocation, hours, *dollars))
     table = pd.DataFrame(rows, columns=[*COLUMNS, *NUMBERS])
     return table[table["start"] < table["end"]]
 
