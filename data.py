@@ -167,7 +167,12 @@ class SquadData(NamedTuple):
 
     def summary(self) -> DataSummary:
         lines = {"train": split_line(self.train), "validation": split_line(self.validation)}
-        return DataSummary(lines, len(self.train.windows), self.train.counts["tokens"])
+        return DataSummary(
+            lines,
+            windows=len(self.train.windows),
+            tokens=self.train.counts["tokens"],
+            validation_windows=len(self.validation.windows),
+        )
 
     def fingerprints(self) -> dict[str, Any]:
         """Return hashes and values that identify questions and tokenizer, by config key."""

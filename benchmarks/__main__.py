@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from cluster.flags import Parser
+from cluster.flags import Parser, number
 from detalbert import atomic
 from detalbert.errors import UserError
 from detalbert.log import fail
@@ -21,18 +21,73 @@ HEAD = "| stage | this package | the baseline | ratio |\n| --- | --- | --- | ---
 
 def main(arguments: list[str] | None = None) -> int:
     """Return 0; 1 if the two sides differ; 2 for a user's mistake. Either is one line on stderr."""
-    parser = Parser(prog="benchmarks", description=__doc__)
-    parser.add_flags("flags", file=HERE / "flags.yaml")
-    real = HERE.parents[1] / "shared" / "albert-tokenizer"
-    parser.set_defaults(tokenizer=str(real) if real.is_dir() else "embedded/albert-tiny")
     try:
-        args = parser.parse_args(arguments)
+        args = _parser().parse_args(arguments)
         render(args.readme) if args.stage == "render" else run(args)
     except UserError as error:
         return fail("benchmarks", error)
     except OSError as error:
         return fail("benchmarks", UserError(str(error)))
     return 0
+
+
+def _parser() -> Parser:
+    """Return the parser of the command line; its paths begin in the repository's root."""
+    real = HERE.parents[1] / "shared" / "albert-tokenizer"
+    tokenizer = str(real) if real.is_dir() else "embedded/albert-tiny"
+    parser = Parser(prog="benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("stage", choices=["step", "finetune", "predict", "serve", "lm", "render"])
+    add("--json", type=Path, metavar="FILE", help="file for the result")
+    add(
+        "--data",
+        type=Path,
+        default="../shared/squad",
+        metavar="FOLDER",
+        help="folder of train.json and dev.json",
+    )
+    add("--tokenizer", default=tokenizer, help=f"tokenizer of step (default: {tokenizer})")
+    add("--workload", choices=["finetuning", "pretraining", "lm"], default="finetuning")
+    add(
+        "--repeats",
+        type=number("--repeats", 1, 1e6, whole=True),
+        default=5,
+        help="measured turns of each side (default: 5)",
+    )
+    add(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="text of pretraining and lm, a document per line (default: botocore's)",
+    )
+    add(
+        "--model",
+        type=Path,
+        default="embedded/albert-tiny",
+        metavar="FOLDER",
+        help="model of finetune (default: embedded)",
+    )
+    add(
+        "--before",
+        type=Path,
+        metavar="FOLDER",
+        help="baseline of serve: checkout of an earlier commit",
+    )
+    add("--examples", type=int, help="maximum number of questions or documents to use")
+    add(
+        "--windows",
+        type=number("--windows", 1, 1e6, whole=True),
+        default=48,
+        help="windows per step (default: 48)",
+    )
+    add(
+        "--shape",
+        choices=["auto", "tiny", "small", "base", "large", "xlarge", "xxlarge"],
+        default="auto",
+        help="model; auto: small on a CPU",
+    )
+    add("--readme", type=Path, metavar="FILE", help="page whose table render replaces")
+    return parser
 
 
 def run(args: Namespace) -> None:

@@ -23,23 +23,42 @@ from detalbert.errors import UserError
 
 
 def _parser() -> Parser:
-    return Parser(prog="cluster.check", description=__doc__).add_flags("check")
+    parser = Parser(prog="cluster.check", description=__doc__)
+    add = parser.add_argument
+    add("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
+    add("--master", type=Path, metavar="YAML", help="master config to check with")
+    add("--template", type=Path, metavar="YAML", help="template of the experiments")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        help="config key to set in every experiment, as det's --config does",
+    )
+    add(
+        "--ask",
+        action="store_true",
+        help="also validate with the master of DET_MASTER and the login of det; creates nothing",
+    )
+    add("--context", type=Path, default=".", metavar="FOLDER", help="folder to be uploaded")
+    add("--json", action="store_true", help="print findings as JSON")
+    return parser
 
 
 if __name__ == "__main__":
     _parser().help_first()
 
-from cluster import options
-from cluster.ask import Master
-from cluster.expconf import check_experiment, is_ours
-from cluster.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
-from cluster.jobs import check_job
-from cluster.masterconf import Cluster, Pool, check_master, cluster_of
-from cluster.merge import merge
-from cluster.plan_text import outcome
-from cluster.prices import load_prices
-from cluster.schema import placeholders
-from cluster.uploads import check_data, read_upload
+from cluster.configs.ask import Master
+from cluster.configs.expconf import check_experiment, is_ours
+from cluster.configs.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
+from cluster.configs.masterconf import Cluster, Pool, check_master, cluster_of
+from cluster.configs.merge import merge
+from cluster.configs.schema import placeholders
+from cluster.configs.uploads import check_data, read_upload
+from cluster.estimates.jobs import check_job
+from cluster.facts.prices import load_prices
+from cluster.planning import options
+from cluster.planning.plan_text import outcome
 from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.schema import Finding

@@ -1,21 +1,16 @@
-"""Command lines: flags from YAML, mistakes as one line, and the libraries that a command needs."""
+"""Command lines: mistakes as one line, numbers with limits, the libraries that a command needs."""
 
 import argparse
 import contextlib
 import math
 import signal
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from detalbert.errors import UserError
-
-FLAGS = Path(__file__).with_suffix(".yaml")
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,18 +28,34 @@ class Parser(argparse.ArgumentParser):
         if {"-h", "--help"} & {*sys.argv}:
             self.parse_args()
 
-    def add_flags(self, *groups: str, file: Path = FLAGS) -> "Parser":
-        """Add the flags of groups of a flags.yaml; `today` is this day if they do not set it."""
-        facts = yaml.safe_load(file.read_text(encoding="utf-8"))
-        exclusive: dict[Any, Any] = defaultdict(self.add_mutually_exclusive_group, {None: self})
-        for flag, given in (item for group in groups for item in facts[group].items()):
-            if "number" in given:
-                given["type"] = number(flag, *given.pop("number"))
-            if "kind" in given:
-                given["type"] = KINDS[given.pop("kind")]
-            exclusive[given.pop("exclusive", None)].add_argument(flag, **given)
-        self.set_defaults(today=date.today())
-        return self
+
+def add_price_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every command that shows prices; `today` is this day if it is not given."""
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="YAML",
+        help="price file (default: cluster/facts/prices.yaml)",
+    )
+    parser.add_argument(
+        "--region",
+        metavar="R",
+        help="AWS region of the prices (default: each pool's, else the price file's)",
+    )
+    parser.add_argument(
+        "--live",
+        nargs="?",
+        const="must",
+        choices=["try", "must"],
+        metavar="try",
+        help="AWS's prices; without an answer exit 4, or with =try the file's",
+    )
+    parser.add_argument(
+        "--today",
+        type=date.fromisoformat,
+        default=date.today(),
+        help="to tell stale prices by",
+    )
 
 
 def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[[str], float]:
@@ -61,15 +72,6 @@ def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[
         return value
 
     return read
-
-
-def _time(text: str) -> Any:
-    from cluster.records import parse_time  # --help needs none of its libraries
-
-    return parse_time(text)
-
-
-KINDS: dict[str, Any] = {"path": Path, "day": date.fromisoformat, "time": _time, "int": int}
 
 
 @contextlib.contextmanager

@@ -44,7 +44,12 @@ class LmText(NamedTuple):
         size = "{}, {:,} windows of {:,}".format
         lines = {k: size(s.shards.describe(), len(s), s.length) for k, s in splits.items()}
         lines |= self.train.shards.describe_sources(self.train.counts)
-        return DataSummary(lines, len(self.train), len(self.train) * self.train.length)
+        return DataSummary(
+            lines,
+            windows=len(self.train),
+            tokens=len(self.train) * self.train.length,
+            validation_windows=len(self.validation),
+        )
 
     def fingerprints(self) -> dict[str, Any]:
         """Return hashes and values that identify text and tokenizer, by config key."""

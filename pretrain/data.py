@@ -56,7 +56,12 @@ class PretrainText(NamedTuple):
             "validation": f"{self.validation.corpus.describe()}, {self._used:,} examples used",
             **self.train.corpus.describe_sources(np.diff(self.train.corpus.bounds)),
         }
-        return DataSummary(lines, len(self.train.lengths), int(self.train.lengths.sum()))
+        return DataSummary(
+            lines,
+            windows=len(self.train.lengths),
+            tokens=int(self.train.lengths.sum()),
+            validation_windows=self._used,
+        )
 
     def fingerprints(self) -> dict[str, Any]:
         """Return hashes and values that identify text and tokenizer, by config key."""

@@ -135,7 +135,7 @@ def write_scores(folder: Path, facts: dict[str, Any], rows: dict[int, dict[str, 
     ordered = [rows[steps] for steps in sorted(rows)]
     frame = pandas.DataFrame(ordered, columns=COLUMNS).set_index("steps").astype(float)
     cells = frame.astype(object).where(frame.notna(), None)
-    with writing(folder, ELSEWHERE), style.context(HERE / "cluster" / "page.mplstyle"):
+    with writing(folder, ELSEWHERE), style.context(HERE / "cluster" / "planning" / "page.mplstyle"):
         with whole_file(folder / "scores.md") as file:
             file.write(cells.to_markdown(intfmt=",", floatfmt=".2f") + "\n")
         image = figure.Figure(figsize=(8.6, 3.4))

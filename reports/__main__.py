@@ -15,8 +15,9 @@ import importlib
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-from cluster.flags import Parser, needing
+from cluster.flags import Parser, add_price_flags, needing, number
 from detalbert.errors import UserError
 from detalbert.log import fail
 
@@ -36,16 +37,106 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    style = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog="reports", description=__doc__, formatter_class=style)
+    parser = Parser(prog="reports", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for command, said in COMMANDS.items():
-        each = commands.add_parser(command, help=said)
-        each.set_defaults(budget=None)
-        if command != "runs":
-            each.add_flags("prices")
-        each.add_flags("common", command, file=Path(__file__).with_name("flags.yaml"))
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        command.set_defaults(budget=None)
+        _add_form_flags(command)
+        if name == "runs":
+            _add_runs(command, nargs="+")
+        else:
+            add_price_flags(command)
+            _add_priced_flags(command)
+        if name == "cost":
+            _add_runs(command, nargs="*")
+            _add_cost_flags(command)
     return parser
+
+
+def _add_form_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say in which form a report is printed."""
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the numbers as JSON")
+    form.add_argument("--markdown", action="store_true", help="the tables as Markdown")
+    form.add_argument("--csv", action="store_true", help="the first table as CSV")
+    parser.add_argument("--wide", action="store_true", help="all columns on a terminal")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write one page")
+
+
+def _add_runs(parser: argparse.ArgumentParser, nargs: str) -> None:
+    parser.add_argument(
+        "run",
+        nargs=nargs,
+        action="extend",
+        default=[],
+        metavar="RUN",
+        help="run's folder, a folder or a bucket of them, or a benchmark's JSON; RUN@INSTANCE "
+        "prices it",
+    )
+
+
+def _add_priced_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say whose time is billed, and the most that it may cost."""
+    add = parser.add_argument
+    add(
+        "--budget",
+        type=number("--budget", 0.01, 1e15),
+        metavar="DOLLARS",
+        help="exit 3 above it",
+    )
+    add("--published", action="store_true", help="add the published figures")
+    add(
+        "--run",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="one more RUN, of scaling LABEL=RUN; see README",
+    )
+    add("--experiment", type=int, nargs="+", default=[], metavar="ID")
+    add(
+        "--since",
+        type=_time,
+        metavar="TIME",
+        help="all that ran from then on, and what else it cost; UTC if no zone is given",
+    )
+    add(
+        "--until",
+        type=_time,
+        metavar="TIME",
+        help="end of the bill; UTC if no zone is given (default: now)",
+    )
+    add("--master", metavar="URL", help="master (default: DET_MASTER, as for det)")
+    add("--user", help="user, as in det -u")
+
+
+def _add_cost_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--baseline", metavar="RUN", help="run to compare with (default: the first row)")
+    add(
+        "--by",
+        choices=["user", "label", "month"],
+        help="totals of the cluster; months are in UTC",
+    )
+    add("--tokens", action="store_true", help="count tokens instead of windows")
+    add(
+        "--windows",
+        type=number("--windows", 1, 1e15),
+        help="windows to project a benchmark to",
+    )
+    add(
+        "--price-pool",
+        action="append",
+        default=[],
+        metavar="POOL=INSTANCE[:spot]",
+        help="price a pool that is not on EC2",
+    )
+
+
+def _time(text: str) -> Any:
+    from reports.records import parse_time  # --help needs none of its libraries
+
+    return parse_time(text)
 
 
 if __name__ == "__main__":

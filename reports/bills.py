@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from cluster.usage import Allocation, Experiment, Records, Trial
 from reports.phases import OVER, PHASES, Story, story, work_entries
 from reports.run import Run, data_name, model_name
 from reports.shares import HOUR, NOBODY, NUMBERS, UNHELD, reclaimed
+from reports.usage import Allocation, Experiment, Records, Trial
 
 
 def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:

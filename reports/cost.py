@@ -6,18 +6,16 @@ from typing import Any
 
 import pandas as pd
 
-from cluster import prices as price_file
-from cluster import records
-from cluster.prices import Price
-from cluster.published import FINE_TUNING
-from cluster.usage import Records
+from cluster.facts import prices as price_file
+from cluster.facts.prices import Price
+from cluster.facts.published import FINE_TUNING
 from detalbert.errors import UserError
-from reports import bills, planned, shares
+from reports import bills, records, shares
 from reports.rates import PricedType, Rates
 from reports.report import METHOD, TABLES, Report, Table
 from reports.run import Run, machine_of, published_runs, read_runs
+from reports.usage import Records
 
-PLANNED = "{planned hours}\n{planned $}"
 DOLLARS = "${:,.2f}"
 
 
@@ -37,9 +35,6 @@ def run(args: argparse.Namespace) -> Report:
         table, more = _table(args, found, rates)
         billed = bills.experiment_runs(found, table)
         notes += [*more, *found.notes, *bills.notes(found, table)]
-        if args.planned:
-            billed, unplanned = planned.with_plans(found, rates, billed)
-            notes += unplanned
         runs += billed
         sums = bills.totals(found, table, args.by) if args.by else None
     prices = [price for kind in used if (price := rates.at(kind))]
@@ -95,7 +90,7 @@ def _report(
         known = ", ".join(dict.fromkeys(run.name for run in runs))
         raise UserError(f"--baseline {args.baseline}: not the name of a run; one of: {known}")
     rows = pd.DataFrame([_row(run, base, args.tokens) for run in runs], dtype=object)
-    narrow = TABLES["narrow"] | ({"planned": PLANNED} if "planned $" in rows else {})
+    narrow = TABLES["narrow"]
     if args.tokens:
         rows = rows.rename(columns=_in_tokens)
         narrow = {_in_tokens(head): _in_tokens(cell) for head, cell in narrow.items()}
@@ -151,7 +146,6 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
         "$/1,000 windows": None if run.cost is None or not work else run.cost / work,
         "faster": its / worked if worked and alike else None,
         "cheaper": saved,
-        **run.plan,
     }
 
 

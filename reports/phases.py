@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from cluster.expconf import runs
-from cluster.usage import Entry, Experiment, Moment, Records, Trial
+from cluster.configs.expconf import runs
+from reports.usage import Entry, Experiment, Moment, Records, Trial
 
 SAVED = pd.Timedelta(minutes=1)  # before its end: a trial that is paused saves and leaves
 EXITS = {"failed": "failed", "crashed": "failed", "preempted by": "preempted"}  # else paused

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
-from cluster import live_prices
-from cluster.prices import PRICE_FILE, Price, load_prices, price_rows, prices_in
+from cluster.facts import live_prices
+from cluster.facts.prices import PRICE_FILE, Price, load_prices, price_rows, prices_in
 
 
 class PricedType(NamedTuple):

@@ -15,7 +15,7 @@ from rich import box
 from rich import table as rich_table
 from rich.console import Console
 
-from cluster.page import fill_template
+from cluster.planning.page import fill_template
 from detalbert import atomic
 from detalbert.errors import UserError
 from detalbert.escapes import csv_cell, escape_controls

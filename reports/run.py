@@ -12,9 +12,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from cluster.machines import SLOTS, gpu_of
-from cluster.prices import Price, find_price
-from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
+from cluster.facts.machines import SLOTS, gpu_of
+from cluster.facts.prices import Price, find_price
+from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert import bucket
 from detalbert.errors import UserError, first_line
 from detalbert.settings.yaml_files import read_yaml
@@ -55,7 +55,6 @@ class Run:
     tokens: float | None = None  # of a window, padding left out
     spent: Mapping[str, float] = field(default_factory=dict)  # hours by purpose, for `_priced`
     parts: Mapping[str, float] = field(default_factory=dict)  # dollars by what they paid for
-    plan: Mapping[str, str] = field(default_factory=dict)  # what cluster.plan said of it
     notes: tuple[str, ...] = ()
     running: bool = False
     unpriced: float = 0.0  # machine-hours that are not in the dollars

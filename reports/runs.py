@@ -4,7 +4,7 @@ import argparse
 
 import pandas as pd
 
-from cluster.prices import load_prices
+from cluster.facts.prices import load_prices
 from reports.report import METHOD, TABLES, Report, Table
 from reports.run import Run, read_runs
 

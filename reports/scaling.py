@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from cluster import records
-from cluster.published import FINE_TUNING, SERIES
+from cluster.facts.published import FINE_TUNING, SERIES
 from detalbert.errors import UserError
-from reports import bills, shares
+from reports import bills, records, shares
 from reports.rates import Rates
 from reports.report import METHOD, Report, Table
 from reports.run import Run, read_runs

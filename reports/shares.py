@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from cluster.machines import SLOTS
-from cluster.prices import FREE_HOUR, Price
-from cluster.usage import SLACK, Allocation, Entry, Moment, RecordedPool, Records
+from cluster.facts.machines import SLOTS
+from cluster.facts.prices import FREE_HOUR, Price
 from reports.phases import Course, pieces, story
 from reports.rates import History, Rates
+from reports.usage import SLACK, Allocation, Entry, Moment, RecordedPool, Records
 
 HOUR = pd.Timedelta(hours=1)
 NUMBERS = ["hours", "cost", "low", "high", "on demand"]

@@ -16,8 +16,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from cluster.machines import SLOTS
-from cluster.prices import PRICE_FILE, load_prices
+from cluster.facts.machines import SLOTS
+from cluster.facts.prices import PRICE_FILE, load_prices
 from detalbert.atomic import whole_file
 
 MARK = "  # From the catalog, by update.py:\n"

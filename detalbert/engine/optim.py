@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -51,15 +50,8 @@ def build_optimizer(
 
 
 def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
-    """Return the optimizer steps of the whole run, and how many of them are warm-up steps.
-
-    They are `max_steps` if set, else enough for `epochs` epochs: 132,198 windows twice at 48 per
-    step are 5,509 steps (5,508.25 rounded up).
-    """
-    steps = hparams.max_steps
-    if steps is None:
-        # As decimals: in floating point 100 * 1.1 is 110.00000000000001, a step more at 10 a step.
-        steps = math.ceil(windows * Fraction(str(hparams.epochs)) / hparams.global_batch_size)
+    """Return the optimizer steps of the whole run, and how many of them are warm-up steps."""
+    steps = hparams.length(windows).steps
     return steps, round(steps * hparams.warmup_fraction)
 
 

@@ -3,9 +3,11 @@
 Defaults are the published single-GPU recipe for albert-xxlarge-v2.
 """
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from detalbert.errors import UnknownKey, UserError
 from detalbert.settings.forms import FORMS
@@ -72,6 +74,32 @@ _SIZES |= dict.fromkeys("hidden_size intermediate_size embedding_size n_embd".sp
 _SIZES |= dict.fromkeys("vocab_size max_position_embeddings n_positions".split(), 10_000_000)
 
 
+class Length(NamedTuple):
+    """Optimizer steps of a run, and from one validation and checkpoint to the next."""
+
+    steps: int
+    validation: int
+    checkpoint: int
+
+    @property
+    def validations(self) -> int:
+        """Validations after a step; the last step has one."""
+        return math.ceil(self.steps / self.validation)
+
+    def checkpoints(self, policy: str = "best") -> int:
+        """Checkpoints of the run: after each period, the last step, and each validation of which
+        `checkpoint_policy` takes one, if each is better than those before.
+        """
+        last = self.steps
+        count = math.ceil(last / self.checkpoint)
+        if policy == "none":
+            return count
+        both = math.lcm(self.validation, self.checkpoint)
+        count += last // self.validation - last // both
+        # The last step has its checkpoint already.
+        return count - (last % self.validation == 0 and last % self.checkpoint > 0)
+
+
 @dataclass(frozen=True)
 class StepHParams(Section):
     """Hyperparameters of every workload's optimizer step. Periods and steps are optimizer steps."""
@@ -121,6 +149,24 @@ class StepHParams(Section):
     reporting_period: int = limited(10, above=0)
     profile_steps: int = limited(0, least=0, most=1_000)  # rank 0 traces so many after a warm-up
     spot_notice: bool = False  # watch for EC2's notice that it takes the machine back
+
+    def length(self, windows: int) -> Length:
+        """Return the length of a run of which an epoch has `windows` training windows.
+
+        Steps are `max_steps` if set, else enough for `epochs` epochs: 132,198 windows twice at 48
+        per step are 5,509 steps (5,508.25 rounded up). A period that is not set is an epoch.
+        """
+        # Rounded up, as the steps are: else the last validation would be followed by one more.
+        epoch = math.ceil(windows / self.global_batch_size)
+        steps = self.max_steps
+        if steps is None:
+            # As decimals: in floating point 100 * 1.1 is 110.00000000000001, a step more at 10.
+            steps = math.ceil(windows * Fraction(str(self.epochs)) / self.global_batch_size)
+        return Length(
+            steps=steps,
+            validation=self.validation_period or epoch,
+            checkpoint=self.checkpoint_period or epoch,
+        )
 
     @property
     def known_seed(self) -> int:

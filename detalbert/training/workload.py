@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from determined import pytorch
 
-from detalbert.engine.optim import plan_steps
 from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError, nearest
 from detalbert.settings.hparams import StepHParams
@@ -30,6 +28,7 @@ class DataSummary(NamedTuple):
     lines: dict[str, str]
     windows: int
     tokens: int
+    validation_windows: int  # of the held-out text; a validation may use fewer
 
 
 class Workload(NamedTuple):
@@ -100,18 +99,15 @@ class Training(NamedTuple):
             hparams = dataclasses.replace(hparams, seed=seed)
         data = workload.load(config["data"], hparams)
         windows = data.summary().windows
-        steps, _ = plan_steps(hparams, windows)
-        # Rounded up, as the steps are: else the last validation would be followed by one more.
-        epoch = math.ceil(windows / hparams.global_batch_size)
+        length = hparams.length(windows)
         hparams = dataclasses.replace(
             hparams,
-            max_steps=steps,
-            checkpoint_period=hparams.checkpoint_period or epoch,
-            validation_period=hparams.validation_period or epoch,
+            max_steps=length.steps,
+            checkpoint_period=length.checkpoint,
+            validation_period=length.validation,
         )
-        validations = math.ceil(steps / cast(int, hparams.validation_period))
-        if (hparams.early_stopping or 0) >= validations:
-            said = f"{hparams.early_stopping} validations, and the run has {validations}"
+        if (hparams.early_stopping or 0) >= length.validations:
+            said = f"{hparams.early_stopping} validations, and the run has {length.validations}"
             cure = "lower it, or validation_period"
             raise UserError(f"hyperparameters.early_stopping: {said}; {cure}")
         config = {**config, "hyperparameters": dataclasses.asdict(hparams)}

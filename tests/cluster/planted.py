@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from cluster import check
-from cluster.schema import PLACEHOLDER
+from cluster.configs.schema import PLACEHOLDER
 from detalbert.settings.schema import Finding
 from tests.conftest import ROOT
 

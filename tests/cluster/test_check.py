@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import check, masterconf, uploads
-from cluster.fleet import machines_at_start
-from cluster.schema import PLACEHOLDER
+from cluster import check
+from cluster.configs import masterconf, uploads
+from cluster.configs.fleet import machines_at_start
+from cluster.configs.schema import PLACEHOLDER
 from detalbert.training.metrics import RunMetrics
 from tests.cluster.planted import checked, experiment, filled, findings, master, put
 from tests.conftest import ROOT

@@ -8,9 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cluster.jobs import samples
-from cluster.published import WINDOWS
-from cluster.schema import SCHEMAS, check
+from cluster.configs.schema import SCHEMAS, check
+from cluster.estimates.jobs import samples
+from cluster.facts.published import WINDOWS
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import TrainOrder
 from detalbert.settings import rules, schema

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from cluster import estimate, layouts, plan, speeds, traffic
-from cluster.estimate import Estimate, find_faults
-from cluster.job import parse_jobs
-from cluster.masterconf import cluster_of
+from cluster import plan
+from cluster.configs.masterconf import cluster_of
+from cluster.estimates import estimate, layouts, speeds, traffic
+from cluster.estimates.estimate import Estimate, find_faults
+from cluster.estimates.job import parse_jobs
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.engine.flops import flops_of_row
 from tests.cluster.planted import experiment, findings, master, put
@@ -113,9 +114,9 @@ def test_the_published_fine_tuning_comes_back() -> None:
     # 2 x 7/8 of 206 M gradients in fp32 at 150 GB/s, hidden behind 2.8 s of products.
     assert found.inside == pytest.approx(2 * 7 / 8 * 4 * 205.8e6 / 150e9, rel=0.01)
     assert parts["all-reduce in a machine"].seconds == 0
-    # Eleven checkpoints; four validations, the first before step 1, at a third of the cost.
+    # Eleven checkpoints; three validations, the first before step 1, at a third of the cost.
     assert parts["checkpoints"].seconds == pytest.approx(11 * found.checkpoint)
-    assert parts["validation"].seconds == pytest.approx(4 * 12_100 / 3 / 92.75, rel=1e-3)
+    assert parts["validation"].seconds == pytest.approx(3 * 12_100 / 3 / 92.75, rel=1e-3)
     assert {part.source for part in parts.values()} == {"assumed", "measured", "modelled"}
 
 

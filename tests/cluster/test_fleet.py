@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from cluster.fleet import check_fleet, describe_start, image_of, machines_at_start
-from cluster.machines import FAMILIES, no_code
-from cluster.masterconf import Cluster, Pool, cluster_of
-from cluster.merge import merge
-from cluster.prices import load_prices
+from cluster.configs.fleet import check_fleet, describe_start, image_of, machines_at_start
+from cluster.configs.masterconf import Cluster, Pool, cluster_of
+from cluster.configs.merge import merge
+from cluster.facts.machines import FAMILIES, no_code
+from cluster.facts.prices import load_prices
 
 TASKS = {"image": "image:1"}
 EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]

@@ -10,9 +10,9 @@ from botocore import loaders
 from botocore.retries import standard
 
 from cluster import plan
-from cluster.live_prices import history as past_prices
-from cluster.live_prices import priced
-from cluster.prices import load_prices
+from cluster.facts.live_prices import history as past_prices
+from cluster.facts.live_prices import priced
+from cluster.facts.prices import load_prices
 from detalbert.errors import UserError
 from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer

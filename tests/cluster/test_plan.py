@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import check, options, plan
+from cluster import check, plan
 from cluster.check import check_one
-from cluster.masterconf import cluster_of
-from cluster.options import Option, front, recommend
+from cluster.configs.masterconf import cluster_of
+from cluster.facts.prices import load_prices
 from cluster.plan import any_cluster
-from cluster.prices import load_prices
+from cluster.planning import options
+from cluster.planning.options import Option, front, recommend
 from data import load_split, load_tokenizer
 from detalbert.settings.hparams import parse_data_config, parse_hparams
 from tests.cluster.planted import experiment, master
@@ -144,11 +145,16 @@ def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config: Path, cap
     config = yaml.safe_load(tiny_config.read_text())
     hparams = parse_hparams(TINY["hyperparameters"])
     data = parse_data_config(config["data"])
-    split = load_split(data, "train", load_tokenizer(data, hparams), hparams)
+    splits = [load_split(data, name, load_tokenizer(data, hparams), hparams)
+              for name in ("train", "validation")]  # fmt: skip
     args = [str(tiny_config), "--set", "hyperparameters.max_steps=null"]
-    steps = plan._read(plan._parser().parse_args(args))["hyperparameters"]["max_steps"]
-    whole = split.counts["windows"] * hparams.epochs
-    assert steps == math.ceil(whole / hparams.global_batch_size) > 1
+    _, size = plan._read(plan._parser().parse_args(args))
+    assert [split.counts["windows"] for split in splits] == [*size]
+    steps = next(
+        row for row in planned(capsys, *args, "--any")["time"] if row["what"] == "training"
+    )
+    whole = size.training * hparams.epochs
+    assert f"{math.ceil(whole / hparams.global_batch_size)} steps of" in steps["how"]
     assert "none.json: no such file" in refused(capsys, ONE, "--set", "data.train=none.json")
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cluster import options, plan, plan_page, plan_text
+from cluster import plan
+from cluster.planning import options, plan_page, plan_text
 from tests.conftest import ROOT
 
 CONFIG = str(ROOT / "configs" / "distributed64.yaml")
@@ -113,8 +114,12 @@ def test_only_the_page_needs_its_libraries(
     library: str, made: plan_text.Plan, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(plan, "make_plan", lambda args: made)
-    for name in ("cluster.plan_page", "cluster.plan_plot", "cluster.page"):
-        monkeypatch.delitem(sys.modules, name)
+    for name in (
+        "cluster.planning.plan_page",
+        "cluster.planning.plan_plot",
+        "cluster.planning.page",
+    ):
+        monkeypatch.delitem(sys.modules, f"cluster.planning.{name}")
     monkeypatch.setitem(sys.modules, library, None)
     assert plan.main([CONFIG, *ASKED]) == 0
     capsys.readouterr()

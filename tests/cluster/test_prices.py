@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import prices
-from cluster.facts import update
-from cluster.machines import SLOTS
+from cluster.facts import prices, update
+from cluster.facts.machines import SLOTS
 from detalbert.errors import UserError
 from tests.conftest import ROOT
 

@@ -8,11 +8,11 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 import train
-from cluster.fleet import image_of, slots_of
-from cluster.machines import Gpu
-from cluster.options import Asked, plan_options
+from cluster.configs.fleet import image_of, slots_of
+from cluster.facts.machines import Gpu
+from cluster.facts.prices import load_prices
 from cluster.plan import any_cluster
-from cluster.prices import load_prices
+from cluster.planning.options import Asked, plan_options
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 

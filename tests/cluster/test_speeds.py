@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from cluster import speeds
-from cluster.estimate import estimate
-from cluster.job import parse_jobs
-from cluster.machines import FAMILIES
-from cluster.masterconf import Pool
+from cluster.configs.masterconf import Pool
+from cluster.estimates import speeds
+from cluster.estimates.estimate import estimate
+from cluster.estimates.job import parse_jobs
+from cluster.facts.machines import FAMILIES
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.spot import (
+from cluster.facts.spot import (
     CASES,
     Constant,
     SpotJob,

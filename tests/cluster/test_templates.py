@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import masterconf
+from cluster.configs import masterconf
 from tests.cluster.planted import filled
 from tests.conftest import ROOT
 

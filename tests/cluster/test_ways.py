@@ -6,7 +6,7 @@ import re
 import yaml
 from determined.common.api import bindings
 
-from cluster.merge import merge
+from cluster.configs.merge import merge
 from tests.cluster.planted import checked, experiment, findings, master
 from tests.conftest import ROOT
 

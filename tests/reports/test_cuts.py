@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.records import parse_time
-from cluster.usage import (
+from reports import bills, shares
+from reports.phases import PHASES
+from reports.rates import Rates
+from reports.records import parse_time
+from reports.usage import (
     Allocation,
     Entry,
     Experiment,
@@ -19,9 +22,6 @@ from cluster.usage import (
     TrainingReport,
     Trial,
 )
-from reports import bills, shares
-from reports.phases import PHASES
-from reports.rates import Rates
 from tests.conftest import max_examples
 
 START = parse_time("2026-10-24T22:00:00Z")  # summer time ends in that night, a month in a week

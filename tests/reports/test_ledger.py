@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cluster.prices import load_prices
-from cluster.records import parse_time
-from cluster.usage import Allocation, Entry, Experiment, RecordedPool, Records, Trial
+from cluster.facts.prices import load_prices
 from reports import bills, shares
 from reports.rates import Rates
+from reports.records import parse_time
+from reports.usage import Allocation, Entry, Experiment, RecordedPool, Records, Trial
 from tests.conftest import max_examples
 
 START = parse_time("2026-10-31T12:00:00Z")  # summer time ends in the night, and the month

@@ -8,15 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from cluster import plan, records
-from detalbert.settings.yaml_files import read_yaml
+from reports import records
 from reports.rates import PricedType, Rates
-from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer, Request, assert_recorded
 from tests.fakes.records import (
     DEFAULT,
-    EIGHT,
-    ON_DEMAND,
     SPOT,
     TOKEN,
     Cluster,
@@ -119,28 +115,6 @@ def test_a_search_is_the_sum_of_its_trials(bill):
     each = 200 / (100 / 50 + 100 / 100)  # windows a second of one trial, on average
     assert row["windows/s"] == pytest.approx(1.5 * each)
     assert row["cost"] == pytest.approx((40 + 60) / 60 * SPOT_HOUR)
-
-
-def test_what_was_planned_stands_beside_it(bill, capsys):
-    """As cluster.plan has it; a line says why some have no plan, and costs stay."""
-    config = read_yaml(ROOT / "configs" / "modern8.yaml")
-    assert plan.main([str(ROOT / "configs" / "modern8.yaml"), "--json"]) == 0
-    own = json.loads(capsys.readouterr().out)["own"]
-    odd = Ran([EIGHT], config={"hyperparameters": [1], "searcher": "x"})
-    search = Ran([EIGHT], config={**config, "searcher": {"name": "random"}})
-    predicts = Ran([EIGHT], config={**config, "entrypoint": "python3 predict.py"})
-    cluster = Cluster({1: Ran([EIGHT], config=config), 2: odd, 3: search, 4: predicts})
-    asked = ["--experiment", "1", "2", "3", "4", "--price-pool", f"{ON_DEMAND}=p5.48xlarge"]
-    before = bill(cluster, *UNTIL, *asked)
-    found = bill(cluster, *UNTIL, *asked, "--planned")
-    mine, *others = found["tables"][0]["rows"]
-    (low, middle, high), dollars = own["hours"], own["cost"][1]
-    assert mine["planned hours"] == f"{middle:.2f} h ({low:.2f} to {high:.2f})"
-    assert mine["planned $"].startswith(f"${dollars:,.2f}")
-    assert [row["planned hours"] for row in others] == [None] * 3
-    said = set(found["notes"]) - {*before["notes"]}
-    assert len(said) == 3 and all("no plan: " in note for note in said)
-    assert found["total"] == before["total"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import argparse
 
 import pytest
 
-from cluster import live_prices
-from cluster.prices import PRICE_FILE, load_prices
+from cluster.facts import live_prices
+from cluster.facts.prices import PRICE_FILE, load_prices
 from reports.__main__ import main
 from reports.rates import PricedType, Rates
 from tests.fakes.records import Cluster, FakeRecords, Held, Kept, Ran

@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.machines import SLOTS, gpu_of
+from cluster.facts.machines import SLOTS, gpu_of
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.schema import mapping
 from detalbert.settings.sections import Section, limited, parse_section
 from detalbert.settings.yaml_files import read_yaml
 
-PRICE_FILE = Path(__file__).parent / "facts" / "prices.yaml"
+PRICE_FILE = Path(__file__).with_name("prices.yaml")
 STALE_DAYS = 90
 # AWS charges nothing for a Linux spot machine that it takes back in its first hour: "Billing for
 # interrupted Spot Instances", https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
 FREE_HOUR = 1.0
 
 NO_REGION = "not given"  # of a row that names none
-CHEAPEST = "cheapest"  # in place of a region: each type where its spot price is lowest
 COMMON = ("region", "date", "source")  # a price file may say these once for all types
 
 
@@ -109,14 +108,10 @@ def prices_in(path: Path, region: str = "") -> Mapping[str, Price]:
 def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[str, Price]:
     """Load a price file at the prices of `region`, by default each row's.
 
-    CHEAPEST is each type's region with the lowest spot price.
-
     Raises:
         UserError: if the file is wrong, naming the key, or has no price in `region`.
     """
     rows = price_rows(path)
-    if region == CHEAPEST:
-        return {name: min(sold, key=lambda price: price.spot) for name, sold in rows.items()}
     prices = prices_in(path, region or "")
     if region is not None and not prices:
         regions = {price.region for sold in rows.values() for price in sold}

@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from cluster import speeds, spot, traffic
-from cluster.job import Job
-from cluster.machines import MACHINES
-from cluster.models import Model, find_model
-from cluster.published import VALIDATION_WINDOWS
+from cluster.estimates import speeds, traffic
+from cluster.estimates.job import Job
+from cluster.estimates.models import Model, find_model
+from cluster.facts import spot
+from cluster.facts.machines import MACHINES
 from detalbert.engine.memory import replicated
 from detalbert.errors import UserError
+from detalbert.settings.hparams import Length
 from detalbert.settings.schema import Finding, mapping
 from lm.hparams import Layout, LmHParams
 from lm.layout import choose_layout, split_memory
@@ -117,9 +118,10 @@ class Estimate:
         self.stored = 12 * sizes.parameters / (1 if layout is None else self.machines)
         # Seconds for which training waits until a checkpoint is written and uploaded.
         self.checkpoint = sum(self.leaving()[1:])
-        # Steps of an epoch, and between checkpoints; None: not known.
-        self.epoch = self.job.windows and self.job.windows // batch
-        self.period = self.hparams.checkpoint_period or self.epoch
+        # Steps between checkpoints; None: an epoch, whose size is not known.
+        self.period = self.hparams.checkpoint_period
+        if self.job.size.training is not None:
+            self.period = self.hparams.length(self.job.size.training).checkpoint
 
     def changed(self, **keys: Any) -> "Estimate":
         """Return the estimate of the same job with other hyperparameters."""
@@ -139,10 +141,11 @@ class Estimate:
 
     def parts(self) -> Iterator[TimePart]:
         """Yield the parts of the run's time; UserError if its number of steps is not known."""
-        batch, rate, steps = self.hparams.global_batch_size, self.rate, self.job.steps
-        if steps is None:
+        batch, rate, length = self.hparams.global_batch_size, self.rate, self.job.length
+        if length is None:
             said = "its data must be read to know how long it is; give --windows or --tokens"
             raise UserError(f"hyperparameters.max_steps: {said}")
+        steps = length.steps
         yield TimePart("start of the container", START, "assumed")
         if self.compiled:
             yield TimePart("compilation", COMPILING, "measured", "the first step, on an H100")
@@ -159,15 +162,16 @@ class Estimate:
         how = f"{need:,.1f} windows/s a slot of {most:,} that {CORES} cores load"
         waits = max(0.0, need / most - 1) * steps * self.step
         yield TimePart("loader", waits, "measured", how)
-        yield from self._validations(steps)
-        count = math.ceil(steps / (self.period or steps))
-        how = f"{count:,} of {self.stored / 1e9:.1f} GB a machine, {self.checkpoint:.0f} s each"
-        yield TimePart("checkpoints", count * self.checkpoint, "modelled", how)
+        yield from self._validations(length)
+        size = f"{self.stored / 1e9:.1f} GB a machine, {self.checkpoint:.0f} s each"
+        count = length.checkpoints(self.job.config.get("checkpoint_policy") or "best")
+        seconds = count * self.checkpoint
+        yield TimePart("checkpoints", seconds, "modelled", f"at most {count:,} of {size}")
 
     def _tokenizing(self, steps: int) -> Iterator[TimePart]:
         """Yield the time in which each machine makes windows or token shards before it trains."""
-        data, windows = mapping(self.job.config.get("data")), self.job.windows
-        if windows:
+        data, windows = mapping(self.job.config.get("data")), self.job.size.training
+        if "train" in data and windows:
             how = f"{windows:,} windows, {TOKENIZING:,} a second and core"
             yield TimePart("tokenizing", windows / TOKENIZING / CORES, "measured", how)
         elif data.get("documents") or data.get("text"):
@@ -180,13 +184,12 @@ class Estimate:
                 how += "; write them first (python -m detalbert.corpus) and set data.shards"
             yield TimePart("tokenizing", seconds, "measured", how)
 
-    def _validations(self, steps: int) -> Iterator[TimePart]:
+    def _validations(self, length: Length) -> Iterator[TimePart]:
         """Yield the time of the validations, if it is known of how many windows."""
-        windows = VALIDATION_WINDOWS if self.job.windows else None
-        windows = getattr(self.hparams, "max_validation_windows", None) or windows
+        windows = self.job.validation_windows
         if windows is not None:
-            count = math.ceil(steps / (self.hparams.validation_period or self.epoch or steps))
-            count += bool(self.job.config.get("perform_initial_validation"))
+            initial = bool(self.job.config.get("perform_initial_validation"))
+            count = length.validations + initial
             seconds = count * windows * self.window / 3 / self.rate.tokens / self.slots
             how = f"{count} of {windows:,} windows, a third of training's FLOPs"
             yield TimePart("validation", seconds, self.rate.source, how)

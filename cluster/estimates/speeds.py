@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from cluster.machines import Gpu
-from cluster.models import KNOWN_CONFIGS
-from cluster.published import SPEEDS
+from cluster.estimates.models import KNOWN_CONFIGS
+from cluster.facts.machines import Gpu
+from cluster.facts.published import SPEEDS
 from detalbert.engine.flops import PEAKS, causal_flops, training_flops
 
 MASKED = 0.15  # of a window's tokens, in published pretraining

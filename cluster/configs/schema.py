@@ -11,7 +11,7 @@ from detalbert.settings.schema import Finding, dotted, mapping
 PLACEHOLDER = re.compile(r"<<[^<>]*>>|(?<![\w.-])my-(?:bucket|pretrained-checkpoint)(?![\w.-])")
 SCHEMAS = {
     "experiment": schema.EXPERIMENT,
-    "master": Path(__file__).parent / "schema" / "master.yaml",
+    "master": Path(__file__).with_name("master.yaml"),
 }
 
 

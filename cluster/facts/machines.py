@@ -8,7 +8,7 @@ import yaml
 
 from detalbert.engine.flops import PEAKS
 
-ROOT = Path(__file__).parents[1]  # of the repository
+ROOT = Path(__file__).parents[2]  # of the repository
 _DATA = yaml.safe_load((ROOT / "cluster" / "facts" / "machines.yaml").read_text(encoding="utf-8"))
 # Slots by type. Those that Determined's own map lacks need `instance_slots` in the master.
 SLOTS = {f"{f}.{size}": 0 for f, sizes in _DATA["cpu"].items() for size in sizes.split()}

@@ -12,8 +12,8 @@ import requests
 from determined.common import api
 from determined.common.api import authentication, certs, errors
 
-from cluster.machines import gpu_of
-from cluster.masterconf import Cluster, Pool, cluster_of, own_pool
+from cluster.configs.masterconf import Cluster, Pool, cluster_of, own_pool
+from cluster.facts.machines import gpu_of
 from detalbert.errors import Unavailable, first_line
 from detalbert.settings.schema import Finding, at, mapping, mappings
 

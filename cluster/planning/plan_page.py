@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster import plan_text
-from cluster.options import SURE, Option, finishing
-from cluster.page import fill_template
-from cluster.plan_plot import plot_options
-from cluster.plan_text import Plan, open_options, spread_front
-from cluster.prices import load_prices
-from cluster.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
+from cluster.facts.prices import load_prices
+from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
+from cluster.planning import plan_text
+from cluster.planning.options import SURE, Option, finishing
+from cluster.planning.page import fill_template
+from cluster.planning.plan_plot import plot_options
+from cluster.planning.plan_text import Plan, open_options, spread_front
 from detalbert.atomic import whole_file, writing
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cluster.machines import no_code
-from cluster.masterconf import Cluster, Pool
-from cluster.prices import Price, load_prices, retired
+from cluster.configs.masterconf import Cluster, Pool
+from cluster.facts.machines import no_code
+from cluster.facts.prices import Price, load_prices, retired
 from detalbert.errors import nearest
 from detalbert.settings.schema import Finding, at, mapping, mappings, whole
 

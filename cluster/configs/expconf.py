@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from cluster import schema
+from cluster.configs import schema
 from detalbert.settings.schema import Finding, at, dotted, mapping
 from workloads import DATA_KEYS
 

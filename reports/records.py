@@ -21,10 +21,11 @@ from typing import Any
 import pandas as pd
 from determined.common.api import bindings, errors
 
-from cluster.ask import Master, reaching
-from cluster.expconf import runs
-from cluster.machines import SLOTS
-from cluster.usage import (
+from cluster.configs.ask import Master, reaching
+from cluster.configs.expconf import runs
+from cluster.facts.machines import SLOTS
+from detalbert.errors import UserError
+from reports.usage import (
     PATIENCE,
     Allocation,
     Entry,
@@ -35,7 +36,6 @@ from cluster.usage import (
     TrainingReport,
     Trial,
 )
-from detalbert.errors import UserError
 
 REFUSED = errors.APIException, errors.ForbiddenException, bindings.APIHttpError
 ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form of time that the master's CSV takes

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cluster.machines import MACHINES
-from cluster.masterconf import Pool
+from cluster.configs.masterconf import Pool
+from cluster.facts.machines import MACHINES
 from detalbert.settings.schema import at, mappings
 
 READ = 5  # seconds until the notice is read

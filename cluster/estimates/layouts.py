@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from cluster.estimate import Estimate, find_faults
+from cluster.estimates.estimate import Estimate, find_faults
 from detalbert.errors import UserError
 from lm.hparams import LmHParams
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from cluster.prices import NO_REGION, Price
+from cluster.facts.prices import NO_REGION, Price
 from detalbert.errors import Unavailable, UserError, first_line
 
 SPOT, LIST = "spot price history", "price list"

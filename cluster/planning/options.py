@@ -7,34 +7,31 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from cluster import spot
-from cluster.estimate import START, Estimate, estimate
-from cluster.fleet import check_fleet, slots_of
-from cluster.job import Job, parse_jobs
-from cluster.jobs import check_job
-from cluster.layouts import layout_keys, ranked
-from cluster.machines import ROOT
-from cluster.masterconf import Cluster, Pool
-from cluster.prices import Price, retired
-from cluster.speeds import Rate
+from cluster.configs.fleet import check_fleet, slots_of
+from cluster.configs.masterconf import Cluster, Pool
+from cluster.estimates.estimate import Estimate, estimate
+from cluster.estimates.job import DataSize, Job, parse_jobs
+from cluster.estimates.jobs import check_job
+from cluster.estimates.layouts import layout_keys, ranked
+from cluster.estimates.speeds import Rate
+from cluster.facts import spot
+from cluster.facts.machines import ROOT
+from cluster.facts.prices import Price, retired
 from detalbert.errors import UserError
 from detalbert.settings.schema import Finding
 from lm.hparams import LmHParams
 
 COUNTS = (1, 4, 8, 16, 32, 64)  # slots that are tried beside the config's own
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
+RUNS = 4000  # that are simulated for an option and case
 SURE = 95  # per cent of the runs that meet a deadline or a budget
 
 
 class Asked(NamedTuple):
-    """Prices, limits and markets that the options are for."""
+    """Prices and limits that the options are for."""
 
     prices: Mapping[str, Price]
     root: Path = ROOT  # parent folder of relative model folders
-    markets: Mapping[str, spot.Market] = spot.CASES
-    runs: int = 4000  # that are simulated for an option and case
     limits: Mapping[str, float] = {}  # of `hours` and `cost`
 
 
@@ -45,7 +42,7 @@ class Option:
     pool: Pool
     price: Price
     slots: int
-    found: Estimate | None = None  # None for plain work
+    found: Estimate | None = None
     cases: Sequence[dict[str, Any]] = ()  # low, middle, high
     period: int | None = None
     keys: Mapping[str, Any] = field(default_factory=dict)  # hyperparameters to write
@@ -78,7 +75,9 @@ class Option:
         return float(self.cases[1][f"{what} {SURE} %"])
 
 
-def plan_options(config: dict[str, Any], cluster: Cluster, asked: Asked) -> list[Option]:
+def plan_options(
+    config: dict[str, Any], cluster: Cluster, asked: Asked, size: DataSize | None = None
+) -> list[Option]:
     """Return the options of a config in the pools of a cluster, those that can run and others.
 
     Raises UserError if the config is invalid, its model's sizes are not known or no pool has one
@@ -89,24 +88,26 @@ def plan_options(config: dict[str, Any], cluster: Cluster, asked: Asked) -> list
         changed = copy.deepcopy(config)
         resources = {"slots_per_trial": offer.slots, "resource_pool": offer.pool.name}
         changed["resources"] = {**(changed.get("resources") or {}), **resources}
-        if option := plan_option(changed, cluster, asked):
+        if option := plan_option(changed, cluster, asked, size):
             found.append(option)
     if not found:
         raise UserError("resources.resource_pool: no pool has priced machines with a GPU")
     return found
 
 
-def _offers(cluster: Cluster, asked: Asked, own: int | None) -> Iterator[Option]:
+def _offers(cluster: Cluster, asked: Asked, own: int) -> Iterator[Option]:
     """Yield the priced pools, with each number of COUNTS that fills their machines and `own`."""
     for pool in cluster.pools.values():
         if (price := asked.prices.get(pool.instance)) is not None:
             width, most = price.slots, (pool.max_agents or 64) * price.slots
             fits = [n for n in COUNTS if n % width == 0 and (width >= WIDE or n == width)]
-            for slots in sorted({own or width, *(n for n in fits if n <= most)}):
+            for slots in sorted({own, *(n for n in fits if n <= most)}):
                 yield Option(pool, price, slots)
 
 
-def plan_option(config: dict[str, Any], cluster: Cluster, asked: Asked) -> Option | None:
+def plan_option(
+    config: dict[str, Any], cluster: Cluster, asked: Asked, size: DataSize | None = None
+) -> Option | None:
     """Return the option that is a config on its pool; None if its machines have no price or GPU.
 
     Raises UserError if the config is invalid.
@@ -115,7 +116,7 @@ def plan_option(config: dict[str, Any], cluster: Cluster, asked: Asked) -> Optio
     price = pool and asked.prices.get(pool.instance)
     if pool is None or price is None or pool.gpu is None:
         return None
-    jobs = list(parse_jobs(config, pool, asked.root))
+    jobs = list(parse_jobs(config, pool, asked.root, size))
     option = Option(pool, price, jobs[0].slots)
     why = retired(price.instance, {price.instance: price})
     if why := why or first_fault(check_fleet(config, cluster)):
@@ -158,7 +159,11 @@ def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
 def _simulate_estimate(option: Option, found: Estimate, asked: Asked) -> Option:
     """Return the option with its cases: seconds of training at the high, middle and low speed."""
     named = {part.name: part.seconds for part in found.parts()}
-    named.pop("checkpoints")
+    length = found.job.length
+    assert length is not None  # `parts` has raised UserError
+    # Those of the periods are simulated; the others come after validations.
+    periods = math.ceil(length.steps / length.checkpoint) * found.checkpoint
+    named["checkpoints"] -= periods
     first = named.pop("start of the container") + named.pop("compilation", 0.0)
     moving = sum(named.pop(name, 0.0) for name in ("training", "validation"))
     rate, rest = found.rate, sum(named.values())
@@ -168,7 +173,9 @@ def _simulate_estimate(option: Option, found: Estimate, asked: Asked) -> Option:
     # The checker counts windows of full length.
     longest = spot.LONGEST * found.window / found.hparams.max_seq_length
     period = found.hparams.checkpoint_period
-    if option.pool.spot and period and period * found.step > longest:
+    if not option.pool.spot:
+        period = length.checkpoint
+    elif period and period * found.step > longest:
         period = None
     return simulate_option(option, job, seconds, asked, found.step, period, longest)
 
@@ -187,15 +194,15 @@ def simulate_option(
     """
     price, on_spot, work = option.price, option.pool.spot, job.work_seconds
     prices = price.spot_range() if on_spot else (price.on_demand,) * 3
-    markets = asked.markets if on_spot else dict.fromkeys(spot.CASES, spot.Constant(0.0))
+    markets = spot.CASES if on_spot else dict.fromkeys(spot.CASES, spot.Constant(0.0))
     if period is None and on_spot:
-        best = spot.best_period(job, markets["middle"].alike(), longest)
+        best = spot.best_period(job, markets["middle"], longest)
         period = max(1, int(best / step))
     share, cases = min(period * step, work) if period else work, []
     for name, whole, dollars in zip(spot.CASES, seconds, prices, strict=True):
         one = replace(job, work_seconds=whole, period_seconds=share * whole / work, price=dollars)
-        alike = markets[name].alike()
-        runs = spot.simulate(one, markets[name], asked.runs if on_spot else 1)
+        alike = markets[name]
+        runs = spot.simulate(one, markets[name], RUNS if on_spot else 1)
         case = {"case": name, "reclaims/h": alike.hourly, "wait min": alike.wait_seconds / 60}
         case |= {"$/h": dollars, **runs.mean().to_dict()}
         for what in ("hours", "cost"):  # nothing is interpolated: runs that never end do no harm
@@ -203,36 +210,6 @@ def simulate_option(
                 case[f"{what} {percent} %"] = float(runs[what].quantile(percent / 100, "nearest"))
         cases.append(case)
     return replace(option, cases=cases, period=period)
-
-
-class Plain(NamedTuple):
-    """Work without a config: its amount, and its speed at some numbers of slots.
-
-    Between two known numbers of slots the rate per slot is interpolated over log2(slots); beyond
-    them the nearest is kept. On other GPUs it is scaled by peak half-precision FLOP/s.
-    """
-
-    amount: float
-    points: Mapping[int, float]  # slots -> amount per second
-    teraflops: float  # of one GPU that was measured
-
-    def rate(self, slots: int, teraflops: float) -> float:
-        """Return the amount per second on `slots` GPUs of these TFLOP/s."""
-        known = sorted(self.points)
-        each = [self.points[count] / count for count in known]
-        per_slot = float(np.interp(math.log2(slots), np.log2(known), each))
-        return per_slot * slots * teraflops / self.teraflops
-
-
-def plain_options(work: Plain, cluster: Cluster, asked: Asked) -> list[Option]:
-    """Return the options for plain work, in the pools of a cluster."""
-    found = []
-    for option in _offers(cluster, asked, None):
-        if (teraflops := option.price.teraflops) is not None:
-            seconds = work.amount / work.rate(option.slots, teraflops)
-            job = spot.SpotJob(seconds, seconds, option.machines, 0.0, restart_seconds=START)
-            found.append(simulate_option(option, job, [seconds] * 3, asked))
-    return found
 
 
 def finishing(options: Sequence[Option]) -> list[Option]:

@@ -11,9 +11,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from cluster import layouts
-from cluster.estimate import Estimate
-from cluster.options import Asked, Option, finishing, front
+from cluster.estimates import layouts
+from cluster.estimates.estimate import Estimate
+from cluster.planning.options import Asked, Option, finishing, front
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 
 GIB = 2**30
@@ -202,7 +202,7 @@ def refused(plan: Plan) -> list[str]:
 
 def method() -> list[str]:
     """Return the rules of cluster/planning.md, without markup."""
-    text = Path(__file__).with_name("planning.md").read_text(encoding="utf-8")
+    text = Path(__file__).parents[1].joinpath("planning.md").read_text(encoding="utf-8")
     text = text.split("## How a plan is made\n")[1].split("\n## ")[0]
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"\*\*|`", "", text))
     return [" ".join(point.split()) for point in text.split("\n- ")[1:]]

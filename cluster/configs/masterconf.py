@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from cluster import schema
-from cluster.machines import GCE_GPUS, MAPPED, SLOTS, Gpu, gpu_of, instance_in
-from cluster.prices import load_prices, retired
+from cluster.configs import schema
+from cluster.facts.machines import GCE_GPUS, MAPPED, SLOTS, Gpu, gpu_of, instance_in
+from cluster.facts.prices import load_prices, retired
 from detalbert.errors import nearest
 from detalbert.settings.schema import Finding, at, mapping, mappings, whole
 

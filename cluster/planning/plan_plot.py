@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from cluster.options import Option, finishing, front
-from cluster.plan_text import Plan
+from cluster.planning.options import Option, finishing, front
+from cluster.planning.plan_text import Plan
 
 STYLE = Path(__file__).with_name("page.mplstyle")
 # Colours of a figure, which become those of the page (page.css), light or dark.

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster.estimate import Estimate, estimate, find_faults
-from cluster.fleet import slots_of
-from cluster.job import Job, samples
-from cluster.masterconf import Pool
-from cluster.models import find_model
-from cluster.spot import LONGEST
+from cluster.configs.fleet import slots_of
+from cluster.configs.masterconf import Pool
+from cluster.estimates.estimate import Estimate, estimate, find_faults
+from cluster.estimates.job import Job, known_size, samples
+from cluster.estimates.models import find_model
+from cluster.facts.spot import LONGEST
 from detalbert.errors import UnknownKey, UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.schema import Finding, mapping, without_nulls
@@ -39,7 +39,9 @@ def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator
         hparams, wrong = _parse(workload, values)
         found |= dict.fromkeys(wrong)
         if hparams is not None:
-            job = Job(config, workload, hparams, max(1, slots_of(config)), pool, root)
+            job = Job(
+                config, workload, hparams, max(1, slots_of(config)), pool, root, known_size(config)
+            )
             found |= dict.fromkeys(_check(job))
     yield from found
 

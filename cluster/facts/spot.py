@@ -3,16 +3,13 @@
 Runs are NumPy arrays: one iteration of the loop is one life (launch to reclaim) of all runs.
 """
 
-import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from cluster.prices import FREE_HOUR
-from detalbert.errors import UserError
+from cluster.facts.prices import FREE_HOUR
 
 NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
 BOOT_SECONDS = 180.0 + 120.0  # of machine and image: paid, before the container starts
@@ -67,85 +64,6 @@ CASES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """Recorded capacity, replayed cyclically from a random moment, including outages.
-
-    From `seconds` (ascending from 0) on there were so many `machines`, until `length` in seconds.
-    """
-
-    seconds: np.ndarray
-    machines: np.ndarray
-    length: float
-
-    def wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Return seconds until the machines are available; raise UserError if they never are."""
-        if machines > (most := self.machines.max()):
-            problem = f"--trace: it has {most} machines at most, the job needs {machines}"
-            raise UserError(f"{problem}; record a wider one, or give --hourly")
-        moment = now % self.length
-        back = self.seconds[self.machines >= machines]
-        later = np.append(back, back[0] + self.length)[np.searchsorted(back, moment, "right")]
-        return np.where(self._at(moment) >= machines, 0.0, later - moment)
-
-    first_wait = wait
-
-    def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Draw seconds from `now` to the first reclaim; it takes recorded machines at random."""
-        moment, before = now % self.length, np.roll(self.machines, 1)
-        drops = np.flatnonzero(self.machines < before)
-        stop = np.where(self._at(moment) < machines, moment, np.inf)
-        index = np.searchsorted(self.seconds[drops], moment, "right")
-        left = np.flatnonzero(np.isinf(stop) & (drops.size > 0))
-        while left.size:
-            laps, which = np.divmod(index[left], drops.size)
-            at = drops[which]
-            others, fewer = before[at] - machines, before[at] - self.machines[at]
-            hit = rng.hypergeometric(machines, others, fewer) > 0
-            stop[left[hit]] = (laps * self.length + self.seconds[at])[hit]
-            index[left] += 1
-            left = left[~hit]
-        return stop - moment
-
-    def alike(self) -> Constant:
-        """Return the recording's mean rate and outage, for the choice of a period."""
-        spans = np.diff(np.append(self.seconds, self.length))
-        lost = np.maximum(np.roll(self.machines, 1) - self.machines, 0).sum()
-        short = self.machines < self.machines.max()
-        outages = max(int((short & ~np.roll(short, 1)).sum()), 1)
-        hours = float((self.machines * spans).sum()) / 3600
-        return Constant(float(lost) / hours, float(spans[short].sum()) / outages)
-
-    def _at(self, moment: np.ndarray) -> np.ndarray:
-        return self.machines[np.searchsorted(self.seconds, moment, "right") - 1]
-
-
-Market = Constant | Trace
-
-
-def load_trace(path: Path) -> Trace:
-    """Load a CSV or a JSON file of spot-traces (README). UserError, naming the row, if wrong."""
-    wrong = "a CSV with numbers in the columns hours and machines, or a JSON file of spot-traces"
-    try:
-        if path.suffix == ".json":
-            content = json.loads(path.read_text(encoding="utf-8"))
-            counts = np.array([*content["data"], 0], dtype=float)
-            hours = np.arange(len(counts)) * float(content["metadata"]["gap_seconds"]) / 3600
-        else:
-            table = pd.read_csv(path, skipinitialspace=True)
-            hours, counts = (table[name].to_numpy(dtype=float) for name in ("hours", "machines"))
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        raise UserError(f"{path}: expected {wrong}") from None
-    fine = (np.diff(hours, prepend=-1.0) > 0) & (hours < 1e6) & (counts >= 0) & (counts < 1e6)
-    fine &= (counts == np.floor(counts)) & ((np.arange(len(hours)) > 0) | (hours == 0))
-    if not fine.all():
-        row = int(fine.argmin()) + 1
-        raise UserError(f"{path}: row {row}: expected hours, rising from 0, and whole machines")
-    if len(hours) < 2 or not counts[:-1].any():
-        raise UserError(f"{path}: expected two rows or more, and machines in one of them")
-    return Trace(hours[:-1] * 3600, counts[:-1].astype(int), float(hours[-1]) * 3600)
-
-
 @dataclass(frozen=True)
 class SpotJob:
     """An option for the work: seconds of training, in total and between two checkpoints, of a
@@ -175,7 +93,7 @@ class SpotJob:
         return np.where(noticed, np.maximum(saved, reached - NOTICE_SECONDS), saved)
 
 
-def simulate(job: SpotJob, market: Market, runs: int, seed: int = 0) -> pd.DataFrame:
+def simulate(job: SpotJob, market: Constant, runs: int, seed: int = 0) -> pd.DataFrame:
     """Return a row per run, by the seed alone: hours, cost (infinite: never done), their parts."""
     rng = np.random.Generator(np.random.PCG64(seed))
     # Where on the market's clock each run begins.

@@ -1,0 +1,160 @@
+"""A trial of this package's experiment, parsed once: what the checks and the planner work on."""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster.configs.expconf import RANGES
+from cluster.configs.fleet import slots_of
+from cluster.configs.masterconf import Pool
+from cluster.facts.published import (
+    KNOWN_WINDOWS,
+    QUESTIONS,
+    VALIDATION_QUESTIONS,
+    VALIDATION_WINDOWS,
+)
+from data import open_split
+from detalbert.settings.hparams import Length, StepHParams, parse_data_config
+from detalbert.settings.schema import at, mapping
+from detalbert.training.workload import Workload
+from workloads import choose
+
+
+class DataSize(NamedTuple):
+    """Windows of the data; None where it must be read to know."""
+
+    training: int | None = None
+    validation: int | None = None  # of the held-out text; a validation may use fewer
+
+
+class Job(NamedTuple):
+    """One trial, with what is known of where it runs."""
+
+    config: dict[str, Any]
+    workload: Workload
+    hparams: StepHParams
+    slots: int
+    pool: Pool | None  # None: not known
+    root: Path  # parent folder of relative model folders
+    size: DataSize  # of the data, as far as it is known
+
+    @property
+    def length(self) -> Length | None:
+        """Steps and periods of the run; None where the data must be read to know.
+
+        If the size of an epoch alone is not known, a period that is not set is the whole run.
+        """
+        hparams = self.hparams
+        if self.size.training is not None:
+            return hparams.length(self.size.training)
+        if hparams.max_steps is not None:
+            return hparams.length(hparams.max_steps * hparams.global_batch_size)
+        return None
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps of the run; None where the data must be read to know."""
+        return None if self.length is None else self.length.steps
+
+    @property
+    def validation_windows(self) -> int | None:
+        """Windows of a validation; None where the data must be read to know."""
+        limits = [
+            self.size.validation,
+            getattr(self.hparams, "max_validation_windows", None),  # a language model's
+            getattr(self.data, "max_validation_windows", None),  # a pretraining's
+        ]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def data(self) -> Any:
+        """The parsed section `data:`."""
+        return self.workload.parsers.data(self.config.get("data"))
+
+
+def known_size(config: dict[str, Any]) -> DataSize:
+    """Return the windows of a data set whose size is known before it is read."""
+    windows = KNOWN_WINDOWS.get(str(at(config, "data.train")))
+    if windows is None:
+        return DataSize()
+    training = at(config, "data.max_train_examples") or QUESTIONS
+    validation = at(config, "data.max_validation_examples") or VALIDATION_QUESTIONS
+    return DataSize(
+        training=_share(windows, training, QUESTIONS),
+        validation=_share(VALIDATION_WINDOWS, validation, VALIDATION_QUESTIONS),
+    )
+
+
+def _share(windows: int, questions: Any, all_questions: int) -> int:
+    """Return how many of the windows so many of the questions have."""
+    if not isinstance(questions, int):  # told elsewhere
+        return windows
+    return math.ceil(windows * min(1, questions / all_questions))
+
+
+def parse_jobs(
+    config: dict[str, Any], pool: Pool | None, root: Path, size: DataSize | None = None
+) -> Iterator[Job]:
+    """Yield the trials at a search's corners. Raises UserError if a section is invalid.
+
+    Args:
+        size: of the data; None: as far as it is known without reading it.
+    """
+    workload, slots = choose(config), max(1, slots_of(config))
+    workload.parsers.data(config.get("data"))
+    size = size or known_size(config)
+    for values in samples(mapping(config.get("hyperparameters"))):
+        hparams = workload.parsers.hyperparameters(values)
+        yield Job(config, workload, hparams, slots, pool, root, size)
+
+
+def read_size(job: Job) -> DataSize:
+    """Return the windows of a job's data, read if it is on this machine.
+
+    Raises UserError if it is invalid, and if its length is not known without a missing file.
+    """
+    data = mapping(job.config.get("data"))
+    if job.size.training is not None:
+        return job.size
+    if data.get("shards"):
+        if not (job.root / str(data["shards"])).is_dir():
+            return job.size
+        data = data | {"shards": str(job.root / str(data["shards"]))}
+    elif "train" not in data or not (job.steps is None or _is_here(data)):
+        return job.size
+    else:
+        open_split(parse_data_config(data), "train")  # first: a missing file is told at once
+    counts = job.workload.load(data, job.hparams).summary()
+    return DataSize(training=counts.windows, validation=counts.validation_windows)
+
+
+def _is_here(data: dict[str, Any]) -> bool:
+    """Return whether training and validation questions are files of this machine."""
+    names = [data["train"], data.get("validation") or data["train"]]
+    return all(name == "generated" or Path(str(name)).exists() for name in names)
+
+
+def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the trials at a search's corners (at most 1024): all choices, both ends of ranges."""
+    corners = itertools.product(*map(_ends, hyperparameters.values()))
+    found = itertools.islice(corners, 1024)
+    return [dict(zip(hyperparameters, corner, strict=True)) for corner in found]
+
+
+def _ends(value: Any) -> list[Any]:
+    """Return all choices of a hyperparameter or the ends of its range; [None] if it is wrong."""
+    facts = mapping(value)
+    ends: list[Any]
+    kind, ends = facts.get("type"), [facts.get(name) for name in ("minval", "maxval")]
+    if kind == "categorical":
+        return facts["vals"] if isinstance(facts.get("vals"), list) and facts["vals"] else [None]
+    if kind == "log":
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):  # told elsewhere
+            return [math.pow(facts["base"], power) for power in ends]
+        return [None]
+    if kind == "const":
+        return [facts.get("val")]
+    return ends if kind in RANGES else [value]
