@@ -20,7 +20,7 @@ from torch import Tensor
 from detalbert.corpus.api_text import find_services, read_service
 from detalbert.engine import flops
 from detalbert.errors import UserError
-from pretrain.hparams import SIZE_KEYS, SIZES
+from detalbert.settings.albert import SIZE_KEYS, SIZES
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = yaml.safe_load((ROOT / "benchmarks" / "experiments.yaml").read_text())

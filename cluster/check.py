@@ -10,6 +10,7 @@ findings; 4: with --ask, the master did not answer.
 """
 
 import contextlib
+import datetime
 import json
 import sys
 from argparse import Namespace
@@ -55,9 +56,10 @@ from cluster.configs.masterconf import Cluster, Pool, check_master, cluster_of
 from cluster.configs.merge import merge
 from cluster.configs.schema import placeholders
 from cluster.configs.uploads import check_data, read_upload
-from cluster.estimates.jobs import check_job
-from cluster.facts.prices import load_prices
-from cluster.planning import options
+from cluster.estimates.findings import check_job
+from cluster.facts.prices import load_prices, prices_head
+from cluster.facts.rates import Rates
+from cluster.planning.options import Asked, plan_own
 from cluster.planning.plan_text import outcome
 from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
@@ -154,9 +156,10 @@ def describe_plan(config: dict[str, Any], cluster: Cluster, pool: Pool, folder: 
     image = image_of(config, pool) or "Determined's own"
     text = f"image {image}; {describe_start(config, pool, load_prices())}"
     with contextlib.suppress(UserError):  # told by the findings
-        option = options.plan_option(config, cluster, options.Asked(load_prices(), folder))
+        option = plan_own(config, cluster, Asked(Rates(), folder))
         if option and option.cases:
-            text += f"; {outcome(option)}"
+            prices = [option.price] if option.price else []
+            text += f"; {outcome(option)}; {prices_head(prices, datetime.date.today())}"
     return text
 
 

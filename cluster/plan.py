@@ -14,7 +14,7 @@ import json
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,13 @@ def _parser() -> Parser:
         metavar="N",
         help="tokens to train on, instead of the config's steps",
     )
+    add(
+        "--price-pool",
+        action="append",
+        default=[],
+        metavar="POOL=INSTANCE[:spot]",
+        help="price a pool of machines of your own",
+    )
     add("--html", type=Path, metavar="FILE", help="also write one page")
     add("--json", action="store_true", help="print the plan as JSON")
     add_price_flags(parser)
@@ -74,11 +81,13 @@ from cluster.configs.expconf import check_experiment
 from cluster.configs.fleet import SLOTS, slots_of
 from cluster.configs.masterconf import Cluster, Pool, cluster_of
 from cluster.estimates.job import DataSize, parse_jobs, read_size
-from cluster.facts import live_prices
+from cluster.facts.live_prices import Live
 from cluster.facts.machines import ROOT, gpu_of
-from cluster.facts.prices import PRICE_FILE, Price, load_prices, price_notes
-from cluster.planning import options, plan_text
-from cluster.planning.options import Asked
+from cluster.facts.prices import Price, parse_machine, price_notes, prices_head
+from cluster.facts.rates import Rates
+from cluster.planning import plan_text
+from cluster.planning.choice import recommend
+from cluster.planning.options import Asked, Option, first_fault, plan_options
 from cluster.planning.plan_text import Plan
 from detalbert.log import fail
 from detalbert.settings.experiment import load
@@ -107,77 +116,141 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(plan_text.as_json(plan), indent=1, ensure_ascii=False))
     else:
         plan_text.print_plan(plan)
-    return 0 if plan.kept else 3
+    return 0 if plan.choice.kept else 3
 
 
 def make_plan(args: Namespace) -> Plan:
     """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
-    prices = load_prices(args.prices or PRICE_FILE, args.region)
-    config, size = _read(args)
-    cluster = _cluster(args, config, prices)
-    wanted = sorted({pool.instance for pool in cluster.pools.values()} & set(prices))
-    prices, notes = live_prices.priced(args, prices, wanted)
+    live = None
+    if args.live is not None:
+        live = Live(must=args.live == "must", today=args.today)
+    rates = Rates(args.prices, args.region, live)
+    config, size = read_config(args.config, args.set, windows=args.windows, tokens=args.tokens)
+    if args.any:
+        cluster = any_cluster(rates.table())
+    elif args.ask:
+        cluster = Master.login().cluster()
+    else:
+        cluster = find_cluster(config, [args.master] if args.master else MASTERS)
+    cluster = _price_pools(cluster, args.price_pool, rates)
+    notes = rates.ask_aws(
+        rates.kind(pool.instance, pool.region) for pool in cluster.pools.values() if pool.gpu
+    )
     limits = {"hours": args.deadline, "cost": args.budget}
     limits = {what: most for what, most in limits.items() if most is not None}
-    asked = Asked(prices, limits=limits)
-    found = options.plan_options(config, cluster, asked, size)
-    best, why, kept = options.recommend(found, asked)
-    wish = (cluster.pool_name(config), slots_of(config))
-    own = next((option for option in found if (option.pool.name, option.slots) == wish), None)
-    used = list({option.price.instance: option.price for option in found}.values())
+    asked = Asked(rates, limits=limits)
+    options = plan_options(config, cluster, asked, size)
+    choice = recommend(options, limits)
+    left_out = rates.unpriced() if args.any and args.region else []
+    if left_out:
+        notes.append(f"left out, as they have no price in {args.region}: {', '.join(left_out)}")
+    prices = _used_prices(options)
     return Plan(
-        str(args.config),
-        found,
-        best,
-        why,
-        own,
-        kept,
-        [*notes, *price_notes(used, args.today)],
-        asked,
+        title=str(args.config),
+        prices=prices_head(prices, args.today),
+        options=options,
+        choice=choice,
+        own=_own_option(options, config, cluster),
+        notes=[*notes, *price_notes(prices, args.today)],
+        asked=asked,
     )
 
 
-def _read(args: Namespace) -> tuple[dict[str, Any], DataSize]:
-    """Return the config with --set and the steps of --windows or --tokens, and its data's size."""
-    config = load(args.config, args.set)
-    if fault := options.first_fault(check_experiment(config)):
-        raise UserError(f"{args.config}: {fault}")
+def read_config(
+    path: Path, changes: Sequence[str], windows: float | None, tokens: float | None
+) -> tuple[dict[str, Any], DataSize]:
+    """Return an experiment config and the size of its data.
+
+    Args:
+        changes: KEY=VALUE texts that are set in it.
+        windows: to train on, in place of the config's steps; None: the config's.
+        tokens: the same in tokens.
+    """
+    config = load(path, changes)
+    fault = first_fault(check_experiment(config))
+    if fault:
+        raise UserError(f"{path}: {fault}")
     if slots_of(config) == 0:
-        raise UserError(f"{args.config}: {SLOTS}: 0 slots train on no GPU; use 1 or more")
+        raise UserError(f"{path}: {SLOTS}: 0 slots train on no GPU; use 1 or more")
     job = next(parse_jobs(config, None, ROOT))
-    hparams, amount = job.hparams, args.windows or args.tokens
-    if amount is not None:
-        each = hparams.global_batch_size * (hparams.max_seq_length if args.tokens else 1)
-        steps = max(1, math.ceil(amount / each))
+    if tokens is not None:
+        windows = tokens / job.hparams.max_seq_length
+    if windows is not None:
+        steps = max(1, math.ceil(windows / job.hparams.global_batch_size))
         config["hyperparameters"] = {**config["hyperparameters"], "max_steps": steps}
         job = next(parse_jobs(config, None, ROOT))
     return config, read_size(job)
 
 
-def _cluster(args: Namespace, config: dict[str, Any], prices: Mapping[str, Price]) -> Cluster:
-    """Return the pools to plan for; UserError if no master has the config's pool."""
-    if args.ask:
-        return Master.login().cluster()
-    if args.any:
-        return any_cluster(prices)
-    clusters = [cluster_of(read_yaml(file)) for file in ([args.master] if args.master else MASTERS)]
+def find_cluster(config: dict[str, Any], masters: Sequence[Path]) -> Cluster:
+    """Return the pools of the first master config that has the experiment's pool.
+
+    Raises:
+        UserError: if none has it.
+    """
+    clusters = [cluster_of(read_yaml(file)) for file in masters]
     for cluster in clusters:
         if cluster.pool_of(config):
             return cluster
-    known = ", ".join(name for each in clusters for name in each.pools)
-    name = clusters[0].pool_name(config)
-    raise UserError(f"resources.resource_pool: no pool {name!r}; give --master, or one of {known}")
+    names = [name for cluster in clusters for name in cluster.pools]
+    problem = f"no pool {clusters[0].pool_name(config)!r}"
+    cure = f"give --master, or one of {', '.join(names)}"
+    raise UserError(f"resources.resource_pool: {problem}; {cure}")
 
 
 def any_cluster(prices: Mapping[str, Price]) -> Cluster:
     """Return a cluster with two pools, spot and on demand, of every type that AWS launches."""
     pools = {}
     for price in prices.values():
-        for on_spot in (True, False) if not price.retired else ():
-            name = f"<<a pool of {price.instance}, {'spot' if on_spot else 'on demand'}>>"
-            gpu = gpu_of(price.instance)
-            pools[name] = Pool(name, price.slots, None, gpu, on_spot, price.instance)
-    return Cluster(pools, next(iter(pools)), launch_error=False, images_known=False)
+        if price.retired or not price.slots:
+            continue
+        for market in ("spot", "on demand"):
+            name = f"<<a pool of {price.instance}, {market}>>"
+            pools[name] = Pool(
+                name,
+                slots_per_agent=price.slots,
+                max_agents=None,
+                gpu=gpu_of(price.instance),
+                spot=market == "spot",
+                instance=price.instance,
+            )
+    return Cluster(pools, default="", launch_error=False, images_known=False)
+
+
+def _price_pools(cluster: Cluster, texts: Sequence[str], rates: Rates) -> Cluster:
+    """Return the cluster with pools priced as the POOL=INSTANCE[:spot] of --price-pool say."""
+    pools = dict(cluster.pools)
+    for text in texts:
+        name, _, machine = text.partition("=")
+        price, on_spot = parse_machine(f"--price-pool {name}=", machine, rates.table())
+        if name not in pools:
+            problem = f"no such pool; there are {', '.join(pools)}"
+            raise UserError(f"--price-pool {name}: {problem}")
+        pool = pools[name]
+        pools[name] = pool._replace(
+            instance=price.instance,
+            region=price.region,
+            spot=on_spot,
+            gpu=pool.gpu or gpu_of(price.instance),
+            slots_per_agent=pool.slots_per_agent or price.slots,
+        )
+    return cluster._replace(pools=pools)
+
+
+def _own_option(
+    options: Sequence[Option], config: dict[str, Any], cluster: Cluster
+) -> Option | None:
+    """Return the config as it stands; None if its pool is none of the options'."""
+    place = (cluster.pool_name(config), slots_of(config))
+    return next((option for option in options if (option.pool.name, option.slots) == place), None)
+
+
+def _used_prices(options: Sequence[Option]) -> list[Price]:
+    prices = {}
+    for option in options:
+        if option.price is not None:
+            prices[option.price.instance, option.price.region] = option.price
+    return list(prices.values())
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow, check_family
 from lm.preflight import check
 from lm.samples import Samples
+from lm.sizing import SIZING
 from lm.token_bytes import token_bytes
 from lm.windows import WindowRows, validation_loader
 
@@ -218,6 +219,7 @@ LANGUAGE_MODEL = Workload(
     check=check,
     metrics=METRICS,
     metric="loss",
+    sizing=SIZING,
     use="python predict.py --model {} --prompt TEXT (or --perplexity, --export)",
     smaller_is_better=("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte"),
     sharded=True,

@@ -8,20 +8,10 @@ from functools import partial
 from typing import Any
 
 from detalbert.errors import UserError
+from detalbert.settings.albert import SIZE_KEYS, SIZES
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, limited, parse_section
 from detalbert.settings.text import parse_text_config
-
-SIZE_KEYS = "hidden_size num_hidden_layers num_attention_heads embedding_size".split()
-SIZE_KEYS += ["intermediate_size"]
-# Lan et al. 2020 (arXiv:1909.11942), table 1; `tiny` is for tests and laptops.
-SIZES = {
-    "tiny": (128, 4, 4, 64, 512),
-    "base": (768, 12, 12, 128, 3072),
-    "large": (1024, 24, 16, 128, 4096),
-    "xlarge": (2048, 24, 16, 128, 8192),
-    "xxlarge": (4096, 12, 64, 128, 16384),
-}
 
 
 @dataclass(frozen=True)

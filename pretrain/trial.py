@@ -34,6 +34,7 @@ from pretrain.data import PretrainText
 from pretrain.examples import ExampleOrder, ExampleRows, PretrainRow
 from pretrain.hparams import PARSERS, PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
+from pretrain.sizing import SIZING
 
 METRICS = tuple(
     "mlm_loss mlm_accuracy mlm_baseline sop_loss sop_accuracy span_loss span_accuracy".split()
@@ -210,6 +211,7 @@ PRETRAINING = Workload(
     check=check,
     metrics=METRICS,
     metric="loss",
+    sizing=SIZING,
     use="python predict.py --model {} --export DIR (or go on with it: pretrain/README.md)",
     smaller_is_better=("loss", "mlm_loss", "sop_loss", "span_loss"),
 )

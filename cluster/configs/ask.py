@@ -108,7 +108,8 @@ def _pool(name: str, raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
         return Pool(name, width, None, None, spot, own=True)
     if kind != "RESOURCE_POOL_TYPE_STATIC":
         instance = str(raw.get("instanceType") or "")
-        return Pool(name, width, raw.get("maxAgents"), gpu_of(instance), spot, instance)
+        pool = Pool(name, width, raw.get("maxAgents"), gpu_of(instance), spot, instance)
+        return pool._replace(region=str(at(raw, "details.aws.region") or ""))
     mine = [a for a in agents if name in (a.get("resourcePools") or []) and a.get("enabled")]
     widths = {len(mapping(agent.get("slots"))) for agent in mine}
     width, slots = widths.pop() if len(widths) == 1 else None, raw.get("slotsAvailable")

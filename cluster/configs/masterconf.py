@@ -23,6 +23,7 @@ class Pool(NamedTuple):
     slots: int | None = None  # of all agents there now, where the master was asked
     root_gib: int = 200  # of a machine's root volume, 0.38.1's default
     own: bool = False  # machines of your own, which no provider starts
+    region: str = ""  # of the cloud, as the config names it
 
 
 class Cluster(NamedTuple):
@@ -138,7 +139,10 @@ def _pool(raw: dict[str, Any], tasks: dict[str, Any]) -> Pool:
         slots = 1
     spot = True in (provider.get("spot"), at(provider, "instance_type.preemptible"))
     most, root = whole(provider.get("max_instances", 5)), whole(provider.get("root_volume_size"))
-    return Pool(name, slots, most, gpu, spot, kind, tasks, root_gib=root or 200)
+    region = str(provider.get("region") or "") if provider.get("type") == "aws" else ""
+    region = "" if schema.PLACEHOLDER.search(region) else region
+    pool = Pool(name, slots, most, gpu, spot, kind, tasks, root_gib=root or 200)
+    return pool._replace(region=region)
 
 
 def own_pool(name: str, **known: Any) -> Pool:

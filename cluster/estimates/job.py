@@ -19,6 +19,7 @@ from cluster.facts.published import (
 from data import open_split
 from detalbert.settings.hparams import Length, StepHParams, parse_data_config
 from detalbert.settings.schema import at, mapping
+from detalbert.training.sizing import Model, find_model
 from detalbert.training.workload import Workload
 from workloads import choose
 
@@ -40,6 +41,7 @@ class Job(NamedTuple):
     pool: Pool | None  # None: not known
     root: Path  # parent folder of relative model folders
     size: DataSize  # of the data, as far as it is known
+    model: Model | None  # None: its sizes are not known without a download
 
     @property
     def length(self) -> Length | None:
@@ -98,17 +100,30 @@ def _share(windows: int, questions: Any, all_questions: int) -> int:
 def parse_jobs(
     config: dict[str, Any], pool: Pool | None, root: Path, size: DataSize | None = None
 ) -> Iterator[Job]:
-    """Yield the trials at a search's corners. Raises UserError if a section is invalid.
+    """Yield the trials at a search's corners.
 
     Args:
+        pool: None if it is not known.
+        root: parent folder of relative model folders.
         size: of the data; None: as far as it is known without reading it.
+
+    Raises:
+        UserError: if a section is invalid, or no model can be built of its keys.
     """
-    workload, slots = choose(config), max(1, slots_of(config))
+    workload = choose(config)
     workload.parsers.data(config.get("data"))
-    size = size or known_size(config)
     for values in samples(mapping(config.get("hyperparameters"))):
         hparams = workload.parsers.hyperparameters(values)
-        yield Job(config, workload, hparams, slots, pool, root, size)
+        yield Job(
+            config=config,
+            workload=workload,
+            hparams=hparams,
+            slots=max(1, slots_of(config)),
+            pool=pool,
+            root=root,
+            size=size or known_size(config),
+            model=find_model(workload.sizing, config, hparams, root),
+        )
 
 
 def read_size(job: Job) -> DataSize:

@@ -7,17 +7,16 @@ precision, recomputation counted.
 import functools
 import math
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster.estimates.models import KNOWN_CONFIGS
 from cluster.facts.machines import Gpu
 from cluster.facts.published import SPEEDS
-from detalbert.engine.flops import PEAKS, causal_flops, training_flops
+from detalbert.engine.flops import PEAKS, causal_flops_per_token, encoder_flops_per_token
+from detalbert.settings.albert import published_configs
 
 MASKED = 0.15  # of a window's tokens, in published pretraining
-REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 RECOMPUTED = {"none": 0.0, "part": 0.5, "full": 1.0}  # share of the activations; a part is assumed
 SURE = 0.9  # share of the rows whose error, when each is left out in turn, the spread covers
 
@@ -68,38 +67,40 @@ class Rate(NamedTuple):
     how: str
 
 
-def causal_token(config: Any, length: int) -> float:
-    """Return training FLOPs per token in a window of `length` tokens (see flops.causal_flops)."""
-    return cast(float, causal_flops(config, np.array([length]))) / length
-
-
-def encoder_token(config: Any, length: float, masked: float = 0.0) -> float:
-    """Return an encoder's training FLOPs per token, a share `masked` with a vocabulary head."""
-    head = 2 * getattr(config, "embedding_size", config.hidden_size)
-    head *= config.hidden_size + config.vocab_size if masked else 0
-    return training_flops(config, np.array([length])) / length + 3 * masked * head
-
-
-def _row(given: dict[str, Any]) -> Measurement:
-    row = SimpleNamespace(**given)
-    if row.task == "language":
-        flops = causal_token(SimpleNamespace(**row.shape), row.length)
+def _measurement(row: dict[str, Any]) -> Measurement:
+    """Return a row of facts/speeds.yaml."""
+    ours = "measured" in row
+    length = row["length"]
+    if row["task"] == "language":
+        flops = causal_flops_per_token(SimpleNamespace(**row["shape"]), length)
     else:
-        config = SimpleNamespace(**KNOWN_CONFIGS[row.model])
-        flops = encoder_token(config, row.length, MASKED if row.task == "pretraining" else 0.0)
-    known = {name: fact for name, fact in given.items() if name in Shape._fields}
-    half, ours = row.gpu not in ("V100", "T4"), "measured" in given
-    recomputed = RECOMPUTED[given.get("recompute", "none")]
-    shape = Shape(flops=flops, half=half, ours=ours, recomputed=recomputed, **known)
-    tokens = given.get("tokens") or row.windows * row.length / row.gpus
-    where = f"{row.gpus} x {row.gpu} {row.gigabytes} GB"
-    source = "measured" if ours else "published"
+        config = SimpleNamespace(**published_configs()[row["model"]])
+        masked = MASKED if row["task"] == "pretraining" else 0.0
+        flops = encoder_flops_per_token(config, length, masked)
+    shape = Shape(
+        task=row["task"],
+        flops=flops,
+        gpu=row["gpu"],
+        half=row["gpu"] not in ("V100", "T4"),
+        gigabytes=row["gigabytes"],
+        gpus=row["gpus"],
+        forward=row.get("forward"),
+        compiled=row.get("compiled", False),
+        recomputed=RECOMPUTED[row.get("recompute", "none")],
+        fp8=row.get("fp8", False),
+        ours=ours,
+    )
+    machines = f"{row['gpus']} x {row['gpu']} {row['gigabytes']} GB"
     return Measurement(
-        shape, tokens, f"{row.by}: {row.model}, {where}", source, given.get("spread", 0.0)
+        shape=shape,
+        tokens=row.get("tokens") or row["windows"] * length / row["gpus"],
+        name=f"{row['by']}: {row['model']}, {machines}",
+        source="measured" if ours else "published",
+        spread=row.get("spread", 0.0),
     )
 
 
-MEASUREMENTS = tuple(map(_row, SPEEDS))  # of facts/speeds.yaml
+MEASUREMENTS = tuple(_measurement(row) for row in SPEEDS)  # of facts/speeds.yaml
 
 
 def distance(one: Shape, other: Shape) -> float:
@@ -119,33 +120,33 @@ def distance(one: Shape, other: Shape) -> float:
     return far
 
 
-def speed(shape: Shape, gpu: Gpu, known: tuple[Measurement, ...] = MEASUREMENTS) -> Rate:
+@functools.lru_cache(maxsize=4096)
+def speed(shape: Shape, gpu: Gpu, rows: tuple[Measurement, ...] = MEASUREMENTS) -> Rate:
     """Estimate a GPU's speed, without the network between machines, from the nearest row.
 
     The range is that of the row's repeats if the shape is the row's own; else it is wide enough
-    for SURE of the `known` rows of the task when each is estimated from the others.
+    for SURE of the task's `rows` when each is estimated from the others.
     """
-    row = min(known, key=lambda each: distance(shape, each.shape))
+    row = min(rows, key=lambda row: distance(shape, row.shape))
     far = distance(shape, row.shape)
     tokens = row.efficiency * gpu.teraflops * 1e12 / shape.work
-    if same := far < 0.02:
+    how = f"{row.name}, {row.efficiency:.0%} of the peak"
+    if far < 0.02:  # the row's own shape
         wide = 1 + max(row.spread / 2, 0.05)
-    else:
-        wide = math.exp(_unsureness(row.shape.task, known) * (1 + far))
-    source = row.source if same else "modelled"
-    how = f"{'' if same else 'as efficient as '}{row.name}, {row.efficiency:.0%} of the peak"
-    return Rate(tokens / wide, tokens, tokens * wide, source, how)
+        return Rate(tokens / wide, tokens, tokens * wide, row.source, how)
+    wide = math.exp(_unsureness(row.shape.task, rows) * (1 + far))
+    return Rate(tokens / wide, tokens, tokens * wide, "modelled", f"as efficient as {how}")
 
 
 @functools.cache
-def _unsureness(task: str, known: tuple[Measurement, ...]) -> float:
+def _unsureness(task: str, rows: tuple[Measurement, ...]) -> float:
     """Return the logarithm of the error, per 1 + distance, that SURE of the task's rows keep."""
     errors = []
-    for row in known:
+    for row in rows:
         if row.shape.task == task:
-            near = min(
-                (r for r in known if r is not row), key=lambda r: distance(row.shape, r.shape)
-            )
-            error = abs(math.log(near.efficiency / row.efficiency))
-            errors.append(error / (1 + distance(row.shape, near.shape)))
+            others = [other for other in rows if other is not row]
+            distances = [distance(row.shape, other.shape) for other in others]
+            nearest = others[distances.index(min(distances))]
+            error = abs(math.log(nearest.efficiency / row.efficiency))
+            errors.append(error / (1 + min(distances)))
     return float(np.quantile(errors, SURE, method="higher"))

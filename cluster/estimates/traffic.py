@@ -57,3 +57,8 @@ def _variables(value: Any) -> list[str]:
     if isinstance(value, dict):
         return [item for items in value.values() for item in _variables(items)]
     return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def seconds(sent: float, gbits: int) -> float:
+    """Return the seconds of sending bytes at `gbits` Gbit/s; 0 if the rate is not known."""
+    return sent / (gbits / 8 * 1e9) if gbits else 0.0

@@ -63,6 +63,17 @@ def find_price(prices: Mapping[str, Price], instance: str) -> Price:
     return prices[instance]
 
 
+def parse_machine(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price, bool]:
+    """Return the price of INSTANCE, INSTANCE:spot or INSTANCE:on-demand, and whether it is on spot.
+
+    Raises UserError, naming the flag, for another text and an unknown type.
+    """
+    instance, _, market = text.partition(":")
+    if market not in ("", "spot", "on-demand"):
+        raise UserError(f"{flag} {text}: expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand")
+    return find_price(prices, instance), market == "spot"
+
+
 def retired(instance: str, prices: Mapping[str, Price]) -> str | None:
     """Say that AWS launches no more machines of this type; None if it does, or is not known."""
     day = prices[instance].retired if instance in prices else None

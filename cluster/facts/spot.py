@@ -1,25 +1,30 @@
 """A job on the spot market: reclaims, waits and their simulation (planning.md).
 
-Runs are NumPy arrays: one iteration of the loop is one life (launch to reclaim) of all runs.
+Runs are NumPy arrays: one iteration of the loop is one life (launch to reclaim) of all runs. A run
+of many lives is not followed to its end: by then each life brings as much as the one before.
 """
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from cluster.facts.prices import FREE_HOUR
 
 NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
 BOOT_SECONDS = 180.0 + 120.0  # of machine and image: paid, before the container starts
 DETECTION_SECONDS = 25.0  # agent_reconnect_wait of the master
-MOST_LIVES = 2000  # a run that is not through by then never will be
 LONGEST = 900.0  # seconds of work that a reclaim without notice may cost every slot
+
+RUNS = 4000  # that are simulated
+FEWER_RUNS = 500  # of which so many are followed beyond SHORT_LIVES: their means vary less
+SHORT_LIVES = 25
+FOLLOWED_LIVES = 100  # the rest goes on at the pace of these
+MOST_LIVES = 2000  # a run that needs more never ends
 
 
 @dataclass(frozen=True)
-class Constant:
+class Market:
     """Memoryless market: `hourly` reclaims of a job, and exponential waits for capacity.
 
     A reclaim takes all machines of a job: jobs on 16 recorded machines were stopped as often as
@@ -28,29 +33,25 @@ class Constant:
 
     hourly: float
     wait_seconds: float = 0.0
-    length = 0.0  # of a recording
 
     @property
     def rate(self) -> float:
         """Reclaims per second."""
         return self.hourly / 3600
 
-    def first_wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Draw seconds from a random moment until the machines are available."""
+    def first_wait(self, rng: np.random.Generator, runs: int) -> np.ndarray:
+        """Draw the seconds from a random moment until the machines are available."""
         busy = self.rate * self.wait_seconds
-        out = rng.random(now.size) < busy / (1 + busy)
-        return np.where(out, self.wait(rng, now, machines), 0.0)
+        is_out = rng.random(runs) < busy / (1 + busy)
+        return np.where(is_out, self.wait(rng, runs), 0.0)
 
-    def wait(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Draw seconds from a reclaim until the machines are available."""
-        return rng.exponential(self.wait_seconds, now.size)
+    def wait(self, rng: np.random.Generator, runs: int) -> np.ndarray:
+        """Draw the seconds from a reclaim until the machines are available."""
+        return rng.exponential(self.wait_seconds, runs)
 
-    def next(self, rng: np.random.Generator, now: np.ndarray, machines: int) -> np.ndarray:
-        """Draw seconds from `now` to the first reclaim."""
-        return rng.exponential(1 / max(self.rate, 1e-300), now.shape)
-
-    def alike(self) -> "Constant":
-        return self
+    def until_reclaim(self, rng: np.random.Generator, runs: int) -> np.ndarray:
+        """Draw the seconds to the first reclaim."""
+        return rng.exponential(1 / max(self.rate, 1e-300), runs)
 
 
 # How spot may go, recorded on V100s by github.com/skypilot-org/spot-traces ("Can't be late", NSDI
@@ -58,10 +59,11 @@ class Constant:
 # traces of 2022 and 2023 have 0.06 to 1.39 an hour. No newer type is recorded: that they fare alike
 # is assumed.
 CASES = {
-    "low": Constant(0.060, 120.0),  # us-east-2a, August 2023; the wait is assumed
-    "middle": Constant(0.236, 3600.0),  # us-west-2c, August 2023
-    "high": Constant(1.390, 14160.0),  # us-east-1a, February 2023; wait: us-east-1f, August 2023
+    "low": Market(0.060, 120.0),  # us-east-2a, August 2023; the wait is assumed
+    "middle": Market(0.236, 3600.0),  # us-west-2c, August 2023
+    "high": Market(1.390, 14160.0),  # us-east-1a, February 2023; wait: us-east-1f, August 2023
 }
+ON_DEMAND = Market(0.0)
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,6 @@ class SpotJob:
 
     work_seconds: float
     period_seconds: float
-    machines: int
-    price: float  # dollars an hour and machine
     checkpoint_seconds: float = 25.0
     restart_seconds: float = 60.0
     notice_read: float = 0.0  # share of the reclaims
@@ -81,7 +81,7 @@ class SpotJob:
     @property
     def total_seconds(self) -> float:
         """Seconds of training and checkpoints, the last one at the end, without a reclaim."""
-        segments = max(1, int(np.ceil(self.work_seconds / self.period_seconds - 1e-9)))
+        segments = max(1, math.ceil(self.work_seconds / self.period_seconds - 1e-9))
         return self.work_seconds + segments * self.checkpoint_seconds
 
     def saved(self, reached: np.ndarray, done: np.ndarray, noticed: np.ndarray) -> np.ndarray:
@@ -93,39 +93,67 @@ class SpotJob:
         return np.where(noticed, np.maximum(saved, reached - NOTICE_SECONDS), saved)
 
 
-def simulate(job: SpotJob, market: Constant, runs: int, seed: int = 0) -> pd.DataFrame:
-    """Return a row per run, by the seed alone: hours, cost (infinite: never done), their parts."""
+def simulate(
+    job: SpotJob, market: Market, runs: int = RUNS, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Return figures of each run, by the seed alone: hours until the end and hours paid of a
+    machine (infinite: never done), hours lost and waited, and the number of reclaims.
+    """
     rng = np.random.Generator(np.random.PCG64(seed))
-    # Where on the market's clock each run begins.
-    shift = rng.uniform(0, market.length, runs) if market.length else np.zeros(runs)
-    now = market.first_wait(rng, shift, job.machines)  # seconds since the run was ordered
-    waited, left = now.copy(), np.arange(runs)
+    now = market.first_wait(rng, runs)  # seconds since the run was ordered
+    waited = now.copy()
     done, lost, paid, count = np.zeros((4, runs))  # done: what is saved of total_seconds
-    for _ in range(MOST_LIVES):
+    left = np.arange(runs)  # runs that have not ended
+    for life in range(FOLLOWED_LIVES):
+        if life == SHORT_LIVES and len(left) > runs / 2 and runs > FEWER_RUNS:
+            now, waited, done = now[:FEWER_RUNS], waited[:FEWER_RUNS], done[:FEWER_RUNS]
+            lost, paid, count = lost[:FEWER_RUNS], paid[:FEWER_RUNS], count[:FEWER_RUNS]
+            left = left[left < FEWER_RUNS]
         start = now[left] + BOOT_SECONDS
-        until = market.next(rng, shift[left] + start, job.machines)
+        until = market.until_reclaim(rng, len(left))
         needed = job.restart_seconds + job.total_seconds - done[left]
         stopped, ran = until < needed, np.minimum(until, needed)
         up = BOOT_SECONDS + ran
         paid[left] += np.where(stopped & (up < FREE_HOUR * 3600), 0.0, up)
         now[left] = start + ran
         left, ran = left[stopped], ran[stopped]
-        if not left.size:
+        if not len(left):
             break
         count[left] += 1
         reached = done[left] + np.maximum(ran - job.restart_seconds, 0.0)
-        done[left] = job.saved(reached, done[left], rng.random(left.size) < job.notice_read)
+        done[left] = job.saved(reached, done[left], rng.random(len(left)) < job.notice_read)
         lost[left] += reached - done[left]
-        now[left] += DETECTION_SECONDS
-        wait = market.wait(rng, shift[left] + now[left], job.machines)
+        wait = market.wait(rng, len(left))
         waited[left] += wait
-        now[left] += wait
-    now[left] = paid[left] = np.inf
-    hours = pd.DataFrame({"hours": now, "lost h": lost, "waiting h": waited}) / 3600
-    return hours.assign(cost=paid / 3600 * job.machines * job.price, reclaims=count)
+        now[left] += DETECTION_SECONDS + wait
+    if len(left):
+        _go_on(job, done, left, (now, paid, lost, waited, count))
+    return {
+        "hours": now / 3600,
+        "paid h": paid / 3600,
+        "lost h": lost / 3600,
+        "waiting h": waited / 3600,
+        "reclaims": count,
+    }
 
 
-def best_period(job: SpotJob, market: Constant, longest: float = LONGEST) -> float:
+def _go_on(
+    job: SpotJob, done: np.ndarray, left: np.ndarray, amounts: tuple[np.ndarray, ...]
+) -> None:
+    """Let the runs `left`, all of FOLLOWED_LIVES, go on at their common pace until their end.
+
+    Args:
+        done: progress of all runs, in `total_seconds`.
+        amounts: of all runs, to be increased: hours, and what else grows with each life.
+    """
+    progress = done[left].mean() / job.total_seconds
+    never_ends = progress * MOST_LIVES < FOLLOWED_LIVES
+    for amount in amounts:
+        pace = np.inf if never_ends else amount[left].mean() / progress
+        amount[left] += pace * (1 - done[left] / job.total_seconds)
+
+
+def best_period(job: SpotJob, market: Market, longest: float = LONGEST) -> float:
     """Return the seconds of training between checkpoints that lose the least time (Young 1974).
 
     With a checkpoint of 25 s and 0.236 reclaims an hour: sqrt(2 * 25 * 3600 / 0.236) = 873 s. At

@@ -8,7 +8,8 @@ from typing import Any
 from cluster.facts.prices import load_prices
 from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from cluster.planning import plan_text
-from cluster.planning.options import SURE, Option, finishing
+from cluster.planning.choice import finishing
+from cluster.planning.options import Option
 from cluster.planning.page import fill_template
 from cluster.planning.plan_plot import plot_options
 from cluster.planning.plan_text import Plan, open_options, spread_front
@@ -19,11 +20,11 @@ def published_run(option: Option) -> tuple[str, float, float] | None:
     """Return name, hours and dollars of the published run on 64 GPUs if the option trains the same
     recipe.
     """
-    if option.found is None:
+    if option.estimate is None:
         return None
-    run, hparams = FINE_TUNING[-1], option.found.hparams
+    run, hparams = FINE_TUNING[-1], option.estimate.hparams
     recipe = MODEL, run.batch, math.ceil(WINDOWS * EPOCHS / run.batch)
-    if (hparams.model, hparams.global_batch_size, option.found.job.steps) != recipe:
+    if (hparams.model, hparams.global_batch_size, option.estimate.job.steps) != recipe:
         return None
     price = load_prices()[run.instance]
     machines = price.machines(run.slots)
@@ -56,16 +57,17 @@ def write_page(plan: Plan, path: Path) -> None:
 def _row(option: Option, plan: Plan) -> dict[str, Any]:
     """Return the cells of an option; its ranges are in the plot."""
     hours, cost = option.mean("hours"), option.mean("cost")
-    slower, dearer = hours / plan.best.mean("hours"), cost / plan.best.mean("cost")
     beside = "as it stands: " * (option is plan.own)
-    beside += f"{slower:,.2g} x time, {dearer:,.2g} x cost"
+    beside += f"{hours / plan.best.mean('hours'):,.2g} x time"
+    if plan.best.mean("cost"):
+        beside += f", {cost / plan.best.mean('cost'):,.2g} x cost"
     return {
         "option": option.name,
         "slots": option.slots,
         "hours": f"{hours:,.2f}" if math.isfinite(hours) else "never",
-        "dollars": f"${cost:,.2f}" if math.isfinite(cost) else "-",
+        "dollars": f"${cost:,.2f}" if option.price and math.isfinite(cost) else "-",
         "beside the recommended": "recommended" if option is plan.best else beside,
-        "speed": option.rate.source if option.rate else "given",
+        "speed": plan_text.speed_source(option),
         "pool": option.pool.name,
     }
 
@@ -73,16 +75,9 @@ def _row(option: Option, plan: Plan) -> dict[str, Any]:
 def _reasons(plan: Plan, run: tuple[str, float, float] | None) -> Iterator[str]:
     """Yield why the recommended option and not the cheapest, the fastest or the config's own."""
     best, fine = plan.best, finishing(plan.options)
-    cheapest, fastest = fine[0], min(fine, key=lambda option: option.mean("hours"))
-    yield f"{best.name}: {plan.why}."
-    forms = {"hours": "{:,.2f} h", "cost": "${:,.2f}"}
-    for what, most in plan.asked.limits.items() if cheapest is not best else ():
-        if (sure := cheapest.sure(what)) > most:
-            form = forms[what]
-            takes = f"{SURE} % of its runs take up to {form.format(sure)}, not {form.format(most)}"
-            yield f"The cheapest, {plan_text.outcome(cheapest)}, misses that: {takes}."
-    if fastest is not best:
-        yield f"The fastest is {plan_text.outcome(fastest)}."
+    yield f"{best.name}: {plan.choice.why}."
+    yield from plan_text.against(plan)
+    fastest = min(fine, key=lambda option: option.mean("hours"))
     steady = next((option for option in fine if not option.pool.spot), best)
     if best.pool.spot and steady is not best and steady is not fastest:
         yield f"The cheapest on demand, which EC2 does not reclaim, is {plan_text.outcome(steady)}."

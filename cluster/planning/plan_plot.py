@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from cluster.planning.options import Option, finishing, front
+from cluster.planning.choice import finishing, front
+from cluster.planning.options import Option
 from cluster.planning.plan_text import Plan
 
 STYLE = Path(__file__).with_name("page.mplstyle")
@@ -85,7 +86,7 @@ def _name(axes: Axes, named: Sequence[Option], best: Option) -> None:
             end = min(high, 1e3 * middle)  # one without an end leaves the plot
             draw(at, low, end, color=colour, lw=2.5, alpha=0.35)
         axes.annotate(
-            f"{option.machines} x {option.price.instance} ({option.slots})", (hours, dollars),
+            f"{option.name} ({option.slots})", (hours, dollars),
             (1.03, (number + 0.5) / len(named)), textcoords="axes fraction", va="center",
             color=colour, fontsize=8, fontweight="bold" if option is best else "normal",
             arrowprops={"arrowstyle": "-", "lw": 0.5, "color": OTHER, "relpos": (0, 0.5)},

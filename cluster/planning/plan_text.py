@@ -11,43 +11,66 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from cluster.estimates import layouts
-from cluster.estimates.estimate import Estimate
-from cluster.planning.options import Asked, Option, finishing, front
+from cluster.estimates.estimate import Estimate, ranked_layouts
+from cluster.estimates.times import time_parts
+from cluster.planning.choice import Choice, finishing, front, reasons_against
+from cluster.planning.options import Asked, Option, layout_keys
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 
 GIB = 2**30
-ROWS = 10  # of a table of options or layouts
+ROWS = 10  # of the table of options
+LAYOUTS = 3  # that are shown
+RANGES = "In parentheses: nine of ten runs, over three cases of the spot market and the speed."
 NAMED = 8  # options of the front that are named
+NUMBERS = (
+    "slots",
+    "hours",
+    "dollars",
+    "figure",
+    "machines",
+    "$/h",
+    "95 % within",
+    "reclaims",
+    "waiting h",
+    "$",
+)
+# Columns of a bill: the figures of a case.
+BILL = {
+    "hours": "hours",
+    "95 % within": "hours 95 %",
+    "reclaims": "reclaims",
+    "waiting h": "waiting h",
+    "$": "cost",
+}
+Row = dict[str, Any]
 
 
 class Plan(NamedTuple):
     """The options for a run, and the one to take."""
 
     title: str
+    prices: str  # their region and age
     options: Sequence[Option]
-    best: Option
-    why: str  # it is recommended
+    choice: Choice
     own: Option | None  # the config as it stands
-    kept: bool  # deadline and budget are kept
     notes: Sequence[str]
     asked: Asked
 
-
-NUMBERS = "slots,hours,dollars,figure,machines,$/h,95 % within,reclaims,waiting h,$".split(",")
-BILL = {name: name for name in ("$/h", "hours", "95 % within", "reclaims", "waiting h", "$")}
-BILL |= {"95 % within": "hours 95 %", "$": "cost"}  # of a case
-Row = dict[str, Any]
+    @property
+    def best(self) -> Option:
+        return self.choice.option
 
 
-def figure(what: str, figure: str, source: str = "modelled", how: str = "") -> Row:
+def figure(what: str, value: str, source: str = "modelled", how: str = "") -> Row:
     """Return a row with a figure, its source and how it was computed."""
-    return {"what": what, "figure": figure, "source": source, "how": how}
+    return {"what": what, "figure": value, "source": source, "how": how}
 
 
 def span(figures: Sequence[float], form: str, unit: str = "") -> str:
     """Return a figure with its range: "0.75 h (0.44 to 17.70)"."""
-    low, middle, high = (form.format(value) for value in figures)
+    low, middle, high = (
+        form.format(value) if math.isfinite(value) else "no end" for value in figures
+    )
     return middle + unit if low == high else f"{middle}{unit} ({low} to {high})"
 
 
@@ -59,90 +82,129 @@ def hours(option: Option) -> str:
 
 def dollars(option: Option) -> str:
     """Return an option's cost, with its range."""
+    if option.price is None:
+        return "no price"
     figures = option.figures("cost")
     return span(figures, "${:,.0f}" if figures[1] >= 100 else "${:,.2f}")
 
 
 def place(option: Option) -> str:
     """Return an option's machines and slots."""
-    return f"{option.name} ({option.slots} slot{'s' * (option.slots > 1)})"
+    slots = f"{option.slots} slot{'s' * (option.slots > 1)}"
+    if option.search.trials > 1:
+        slots += f" a trial, {option.search.trials} trials"
+    return f"{option.name} ({slots})"
+
+
+def outcome(option: Option) -> str:
+    """Return an option with its hours and cost, and why the run should not or cannot take it."""
+    if not option.cases:
+        return f"{place(option)}, which cannot run: {option.why_not}"
+    text = f"{place(option)}: {hours(option)}, {dollars(option)}"
+    if option.why_not:
+        return f"{text}, and the checker refuses it: {option.why_not}"
+    return f"{text}; {option.slow}" if option.slow else text
 
 
 def recommendation(plan: Plan) -> str:
     """Return what to take, how long it takes, how much it costs, and why."""
     best = plan.best
-    return f"Take {place(best)}: {hours(best)}, {dollars(best)}: {plan.why}."
+    return f"Take {place(best)}: {hours(best)}, {dollars(best)}: {plan.choice.why}."
 
 
-def outcome(option: Option) -> str:
-    """Return an option with its hours and cost, or why the run cannot take it."""
-    if option.why_not:
-        return f"{place(option)}, which cannot run: {option.why_not}"
-    return f"{place(option)}: {hours(option)}, {dollars(option)}"
+def against(plan: Plan) -> list[str]:
+    """Return a sentence each on why not the cheapest, and not the fastest option."""
+    reasons = reasons_against(plan.choice, plan.options, plan.asked.limits)
+    return [
+        f"Not the {rank}, {place(option)}, {hours(option)}, {dollars(option)}: {reason}."
+        for rank, option, reason in reasons
+    ]
 
 
 def tables(option: Option) -> dict[str, list[Row]]:
     """Return the tables behind an option; an empty one where nothing is known or to choose."""
-    found = option.found
+    estimate = option.estimate
     return {
-        "memory": memory_rows(found) if found else [],
-        "time": time_rows(found) if found else [],
+        "memory": memory_rows(estimate) if estimate else [],
+        "time": time_rows(estimate) if estimate else [],
         "bill": bill_rows(option),
-        "layouts": layout_rows(found) if found else [],
+        "layouts": layout_rows(estimate) if estimate else [],
     }
 
 
-def memory_rows(found: Estimate) -> list[Row]:
+def memory_rows(estimate: Estimate) -> list[Row]:
     """Return the memory of a GPU by part, and the largest forward pass that fits."""
-    memory, length, sold = found.memory, found.hparams.max_seq_length, found.gpu.gigabytes
-    activations = f"{found.tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
-    rows = [
+    memory, sold = estimate.demand.memory, estimate.gpu.gigabytes
+    length, tokens = estimate.hparams.max_seq_length, estimate.tokens
+    activations = f"{tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
+    parts = [
         ("states", memory.states, "weights, gradients, two moments"),
         ("gathered", memory.gathered, "embeddings, head, one layer and the next"),
-        ("activations", found.tokens * memory.per_token, activations),
+        ("activations", tokens * memory.per_token, activations),
         ("logits", memory.head, f"of {HEAD_CHUNK:,} tokens at a time"),
         ("overhead", OVERHEAD, "CUDA, NCCL, fragmentation"),
-        ("of a GPU", found.needed, f"of {sold} GB, {found.needed / GIB / sold:.0%}"),
+        ("of a GPU", estimate.needed, f"of {sold} GB, {estimate.needed / GIB / sold:.0%}"),
     ]
-    how = f"{found.most // length} windows of {length:,}"
-    largest = figure("largest forward", f"{max(0, found.most):,} tokens", how=how)
-    return [figure(what, _gib(size), how=how) for what, size, how in rows if size] + [largest]
+    rows = [figure(what, _gib(size), how=how) for what, size, how in parts if size]
+    largest = f"{max(0, estimate.most):,} tokens"
+    how = f"{estimate.most // length} windows of {length:,}"
+    return [*rows, figure("largest forward", largest, how=how)]
 
 
-def time_rows(found: Estimate) -> list[Row]:
+def time_rows(estimate: Estimate) -> list[Row]:
     """Return the time by part, and what a step and a machine's end take."""
-    rows = [figure(p.name, f"{p.seconds / 3600:,.2f} h", p.source, p.how) for p in found.parts()]
-    rate, each = found.rate, found.hparams.global_batch_size / found.step
-    speed = [found.step_tokens / found.step * at / rate.tokens for at in rate[:3]]
-    how = f"{each:,.1f} windows/s, {found.forwards} forward(s) a slot and step"
-    rows.append(figure("tokens/s", span(speed, "{:,.0f}"), rate.source, how))
-    if found.machine and found.machines > 1:
-        kind = "EFA" if found.efa else "one plain interface"
-        how = f"{found.sent / 1e9:.1f} GB a machine by {kind}"
-        rows.append(figure("network a step", f"{found.network(found.efa):.2f} s", how=how))
-    step, disk, upload = found.leaving()
-    how = f"of 120 s of notice: the step, {disk:.0f} s on disk, {upload:.0f} s of upload"
-    return [*rows, figure("leaving with notice", f"{step + disk + upload:.0f} s", how=how)]
+    rows = [
+        figure(part.name, f"{part.seconds / 3600:,.2f} h", part.source, part.how)
+        for part in time_parts(estimate)
+    ]
+    rate, step, checkpoint = estimate.rate, estimate.step, estimate.checkpoint
+    windows = estimate.hparams.global_batch_size / step.seconds
+    # Tokens a second of all slots at the low, middle and high speed.
+    middle = estimate.step_tokens / step.seconds
+    tokens = [middle * speed / rate.tokens for speed in (rate.low, rate.tokens, rate.high)]
+    how = f"{windows:,.1f} windows/s, {estimate.forwards} forward(s) a slot and step"
+    rows.append(figure("tokens/s", span(tokens, "{:,.0f}"), rate.source, how))
+    if estimate.machine and estimate.machines > 1:
+        interface = "EFA" if step.has_efa else "one plain interface"
+        how = f"{step.sent / 1e9:.1f} GB a machine by {interface}"
+        rows.append(figure("network a step", f"{step.between:.2f} s", how=how))
+    how = f"of 120 s of notice: the step, {checkpoint.disk:.0f} s on disk, "
+    how += f"{checkpoint.upload:.0f} s of upload"
+    return [*rows, figure("leaving with notice", f"{estimate.leaving:.0f} s", how=how)]
 
 
 def bill_rows(option: Option) -> list[Row]:
     """Return the bill of the three cases of the spot market; the last column is its cost."""
     rows = []
     for case in option.cases:
-        figures = {head: f"{case[name]:,.2f}" for head, name in BILL.items()}
-        rows.append({"case": case["case"], "machines": option.machines, **figures})
+        row: Row = {
+            "case": case.name,
+            "machines": option.all_machines,
+            "$/h": f"{case.hourly:,.2f}",
+        }
+        for column, name in BILL.items():
+            row[column] = f"{case.figures[name]:,.2f}"
+        rows.append(row)
     return rows
 
 
-def layout_rows(found: Estimate) -> list[Row]:
+def layout_rows(estimate: Estimate) -> list[Row]:
     """Return a row for each of the fastest layouts; empty unless the model is sharded."""
+    if not estimate.demand.layout:
+        return []
     rows = []
-    for each in layouts.ranked(found)[:ROWS] if found.layout else ():
-        keys = layouts.layout_keys(each)
-        row = {**keys["layout"], "checkpointing": keys["activation_checkpointing"]}
-        row |= {"tokens a forward": each.tokens, "GiB": round(each.needed / GIB, 1)}
-        row |= {"step s": round(each.step, 2), "tokens/s": round(each.step_tokens / each.step)}
-        rows.append(row)
+    for layout in ranked_layouts(estimate)[:LAYOUTS]:
+        keys = layout_keys(layout)
+        rows.append(
+            {
+                **keys["layout"],
+                "checkpointing": keys["activation_checkpointing"],
+                "tokens a forward": layout.tokens,
+                "GiB": round(layout.needed / GIB, 1),
+                "step s": round(layout.step.seconds, 2),
+                "tokens/s": round(layout.step_tokens / layout.step.seconds),
+            }
+        )
     return rows
 
 
@@ -161,7 +223,7 @@ def spread_front(options: Sequence[Option]) -> list[Option]:
     best = list(front(options))
     while len(best) > NAMED:
         at = [math.log(option.mean("hours") / option.mean("cost")) for option in best]
-        gaps = [at[n + 1] - at[n - 1] for n in range(1, len(best) - 1)]
+        gaps = [at[number + 1] - at[number - 1] for number in range(1, len(best) - 1)]
         del best[1 + gaps.index(min(gaps))]
     return best
 
@@ -175,16 +237,22 @@ def option_rows(plan: Plan) -> list[Row]:
             "slots": option.slots,
             "hours": hours(option),
             "cost": dollars(option),
-            "speed": option.rate.source if option.rate else "given",
+            "speed": speed_source(option),
         }
         for option in open_options(plan)
     ]
 
 
+def speed_source(option: Option) -> str:
+    """Return where the speed of an option is from."""
+    return option.estimate.rate.source if option.estimate else "not known"
+
+
 def snippet(plan: Plan) -> str:
     """Return the YAML keys of the recommended option."""
     best, keys = plan.best, dict(plan.best.keys)
-    text = f"# {best.name}: {hours(best)}, {dollars(best)} at prices of {best.price.region}\n"
+    region = f" at prices of {best.price.region}" if best.price else ""
+    text = f"# {best.name}: {hours(best)}, {dollars(best)}{region}\n"
     if keys:
         text += yaml.safe_dump({"hyperparameters": keys}, sort_keys=False, default_flow_style=False)
     resources = {"slots_per_trial": best.slots, "resource_pool": best.pool.name}
@@ -192,12 +260,26 @@ def snippet(plan: Plan) -> str:
 
 
 def refused(plan: Plan) -> list[str]:
-    """Return a line for each option that cannot run, with the reason; equal reasons once."""
+    """Return a line for each reason why options are not recommended, with hours and dollars of
+    those that could run.
+    """
     reasons: dict[str, list[str]] = {}
     for option in plan.options:
         if option.why_not:
-            reasons.setdefault(option.why_not, []).append(place(option))
-    return [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
+            text = place(option)
+            if option.cases:
+                text += f" ({hours(option)}, {dollars(option)})"
+            reasons.setdefault(option.why_not, []).append(text)
+    return [f"{', '.join(options)}: {reason}" for reason, options in reasons.items()]
+
+
+def endless(plan: Plan) -> str:
+    """Return the options that never end where reclaims are frequent; empty if there is none."""
+    options = [option for option in plan.options if not option.why_not and not option.ends]
+    if not options:
+        return ""
+    names = ", ".join(place(option) for option in options)
+    return f"never ends where reclaims are frequent, so not recommended: {names}"
 
 
 def method() -> list[str]:
@@ -210,8 +292,10 @@ def method() -> list[str]:
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """Return all figures; null where one is infinite."""
-    found = {
+    result = {
         "sentence": recommendation(plan),
+        "against": against(plan),
+        "prices": plan.prices,
         "recommended": _figures(plan.best),
         "own": plan.own and _figures(plan.own),
         "options": [_figures(option) for option in plan.options],
@@ -220,40 +304,68 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "notes": list(plan.notes),
         "method": method(),
     }
-    return json.loads(json.dumps(found), parse_constant=lambda name: None)
+    return json.loads(json.dumps(result), parse_constant=lambda name: None)
 
 
 def _figures(option: Option) -> Row:
-    found: Row = {"machines": option.machines, "instance": option.price.instance}
-    found |= {"spot": option.pool.spot, "slots": option.slots, "pool": option.pool.name}
-    found |= {"why_not": option.why_not or None, "rate": option.rate and option.rate._asdict()}
+    row: Row = {
+        "machines": option.all_machines,
+        "instance": option.pool.instance,
+        "spot": option.pool.spot,
+        "slots": option.slots,
+        "pool": option.pool.name,
+        "trials": option.search.trials,
+        "why_not": option.why_not or None,
+        "slow": option.slow or None,
+        "rate": option.estimate.rate._asdict() if option.estimate else None,
+    }
     if option.cases:
-        found |= {what: option.figures(what) for what in ("hours", "cost")}
-        found |= {"cases": option.cases, "checkpoint_period": option.period}
-        found["keys"] = dict(option.keys)
-    return found
+        row["hours"] = option.figures("hours")
+        row["cost"] = option.figures("cost") if option.price else None
+        row["cases"] = [
+            {
+                "case": case.name,
+                "reclaims/h": case.market.hourly,
+                "wait min": case.market.wait_seconds / 60,
+                "$/h": case.hourly,
+                **case.figures,
+            }
+            for case in option.cases
+        ]
+        row |= {"checkpoint_period": option.period, "keys": dict(option.keys)}
+    return row
 
 
 def print_plan(plan: Plan) -> None:
     """Print the sentence, the tables, the options, the YAML and the notes."""
     print(f"{plan.title}: {recommendation(plan)}")
+    for sentence in against(plan):
+        print(sentence)
+    print(f"{plan.prices[0].upper()}{plan.prices[1:]}. {RANGES}")
+    search = plan.best.search
+    if search.trials > 1:
+        print(f"A search: {search.describe()}. Memory and time are of a trial.")
     if plan.own is not None and plan.own is not plan.best:
         print(f"As it stands: {outcome(plan.own)}.")
     options = {"options (*: none is faster and cheaper)": option_rows(plan)}
     for title, rows in {**tables(plan.best), **options}.items():
         if rows:
-            table = Table(title=title.capitalize(), box=None, pad_edge=False, title_justify="left")
-            for name in rows[0]:
-                table.add_column(name, justify="right" if name in NUMBERS else "left")
-            for row in rows:
-                table.add_row(*map(str, row.values()))
             print()
-            Console(width=max(100, Console().width)).print(table)
+            _print_table(title.capitalize(), rows)
     print(f"\n{snippet(plan)}")
-    for each in refused(plan):
-        print(f"cannot run: {each}")
-    for note in plan.notes:
+    for line in refused(plan):
+        print(f"not recommended: {line}")
+    for note in filter(None, [endless(plan), *plan.notes]):
         print(f"note: {note}")
+
+
+def _print_table(title: str, rows: Sequence[Row]) -> None:
+    table = Table(title=title, box=None, pad_edge=False, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(width=max(100, Console().width)).print(table)
 
 
 def _gib(value: float) -> str:

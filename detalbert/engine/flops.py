@@ -78,6 +78,26 @@ def row_lengths(row: Mapping[str, Any]) -> np.ndarray:
     return np.diff(np.asarray(row["cu_seqlens"]))
 
 
+def encoder_flops_per_token(config: Any, length: float, masked: float = 0.0) -> float:
+    """Return an encoder's training FLOPs per token, of which a share `masked` has a vocabulary
+    head, in windows of `length` tokens.
+    """
+    flops = training_flops(config, np.array([length])) / length
+    if masked:
+        embedding = getattr(config, "embedding_size", config.hidden_size)
+        flops += 3 * masked * 2 * embedding * (config.hidden_size + config.vocab_size)
+    return flops
+
+
+def causal_flops_per_token(config: Any, length: int) -> float:
+    """Return a causal model's training FLOPs per token in windows of `length` tokens; `config` is
+    of a family of FFN_PRODUCTS.
+    """
+    flops = causal_flops(config, np.array([length]))
+    assert flops is not None
+    return flops / length
+
+
 FFN_PRODUCTS = {"gpt2": 2, "gpt_neox": 2, "llama": 3, "qwen2": 3}  # 3: one of them is a gate
 
 

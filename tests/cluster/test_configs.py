@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from cluster.configs.schema import SCHEMAS, check
-from cluster.estimates.jobs import samples
+from cluster.estimates.job import samples
 from cluster.facts.published import WINDOWS
 from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import TrainOrder

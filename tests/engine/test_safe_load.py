@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from cluster.estimates.models import find_model
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, modeling_utils
 
-from cluster.estimates.models import find_model
 from detalbert.engine.attention import PACKED
 from detalbert.engine.models import build_span_model, load_weights, span_model_sizes
 from detalbert.engine.safe_load import INDEXES, check_pickles, read_config, read_weights

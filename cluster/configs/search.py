@@ -1,0 +1,142 @@
+"""Trials of a search: how many, how many at a time, and how long they train.
+
+As the searchers of 0.38.1 have it (master/pkg/searcher). Which trials an ASHA stops is not known
+before: the counts are means over metrics in random order, at each rung anew. Where the best of one
+rung are the best of the next, a tenth more work is done.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from detalbert.settings.schema import mapping, whole
+
+CONCURRENT = 16  # 0.38.1's default of max_concurrent_trials
+ASHA = ("adaptive_asha", "async_halving")
+
+
+class Rung(NamedTuple):
+    """Trials that train until a share of their length."""
+
+    trials: int
+    share: float
+
+
+class Search(NamedTuple):
+    """Trials of an experiment."""
+
+    trials: int
+    at_once: int
+    rungs: tuple[Rung, ...]  # the last has the trials that train to their end
+
+    @property
+    def work(self) -> float:
+        """Work of all trials, in whole trials."""
+        work, before = 0.0, 0.0
+        for rung in self.rungs:
+            work += rung.trials * (rung.share - before)
+            before = rung.share
+        return work
+
+    def rounds(self, at_once: int) -> float:
+        """Return how many times as long as a whole trial the search takes."""
+        if len(self.rungs) == 1:
+            return math.ceil(self.trials / at_once)
+        return max(1.0, self.work / at_once)
+
+    def describe(self) -> str:
+        """Describe the split of the trials in a few words."""
+        text = f"{self.trials:,} trials, at most {self.at_once} at a time"
+        if len(self.rungs) > 1:
+            ends = [f"{rung.trials} to {rung.share:.0%}" for rung in self.rungs]
+            text += f"; about {', '.join(ends)} of the steps: the work of {self.work:.1f}"
+        return text
+
+
+def search_of(config: Mapping[str, Any]) -> Search:
+    """Return the trials of an experiment's searcher; one for `single` and an invalid one."""
+    searcher = mapping(config.get("searcher"))
+    name = searcher.get("name")
+    trials = whole(searcher.get("max_trials")) or 1
+    if name == "grid":
+        trials = _grid_points(mapping(config.get("hyperparameters")))
+    elif name not in ("random", *ASHA):
+        return Search(1, 1, (Rung(1, 1.0),))
+    at_once = whole(searcher.get("max_concurrent_trials", CONCURRENT)) or trials
+    at_once = max(1, min(at_once, trials))
+    if name not in ASHA:
+        return Search(trials, at_once, (Rung(trials, 1.0),))
+    return Search(trials, at_once, tuple(_all_rungs(searcher, trials)))
+
+
+def _grid_points(values: Mapping[str, Any]) -> int:
+    """Return the number of a grid's points: choices and counts, of nested values too."""
+    points = 1
+    for value in values.values():
+        keys = mapping(value)
+        kind = keys.get("type")
+        if kind == "categorical":
+            points *= max(1, len(keys.get("vals") or []))
+        elif kind in ("int", "double", "log"):
+            points *= _axis_points(keys)
+        elif kind is None and keys:
+            points *= _grid_points(keys)
+    return points
+
+
+def _axis_points(keys: Mapping[str, Any]) -> int:
+    count = whole(keys.get("count")) or 1
+    low, high = whole(keys.get("minval")), whole(keys.get("maxval"))
+    if keys["type"] == "int" and low is not None and high is not None:
+        count = min(count, high - low + 1)
+    return max(1, count)
+
+
+def _all_rungs(searcher: Mapping[str, Any], trials: int) -> list[Rung]:
+    """Return the rungs of all brackets of an ASHA together."""
+    divisor = float(searcher.get("divisor") or 4)
+    brackets = list(_brackets(searcher, trials, divisor))
+    most = max(rungs for rungs, _ in brackets)
+    totals = [0] * most
+    for rungs, reached in brackets:
+        for rung in range(most):
+            # Before a bracket's own first rung none of its trials stops.
+            if rung > most - rungs:
+                reached = _go_on(reached, divisor)
+            totals[rung] += reached
+    return [Rung(total, divisor ** (rung + 1 - most)) for rung, total in enumerate(totals)]
+
+
+def _go_on(trials: int, divisor: float) -> int:
+    """Return how many of the trials that reach a rung train on in the mean.
+
+    The i-th that reports there does if it is among the best i / divisor, at least the best, so far.
+    """
+    expected = sum(max(1, int(number / divisor)) / number for number in range(1, trials + 1))
+    return max(1, round(expected))
+
+
+def _brackets(
+    searcher: Mapping[str, Any], trials: int, divisor: float
+) -> Iterator[tuple[int, int]]:
+    """Yield the rungs and the trials of each bracket (makeBrackets of adaptive_asha.go)."""
+    if searcher.get("name") == "async_halving":
+        yield max(1, whole(searcher.get("num_rungs")) or 1), trials
+        return
+    rungs = searcher.get("bracket_rungs") or _mode_rungs(searcher, trials, divisor)
+    rungs = sorted((max(1, whole(count) or 1) for count in rungs), reverse=True)
+    weights = [divisor ** (count - 1) / count for count in rungs]
+    shares = [max(1, int(weight / sum(weights) * trials)) for weight in weights]
+    shares[0] += max(0, trials - sum(shares))
+    yield from zip(rungs, shares, strict=True)
+
+
+def _mode_rungs(searcher: Mapping[str, Any], trials: int, divisor: float) -> list[int]:
+    """Return the rungs of each bracket by the searcher's `mode`."""
+    most = whole(searcher.get("max_rungs")) or 5
+    length = whole(searcher.get("max_time")) or 1
+    for number in (length, trials):  # the top rung has a trial
+        most = min(most, int(math.log(number) / math.log(divisor)) + 1)
+    mode = searcher.get("mode") or "standard"
+    first = {"aggressive": most, "conservative": 1}.get(mode, (most - 1) // 2 + 1)
+    return list(range(first, most + 1))

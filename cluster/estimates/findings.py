@@ -1,0 +1,191 @@
+"""Checks of an experiment against its pool: slots, batch size, precision, memory."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cluster.configs.fleet import slots_of
+from cluster.configs.masterconf import Pool
+from cluster.estimates.estimate import estimate
+from cluster.estimates.faults import find_faults
+from cluster.estimates.job import Job, known_size, samples
+from detalbert.errors import UnknownKey, UserError
+from detalbert.settings.hparams import StepHParams
+from detalbert.settings.schema import Finding, mapping, without_nulls
+from detalbert.settings.sections import SectionError
+from detalbert.training.sizing import Slots, find_model
+from detalbert.training.workload import Workload
+from workloads import choose
+
+
+def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator[Finding]:
+    """Yield the findings of one of this package's experiments, alone or against its pool.
+
+    Args:
+        config: the experiment, its sections mappings.
+        pool: None if it is not known.
+        root: parent folder of relative model folders.
+    """
+    workload, findings = _attempt(choose, config)
+    yield from findings
+    if workload is None:
+        return
+    yield from check_searcher(config, workload)
+    _, findings = _attempt(workload.parsers.data, config.get("data"))
+    yield from findings
+    all_findings: dict[Finding, None] = {}  # in order, each once
+    for values in samples(mapping(config.get("hyperparameters"))):
+        hparams, findings = _parse(workload, values)
+        if hparams is not None:
+            model, no_model = _attempt(find_model, workload.sizing, config, hparams, root)
+            job = Job(
+                config=config,
+                workload=workload,
+                hparams=hparams,
+                slots=max(1, slots_of(config)),
+                pool=pool,
+                root=root,
+                size=known_size(config),
+                model=model,
+            )
+            findings += [*check_place(job), *check_text(job), *no_model, *_check_size(job)]
+        all_findings |= dict.fromkeys(findings)
+    yield from all_findings
+
+
+def _check_size(job: Job) -> Iterator[Finding]:
+    """Yield the findings on a trial's layout, memory and time."""
+    size = _check_layout if job.pool is None else estimate
+    estimated, findings = _attempt(size, job)
+    yield from findings
+    if estimated is not None:
+        yield from find_faults(estimated)
+
+
+def check_place(job: Job) -> Iterator[Finding]:
+    """Yield the findings on keys that depend on a trial's slots and pool."""
+    batch, slots = job.hparams.global_batch_size, job.slots
+    if batch % slots and job.workload.sizing.deals_evenly:
+        problem = f"{batch} windows cannot be dealt evenly to {slots} slots"
+        cure = f"use {-(-batch // slots) * slots}"
+        yield Finding("hyperparameters.global_batch_size", f"{problem}; {cure}")
+    if job.pool is not None:
+        yield from _check_precision(job, job.pool)
+        if job.pool.spot and job.pool.gpu and not job.hparams.spot_notice:
+            problem = f"pool {job.pool.name!r} is spot: EC2's two-minute notice would go unread"
+            yield Finding("hyperparameters.spot_notice", f"{problem}; set it to true")
+
+
+def check_text(job: Job) -> Iterator[Finding]:
+    """Yield the findings on a trial's length, tokenizer and token shards."""
+    yield from _check_length(job)
+    _, findings = _attempt(_read_text, job)
+    yield from findings
+
+
+def _attempt(call: Callable[..., Any], *arguments: Any) -> tuple[Any, list[Finding]]:
+    """Return what `call` returns, or None and the findings that its UserError stands for."""
+    try:
+        return call(*arguments), []
+    except UserError as error:
+        return None, [_from_error(problem) for problem in _problems(error)]
+
+
+def _problems(error: UserError) -> list[UserError]:
+    """Return all problems of a section whose parser raised `error`."""
+    return error.problems if isinstance(error, SectionError) else [error]
+
+
+def _from_error(error: UserError) -> Finding:
+    key, _, problem = str(error).partition(": ")
+    return Finding(key, problem)
+
+
+def check_searcher(config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
+    """Yield the findings on the searcher's metric and unit."""
+    if not isinstance(config.get("searcher"), dict):
+        return
+    searcher = without_nulls(config["searcher"])
+    asked = {
+        "metric": str(searcher.get("metric", workload.metric)),
+        "smaller_is_better": searcher.get("smaller_is_better", True),  # a master's default
+    }
+    _, findings = _attempt(workload.check_searcher, asked)
+    yield from findings
+    if searcher.get("time_metric") not in (None, "batches"):
+        problem = "the trial counts in batches alone; set time_metric: batches and max_time to it"
+        yield Finding("searcher.time_metric", problem)
+
+
+def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | None, list[Finding]]:
+    """Return the hyperparameters, None if invalid, and the findings on their keys.
+
+    Keys that are not like any of ours are warnings: train.py rejects them as well, but a modified
+    one may read them, and the master accepts them. The rest is checked without them.
+    """
+    try:
+        return workload.parsers.hyperparameters(values), []
+    except UserError as error:
+        problems = _problems(error)
+    foreign = [
+        problem
+        for problem in problems
+        if isinstance(problem, UnknownKey) and problem.key in values and not problem.is_typo
+    ]
+    if not foreign:
+        return None, [_from_error(problem) for problem in problems]
+    names = {problem.key for problem in foreign}
+    rest = {key: value for key, value in values.items() if key not in names}
+    hparams, findings = _parse(workload, rest)
+    warnings = [_from_error(problem)._replace(warning=True) for problem in foreign]
+    for finding in findings:
+        # A key that is missing may be given in another trial.
+        name = finding.key.removeprefix("hyperparameters.")
+        warnings.append(finding._replace(warning=name not in values))
+    return hparams, warnings
+
+
+def _check_length(job: Job) -> Iterator[Finding]:
+    """Yield findings if the searcher's length is not the number of steps that a trial trains."""
+    searcher, steps = mapping(job.config.get("searcher")), job.hparams.max_steps
+    length, most = searcher.get("max_length"), searcher.get("max_time")
+    if steps is None and isinstance(length, dict):
+        problem = f"missing, and searcher.max_length {length} ends no run of this package"
+        cure = "a trial would train its epochs; say its length here"
+        yield Finding("hyperparameters.max_steps", f"{problem}: {cure}")
+    if searcher.get("time_metric") == "batches" and most != steps:
+        problem = f"{most}, but a trial trains hyperparameters.max_steps = {steps} batches"
+        yield Finding("searcher.max_time", f"{problem}; set both to one number")
+
+
+def _read_text(job: Job) -> None:
+    """Load tokenizer and token shards that are folders under `root`, to check that they match.
+
+    Raises:
+        UserError: if they do not match each other or max_seq_length, or lack an end of text.
+    """
+    data = mapping(job.config.get("data"))
+    paths = {key: job.root / str(data[key]) for key in ("tokenizer", "shards") if data.get(key)}
+    folders = {key: str(path) for key, path in paths.items() if path.is_dir()}
+    if "shards" in folders and paths.keys() == folders.keys():
+        job.workload.load({**data, **folders}, job.hparams)
+    elif "tokenizer" in folders:
+        job.workload.sizing.check_tokenizer({**data, **folders})
+
+
+def _check_layout(job: Job) -> None:
+    """Raise UserError if the layout of a sharded model does not fit the slots of one machine."""
+    if job.model is not None:
+        slots = Slots(number=job.slots, per_machine=job.slots, has_bf16=True)
+        job.workload.sizing.demand(job.model, job.hparams, slots)
+
+
+def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
+    key, gpu, precision = "hyperparameters.precision", pool.gpu, job.hparams.precision
+    if gpu is None:
+        if precision == "fp16" and pool.slots_per_agent is not None:
+            yield Finding(key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")
+    elif precision == "bf16" and not gpu.has_bf16:
+        yield Finding(key, f"a {gpu.name} has no bf16; use auto or fp16")
+    elif precision in ("fp16", "auto") and not gpu.has_fast_fp16:
+        yield Finding(key, f"a {gpu.name} has no tensor cores for fp16; use fp32")

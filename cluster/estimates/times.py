@@ -1,0 +1,138 @@
+"""The time of a run by its parts, each with its source."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cluster.estimates.estimate import Estimate
+from detalbert.errors import UserError
+from detalbert.settings.hparams import Length
+from detalbert.settings.schema import mapping
+
+# Seconds until the first step has compiled its layers: benchmarks/results/step-h100.json.
+COMPILING = 12.3
+# Windows per second and core of this package's tokenizer (20,333 on two cores) and loader (24,056
+# for pretraining on 16; SQuAD's was faster): docs/speed.md.
+TOKENIZING, LOADING, CORES = 10_000, 1_500, 8
+# Bytes of text per second and core that become token shards, and per token: docs/speed.md (7.7 MB/s
+# on two cores), English.
+TEXT_RATE, TEXT = 3.8e6, 4.5
+LONG = 600  # seconds of GPUs that wait for text
+START = 60.0  # seconds from the container to the first batch; assumed
+
+
+class TimePart(NamedTuple):
+    """A part of a run's time."""
+
+    name: str
+    seconds: float
+    source: str  # published, measured, modelled or assumed
+    how: str = ""
+
+
+def time_parts(estimate: Estimate) -> list[TimePart]:
+    """Return the parts of a run's time.
+
+    Raises:
+        UserError: if its number of steps is not known.
+    """
+    length = estimate.job.length
+    if length is None:
+        problem = "its data must be read to know how long it is; give --windows or --tokens"
+        raise UserError(f"hyperparameters.max_steps: {problem}")
+    parts = [TimePart("start of the container", START, "assumed")]
+    if estimate.hparams.compile is not False:
+        parts.append(
+            TimePart("compilation", COMPILING, "measured", how="the first step, on an H100")
+        )
+    parts += _tokenizing(estimate, length.steps)
+    parts += _steps(estimate, length.steps)
+    parts += _validations(estimate, length)
+    parts.append(_checkpoints(estimate, length))
+    return parts
+
+
+def _steps(estimate: Estimate, steps: int) -> Iterator[TimePart]:
+    """Yield the products of all steps, and what these wait for."""
+    step, rate, batch = estimate.step, estimate.rate, estimate.hparams.global_batch_size
+    yield TimePart(
+        "training",
+        steps * step.compute,
+        rate.source,
+        how=f"{steps:,} steps of {batch:,} windows; {rate.how}",
+    )
+    yield TimePart(
+        "all-reduce in a machine",
+        steps * max(0.0, step.inside - step.compute),
+        "modelled",
+        how=f"{step.inside:.3f} s a step, beside the products",
+    )
+    yield TimePart(
+        "network between machines",
+        steps * max(0.0, step.between - max(step.compute, step.inside)),
+        "modelled",
+        how=f"{step.between:.2f} s a step, beside the products",
+    )
+    # Windows a second that a slot trains on, and that its cores load.
+    trained, loaded = batch / step.seconds / estimate.slots.number, LOADING * CORES
+    yield TimePart(
+        "loader",
+        steps * step.seconds * max(0.0, trained / loaded - 1),
+        "measured",
+        how=f"{trained:,.1f} windows/s a slot of {loaded:,} that {CORES} cores load",
+    )
+
+
+def _tokenizing(estimate: Estimate, steps: int) -> Iterator[TimePart]:
+    """Yield the time in which each machine makes windows or token shards before it trains."""
+    hparams, windows = estimate.hparams, estimate.job.size.training
+    data = mapping(estimate.job.config.get("data"))
+    if "train" in data and windows:
+        yield TimePart(
+            "tokenizing",
+            windows / TOKENIZING / CORES,
+            "measured",
+            how=f"{windows:,} windows, {TOKENIZING:,} a second and core",
+        )
+    elif data.get("documents") or data.get("text"):
+        tokens = steps * hparams.global_batch_size * hparams.max_seq_length
+        seconds = tokens * TEXT / TEXT_RATE / CORES
+        bytes_per_token = 2 if estimate.model.config.vocab_size <= 1 << 16 else 4
+        how = f"at most {tokens * TEXT / 1e9:,.1f} GB of text, {TEXT_RATE / 1e6} MB/s a core; "
+        how += f"{tokens * bytes_per_token / 1e9:,.1f} GB of shards on each machine"
+        if seconds > LONG:
+            how += "; write them first (python -m detalbert.corpus) and set data.shards"
+        yield TimePart("tokenizing", seconds, "measured", how)
+
+
+def _validations(estimate: Estimate, length: Length) -> Iterator[TimePart]:
+    """Yield the time of the validations, if it is known of how many windows."""
+    windows = estimate.job.validation_windows
+    if windows is not None:
+        initial = bool(estimate.job.config.get("perform_initial_validation"))
+        count = length.validations + initial
+        tokens = count * windows * estimate.demand.window
+        yield TimePart(
+            "validation",
+            tokens / 3 / estimate.rate.tokens / estimate.slots.number,
+            estimate.rate.source,
+            how=f"{count} of {windows:,} windows, a third of training's FLOPs",
+        )
+
+
+def _checkpoints(estimate: Estimate, length: Length) -> TimePart:
+    checkpoint = estimate.checkpoint
+    policy = estimate.job.config.get("checkpoint_policy") or "best"
+    count = length.checkpoints(policy)
+    size = f"{checkpoint.stored / 1e9:.1f} GB a machine, {checkpoint.seconds:.0f} s each"
+    return TimePart(
+        "checkpoints",
+        count * checkpoint.seconds,
+        "modelled",
+        how=f"at most {count:,} of {size}",
+    )
+
+
+def periodic_checkpoints(estimate: Estimate, length: Length) -> float:
+    """Return the seconds of the checkpoints after each period; others come after validations."""
+    return math.ceil(length.steps / length.checkpoint) * estimate.checkpoint.seconds

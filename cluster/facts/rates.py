@@ -1,0 +1,106 @@
+"""Prices of machines by region and instance type: of a price file, or AWS's."""
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pandas as pd
+
+from cluster.facts import live_prices
+from cluster.facts.live_prices import Live
+from cluster.facts.prices import PRICE_FILE, Price, load_prices, price_rows, prices_in
+
+
+class PricedType(NamedTuple):
+    """An instance type in a region; empty: that of the price file."""
+
+    instance: str
+    region: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.instance} in {self.region}" if self.region else self.instance
+
+
+History: TypeAlias = Mapping[PricedType, pd.Series]  # dollars an hour from each moment on
+
+
+class Rates:
+    """Prices of machines by region and type; `region` overrides that of all machines."""
+
+    def __init__(
+        self, path: Path | None = None, region: str | None = None, live: Live | None = None
+    ) -> None:
+        """Load the price file.
+
+        Args:
+            path: None: the package's.
+            live: how to ask AWS; None: not at all.
+
+        Raises:
+            UserError: if the file is wrong, or has no price in `region` and AWS is not asked.
+        """
+        self.path, self.region, self.live = path or PRICE_FILE, region or "", live
+        self.rows = price_rows(self.path)
+        self._tables = dict[str, dict[str, Price]]()
+        if self.region and live is None:
+            load_prices(self.path, self.region)
+
+    def kind(self, instance: str, region: str = "") -> PricedType:
+        """Return the machine whose price counts for one that is in `region`."""
+        return PricedType(instance, self.region or region)
+
+    def table(self, region: str = "") -> dict[str, Price]:
+        """Return the prices of a region by instance type."""
+        place = self.region or region
+        if place not in self._tables:
+            self._tables[place] = dict(prices_in(self.path, place))
+        return self._tables[place]
+
+    def at(self, kind: PricedType) -> Price | None:
+        """Return the price of a machine; None if it has none there."""
+        return self.table(kind.region).get(kind.instance)
+
+    def unpriced(self) -> list[str]:
+        """Return the types of the price file that have no price in the region of all machines."""
+        return sorted(set(self.rows) - set(self.table()))
+
+    def ask_aws(self, kinds: Iterable[PricedType]) -> list[str]:
+        """Replace the prices of these machines by AWS's if it is to be asked; return notes."""
+        notes = list[str]()
+        if self.live is None:
+            return notes
+        for (place, region), wanted in self._places(kinds).items():
+            table = self.table(place)
+            types = [kind.instance for kind in wanted]
+            known = {name: table.get(name, self.rows[name][0]) for name in types}
+            fresh, more = live_prices.priced(self.live, known, region)
+            notes += more
+            for name in types:
+                if name in table or fresh[name].region == region:
+                    table[name] = fresh[name]
+        return notes
+
+    def history(
+        self, kinds: Iterable[PricedType], since: datetime.datetime, until: datetime.datetime
+    ) -> tuple[dict[PricedType, pd.Series], list[str]]:
+        """Return past spot prices of these machines if AWS is to be asked, and notes."""
+        series, notes = dict[PricedType, pd.Series](), list[str]()
+        if self.live is None:
+            return series, notes
+        for (_, region), wanted in self._places(kinds).items():
+            types = [kind.instance for kind in wanted]
+            past, more = live_prices.history(self.live, types, region, since, until)
+            series |= {kind: past[kind.instance] for kind in wanted if kind.instance in past}
+            notes += more
+        return series, notes
+
+    def _places(self, kinds: Iterable[PricedType]) -> dict[tuple[str, str], list[PricedType]]:
+        """Return machines by the name of their table, and the region in which AWS sells them."""
+        places = defaultdict[tuple[str, str], list[PricedType]](list)
+        for kind in sorted(set(kinds)):
+            if kind.instance in self.rows:
+                place = self.region or kind.region
+                places[place, place or self.rows[kind.instance][0].region].append(kind)
+        return dict(places)

@@ -1,0 +1,114 @@
+"""Time and cost of an option in three cases of speed, market and price."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster.estimates.estimate import Estimate
+from cluster.estimates.times import periodic_checkpoints, time_parts
+from cluster.facts import spot
+from cluster.facts.prices import Price
+
+SURE = 95  # per cent of the runs that meet a deadline or a budget
+
+
+class Case(NamedTuple):
+    """A case and its figures: means over the simulated runs, and percentiles of `hours` and `cost`.
+
+    They are of all trials of a search.
+    """
+
+    name: str  # low, middle or high
+    market: spot.Market
+    hourly: float  # dollars an hour of a machine
+    figures: dict[str, float]
+
+
+def simulate_cases(
+    estimated: Estimate, price: Price | None, machines: int, work: float, rounds: float
+) -> tuple[list[Case], int | None]:
+    """Return the three cases of a trial on its pool, and the steps of its checkpoint period.
+
+    Args:
+        price: of a machine; None: it costs nothing.
+        machines: of a trial.
+        work: of the whole search, in trials.
+        rounds: how many times as long as a trial the search takes.
+
+    Raises:
+        UserError: if the number of steps is not known.
+    """
+    on_spot, step = estimated.pool.spot, estimated.step.seconds
+    job, seconds = _job(estimated)
+    period = _period(estimated, job)
+    # Seconds of training between two checkpoints.
+    between = min(period * step, job.work_seconds) if period else job.work_seconds
+    prices = (0.0, 0.0, 0.0)
+    if price is not None:
+        prices = price.spot_range() if on_spot else (price.on_demand,) * 3
+    cases = []
+    for name, case_seconds, hourly in zip(spot.CASES, seconds, prices, strict=True):
+        market = spot.CASES[name] if on_spot else spot.ON_DEMAND
+        trial = dataclasses.replace(
+            job,
+            work_seconds=case_seconds,
+            period_seconds=between * case_seconds / job.work_seconds,
+        )
+        runs = spot.simulate(trial, market, runs=spot.RUNS if on_spot else 1)
+        runs["cost"] = runs["paid h"] * machines * hourly * work
+        runs["hours"] = runs["hours"] * rounds
+        cases.append(Case(name, market, hourly, _figures(runs)))
+    return cases, period
+
+
+def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
+    """Return the trial at the middle speed, and the seconds of its work in the three cases."""
+    parts = {part.name: part.seconds for part in time_parts(estimated)}
+    length = estimated.job.length
+    assert length is not None  # `time_parts` has raised UserError
+    # Those of the periods are simulated.
+    parts["checkpoints"] -= periodic_checkpoints(estimated, length)
+    first = parts.pop("start of the container") + parts.pop("compilation", 0.0)
+    # A GPU's speed is not sure; the rest is as it is.
+    moving = parts.pop("training") + parts.pop("validation", 0.0)
+    rate, rest = estimated.rate, sum(parts.values())
+    seconds = [moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low)]
+    leaves = estimated.pool.spot and estimated.leaving <= spot.NOTICE_SECONDS
+    job = spot.SpotJob(
+        work_seconds=seconds[1],
+        period_seconds=seconds[1],
+        checkpoint_seconds=estimated.checkpoint.seconds,
+        restart_seconds=first,
+        notice_read=float(leaves),
+    )
+    return job, seconds
+
+
+def _period(estimated: Estimate, job: spot.SpotJob) -> int | None:
+    """Return the steps between checkpoints: the config's, or on spot the best if that is longer
+    than a reclaim may cost.
+    """
+    step, period = estimated.step.seconds, estimated.hparams.checkpoint_period
+    if not estimated.pool.spot:
+        length = estimated.job.length
+        return length.checkpoint if length else period
+    # The checker counts windows of full length.
+    longest = spot.LONGEST * estimated.demand.window / estimated.hparams.max_seq_length
+    if period and period * step <= longest:
+        return period
+    best = spot.best_period(job, spot.CASES["middle"], longest)
+    return max(1, int(best / step))
+
+
+def _figures(runs: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return means and percentiles; these are of single runs, so that one without an end does no
+    harm.
+    """
+    figures = {name: float(values.mean()) for name, values in runs.items()}
+    for what in ("hours", "cost"):
+        ordered = np.sort(runs[what])
+        for percent in (5, SURE):
+            nearest = round(percent / 100 * (len(ordered) - 1))
+            figures[f"{what} {percent} %"] = float(ordered[nearest])
+    return figures

@@ -1,0 +1,116 @@
+"""Which option to take, and why not another."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from cluster.planning.cases import SURE
+from cluster.planning.options import Option
+from detalbert.errors import UserError
+
+NEAR = 1.05  # a cost that is so many times the cheapest is as good
+WORDS = {"hours": "the deadline", "cost": "the budget"}
+
+
+class Choice(NamedTuple):
+    """The recommended option."""
+
+    option: Option
+    why: str
+    kept: bool = True  # deadline and budget are kept
+
+
+def finishing(options: Sequence[Option]) -> list[Option]:
+    """Return the options that can run and end in all cases, the cheapest first."""
+    fine = [option for option in options if not option.why_not and option.ends]
+    return sorted(fine, key=lambda option: (option.mean("cost"), option.mean("hours")))
+
+
+def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Choice:
+    """Return the option to take.
+
+    Of those of which SURE per cent of the runs keep to the limits: with a budget the fastest, else
+    of those that cost at most NEAR times the cheapest the fastest. If none keeps to the limits: the
+    fastest with a deadline, else the cheapest.
+
+    Raises:
+        UserError: if none can run, or none ends.
+    """
+    fine = finishing(options)
+    if not fine:
+        reasons = Counter(option.why_not for option in options if option.why_not)
+        reason = "none ends where reclaims are frequent; take --any"
+        for most_frequent, _ in reasons.most_common(1):
+            reason = most_frequent
+        raise UserError(f"no option can run: {reason}")
+    keeping = [option for option in fine if keeps(option, limits)]
+    if not keeping:
+        none = "no option meets what was asked, and this is the"
+        if "hours" in limits:
+            return Choice(_fastest(fine), f"MISSES THE DEADLINE; {none} fastest", kept=False)
+        return Choice(fine[0], f"IS OVER THE BUDGET; {none} cheapest", kept=False)
+    if len(fine) == 1:
+        return Choice(fine[0], "the one that can run")
+    given = " and ".join(WORDS[what] for what in limits)
+    meeting = f" of which {SURE} % of runs meet {given}" if given else ""
+    if "cost" in limits:
+        return Choice(_fastest(keeping), f"the fastest of {len(fine)} options{meeting}")
+    cheapest = keeping[0].mean("cost")
+    near = [option for option in keeping if option.mean("cost") <= NEAR * cheapest]
+    best = _fastest(near)
+    rank = (
+        "the cheapest"
+        if best is keeping[0]
+        else f"the fastest within {NEAR - 1:.0%} of the cheapest"
+    )
+    return Choice(best, f"{rank} of {len(fine)} options{meeting}")
+
+
+def keeps(option: Option, limits: Mapping[str, float]) -> bool:
+    """Return whether SURE per cent of an option's runs keep to the limits."""
+    return all(option.sure(what) <= most for what, most in limits.items())
+
+
+def _fastest(options: Sequence[Option]) -> Option:
+    return min(options, key=lambda option: (option.mean("hours"), option.mean("cost")))
+
+
+def front(options: Sequence[Option]) -> Iterator[Option]:
+    """Yield the options that none beats in both time and cost, the fastest first."""
+    cheapest = math.inf
+    for option in sorted(finishing(options), key=lambda option: option.mean("hours")):
+        if option.mean("cost") < cheapest:
+            cheapest = option.mean("cost")
+            yield option
+
+
+def reasons_against(
+    choice: Choice, options: Sequence[Option], limits: Mapping[str, float]
+) -> Iterator[tuple[str, Option, str]]:
+    """Yield the cheapest and the fastest option, where they are others, and why not these."""
+    best, fine = choice.option, finishing(options)
+    cheapest, fastest = fine[0], _fastest(fine)
+    if cheapest is not best:
+        yield "cheapest", cheapest, _misses(cheapest, limits) or _compare(cheapest, best)
+    if fastest is not best and fastest is not cheapest:
+        yield "fastest", fastest, _misses(fastest, limits) or _compare(fastest, best)
+
+
+def _misses(option: Option, limits: Mapping[str, float]) -> str:
+    """Return which limit an option does not keep to; empty if it does."""
+    forms = {"hours": "{:,.2f} h", "cost": "${:,.2f}"}
+    for what, most in limits.items():
+        if option.sure(what) > most:
+            form = forms[what]
+            sure = form.format(option.sure(what))
+            return f"{SURE} % of its runs take up to {sure}, not {form.format(most)}"
+    return ""
+
+
+def _compare(option: Option, best: Option) -> str:
+    """Return how many times the recommended option's time and cost another takes."""
+    times = option.mean("hours") / best.mean("hours")
+    if not best.mean("cost"):
+        return f"{times:,.2g} x the time"
+    return f"{times:,.2g} x the time, {option.mean('cost') / best.mean('cost'):,.2g} x the cost"

@@ -1,0 +1,68 @@
+"""What a language model needs of each GPU, and the layouts that its slots allow."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from transformers import PretrainedConfig
+
+from detalbert.engine.flops import causal_flops_per_token
+from detalbert.settings.schema import at
+from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.training.sizing import Demand, Model, Sizing, Slots
+from lm.corpus import load_tokenizer
+from lm.hparams import LmHParams, parse_documents_config
+from lm.layout import choose_layout, split_memory
+from lm.model import causal_config, causal_sizes
+
+RECOMPUTED = ("none", 0.5, "full")  # choices of activation_checkpointing that are tried
+
+
+def _find_config(config: Mapping[str, Any], hparams: LmHParams) -> PretrainedConfig | None:
+    pieces = at(config, "data.vocab_size") or (hparams.model_config or {}).get("vocab_size")
+    # The tokenizer of a hub's model says how many; it is not downloaded.
+    if hparams.model is None and isinstance(pieces, int):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return causal_config(hparams, cast(Any, range(pieces)))
+    return None
+
+
+def _demand(model: Model, hparams: LmHParams, slots: Slots) -> Demand:
+    layout = choose_layout(hparams.layout, model.config, slots.number, slots.per_machine)
+    grid = not (slots.has_bf16 and hparams.precision != "fp32")
+    return Demand(
+        task="language",
+        memory=split_memory(model.sizes, layout, hparams, grid),
+        flops=causal_flops_per_token(model.config, hparams.max_seq_length),
+        window=float(hparams.max_seq_length),
+        data_ranks=layout.data_ranks,
+        recomputed=hparams.recomputed,
+        layout=dataclasses.asdict(layout),
+    )
+
+
+def _layouts(hparams: LmHParams, slots: Slots) -> Iterator[dict[str, Any]]:
+    """Yield the hyperparameters of all layouts of whole machines, with each of RECOMPUTED."""
+    divisors = [number for number in range(1, slots.number + 1) if slots.number % number == 0]
+    for tensor in divisors:
+        for shard in divisors:
+            if tensor <= slots.per_machine and slots.number // tensor % shard == 0:
+                replicate = slots.number // tensor // shard
+                layout = {"replicate": replicate, "shard": shard, "tensor": tensor}
+                for share in RECOMPUTED:
+                    yield {"layout": layout, "activation_checkpointing": share}
+
+
+def _check_tokenizer(data: dict[str, Any]) -> None:
+    load_tokenizer(parse_documents_config(data), named_tokenizer)
+
+
+SIZING = Sizing(
+    find_config=_find_config,
+    count_sizes=causal_sizes,
+    demand=_demand,
+    deals_evenly=False,
+    layouts=_layouts,
+    check_tokenizer=_check_tokenizer,
+)

@@ -1,0 +1,33 @@
+"""What a pretraining needs of each GPU."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import AlbertForPreTraining, PretrainedConfig
+
+from detalbert.engine.memory import Sizes
+from detalbert.engine.models import encoder_sizes
+from detalbert.training.sizing import Demand, Model, Sizing, Slots, encoder_config, encoder_demand
+from pretrain.hparams import PretrainHParams
+
+
+def _find_config(config: Mapping[str, Any], hparams: PretrainHParams) -> PretrainedConfig | None:
+    return encoder_config(hparams.model, hparams.model_keys())
+
+
+def _count(config: PretrainedConfig) -> Sizes | None:
+    return encoder_sizes(config, AlbertForPreTraining)
+
+
+def _demand(model: Model, hparams: PretrainHParams, slots: Slots) -> Demand:
+    return encoder_demand(
+        model,
+        hparams,
+        slots,
+        task="pretraining",
+        window=float(hparams.max_seq_length),
+        masked=hparams.masked_fraction,
+    )
+
+
+SIZING = Sizing(find_config=_find_config, count_sizes=_count, demand=_demand)
