@@ -125,7 +125,7 @@ def make_plan(args: Namespace) -> Plan:
     if args.live is not None:
         live = Live(must=args.live == "must", today=args.today)
     rates = Rates(args.prices, args.region, live)
-    config, size = read_config(args.config, args.set, windows=args.windows, tokens=args.tokens)
+    config, size = read_work(args.config, args.set, windows=args.windows, tokens=args.tokens)
     if args.any:
         cluster = any_cluster(rates.table())
     elif args.ask:
@@ -156,7 +156,7 @@ def make_plan(args: Namespace) -> Plan:
     )
 
 
-def read_config(
+def read_work(
     path: Path, changes: Sequence[str], windows: float | None, tokens: float | None
 ) -> tuple[dict[str, Any], DataSize]:
     """Return an experiment config and the size of its data.

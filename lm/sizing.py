@@ -1,4 +1,4 @@
-"""What a language model needs of each GPU, and the layouts that its slots allow."""
+"""Demands of a language model on each GPU, and the layouts that its slots allow."""
 
 import contextlib
 import dataclasses
@@ -62,7 +62,6 @@ SIZING = Sizing(
     find_config=_find_config,
     count_sizes=causal_sizes,
     demand=_demand,
-    deals_evenly=False,
     layouts=_layouts,
     check_tokenizer=_check_tokenizer,
 )

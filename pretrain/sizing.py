@@ -1,4 +1,4 @@
-"""What a pretraining needs of each GPU."""
+"""Demands of a pretraining on each GPU."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,24 +1,27 @@
 """Trials of a search: how many, how many at a time, and how long they train.
 
 As the searchers of 0.38.1 have it (master/pkg/searcher). Which trials an ASHA stops is not known
-before: the counts are means over metrics in random order, at each rung anew. Where the best of one
-rung are the best of the next, a tenth more work is done.
+before: the counts are means over trials in random order, of which the best at one rung are the best
+at the next.
 """
 
+import bisect
 import math
+import random
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from detalbert.settings.schema import mapping, whole
 
 CONCURRENT = 16  # 0.38.1's default of max_concurrent_trials
+DRAWN_TRIALS = 50_000  # in all draws of an ASHA
 ASHA = ("adaptive_asha", "async_halving")
 
 
 class Rung(NamedTuple):
     """Trials that train until a share of their length."""
 
-    trials: int
+    trials: float  # in the mean
     share: float
 
 
@@ -48,7 +51,7 @@ class Search(NamedTuple):
         """Describe the split of the trials in a few words."""
         text = f"{self.trials:,} trials, at most {self.at_once} at a time"
         if len(self.rungs) > 1:
-            ends = [f"{rung.trials} to {rung.share:.0%}" for rung in self.rungs]
+            ends = [f"{rung.trials:.0f} to {rung.share:.0%}" for rung in self.rungs]
             text += f"; about {', '.join(ends)} of the steps: the work of {self.work:.1f}"
         return text
 
@@ -61,11 +64,11 @@ def search_of(config: Mapping[str, Any]) -> Search:
     if name == "grid":
         trials = _grid_points(mapping(config.get("hyperparameters")))
     elif name not in ("random", *ASHA):
-        return Search(1, 1, (Rung(1, 1.0),))
+        return Search(1, 1, (Rung(1.0, 1.0),))
     at_once = whole(searcher.get("max_concurrent_trials", CONCURRENT)) or trials
     at_once = max(1, min(at_once, trials))
     if name not in ASHA:
-        return Search(trials, at_once, (Rung(trials, 1.0),))
+        return Search(trials, at_once, (Rung(float(trials), 1.0),))
     return Search(trials, at_once, tuple(_all_rungs(searcher, trials)))
 
 
@@ -97,23 +100,33 @@ def _all_rungs(searcher: Mapping[str, Any], trials: int) -> list[Rung]:
     divisor = float(searcher.get("divisor") or 4)
     brackets = list(_brackets(searcher, trials, divisor))
     most = max(rungs for rungs, _ in brackets)
-    totals = [0] * most
-    for rungs, reached in brackets:
-        for rung in range(most):
-            # Before a bracket's own first rung none of its trials stops.
-            if rung > most - rungs:
-                reached = _go_on(reached, divisor)
-            totals[rung] += reached
+    totals = [0.0] * most
+    for rungs, count in brackets:
+        # Before a bracket's own first rung none of its trials stops.
+        reaching = [float(count)] * (most - rungs) + _reaching(count, rungs, divisor)
+        totals = [total + reach for total, reach in zip(totals, reaching, strict=True)]
     return [Rung(total, divisor ** (rung + 1 - most)) for rung, total in enumerate(totals)]
 
 
-def _go_on(trials: int, divisor: float) -> int:
-    """Return how many of the trials that reach a rung train on in the mean.
+def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
+    """Return how many trials of a bracket reach each of its rungs, in the mean of many draws.
 
-    The i-th that reports there does if it is among the best i / divisor, at least the best, so far.
+    A trial that reports at a rung trains on if it is among the best of those that have: 1 / divisor
+    of them, at least the best one (doEarlyStopping of asha_stopping.go).
     """
-    expected = sum(max(1, int(number / divisor)) / number for number in range(1, trials + 1))
-    return max(1, round(expected))
+    draw, reached = random.Random(0), [0] * rungs
+    draws = max(1, DRAWN_TRIALS // trials)
+    for _ in range(draws):
+        metrics: list[list[float]] = [[] for _ in range(rungs)]
+        for _ in range(trials):
+            metric = draw.random()
+            for rung, others in enumerate(metrics):
+                reached[rung] += 1
+                place = bisect.bisect(others, metric)
+                others.insert(place, metric)
+                if place >= max(1, int(len(others) / divisor)):
+                    break
+    return [count / draws for count in reached]
 
 
 def _brackets(

@@ -1,4 +1,4 @@
-"""What is wrong with an estimate, by key of the experiment config."""
+"""Faults of an estimate, by key of the experiment config."""
 
 from collections.abc import Iterator
 

@@ -48,7 +48,7 @@ def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator
                 size=known_size(config),
                 model=model,
             )
-            findings += [*check_place(job), *check_text(job), *no_model, *_check_size(job)]
+            findings += [*check_place(job), *check_work(job), *no_model, *_check_size(job)]
         all_findings |= dict.fromkeys(findings)
     yield from all_findings
 
@@ -65,7 +65,7 @@ def _check_size(job: Job) -> Iterator[Finding]:
 def check_place(job: Job) -> Iterator[Finding]:
     """Yield the findings on keys that depend on a trial's slots and pool."""
     batch, slots = job.hparams.global_batch_size, job.slots
-    if batch % slots and job.workload.sizing.deals_evenly:
+    if batch % slots and not job.workload.sharded:
         problem = f"{batch} windows cannot be dealt evenly to {slots} slots"
         cure = f"use {-(-batch // slots) * slots}"
         yield Finding("hyperparameters.global_batch_size", f"{problem}; {cure}")
@@ -76,7 +76,7 @@ def check_place(job: Job) -> Iterator[Finding]:
             yield Finding("hyperparameters.spot_notice", f"{problem}; set it to true")
 
 
-def check_text(job: Job) -> Iterator[Finding]:
+def check_work(job: Job) -> Iterator[Finding]:
     """Yield the findings on a trial's length, tokenizer and token shards."""
     yield from _check_length(job)
     _, findings = _attempt(_read_text, job)
@@ -149,7 +149,7 @@ def _check_length(job: Job) -> Iterator[Finding]:
     """Yield findings if the searcher's length is not the number of steps that a trial trains."""
     searcher, steps = mapping(job.config.get("searcher")), job.hparams.max_steps
     length, most = searcher.get("max_length"), searcher.get("max_time")
-    if steps is None and isinstance(length, dict):
+    if job.workload.sharded and steps is None and isinstance(length, dict):
         problem = f"missing, and searcher.max_length {length} ends no run of this package"
         cure = "a trial would train its epochs; say its length here"
         yield Finding("hyperparameters.max_steps", f"{problem}: {cure}")

@@ -27,8 +27,8 @@ class Case(NamedTuple):
 
 def simulate_cases(
     estimated: Estimate, price: Price | None, machines: int, work: float, rounds: float
-) -> tuple[list[Case], int | None]:
-    """Return the three cases of a trial on its pool, and the steps of its checkpoint period.
+) -> list[Case]:
+    """Return the three cases of a trial on its pool.
 
     Args:
         price: of a machine; None: it costs nothing.
@@ -41,7 +41,7 @@ def simulate_cases(
     """
     on_spot, step = estimated.pool.spot, estimated.step.seconds
     job, seconds = _job(estimated)
-    period = _period(estimated, job)
+    period = choose_period(estimated)
     # Seconds of training between two checkpoints.
     between = min(period * step, job.work_seconds) if period else job.work_seconds
     prices = (0.0, 0.0, 0.0)
@@ -59,7 +59,7 @@ def simulate_cases(
         runs["cost"] = runs["paid h"] * machines * hourly * work
         runs["hours"] = runs["hours"] * rounds
         cases.append(Case(name, market, hourly, _figures(runs)))
-    return cases, period
+    return cases
 
 
 def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
@@ -85,9 +85,12 @@ def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
     return job, seconds
 
 
-def _period(estimated: Estimate, job: spot.SpotJob) -> int | None:
+def choose_period(estimated: Estimate) -> int | None:
     """Return the steps between checkpoints: the config's, or on spot the best if that is longer
-    than a reclaim may cost.
+    than a reclaim may cost. None: not known.
+
+    Raises:
+        UserError: if the number of steps is not known.
     """
     step, period = estimated.step.seconds, estimated.hparams.checkpoint_period
     if not estimated.pool.spot:
@@ -97,6 +100,7 @@ def _period(estimated: Estimate, job: spot.SpotJob) -> int | None:
     longest = spot.LONGEST * estimated.demand.window / estimated.hparams.max_seq_length
     if period and period * step <= longest:
         return period
+    job, _ = _job(estimated)
     best = spot.best_period(job, spot.CASES["middle"], longest)
     return max(1, int(best / step))
 

@@ -13,7 +13,7 @@ NEAR = 1.05  # a cost that is so many times the cheapest is as good
 WORDS = {"hours": "the deadline", "cost": "the budget"}
 
 
-class Choice(NamedTuple):
+class Recommendation(NamedTuple):
     """The recommended option."""
 
     option: Option
@@ -27,7 +27,7 @@ def finishing(options: Sequence[Option]) -> list[Option]:
     return sorted(fine, key=lambda option: (option.mean("cost"), option.mean("hours")))
 
 
-def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Choice:
+def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Recommendation:
     """Return the option to take.
 
     Of those of which SURE per cent of the runs keep to the limits: with a budget the fastest, else
@@ -48,14 +48,16 @@ def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Choice:
     if not keeping:
         none = "no option meets what was asked, and this is the"
         if "hours" in limits:
-            return Choice(_fastest(fine), f"MISSES THE DEADLINE; {none} fastest", kept=False)
-        return Choice(fine[0], f"IS OVER THE BUDGET; {none} cheapest", kept=False)
+            return Recommendation(
+                _fastest(fine), f"MISSES THE DEADLINE; {none} fastest", kept=False
+            )
+        return Recommendation(fine[0], f"IS OVER THE BUDGET; {none} cheapest", kept=False)
     if len(fine) == 1:
-        return Choice(fine[0], "the one that can run")
+        return Recommendation(fine[0], "the one that can run")
     given = " and ".join(WORDS[what] for what in limits)
     meeting = f" of which {SURE} % of runs meet {given}" if given else ""
     if "cost" in limits:
-        return Choice(_fastest(keeping), f"the fastest of {len(fine)} options{meeting}")
+        return Recommendation(_fastest(keeping), f"the fastest of {len(fine)} options{meeting}")
     cheapest = keeping[0].mean("cost")
     near = [option for option in keeping if option.mean("cost") <= NEAR * cheapest]
     best = _fastest(near)
@@ -64,7 +66,7 @@ def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Choice:
         if best is keeping[0]
         else f"the fastest within {NEAR - 1:.0%} of the cheapest"
     )
-    return Choice(best, f"{rank} of {len(fine)} options{meeting}")
+    return Recommendation(best, f"{rank} of {len(fine)} options{meeting}")
 
 
 def keeps(option: Option, limits: Mapping[str, float]) -> bool:
@@ -86,7 +88,7 @@ def front(options: Sequence[Option]) -> Iterator[Option]:
 
 
 def reasons_against(
-    choice: Choice, options: Sequence[Option], limits: Mapping[str, float]
+    choice: Recommendation, options: Sequence[Option], limits: Mapping[str, float]
 ) -> Iterator[tuple[str, Option, str]]:
     """Yield the cheapest and the fastest option, where they are others, and why not these."""
     best, fine = choice.option, finishing(options)

@@ -1,7 +1,7 @@
 """Options for a run: machines, slots and market, with time, cost, and why one cannot run."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,16 +11,18 @@ from cluster.configs.masterconf import Cluster, Pool
 from cluster.configs.search import Search, search_of
 from cluster.estimates.estimate import Estimate, estimate_model, ranked_layouts
 from cluster.estimates.faults import find_faults
-from cluster.estimates.findings import check_place, check_searcher, check_text
-from cluster.estimates.job import DataSize, Job, parse_jobs
+from cluster.estimates.findings import check_place, check_searcher, check_work
+from cluster.estimates.job import DataSize, Job, parse_jobs, read_size
+from cluster.estimates.times import time_parts
 from cluster.facts.machines import ROOT
 from cluster.facts.prices import Price, retired
 from cluster.facts.rates import Rates
-from cluster.planning.cases import SURE, Case, simulate_cases
+from cluster.planning.cases import SURE, Case, choose_period, simulate_cases
 from detalbert.errors import UserError
 from detalbert.settings.schema import Finding
 
 COUNTS = (1, 4, 8, 16, 32, 64)  # slots that are tried beside the config's own
+CORNERS = 32  # of a search that are estimated
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
 
 
@@ -113,10 +115,10 @@ def plan_options(
         UserError: if the config is invalid, or no pool has machines with a known GPU that have a
             price or are one's own.
     """
-    jobs = list(parse_jobs(config, None, asked.root, size))
+    jobs = list(parse_jobs(config, None, asked.root, size))[:CORNERS]
     findings = list(check_searcher(config, jobs[0].workload))
     for job in jobs:
-        findings += check_text(job)
+        findings += check_work(job)
     fault = first_fault(findings)
     if fault:
         raise UserError(fault)
@@ -158,9 +160,11 @@ def plan_own(config: dict[str, Any], cluster: Cluster, asked: Asked) -> Option |
     pool = cluster.pool_of(config)
     if pool is None:
         return None
-    jobs = list(parse_jobs(config, None, asked.root))
+    jobs = list(parse_jobs(config, None, asked.root))[:CORNERS]
     if any(job.model is None for job in jobs):
         return None
+    size = read_size(jobs[0])
+    jobs = [job._replace(size=size) for job in jobs]
     return plan_option(config, jobs, pool, jobs[0].slots, cluster, asked)
 
 
@@ -190,19 +194,24 @@ def plan_option(
         return replace(option, why_not=why_not)
     trials = [job._replace(config=moved, pool=pool, slots=slots) for job in jobs]
     try:
-        # The trial that needs most memory decides.
+        # The trial that needs most memory decides, of equal ones the slowest.
         fits = [_fit(job) for job in trials]
-        fitted, keys = max(fits, key=lambda fit: fit[0].needed)
-        option = _simulate(replace(option, estimate=fitted), fitted)
+        fitted, keys = max(fits, key=lambda fit: (fit[0].needed, fit[0].step.seconds))
+        period = choose_period(fitted)
+        if pool.spot and not fitted.hparams.spot_notice:
+            keys["spot_notice"] = True
+        if pool.spot and period != fitted.hparams.checkpoint_period:
+            keys["checkpoint_period"] = period
+        written = [_with_keys(estimated, keys) for estimated, _ in fits]
+        option = replace(option, estimate=fitted, keys=keys, period=period)
+        option = _simulate(option, _with_keys(fitted, keys), written)
     except UserError as error:  # of its memory, layout or length
         return replace(option, why_not=str(error))
-    if pool.spot and not fitted.hparams.spot_notice:
-        keys["spot_notice"] = True
-    if pool.spot and option.period != fitted.hparams.checkpoint_period:
-        keys["checkpoint_period"] = option.period
-    findings = list(_check(fitted, keys))
+    findings = list[Finding]()
+    for estimated in written:
+        findings += [*check_place(estimated.job), *find_faults(estimated)]
     slow = next((finding.problem for finding in findings if finding.warning), "")
-    return replace(option, keys=keys, why_not=first_fault(findings), slow=slow)
+    return replace(option, why_not=first_fault(findings), slow=slow)
 
 
 def first_fault(findings: Iterable[Finding]) -> str:
@@ -240,22 +249,31 @@ def layout_keys(estimated: Estimate) -> dict[str, Any]:
     }
 
 
-def _simulate(option: Option, estimated: Estimate) -> Option:
-    cases, period = simulate_cases(
-        estimated,
+def _with_keys(estimated: Estimate, keys: Mapping[str, Any]) -> Estimate:
+    """Return an estimate whose trial has the keys that an option writes; they do not change its
+    step.
+    """
+    hparams = replace(estimated.hparams, **keys)
+    return replace(estimated, job=estimated.job._replace(hparams=hparams))
+
+
+def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> Option:
+    """Return the option with its cases.
+
+    Args:
+        fitted: the trial that is simulated.
+        trials: at the corners of the search, which may be shorter.
+    """
+    search = option.search
+    seconds = [sum(part.seconds for part in time_parts(trial)) for trial in trials]
+    mean = sum(seconds) / len(seconds) / sum(part.seconds for part in time_parts(fitted))
+    # Small trials share a machine.
+    share = option.all_machines / (option.at_once * option.machines)
+    cases = simulate_cases(
+        fitted,
         option.price,
         machines=option.machines,
-        # A search: all its trials, where small ones share a machine.
-        work=option.search.work * option.all_machines / (option.at_once * option.machines),
-        rounds=option.search.rounds(option.at_once),
+        work=search.work * mean * share,
+        rounds=search.rounds(option.at_once) * mean,
     )
-    return replace(option, cases=cases, period=period)
-
-
-def _check(estimated: Estimate, keys: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what the checker finds in a trial with the keys that an option writes."""
-    job = estimated.job
-    hparams = replace(estimated.hparams, **keys)
-    written = replace(estimated, job=job._replace(hparams=hparams))
-    yield from check_place(written.job)
-    yield from find_faults(written)
+    return replace(option, cases=cases)

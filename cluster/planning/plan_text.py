@@ -13,7 +13,7 @@ from rich.table import Table
 
 from cluster.estimates.estimate import Estimate, ranked_layouts
 from cluster.estimates.times import time_parts
-from cluster.planning.choice import Choice, finishing, front, reasons_against
+from cluster.planning.choice import Recommendation, finishing, front, reasons_against
 from cluster.planning.options import Asked, Option, layout_keys
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     title: str
     prices: str  # their region and age
     options: Sequence[Option]
-    choice: Choice
+    choice: Recommendation
     own: Option | None  # the config as it stands
     notes: Sequence[str]
     asked: Asked

@@ -1,4 +1,4 @@
-"""What a job needs of each GPU, for cluster.plan and cluster.check: no weights are made.
+"""Demands of a job on each GPU, for cluster.plan and cluster.check: no weights are made.
 
 Each `Workload` has a `Sizing`. Its sizes are those of the model that it would build, counted
 without memory; nothing is downloaded.
@@ -39,7 +39,7 @@ class Slots(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What a job needs of each of its GPUs."""
+    """Demands of a job on each of its GPUs."""
 
     task: str  # of cluster/facts/speeds.yaml
     memory: Memory
@@ -71,7 +71,6 @@ class Sizing(NamedTuple):
     find_config: Callable[[Mapping[str, Any], Any], PretrainedConfig | None]  # (config, hparams)
     count_sizes: Callable[[PretrainedConfig], Sizes | None]
     demand: Callable[[Model, Any, Slots], Demand]
-    deals_evenly: bool = True  # whether each slot takes as many windows of a global batch
     layouts: Callable[[Any, Slots], Iterator[dict[str, Any]]] = no_changes  # keys to try instead
     check_tokenizer: Callable[[dict[str, Any]], None] = no_tokenizer
 

@@ -1,6 +1,5 @@
 """`--live` against AWS's own protocols on loopback, by boto3: prices, and every way to get none."""
 
-import argparse
 import datetime
 import functools
 import json
@@ -10,9 +9,10 @@ from botocore import loaders
 from botocore.retries import standard
 
 from cluster import plan
+from cluster.facts.live_prices import Live
 from cluster.facts.live_prices import history as past_prices
-from cluster.facts.live_prices import priced
 from cluster.facts.prices import load_prices
+from cluster.facts.rates import Rates
 from detalbert.errors import UserError
 from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer
@@ -79,14 +79,14 @@ def ec2_error(status: int, code: str) -> AnswerServer:
     return AnswerServer(lambda _: (status, body.encode()))
 
 
-def flags(region: str = "us-east-1", live: str = "try") -> argparse.Namespace:
-    return argparse.Namespace(region=region, live=live, today=TODAY)
-
-
-def ask(monkeypatch, ec2: str, pricing: str, *names: str, **given: str):
+def ask(monkeypatch, ec2: str, pricing: str, *names: str, region="us-east-1", must=False):
+    """Return all prices by type as AWS has them, and notes."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2)
     monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", pricing)
-    return priced(flags(**given), load_prices(), names or ["p3.16xlarge"])
+    rates = Rates(region=region, live=Live(must=must, today=TODAY))
+    names = names or ("p3.16xlarge",)
+    notes = rates.ask_aws([rates.kind(name) for name in names])
+    return rates.table(), notes
 
 
 def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
@@ -101,10 +101,10 @@ def test_prices_come_from_the_spot_history_and_the_price_list(monkeypatch):
     assert asked.headers.get("X-Amz-Target") == "AWSPriceListService.GetProducts"
     wanted = {entry["Field"]: entry["Value"] for entry in json.loads(asked.body)["Filters"]}
     assert wanted["instanceType"] == "p5.48xlarge" and wanted["regionCode"] == "us-west-2"
-    assert known["g5.xlarge"] == load_prices()["g5.xlarge"]  # not asked for
+    assert known["p5.4xlarge"] == load_prices(region="us-west-2")["p5.4xlarge"]  # not asked for
     with history() as ec2, price_list() as pricing:  # a region without the type
         known, notes = ask(monkeypatch, ec2.url, pricing.url, "p5.48xlarge", region="eu-south-1")
-    assert known == load_prices()
+    assert known == {}
     (note,) = notes
     assert "p5.48xlarge has no entry" in note and "eu-south-1" in note and "us-east-1" in note
 
@@ -137,7 +137,7 @@ def test_a_refusal_is_said_and_the_file_stands(monkeypatch, status, code, asked)
         assert price.source == f"{load_prices()['p3.16xlarge'].source} and AWS"
         pricing.asked.clear()
         with pytest.raises(UserError) as caught:  # plain --live ends there
-            ask(monkeypatch, ec2.url, pricing.url, live="must")
+            ask(monkeypatch, ec2.url, pricing.url, must=True)
         assert said in str(caught.value) and not pricing.asked
 
 
@@ -152,16 +152,18 @@ def test_wrong_credentials_at_the_price_list(monkeypatch):
 
 def test_no_network_and_no_credentials(monkeypatch, capsys):
     known, notes = ask(monkeypatch, CLOSED, CLOSED)
-    assert known == load_prices() and len(notes) == 2
+    assert known == load_prices(region="us-east-1") and len(notes) == 2
     assert all("AWS cannot be reached" in note for note in notes)
     config = str(ROOT / "configs" / "modern8.yaml")
-    assert plan.main([config, "--runs", "10", "--json", "--live"]) == 4
+    assert plan.main([config, "--json", "--live"]) == 4
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "AWS cannot be reached" in err
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     known, notes = ask(monkeypatch, CLOSED, CLOSED)
-    assert known == load_prices() and all("Unable to locate credentials" in note for note in notes)
+    assert known == load_prices(region="us-east-1") and all(
+        "Unable to locate credentials" in note for note in notes
+    )
 
 
 def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
@@ -171,7 +173,7 @@ def test_past_prices_are_the_median_of_the_zones_in_steps(monkeypatch):
     with history(*told) as ec2:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2.url)
         wanted = ["p4d.24xlarge", "g5.xlarge"]
-        found, notes = past_prices(flags(), wanted, "us-east-1", since, until)
+        found, notes = past_prices(Live(must=False, today=TODAY), wanted, "us-east-1", since, until)
         asked = ec2.asked[0].body.decode()
     series = found["p4d.24xlarge"]
     assert [stamp.hour for stamp in series.index] == [0, 2, 8, 12] and series.index.tz is not None

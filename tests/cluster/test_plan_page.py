@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from cluster import plan
-from cluster.planning import options, plan_page, plan_text
+from cluster.planning import plan_page, plan_text
+from cluster.planning.choice import front as front_of
 from tests.conftest import ROOT
 
 CONFIG = str(ROOT / "configs" / "distributed64.yaml")
-ASKED = ["--any", "--deadline", "1", "--runs", "100", "--today", "2026-10-01"]
+ASKED = ["--any", "--deadline", "1", "--today", "2026-10-01"]
 
 
 def tables(text: str) -> list[list[list[str]]]:
@@ -55,7 +56,7 @@ def test_the_page_has_the_answer_the_yaml_and_every_option_once(
     assert made.best.name in [row[0] for row in rows if "recommended" in row]
     assert all(line in html.unescape(text) for line in plan_text.refused(made))
     # Why it is not the cheapest, and the published run of the same recipe.
-    assert "misses that: 95 % of its runs take up to" in text
+    assert "95 % of its runs take up to" in text
     assert "Published: 8 x p3.16xlarge (64 V100), 0.80 h, $47.00 at today" in text
 
 
@@ -67,9 +68,11 @@ def test_the_same_plan_gives_the_same_bytes(made: plan_text.Plan, tmp_path: Path
 def test_a_name_is_no_formula_and_no_markup(made: plan_text.Plan, tmp_path: Path) -> None:
     """$ begins a formula in matplotlib, < an element in HTML."""
     odd = r"$\foo$ & <b>"
-    best = replace(made.best, price=replace(made.best.price, instance=odd))
+    best = replace(made.best, pool=made.best.pool._replace(instance=odd))
     found = [best if option is made.best else option for option in made.options]
-    text = written(made._replace(options=found, best=best, title=odd), tmp_path)
+    text = written(
+        made._replace(options=found, choice=made.choice._replace(option=best), title=odd), tmp_path
+    )
     assert odd not in text and text.count(html.escape(odd)) >= 5
 
 
@@ -79,22 +82,19 @@ def test_only_the_published_recipe_has_the_published_run(made: plan_text.Plan) -
     assert plan_page.published_run(plan.make_plan(other).best) is None
 
 
-def test_an_option_that_never_ends_has_a_page(made: plan_text.Plan, tmp_path: Path) -> None:
-    """And one whose high has no end."""
-    never = {what: float("inf") for what in ("hours", "cost", "hours 95 %", "cost 95 %")}
-    found = list(made.options)
-    found[0] = replace(found[0], why_not="", cases=[{**c, **never} for c in made.best.cases])
-    low, middle, high = made.best.cases
-    best = replace(made.best, cases=[low, middle, {**high, "hours 95 %": float("inf")}])
-    found[found.index(made.best)] = best
-    assert ">never<" in written(made._replace(options=found, best=best), tmp_path)
-
-
-def test_plain_work_has_a_page(tmp_path: Path) -> None:
-    """Without a config there are no memory, time and speed."""
-    work = ["--windows", "1e6", "--throughput", "8=15.8@p3.16xlarge", "--runs", "100"]
-    made = plan.make_plan(plan._parser().parse_args(work))
-    assert ">Memory<" not in written(made, tmp_path)
+def test_an_option_that_never_ends_is_named(made: plan_text.Plan, tmp_path: Path) -> None:
+    """Its worst case alone has no end; it is not recommended."""
+    options = list(made.options)
+    place = next(n for n, option in enumerate(options) if option.ends and option is not made.best)
+    low, middle, high = options[place].cases
+    high = high._replace(figures={**high.figures, "hours 95 %": float("inf")})
+    options[place] = replace(options[place], cases=[low, middle, high])
+    endless = made._replace(options=options)
+    name = plan_text.place(options[place])
+    assert plan_text.endless(endless).startswith("never ends where reclaims are frequent")
+    assert name in plan_text.endless(endless) and name not in plan_text.endless(made)
+    assert options[place] not in plan_text.open_options(endless)
+    assert html.escape(options[place].name) in written(endless, tmp_path)
 
 
 def test_what_is_no_file_is_not_replaced(
@@ -114,11 +114,7 @@ def test_only_the_page_needs_its_libraries(
     library: str, made: plan_text.Plan, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(plan, "make_plan", lambda args: made)
-    for name in (
-        "cluster.planning.plan_page",
-        "cluster.planning.plan_plot",
-        "cluster.planning.page",
-    ):
+    for name in ("plan_page", "plan_plot", "page"):
         monkeypatch.delitem(sys.modules, f"cluster.planning.{name}")
     monkeypatch.setitem(sys.modules, library, None)
     assert plan.main([CONFIG, *ASKED]) == 0
@@ -130,10 +126,10 @@ def test_only_the_page_needs_its_libraries(
 
 def test_the_open_table_shows_the_recommended_one_among_many(made: plan_text.Plan) -> None:
     """Of a long front both ends and the recommended one stay; near neighbours go."""
-    front = list(options.front(made.options))
+    front = list(front_of(made.options))
     assert len(front) > plan_text.NAMED
     some = plan_text.spread_front(made.options)
     assert len(some) == plan_text.NAMED and some[0] is front[0] and some[-1] is front[-1]
     for best in (*front, made.best):
-        shown = plan_text.open_options(made._replace(best=best))
+        shown = plan_text.open_options(made._replace(choice=made.choice._replace(option=best)))
         assert len(shown) == plan_text.ROWS and any(o is best for o in shown)

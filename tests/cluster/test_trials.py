@@ -37,14 +37,14 @@ def test_the_work_of_an_asha_is_the_mean_of_many(trials: int, rungs: int) -> Non
         "max_time": 1024,
         "max_rungs": rungs,
     }
-    assert search_of({"searcher": searcher}).work == pytest.approx(mean, rel=0.12)
+    assert search_of({"searcher": searcher}).work == pytest.approx(mean, rel=0.06)
 
 
 def test_brackets_share_the_trials() -> None:
     """makeBrackets of 0.38.1 by hand: weights 4^3 / 4, 4^2 / 3 and 4 / 2 of 100 trials."""
     searcher = {"name": "adaptive_asha", "max_trials": 100, "max_time": 1024, "max_rungs": 5}
     search = search_of({"searcher": searcher})  # log_4(100) + 1 = 4 rungs; standard: 2, 3, 4
-    assert [rung.trials for rung in search.rungs][0] == 100
+    assert search.rungs[0].trials == 100
     assert [rung.share for rung in search.rungs] == [1 / 64, 1 / 16, 1 / 4, 1]
     conservative = search_of({"searcher": {**searcher, "mode": "conservative"}})
     assert conservative.work > search.work
@@ -87,7 +87,7 @@ def test_the_shipped_search() -> None:
     config = yaml.safe_load((ROOT / "configs" / "lr_search.yaml").read_text())
     search: Search = search_of(config)
     assert (search.trials, search.at_once) == (20, 4)
-    assert search.work == pytest.approx(20 * 0.25 + 6 * 0.75)
+    assert search.work == pytest.approx(20 * 0.25 + 5.5 * 0.75, abs=0.1)
     assert search.describe() == (
-        "20 trials, at most 4 at a time; about 20 to 25%, 6 to 100% of the steps: the work of 9.5"
+        "20 trials, at most 4 at a time; about 20 to 25%, 5 to 100% of the steps: the work of 9.1"
     )

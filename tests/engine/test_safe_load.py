@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from cluster.estimates.models import find_model
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, modeling_utils
 
 from detalbert.engine.attention import PACKED
@@ -19,6 +18,7 @@ from detalbert.errors import Unavailable, UserError
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.training.sizing import FINE_TUNING_SIZING, find_model
 from lm import model as lm_model
 from lm.hparams import LmHParams
 from lm.inference.load import open_saved
@@ -111,7 +111,9 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     "pretraining": lambda name, own: pretrain_model(PretrainHParams(model=name, **KEYS), own),
     "language model": lambda name, own: lm_model.causal_config(LmHParams(model=name), own),
     "continuing": lambda name, own: open_saved(Path(name)),
-    "planning": lambda name, own: find_model({}, HParams(model=name), Path("/")),
+    "planning": lambda name, own: find_model(
+        FINE_TUNING_SIZING, {}, HParams(model=name), Path("/")
+    ),
 }
 
 
