@@ -45,7 +45,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         asked = ["--published", "--run", str(bench), *cluster, *until, *TODAY]
         assert main(["cost", *asked, "--html", str(found["cost"])]) == 0
     for name, (config, *asked) in PLANS.items():
-        asked = [str(ROOT / config), *asked, *TODAY, "--runs", "200", "--html", str(found[name])]
+        asked = [str(ROOT / config), *asked, *TODAY, "--html", str(found[name])]
         assert plan.main(asked) == 0
     return found
 
