@@ -164,13 +164,19 @@ def _read_text(job: Job) -> None:
     Raises:
         UserError: if they do not match each other or max_seq_length, or lack an end of text.
     """
-    data = mapping(job.config.get("data"))
-    paths = {key: job.root / str(data[key]) for key in ("tokenizer", "shards") if data.get(key)}
-    folders = {key: str(path) for key, path in paths.items() if path.is_dir()}
-    if "shards" in folders and paths.keys() == folders.keys():
-        job.workload.load({**data, **folders}, job.hparams)
-    elif "tokenizer" in folders:
-        job.workload.sizing.check_tokenizer({**data, **folders})
+    data = dict(mapping(job.config.get("data")))
+    absent = []
+    for key in ("tokenizer", "shards"):
+        if data.get(key):
+            path = job.root / str(data[key])
+            if path.is_dir():
+                data[key] = str(path)
+            else:
+                absent.append(key)
+    if data.get("shards") and not absent:
+        job.workload.load(data, job.hparams)
+    elif data.get("tokenizer") and "tokenizer" not in absent:
+        job.workload.sizing.check_tokenizer(data)
 
 
 def _check_layout(job: Job) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from cluster.configs.masterconf import Pool
 from cluster.facts.machines import MACHINES
-from detalbert.settings.schema import at, mappings
+from detalbert.settings.schema import at, mapping, mappings
 
 READ = 5  # seconds until the notice is read
 STORE_RATE = 1e9  # bytes a second onto one NVMe drive; an assumption
@@ -30,7 +30,9 @@ def sent_bytes(
 def has_efa(config: dict[str, Any], pool: Pool) -> bool:
     """Return whether containers reach EFA: machines of your own, with their devices mapped."""
     devices = at(config, "resources.devices")  # mappings, or HOST:CONTAINER:MODE
-    return pool.own and isinstance(devices, list) and any(INFINIBAND in str(d) for d in devices)
+    if not pool.own or not isinstance(devices, list):
+        return False
+    return any(INFINIBAND in str(device) for device in devices)
 
 
 def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
@@ -42,21 +44,25 @@ def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
     """
     variables = _variables(at(config, "environment.environment_variables"))
     variables += _variables(pool.tasks.get("environment_variables"))
-    folder = next((v[7:] for v in variables if v.startswith("TMPDIR=")), None)
+    folders = [item.removeprefix("TMPDIR=") for item in variables if item.startswith("TMPDIR=")]
     mounts = mappings(config.get("bind_mounts")) + mappings(pool.tasks.get("bind_mounts"))
-    inside = [str(mount.get("container_path")) for mount in mounts]
+    mounted = tuple(str(mount.get("container_path")) for mount in mounts)
     machine = MACHINES.get(pool.instance)
-    if folder and machine and machine.store and any(folder.startswith(path) for path in inside):
-        return f"{folder}, taken for the instance store", STORE_RATE
-    rate = min(250.0, max(100, 3 * pool.root_gib) * 0.25) * 2**20
+    if folders and machine and machine.store and folders[0].startswith(mounted):
+        return f"{folders[0]}, taken for the instance store", STORE_RATE
+    operations = max(100, 3 * pool.root_gib)
+    rate = min(250.0, operations * 0.25) * 2**20
     return f"the root volume of {pool.root_gib} GiB (gp2)", rate
 
 
 def _variables(value: Any) -> list[str]:
     """Return the NAME=VALUE items of a list, or of all lists of a mapping by kind of slot."""
-    if isinstance(value, dict):
-        return [item for items in value.values() for item in _variables(items)]
-    return [str(item) for item in value] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    variables = []
+    for items in mapping(value).values():
+        variables += _variables(items)
+    return variables
 
 
 def seconds(sent: float, gbits: int) -> float:

@@ -58,7 +58,8 @@ def find_price(prices: Mapping[str, Price], instance: str) -> Price:
     """Return the price of `instance`. Raises UserError, naming the nearest type, if unknown."""
     if instance not in prices:
         hint = nearest(instance, prices)
-        hint = hint if hint.startswith("did you") else "the price file lists those that have one"
+        if not hint.startswith("did you"):
+            hint = "the price file lists those that have one"
         raise UserError(f"{instance}: no price for this instance; {hint}")
     return prices[instance]
 
@@ -76,8 +77,10 @@ def parse_machine(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Pr
 
 def retired(instance: str, prices: Mapping[str, Price]) -> str | None:
     """Say that AWS launches no more machines of this type; None if it does, or is not known."""
-    day = prices[instance].retired if instance in prices else None
-    return f"AWS launches no {instance} since {day:%-d %B %Y}; take another type" if day else None
+    price = prices.get(instance)
+    if price is None or price.retired is None:
+        return None
+    return f"AWS launches no {instance} since {price.retired:%-d %B %Y}; take another type"
 
 
 @functools.cache
@@ -133,22 +136,30 @@ def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[s
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of an entry by region: first that of its key `region`, if it lists it."""
     listed, usual = mapping(entry.pop("regions", None)), entry.get("region")
+    if not listed:
+        return [entry]
     names = sorted(listed, key=lambda name: (name != usual, name))
-    return [{**entry, "region": name, **mapping(listed[name])} for name in names] or [entry]
+    return [{**entry, "region": name, **mapping(listed[name])} for name in names]
 
 
-def _price(where: str, instance: str, entry: dict[str, Any]) -> Price:
-    known, gpu = SLOTS.get(instance), gpu_of(instance)
-    facts: dict[str, Any] = {} if known is None else {"slots": known}
-    facts |= {"gpu": f"{gpu.name} {gpu.gigabytes} GB"} if known and gpu else {}
-    entry = facts | {key: value for key, value in entry.items() if value is not None}
-    entry |= {k: _day(f"{where}.{k}", entry[k]) for k in ("date", "retired") if k in entry}
-    price = parse_section(Price, where, entry)
-    if not (price.spot_low or 0) <= price.spot <= (price.spot_high or 1.01 * price.on_demand):
+def _price(where: str, instance: str, row: dict[str, Any]) -> Price:
+    """Return a row of an instance type. Raises UserError, naming the key, if it is wrong."""
+    slots, gpu = SLOTS.get(instance), gpu_of(instance)
+    values: dict[str, Any] = {}
+    if slots is not None:
+        values["slots"] = slots
+    if slots and gpu:
+        values["gpu"] = f"{gpu.name} {gpu.gigabytes} GB"
+    for key, value in row.items():
+        if value is not None:
+            values[key] = _day(f"{where}.{key}", value) if key in ("date", "retired") else value
+    price = parse_section(Price, where, values)
+    highest = price.spot_high or 1.01 * price.on_demand
+    if not (price.spot_low or 0) <= price.spot <= highest:
         problem = f"{price.spot:g} is outside spot_low to spot_high, or above on_demand"
         raise UserError(f"{where}.spot: {problem}; fix one")
-    if known and known != price.slots:
-        raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {known}; fix it")
+    if slots and slots != price.slots:
+        raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {slots}; fix it")
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
     return dataclasses.replace(price, instance=instance, teraflops=teraflops)
 
@@ -167,26 +178,29 @@ def prices_head(prices: Sequence[Price], today: datetime.date) -> str:
     """Return regions and age of prices in a few words, for the head of a report."""
     if not prices:
         return "no prices"
-    regions = " and ".join(sorted({price.region for price in prices} - {NO_REGION}))
+    regions = sorted({price.region for price in prices} - {NO_REGION})
     days = sorted({price.date for price in prices})
-    dated = " to ".join(str(day) for day in dict.fromkeys((days[0], days[-1])))
+    dated = f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"
     age = max((today - days[0]).days, 0)
-    return f"prices of {regions or 'a region not given'}, {dated}, {age} days old"
+    return f"prices of {' and '.join(regions) or 'a region not given'}, {dated}, {age} days old"
 
 
 def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
     """Return notes on the prices that a report used: their sources, age, and retired types."""
-    sources = sorted({f"{price.source} ({price.date})" for price in prices})
-    lines = [f"prices: {'; '.join(sources)}"] if sources else []
+    notes = []
+    if prices:
+        sources = sorted({f"{price.source} ({price.date})" for price in prices})
+        notes.append(f"prices: {'; '.join(sources)}")
     for price in prices:
         if price.retired:
-            said = f"RETIRED, AWS launches none since {price.retired}; its prices stand"
-            lines.append(f"{price.instance}: {said} for past and published runs")
+            problem = f"RETIRED, AWS launches none since {price.retired}"
+            stands = "its prices stand for past and published runs"
+            notes.append(f"{price.instance}: {problem}; {stands}")
     stale = [price for price in prices if (today - price.date).days > STALE_DAYS]
     if stale:
         types = ", ".join(sorted({price.instance for price in stale}))
-        oldest = min(price.date for price in stale)
-        age = f"{oldest} or later" if len({price.date for price in stale}) > 1 else f"{oldest}"
+        days = sorted({price.date for price in stale})
+        age = f"{days[0]}" if len(days) == 1 else f"{days[0]} or later"
         cure = "take --live, or look them up and date the file anew"
-        lines.append(f"STALE prices, of {age}, more than {STALE_DAYS} days old: {types}; {cure}")
-    return lines
+        notes.append(f"STALE prices, of {age}, more than {STALE_DAYS} days old: {types}; {cure}")
+    return notes

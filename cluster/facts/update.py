@@ -10,6 +10,7 @@ retired ones. A spot price is the median over a region's zones, else that on dem
 import argparse
 import datetime
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +32,30 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--day", required=True, type=datetime.date.fromisoformat)
     parser.add_argument("--file", type=Path, default=PRICE_FILE, help="default: prices.yaml")
     args = parser.parse_args(argv)
-    kept = args.file.read_text(encoding="utf-8").partition(MARK)[0]
-    kept = re.sub("(?m)^date: .*$", f"date: {args.day}", kept)
-    kept = re.sub("(?m)^source: .*$", f"source: SkyPilot's catalog at {args.commit}", kept)
-    kinds = {kind for kind, slots in SLOTS.items() if slots}
-    table = pd.read_csv(args.catalog).dropna(subset=["Price"])
-    table = table[table["InstanceType"].isin(kinds - set(yaml.safe_load(kept)["instances"]))]
+    by_hand = args.file.read_text(encoding="utf-8").partition(MARK)[0]
+    by_hand = re.sub("(?m)^date: .*$", f"date: {args.day}", by_hand)
+    by_hand = re.sub("(?m)^source: .*$", f"source: SkyPilot's catalog at {args.commit}", by_hand)
+    wanted = set(SLOTS) - set(yaml.safe_load(by_hand)["instances"])
+    rows = read_catalog(args.catalog, wanted)
+    text = yaml.safe_dump(rows, sort_keys=False, default_flow_style=None, width=200)
+    with whole_file(args.file) as file:
+        file.write(by_hand + MARK + re.sub("(?m)^(?=.)", "  ", text))
+    load_prices(args.file)
+
+
+def read_catalog(path: Path, wanted: Container[str]) -> dict[str, Any]:
+    """Return the rows of `regions` by type, of the wanted types that the catalog has."""
+    table = pd.read_csv(path).dropna(subset=["Price"])
+    table = table[[kind in wanted for kind in table["InstanceType"]]]
     zones = table.groupby(["InstanceType", "Region"])
     prices = zones["SpotPrice"].agg(spot="median", spot_low="min", spot_high="max").round(4)
     prices.insert(0, "on_demand", zones["Price"].first())
     prices["spot"] = prices["spot"].fillna(prices["on_demand"])
     rows: dict[str, Any] = {}
     for (kind, region), price in prices.iterrows():
-        rows.setdefault(kind, {"regions": {}})["regions"][region] = price.dropna().to_dict()
-    text = yaml.safe_dump(rows, sort_keys=False, default_flow_style=None, width=200)
-    with whole_file(args.file) as file:
-        file.write(kept + MARK + re.sub("(?m)^(?=.)", "  ", text))
-    load_prices(args.file)
+        regions = rows.setdefault(kind, {"regions": {}})["regions"]
+        regions[region] = price.dropna().to_dict()
+    return rows
 
 
 if __name__ == "__main__":

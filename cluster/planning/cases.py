@@ -39,21 +39,20 @@ def simulate_cases(
     Raises:
         UserError: if the number of steps is not known.
     """
-    on_spot, step = estimated.pool.spot, estimated.step.seconds
-    job, seconds = _job(estimated)
-    period = choose_period(estimated)
+    on_spot = estimated.pool.spot
+    job, all_seconds = _job(estimated)
     # Seconds of training between two checkpoints.
-    between = min(period * step, job.work_seconds) if period else job.work_seconds
-    prices = (0.0, 0.0, 0.0)
-    if price is not None:
-        prices = price.spot_range() if on_spot else (price.on_demand,) * 3
+    between = job.work_seconds
+    period = choose_period(estimated)
+    if period is not None:
+        between = min(period * estimated.step.seconds, job.work_seconds)
     cases = []
-    for name, case_seconds, hourly in zip(spot.CASES, seconds, prices, strict=True):
+    for name, seconds, hourly in zip(spot.CASES, all_seconds, _prices(price, on_spot), strict=True):
         market = spot.CASES[name] if on_spot else spot.ON_DEMAND
         trial = dataclasses.replace(
             job,
-            work_seconds=case_seconds,
-            period_seconds=between * case_seconds / job.work_seconds,
+            work_seconds=seconds,
+            period_seconds=between * seconds / job.work_seconds,
         )
         runs = spot.simulate(trial, market, runs=spot.RUNS if on_spot else 1)
         runs["cost"] = runs["paid h"] * machines * hourly * work
@@ -62,27 +61,39 @@ def simulate_cases(
     return cases
 
 
+def _prices(price: Price | None, on_spot: bool) -> tuple[float, float, float]:
+    """Return dollars an hour of a machine in the three cases."""
+    if price is None:
+        return (0.0, 0.0, 0.0)
+    if on_spot:
+        return price.spot_range()
+    return (price.on_demand, price.on_demand, price.on_demand)
+
+
 def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
     """Return the trial at the middle speed, and the seconds of its work in the three cases."""
-    parts = {part.name: part.seconds for part in time_parts(estimated)}
     length = estimated.job.length
+    parts = {part.name: part.seconds for part in time_parts(estimated)}
     assert length is not None  # `time_parts` has raised UserError
     # Those of the periods are simulated.
     parts["checkpoints"] -= periodic_checkpoints(estimated, length)
     first = parts.pop("start of the container") + parts.pop("compilation", 0.0)
     # A GPU's speed is not sure; the rest is as it is.
     moving = parts.pop("training") + parts.pop("validation", 0.0)
-    rate, rest = estimated.rate, sum(parts.values())
-    seconds = [moving * rate.tokens / at + rest for at in (rate.high, rate.tokens, rate.low)]
+    rest = sum(parts.values())
+    rate = estimated.rate
+    all_seconds = []
+    for speed in (rate.high, rate.tokens, rate.low):
+        all_seconds.append(moving * rate.tokens / speed + rest)
     leaves = estimated.pool.spot and estimated.leaving <= spot.NOTICE_SECONDS
     job = spot.SpotJob(
-        work_seconds=seconds[1],
-        period_seconds=seconds[1],
+        work_seconds=all_seconds[1],
+        period_seconds=all_seconds[1],
         checkpoint_seconds=estimated.checkpoint.seconds,
         restart_seconds=first,
         notice_read=float(leaves),
     )
-    return job, seconds
+    return job, all_seconds
 
 
 def choose_period(estimated: Estimate) -> int | None:

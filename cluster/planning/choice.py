@@ -39,34 +39,42 @@ def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Recomme
     """
     fine = finishing(options)
     if not fine:
-        reasons = Counter(option.why_not for option in options if option.why_not)
-        reason = "none ends where reclaims are frequent; take --any"
-        for most_frequent, _ in reasons.most_common(1):
-            reason = most_frequent
-        raise UserError(f"no option can run: {reason}")
+        raise UserError(f"no option can run: {_why_none(options)}")
     keeping = [option for option in fine if keeps(option, limits)]
     if not keeping:
-        none = "no option meets what was asked, and this is the"
-        if "hours" in limits:
-            return Recommendation(
-                _fastest(fine), f"MISSES THE DEADLINE; {none} fastest", kept=False
-            )
-        return Recommendation(fine[0], f"IS OVER THE BUDGET; {none} cheapest", kept=False)
+        return _nearest(fine, limits)
     if len(fine) == 1:
         return Recommendation(fine[0], "the one that can run")
-    given = " and ".join(WORDS[what] for what in limits)
-    meeting = f" of which {SURE} % of runs meet {given}" if given else ""
+    among = f"of {len(fine)} options"
+    if limits:
+        given = " and ".join(WORDS[what] for what in limits)
+        among += f" of which {SURE} % of runs meet {given}"
     if "cost" in limits:
-        return Recommendation(_fastest(keeping), f"the fastest of {len(fine)} options{meeting}")
-    cheapest = keeping[0].mean("cost")
-    near = [option for option in keeping if option.mean("cost") <= NEAR * cheapest]
+        return Recommendation(_fastest(keeping), f"the fastest {among}")
+    cheapest = keeping[0]
+    near = [option for option in keeping if option.mean("cost") <= NEAR * cheapest.mean("cost")]
     best = _fastest(near)
-    rank = (
-        "the cheapest"
-        if best is keeping[0]
-        else f"the fastest within {NEAR - 1:.0%} of the cheapest"
-    )
-    return Recommendation(best, f"{rank} of {len(fine)} options{meeting}")
+    if best is cheapest:
+        return Recommendation(best, f"the cheapest {among}")
+    return Recommendation(best, f"the fastest within {NEAR - 1:.0%} of the cheapest {among}")
+
+
+def _why_none(options: Sequence[Option]) -> str:
+    """Return the most frequent reason why options cannot run."""
+    reasons = Counter(option.why_not for option in options if option.why_not)
+    if not reasons:
+        return "none ends where reclaims are frequent; take --any"
+    ((reason, _),) = reasons.most_common(1)
+    return reason
+
+
+def _nearest(fine: Sequence[Option], limits: Mapping[str, float]) -> Recommendation:
+    """Return the option that comes nearest to limits that none keeps to."""
+    none = "no option meets what was asked, and this is the"
+    if "hours" in limits:
+        why = f"MISSES THE DEADLINE; {none} fastest"
+        return Recommendation(_fastest(fine), why, kept=False)
+    return Recommendation(fine[0], f"IS OVER THE BUDGET; {none} cheapest", kept=False)
 
 
 def keeps(option: Option, limits: Mapping[str, float]) -> bool:
@@ -103,16 +111,16 @@ def _misses(option: Option, limits: Mapping[str, float]) -> str:
     """Return which limit an option does not keep to; empty if it does."""
     forms = {"hours": "{:,.2f} h", "cost": "${:,.2f}"}
     for what, most in limits.items():
-        if option.sure(what) > most:
-            form = forms[what]
-            sure = form.format(option.sure(what))
-            return f"{SURE} % of its runs take up to {sure}, not {form.format(most)}"
+        sure = option.sure(what)
+        if sure > most:
+            form = forms[what].format
+            return f"{SURE} % of its runs take up to {form(sure)}, not {form(most)}"
     return ""
 
 
 def _compare(option: Option, best: Option) -> str:
     """Return how many times the recommended option's time and cost another takes."""
-    times = option.mean("hours") / best.mean("hours")
-    if not best.mean("cost"):
-        return f"{times:,.2g} x the time"
-    return f"{times:,.2g} x the time, {option.mean('cost') / best.mean('cost'):,.2g} x the cost"
+    text = f"{option.mean('hours') / best.mean('hours'):,.2g} x the time"
+    if best.mean("cost"):
+        text += f", {option.mean('cost') / best.mean('cost'):,.2g} x the cost"
+    return text

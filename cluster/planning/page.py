@@ -10,7 +10,11 @@ HERE = Path(__file__).parent
 
 def fill_template(template: Path, **values: Any) -> str:
     """Return a page without external references, or Markdown; the page's values are escaped."""
-    look: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
-    look["loader"] = jinja2.FileSystemLoader([template.parent, HERE])
-    look["autoescape"] = template.name.endswith(".html.j2")
-    return jinja2.Environment(**look).get_template(template.name).render(**values)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([template.parent, HERE]),
+        autoescape=template.name.endswith(".html.j2"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template(template.name).render(**values)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cluster.facts.prices import load_prices
 from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
@@ -16,39 +16,52 @@ from cluster.planning.plan_text import Plan, open_options, spread_front
 from detalbert.atomic import whole_file, writing
 
 
-def published_run(option: Option) -> tuple[str, float, float] | None:
-    """Return name, hours and dollars of the published run on 64 GPUs if the option trains the same
-    recipe.
-    """
+class PublishedRun(NamedTuple):
+    """The published run of a recipe, at today's price."""
+
+    name: str
+    hours: float
+    dollars: float
+
+
+def published_run(option: Option) -> PublishedRun | None:
+    """Return the published run on 64 GPUs if the option trains the same recipe."""
     if option.estimate is None:
         return None
-    run, hparams = FINE_TUNING[-1], option.estimate.hparams
-    recipe = MODEL, run.batch, math.ceil(WINDOWS * EPOCHS / run.batch)
-    if (hparams.model, hparams.global_batch_size, option.estimate.job.steps) != recipe:
+    run, job = FINE_TUNING[-1], option.estimate.job
+    same_model = job.hparams.model == MODEL
+    same_batch = job.hparams.global_batch_size == run.batch
+    if not (same_model and same_batch and job.steps == math.ceil(WINDOWS * EPOCHS / run.batch)):
         return None
     price = load_prices()[run.instance]
     machines = price.machines(run.slots)
-    name = f"{machines} x {run.instance} ({run.slots} V100)"
-    return name, run.hours, machines * run.hours * price.hourly(run.spot)
+    return PublishedRun(
+        name=f"{machines} x {run.instance} ({run.slots} V100)",
+        hours=run.hours,
+        dollars=machines * run.hours * price.hourly(run.spot),
+    )
 
 
 def write_page(plan: Plan, path: Path) -> None:
     """Write the page atomically. Raises UserError if it cannot be written."""
-    best, named, run = plan.best, open_options(plan), published_run(plan.best)
-    own = [o for o in named if o is plan.own]
-    fine = sorted(plan.options, key=lambda option: option.mean("cost"))
-    others = [o for o in fine if not o.why_not and o not in named]
-    drawn = list(dict.fromkeys([*spread_front(plan.options), best, *own]))
+    named, published = open_options(plan), published_run(plan.best)
+    own = [option for option in named if option is plan.own]
+    others = [
+        option
+        for option in sorted(plan.options, key=lambda option: option.mean("cost"))
+        if not option.why_not and option not in named
+    ]
+    drawn = list(dict.fromkeys([*spread_front(plan.options), plan.best, *own]))
     text = fill_template(
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
         text=plan_text,
-        plot=plot_options(plan, drawn, run and run[1:]),
-        published=run and run[0],
-        reasons=list(_reasons(plan, run)),
+        plot=plot_options(plan, drawn, published) if plan.best.price else "",
+        published=published,
+        reasons=list(_reasons(plan, published)),
         rows=[_row(option, plan) for option in named],
         others=[_row(option, plan) for option in others],
-        taken=named.index(best),
+        taken=named.index(plan.best),
     )
     with writing(path, "give --html another file"), whole_file(path) as file:
         file.write(text)
@@ -57,22 +70,25 @@ def write_page(plan: Plan, path: Path) -> None:
 def _row(option: Option, plan: Plan) -> dict[str, Any]:
     """Return the cells of an option; its ranges are in the plot."""
     hours, cost = option.mean("hours"), option.mean("cost")
-    beside = "as it stands: " * (option is plan.own)
-    beside += f"{hours / plan.best.mean('hours'):,.2g} x time"
-    if plan.best.mean("cost"):
-        beside += f", {cost / plan.best.mean('cost'):,.2g} x cost"
+    beside = "recommended"
+    if option is not plan.best:
+        beside = "as it stands: " if option is plan.own else ""
+        beside += f"{hours / plan.best.mean('hours'):,.2g} x time"
+        if plan.best.mean("cost"):
+            beside += f", {cost / plan.best.mean('cost'):,.2g} x cost"
+    priced = option.price is not None and math.isfinite(cost)
     return {
         "option": option.name,
         "slots": option.slots,
         "hours": f"{hours:,.2f}" if math.isfinite(hours) else "never",
-        "dollars": f"${cost:,.2f}" if option.price and math.isfinite(cost) else "-",
-        "beside the recommended": "recommended" if option is plan.best else beside,
+        "dollars": f"${cost:,.2f}" if priced else "-",
+        "beside the recommended": beside,
         "speed": plan_text.speed_source(option),
-        "pool": option.pool.name,
+        "pool": "" if plan_text.is_any(option.pool) else option.pool.name,
     }
 
 
-def _reasons(plan: Plan, run: tuple[str, float, float] | None) -> Iterator[str]:
+def _reasons(plan: Plan, published: PublishedRun | None) -> Iterator[str]:
     """Yield why the recommended option and not the cheapest, the fastest or the config's own."""
     best, fine = plan.best, finishing(plan.options)
     yield f"{best.name}: {plan.choice.why}."
@@ -83,6 +99,6 @@ def _reasons(plan: Plan, run: tuple[str, float, float] | None) -> Iterator[str]:
         yield f"The cheapest on demand, which EC2 does not reclaim, is {plan_text.outcome(steady)}."
     if plan.own is not None and plan.own is not best:
         yield f"As it stands the config takes {plan_text.outcome(plan.own)}."
-    if run is not None:
-        name, hours, dollars = run
-        yield f"Published: {name}, {hours:,.2f} h, ${dollars:,.2f} at today's price."
+    if published is not None:
+        figures = f"{published.hours:,.2f} h, ${published.dollars:,.2f} at today's price"
+        yield f"Published: {published.name}, {figures}."

@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from markupsafe import Markup
 from matplotlib import style
@@ -27,36 +27,57 @@ LABEL = "Expected hours against dollars of all options; the table below has the 
 MOST = 30  # times the longest mean or the highest cost: ranges beyond leave the plot
 
 
+class Point(Protocol):
+    """Hours and dollars of the published run."""
+
+    @property
+    def hours(self) -> float: ...
+
+    @property
+    def dollars(self) -> float: ...
+
+
 @style.context(STYLE)
-def plot_options(
-    plan: Plan, named: Sequence[Option], published: tuple[float, float] | None
-) -> Markup:
+def plot_options(plan: Plan, named: Sequence[Option], published: Point | None) -> Markup:
     """Return expected hours against dollars as inline SVG.
 
     Args:
         named: options that get their name, slots and ranges; those of the front are joined.
-        published: hours and dollars of the published run.
+        published: the published run.
     """
     figure = Figure(figsize=(6.2, 4.2))
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log", xlabel="expected hours", ylabel="expected dollars")
-    best = list(front(plan.options))
+    named = [option for option in named if option.mean("cost")]
+    best = [option for option in front(plan.options) if option.mean("cost")]
     for option in finishing(plan.options):
-        large = option in [*best, *named]
-        colour, shape = _colour(option) if large else OTHER, "o" if option.pool.spot else "s"
-        axes.plot(*_at(option), shape, color=colour, ms=6 if large else 3, zorder=2 + large)
-    axes.plot(*zip(*map(_at, best), strict=True), "-", color=TEXT, lw=0.8, zorder=2)
+        if option.mean("cost"):
+            _draw_point(axes, option, large=option in best or option in named)
+    line = [_at(option) for option in best]
+    axes.plot(*zip(*line, strict=True), "-", color=TEXT, lw=0.8, zorder=2)
     axes.plot(*_at(plan.best), "o", mfc="none", color=TEXT, ms=13, mew=1.4, zorder=4)
-    for x, y in [published] if published else []:
-        axes.plot(x, y, "*", color=TEXT, ms=10, zorder=4)
-    look: Any = {"color": TEXT, "ls": ":", "lw": 1.2}
+    if published is not None:
+        axes.plot(published.hours, published.dollars, "*", color=TEXT, ms=10, zorder=4)
     for what, limit in plan.asked.limits.items():
-        (axes.axvline if what == "hours" else axes.axhline)(limit, **look)
-    for index, (what, axis) in enumerate((("hours", axes.xaxis), ("cost", axes.yaxis))):
-        stars = [(published[index],) * 3] if published else []
-        _scale(axis, [*(option.figures(what) for option in named), *stars])
+        draw = axes.axvline if what == "hours" else axes.axhline
+        draw(limit, color=TEXT, ls=":", lw=1.2)
+    hours = [option.figures("hours") for option in named]
+    dollars = [option.figures("cost") for option in named]
+    if published is not None:
+        hours.append((published.hours,) * 3)
+        dollars.append((published.dollars,) * 3)
+    _scale(axes.xaxis, hours)
+    _scale(axes.yaxis, dollars)
     _name(axes, named, plan.best)
     return _inline_svg(figure)
+
+
+def _draw_point(axes: Axes, option: Option, large: bool) -> None:
+    shape = "o" if option.pool.spot else "s"
+    if large:
+        axes.plot(*_at(option), shape, color=_colour(option), ms=6, zorder=3)
+    else:
+        axes.plot(*_at(option), shape, color=OTHER, ms=3, zorder=2)
 
 
 def _at(option: Option) -> tuple[float, float]:
@@ -70,7 +91,8 @@ def _colour(option: Option) -> str:
 def _scale(axis: Any, figures: Sequence[tuple[float, float, float]]) -> None:
     """Show low, middle and high figures on a log axis."""
     lows, middles, highs = zip(*figures, strict=True)
-    low, high = min(lows) / 1.3, min(max(highs), MOST * max(middles)) * 1.3
+    low = min(lows) / 1.3
+    high = min(max(highs), MOST * max(middles)) * 1.3
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
     axis.set_major_locator(LogLocator(subs=(1,) if high / low > 1e3 else (1, 2, 5)))
     axis.set_minor_locator(NullLocator())
@@ -79,19 +101,26 @@ def _scale(axis: Any, figures: Sequence[tuple[float, float, float]]) -> None:
 
 def _name(axes: Axes, named: Sequence[Option], best: Option) -> None:
     """Draw the ranges of options, and names and slots beside the plot, the dearest on top."""
-    for number, option in enumerate(sorted(named, key=lambda each: each.mean("cost"))):
+    for number, option in enumerate(sorted(named, key=lambda option: option.mean("cost"))):
         (hours, dollars), colour = _at(option), _colour(option)
-        for draw, at, what in ((axes.hlines, dollars, "hours"), (axes.vlines, hours, "cost")):
-            low, middle, high = option.figures(what)
-            end = min(high, 1e3 * middle)  # one without an end leaves the plot
-            draw(at, low, end, color=colour, lw=2.5, alpha=0.35)
+        low, middle, high = option.figures("hours")
+        end = min(high, 1e3 * middle)  # one without an end leaves the plot
+        axes.hlines(dollars, low, end, color=colour, lw=2.5, alpha=0.35)
+        low, middle, high = option.figures("cost")
+        end = min(high, 1e3 * middle)
+        axes.vlines(hours, low, end, color=colour, lw=2.5, alpha=0.35)
         axes.annotate(
-            f"{option.name} ({option.slots})", (hours, dollars),
-            (1.03, (number + 0.5) / len(named)), textcoords="axes fraction", va="center",
-            color=colour, fontsize=8, fontweight="bold" if option is best else "normal",
+            f"{option.name.split(', ')[0]} ({option.slots})",
+            xy=(hours, dollars),
+            xytext=(1.03, (number + 0.5) / len(named)),
+            textcoords="axes fraction",
+            va="center",
+            color=colour,
+            fontsize=8,
+            fontweight="bold" if option is best else "normal",
             arrowprops={"arrowstyle": "-", "lw": 0.5, "color": OTHER, "relpos": (0, 0.5)},
             gid=f"name{number}",
-        )  # fmt: skip
+        )
 
 
 def _inline_svg(figure: Figure) -> Markup:

@@ -11,6 +11,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from cluster.configs.masterconf import Pool
 from cluster.estimates.estimate import Estimate, ranked_layouts
 from cluster.estimates.times import time_parts
 from cluster.planning.choice import Recommendation, finishing, front, reasons_against
@@ -94,6 +95,11 @@ def place(option: Option) -> str:
     if option.search.trials > 1:
         slots += f" a trial, {option.search.trials} trials"
     return f"{option.name} ({slots})"
+
+
+def is_any(pool: Pool) -> bool:
+    """Return whether a pool stands for all machines of a type, and has no name yet."""
+    return pool.name.startswith("<<")
 
 
 def outcome(option: Option) -> str:

@@ -11,15 +11,17 @@ import yaml
 
 from cluster import check, plan
 from cluster.check import check_one
-from cluster.configs.masterconf import cluster_of
+from cluster.configs.masterconf import Cluster, Pool, cluster_of
 from cluster.configs.search import search_of
+from cluster.facts.machines import gpu_of
 from cluster.facts.prices import load_prices
 from cluster.facts.rates import Rates
 from cluster.facts.spot import CASES
 from cluster.plan import any_cluster
+from cluster.planning import plan_text
 from cluster.planning.cases import Case
 from cluster.planning.choice import front, reasons_against, recommend
-from cluster.planning.options import Asked, Option, plan_own
+from cluster.planning.options import Asked, Option, plan_options, plan_own
 from data import load_split, load_tokenizer
 from detalbert.settings.hparams import parse_data_config, parse_hparams
 from detalbert.settings.yaml_files import read_yaml
@@ -206,6 +208,110 @@ def test_why_it_is_not_the_cheapest_or_the_fastest() -> None:
     ]
     assert against[0][2] == "95 % of its runs take up to 10.00 h, not 6.00 h"
     assert against[1][2] == "0.2 x the time, 4.5 x the cost"
+
+
+def of_instance(plan_json: dict[str, Any], instance: str, spot: bool) -> list[dict[str, Any]]:
+    options = plan_json["options"]
+    return [o for o in options if o["instance"] == instance and o["spot"] is spot]
+
+
+MASTER = """
+db: {host: h, user: u, password: p, name: n}
+resource_pools:
+  - pool_name: there
+    provider: {type: aws, region: REGION, instance_type: p4d.24xlarge, max_instances: 4}
+  - {pool_name: home}
+resource_manager: {type: agent, default_compute_resource_pool: there}
+"""
+
+
+def test_a_plan_has_the_prices_of_its_pool_s_region(tmp_path: Path, capsys: Any) -> None:
+    hourly = {}
+    for region in ("us-east-1", "eu-central-1"):
+        path = tmp_path / f"{region}.yaml"
+        path.write_text(MASTER.replace("REGION", region))
+        arguments = [ONE, "--master", str(path), "--set", "resources.resource_pool=there"]
+        found = planned(capsys, *arguments)
+        hourly[region] = found["recommended"]["cases"][1]["$/h"]
+        assert found["prices"].startswith(f"prices of {region}, 2026-")
+        other = planned(capsys, *arguments, "--region", "us-west-2")
+        assert "us-west-2" in other["prices"]
+        check.main([ONE, "--master", str(path), "--set", "resources.resource_pool=there"])
+        line = capsys.readouterr().out
+        assert f"prices of {region}, " in line
+    for region, dollars in hourly.items():
+        assert dollars == load_prices(region=region)["p4d.24xlarge"].on_demand
+    assert hourly["eu-central-1"] > 1.2 * hourly["us-east-1"]
+
+
+def test_a_region_that_sells_less_says_what_it_leaves_out(capsys: Any) -> None:
+    found = planned(capsys, ONE, "--any", "--region", "us-west-2")
+    (note,) = [note for note in found["notes"] if note.startswith("left out")]
+    types = {option["instance"] for option in found["options"]}
+    for name in set(load_prices()) - types:
+        price = load_prices()[name]
+        assert price.retired or not price.slots or name in note
+
+
+def test_a_search_costs_its_trials(capsys: Any) -> None:
+    """Twenty trials of which a quarter goes on, four at a time; check says the same."""
+    search = str(ROOT / "configs" / "lr_search.yaml")
+    master_file = ["--master", str(ROOT / "cluster" / "master-aws-modern.yaml")]
+    trial = ["--set", "searcher={name: single, metric: f1, smaller_is_better: false}"]
+    batch = ["--set", "hyperparameters.lr_scale=0.5"]
+    batch += ["--set", "hyperparameters.global_batch_size=48"]
+    one = planned(capsys, search, *master_file, *batch, *trial)
+    found = planned(capsys, search, *master_file, *batch)
+    twice = planned(capsys, search, *master_file, *batch, "--set", "searcher.max_trials=40")
+    assert (found["own"]["trials"], one["own"]["trials"]) == (20, 1)
+    work = search_of(experiment("lr_search.yaml")).work
+    assert found["own"]["cost"][1] == pytest.approx(work * one["own"]["cost"][1], rel=0.01)
+    assert found["own"]["hours"][1] == pytest.approx(work / 4 * one["own"]["hours"][1], rel=0.01)
+    assert twice["own"]["cost"][1] == pytest.approx(2 * found["own"]["cost"][1], rel=0.1)
+    plan.main([search, *master_file])
+    printed = capsys.readouterr().out
+    assert "A search: 20 trials, at most 4 at a time" in printed and "20 trials)" in printed
+    check.main([search, *master_file])
+    assert f"{printed.split('As it stands: ')[1].splitlines()[0][:-1]}" in capsys.readouterr().out
+
+
+def test_machines_of_one_s_own_have_hours_and_with_a_price_dollars(
+    tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / "master.yaml"
+    path.write_text(MASTER.replace("REGION", "us-east-1").replace("home", "lab-p4d-24xlarge"))
+    own = [ONE, "--master", str(path), "--set", "resources.resource_pool=lab-p4d-24xlarge"]
+    own += ["--set", "resources.slots_per_trial=8"]
+    priced = planned(capsys, *own)
+    assert priced["own"]["hours"] and priced["own"]["cost"][1] > 0
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(MASTER.replace("REGION", "sa-west-9"))
+    free = planned(capsys, ONE, "--master", str(bare), "--price-pool", "home=p5.48xlarge:spot")
+    assert {option["pool"] for option in free["options"]} == {"home"}
+    assert free["recommended"]["spot"] and free["recommended"]["cost"][1] > 0
+
+
+def test_without_a_price_there_are_hours(capsys: Any) -> None:
+    """A pool of a master that was asked: its GPU is known, its price is not."""
+    pool = Pool("lab", 8, 2, gpu_of("p4d.24xlarge"), False, "", own=True)
+    config = experiment("single.yaml")
+    cluster = Cluster({"lab": pool}, "lab", images_known=False)
+    found = plan_options(config, cluster, Asked(Rates()))
+    assert [option.slots for option in found] == [1, 8, 16]
+    choice = recommend(found, {})
+    assert choice.option.price is None and choice.option.mean("hours") > 0
+    assert plan_text.dollars(choice.option) == "no price"
+    assert choice.option is min(found, key=lambda option: option.mean("hours"))
+    assert plan_text.outcome(choice.option).startswith("2 x A100, of pool lab (16 slots): ")
+
+
+def test_what_is_slow_has_hours_and_dollars_and_says_so(capsys: Any) -> None:
+    """1.3 B parameters on 64 H100 with one plain interface a machine."""
+    config = str(ROOT / "configs" / "lm_1b.yaml")
+    found = planned(capsys, config, "--any", "--set", "resources.slots_per_trial=64")
+    (option,) = [o for o in of_instance(found, "p5.48xlarge", spot=False) if o["slots"] == 64]
+    assert option["why_not"] is None and option["slow"].startswith("slow: ")
+    assert option["hours"][1] < 10 and option["cost"][1] > 1000
 
 
 @pytest.mark.parametrize("text", FAULTS["arguments"])
