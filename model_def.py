@@ -29,7 +29,6 @@ from detalbert.squad.decoding import Candidates
 from detalbert.squad.metrics import METRICS, score
 from detalbert.training import preflight
 from detalbert.training.folder import SCORES, write_predictions
-from detalbert.training.sizing import FINE_TUNING_SIZING
 from detalbert.training.workload import Workload
 
 # What a run reports of a validation; all of it is in SCORES beside the checkpoint.
@@ -134,6 +133,5 @@ FINE_TUNING = Workload(
     check=preflight.check,
     metrics=tuple(METRICS),
     metric="f1",
-    sizing=FINE_TUNING_SIZING,
     use="python predict.py --model {} --data FILE (or --question, --serve, --export)",
 )

@@ -160,7 +160,7 @@ def _fine_tuning_demand(model: Model, hparams: StepHParams, slots: Slots) -> Dem
     return encoder_demand(model, hparams, slots, task="fine-tuning", window=window)
 
 
-FINE_TUNING_SIZING = Sizing(
+ENCODER_SIZING = Sizing(
     find_config=_fine_tuning_config,
     count_sizes=encoder_sizes,
     demand=_fine_tuning_demand,

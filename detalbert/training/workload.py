@@ -12,7 +12,7 @@ from detalbert.errors import UserError, nearest
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers
 from detalbert.training.model_kind import check_start
-from detalbert.training.sizing import Sizing
+from detalbert.training.sizing import ENCODER_SIZING, Sizing
 
 # These change how a run is carried out, or at most its rounding, not what it computes. `epochs` is
 # spelled out as `max_steps`.
@@ -45,10 +45,10 @@ class Workload(NamedTuple):
     check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]  # preflight.check, or its like
     metrics: tuple[str, ...]  # that a validation gives, beside `loss`
     metric: str  # the searcher's, where the config names none
-    sizing: Sizing  # what a job needs of each GPU
     use: str = ""  # command for a trained model, with {} for the run's output directory
     smaller_is_better: tuple[str, ...] = ("loss",)  # of which metrics
     sharded: bool = False  # whether a model is split over the processes
+    sizing: Sizing = ENCODER_SIZING  # what a job needs of each GPU, for the planner
 
     def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
         """Check `values` and the data's keys, and return the hyperparameters; set missing

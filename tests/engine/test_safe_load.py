@@ -18,7 +18,7 @@ from detalbert.errors import Unavailable, UserError
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.training.sizing import FINE_TUNING_SIZING, find_model
+from detalbert.training.sizing import ENCODER_SIZING, find_model
 from lm import model as lm_model
 from lm.hparams import LmHParams
 from lm.inference.load import open_saved
@@ -111,9 +111,7 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     "pretraining": lambda name, own: pretrain_model(PretrainHParams(model=name, **KEYS), own),
     "language model": lambda name, own: lm_model.causal_config(LmHParams(model=name), own),
     "continuing": lambda name, own: open_saved(Path(name)),
-    "planning": lambda name, own: find_model(
-        FINE_TUNING_SIZING, {}, HParams(model=name), Path("/")
-    ),
+    "planning": lambda name, own: find_model(ENCODER_SIZING, {}, HParams(model=name), Path("/")),
 }
 
 
