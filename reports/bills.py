@@ -4,15 +4,15 @@ Every sum is one of `shares.segments`, so bills of any rows and spans add up to 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from reports.phases import OVER, PHASES, Story, work_entries
 from reports.run import Bill, Run, Work, data_name, model_name
-from reports.shares import HOUR, NOBODY, NUMBERS, UNHELD, stories
-from reports.usage import Allocation, Experiment, Records, merge_spans, whole_span
+from reports.shares import NOBODY, NUMBERS, UNHELD, stories
+from reports.usage import Allocation, Experiment, Records, Span, merge_spans, whole_span
 
 
 def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
@@ -24,72 +24,48 @@ def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     runs = []
     for experiment in records.experiments:
         rows = table[table["owner"] == experiment.id]
-        runs.append(_experiment_run(experiment, records, rows, courses[experiment.id]))
-    if records.since is not None:
-        for owner, rows in table[~table["owner"].isin(courses)].groupby("owner"):
-            other = Run(
-                name=owner,
-                hardware=f"{rows['machine'].nunique()} x machine",
-                slots=0,
-                pool="",
-                work=Work(windows=0, hours=rows["hours"].sum()),
-                bill=_bill(rows),
-            )
-            runs.append(other)
+        story = courses[experiment.id]
+        runs.append(_experiment_run(experiment, records, rows, story))
+    if records.since is None:
+        return runs
+    others = table[~table["owner"].isin(courses)]
+    for owner, rows in others.groupby("owner"):
+        run = Run(
+            name=owner,
+            hardware=f"{rows['machine'].nunique()} x machine",
+            slots=0,
+            pool="",
+            work=Work(windows=0, hours=rows["hours"].sum()),
+            bill=_bill(rows),
+        )
+        runs.append(run)
     return runs
-
-
-def _experiment_run(
-    experiment: Experiment, records: Records, rows: pd.DataFrame, story: Story
-) -> Run:
-    """Return what an experiment did, cost and scored within the span of `records`."""
-    held = []
-    for a in experiment.allocations:
-        start, end = records.cut(a.start, a.end)
-        if start < end:
-            held.append(a._replace(start=start, end=end))
-    pools = sorted({a.pool for a in held}) or [experiment.pool]
-    instance = records.pools[pools[0]].instance if pools[0] in records.pools else ""
-    slots, machines = _peak(held)
-    work = _work(experiment, records, held, story)
-    scores = [trial.scores for trial in experiment.trials]
-    best = max(scores, key=lambda each: each.get("f1", -1.0), default={})
-    return Run(
-        name=f"experiment {experiment.id}, {' '.join(experiment.name.split())}",
-        hardware=f"{machines} x {instance or 'machine'}",
-        slots=int(slots) or experiment.slots,
-        pool=", ".join(pools),
-        work=work,
-        bill=_experiment_bill(rows, work, story),
-        scores=best,
-        model=model_name(experiment.model),
-        data=data_name(experiment.config.get("data") or {}),
-    )
 
 
 def trial_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     """Return a run per trial; the bills of an experiment's trials add up to its own.
 
-    Machines without a task are billed to an experiment: its trials share them by held hours.
+    Machines without a task are billed to an experiment: its trials share them by held hours, or
+    evenly if it held none in the span. Stops and interruptions are those of the experiment.
     """
     courses = stories(records)
     runs = []
     for experiment in records.experiments:
         rows = table[table["owner"] == experiment.id]
-        held = rows[rows["allocation"] != ""]
-        idle = rows[rows["allocation"] == ""]
-        story = courses[experiment.id]
+        held = rows["allocation"] != ""
         for trial in experiment.trials:
             ids = [a.id for a in trial.allocations]
-            own = held[held["allocation"].isin(ids)]
-            shared = idle.copy()
-            if len(held):
-                shared[NUMBERS] *= own["hours"].sum() / held["hours"].sum()
+            own = rows[rows["allocation"].isin(ids)]
+            shared = rows[~held].copy()
+            part = 1 / len(experiment.trials)
+            if held.any():
+                part = own["hours"].sum() / rows["hours"][held].sum()
+            shared[NUMBERS] *= part
             run = _experiment_run(
-                experiment._replace(trials=(trial,), model=trial.hparams.get("model")),
+                experiment._replace(trials=(trial,)),
                 records,
                 pd.concat([own, shared]),
-                story._replace(stops=[stop for stop in story.stops if stop.allocation in ids]),
+                courses[experiment.id],
             )
             name = run.name
             if len(experiment.trials) > 1:
@@ -104,49 +80,87 @@ def trial_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     return runs
 
 
+def _experiment_run(
+    experiment: Experiment,
+    records: Records,
+    rows: pd.DataFrame,
+    story: Story,
+) -> Run:
+    """Return what an experiment did, cost and scored within the span of `records`."""
+    held = [records.inside(a) for a in experiment.allocations]
+    held = [a for a in held if a.start < a.end]
+    pools = sorted({a.pool for a in held}) or [experiment.pool]
+    pool = records.pools.get(pools[0])
+    instance = pool.instance if pool else ""
+    slots, machines = _peak(held)
+    work = _work(experiment, records, held, story)
+    scores = [trial.scores for trial in experiment.trials]
+    best = max(scores, key=lambda each: each.get("f1", -1.0), default={})
+    name = " ".join(experiment.name.split())
+    return Run(
+        name=f"experiment {experiment.id}, {name}",
+        hardware=f"{machines} x {instance or 'machine'}",
+        slots=int(slots) or experiment.slots,
+        pool=", ".join(pools),
+        work=work,
+        bill=_experiment_bill(rows, work, story),
+        scores=best,
+        model=model_name(experiment.model),
+        data=data_name(experiment.config.get("data") or {}),
+    )
+
+
 def _peak(held: Sequence[Allocation]) -> tuple[float, int]:
     """Return most slots at once, and the machines that those were on."""
     peaks = []
     for start in {a.start for a in held}:
-        active = [a for a in held if a.start <= start < a.end]
+        slots = 0.0
         nodes = set[str]()
-        for a in active:
-            nodes.update(a.nodes or (a.id,))
-        peaks.append((sum(a.slots for a in active), len(nodes)))
+        for a in held:
+            if a.start <= start < a.end:
+                slots += a.slots
+                nodes.update(a.nodes or (a.id,))
+        peaks.append((slots, len(nodes)))
     return max(peaks, default=(0.0, 1))
 
 
 def _work(
-    experiment: Experiment, records: Records, held: Sequence[Allocation], story: Story
+    experiment: Experiment,
+    records: Records,
+    held: Sequence[Allocation],
+    story: Story,
 ) -> Work:
     """Return windows, hours and throughput of the span; `held` are its allocations, cut."""
     windows = done = trained = tokens = lost = 0.0
     for trial in experiment.trials:
-        reports = [report for report in trial.reports if records.has(report.time)]
-        reported = sum(report.windows for report in reports)
+        whole = all(records.inside(a) == a for a in trial.allocations)
+        reported = 0.0
+        for report in trial.reports:
+            if records.has(report.time):
+                reported += report.windows
+                trained += report.seconds
+                tokens += report.seconds * report.tokens
         done += reported
-        trained += sum(report.seconds for report in reports)
-        tokens += sum(report.seconds * report.tokens for report in reports)
-        whole = all(records.cut(a.start, a.end) == (a.start, a.end) for a in trial.allocations)
         windows += trial.windows if whole or not trial.reports else reported
     for a in experiment.allocations:
-        lost += records.seconds(story.courses[a.id].saved, a.end)
+        saved = story.courses[a.id].saved
+        lost += records.seconds(saved, a.end)
     trained = trained or _training_seconds(experiment, records, story)
+    speed = (done or windows) / trained if trained else 0.0
 
     # Several trials at once: their throughputs add up.
-    start, end = whole_span(held) if held else (records.until, records.until)
-    worked = sum((right - left) / HOUR for left, right in merge_spans(held))
-    at_once = sum((a.end - a.start) / HOUR for a in held) / (worked or 1.0)
+    worked = sum(span.hours for span in merge_spans(held))
+    at_once = sum(Span(a.start, a.end).hours for a in held) / (worked or 1.0)
     stops = Counter[str]()
     for stop in story.stops:
         if records.has(stop.end):
             stops[stop.kind] += stop.machines
     return Work(
         windows=windows,
-        hours=(end - start) / HOUR,
+        hours=whole_span(held).hours if held else 0.0,
         worked=worked,
         lost_hours=lost / 3600,
-        throughput=trained and (done or windows) / trained * at_once or None,
+        throughput=speed * at_once or None,
         stops=stops,
         tokens=tokens / (done or 1) or None,
         running=any(trial.state not in OVER for trial in experiment.trials),
@@ -168,7 +182,7 @@ def _training_seconds(experiment: Experiment, records: Records, story: Story) ->
 def _bill(rows: pd.DataFrame) -> Bill:
     """Return the dollars of what has a price, None if nothing has, and the hours of the rest."""
     priced = rows[rows["cost"].notna()]
-    unpriced = rows.loc[rows["cost"].isna(), "hours"].sum()
+    unpriced = rows["hours"][rows["cost"].isna()].sum()
     if priced.empty and unpriced:
         return Bill(unpriced=unpriced)
     parts = priced.groupby("phase")["cost"].sum()
@@ -191,15 +205,19 @@ def _experiment_bill(rows: pd.DataFrame, work: Work, story: Story) -> Bill:
     if bill.cost is None:
         return bill
     again = [name for name, course in story.courses.items() if course.again]
-    restarts = rows["allocation"].isin(again) & (rows["phase"] == "start-up")
-    stopped = rows.loc[restarts | (rows["phase"] == "lost"), "cost"].sum()
+    restarted = rows["allocation"].isin(again) & (rows["phase"] == "start-up")
+    lost = rows["phase"] == "lost"
+    stopped = rows["cost"][restarted | lost].sum()
     held = rows["allocation"] != ""
     waiting = rows[~held]
+    lengths = waiting["end"] - waiting["start"]
     for start, end in story.gaps:
         overlap = waiting["end"].clip(upper=end) - waiting["start"].clip(lower=start)
-        share = (overlap / (waiting["end"] - waiting["start"])).clip(lower=0.0)
+        share = (overlap / lengths).clip(lower=0.0)
         stopped += (share * waiting["cost"]).sum()
-    rate = rows.loc[held, "cost"].sum() / work.worked if work.worked else None
+    rate = None
+    if work.worked:
+        rate = rows["cost"][held].sum() / work.worked
     return bill._replace(rate=rate, stopped=stopped)
 
 
@@ -207,20 +225,24 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     """Return machine-hours and dollars by user, label or month, then of what is no experiment's,
     and the sum of all rows.
     """
-    names = {each.id: each.user for each in records.experiments}
-    if by == "label":
-        names = {each.id: ", ".join(each.labels) or "(no label)" for each in records.experiments}
+    names = {}
+    for each in records.experiments:
+        names[each.id] = each.user
+        if by == "label":
+            names[each.id] = ", ".join(each.labels) or "(no label)"
     owner = table["owner"]
     named = owner.isin(names)
-    key = (table["month"] if by == "month" else owner.map(names)).where(named, owner)
+    key = table["month"] if by == "month" else owner.map(names)
+    key = key.where(named, owner)
     others = sorted({NOBODY, UNHELD, *key[~named]}, reverse=True)
     table = table.assign(experiments=owner.where(named))
-    rows = _sums(table, key, [*sorted({*key[named]}), *others])
+    order = [*sorted({*key[named]}), *others]
+    rows = _sums(table, key, order)
     whole = _sums(table, lambda _: "all", ["all"])
     return pd.concat([rows, whole]).rename_axis(by).reset_index()
 
 
-def _sums(table: pd.DataFrame, key: pd.Series | Callable[[Any], str], names: list[str]) -> Any:
+def _sums(table: pd.DataFrame, key: Any, names: list[str]) -> pd.DataFrame:
     """Return a row per name: its experiments, hours and dollars; nan if nothing has a price."""
     groups = table.groupby(key)
     sums = groups[NUMBERS].sum(min_count=1)
@@ -230,19 +252,23 @@ def _sums(table: pd.DataFrame, key: pd.Series | Callable[[Any], str], names: lis
 
 def notes(records: Records, table: pd.DataFrame) -> list[str]:
     """Return notes on the span, and on machine-hours that are in no experiment's bill, if any."""
-    begin = "" if records.since is None else f"from {records.since:%Y-%m-%d %H:%M} "
+    begin = ""
+    if records.since is not None:
+        begin = f"from {records.since:%Y-%m-%d %H:%M} "
     lines = [f"cluster: {begin}until {records.until:%Y-%m-%d %H:%M}; times and months are in UTC"]
     for name, what in (
         (NOBODY, "on the same machines are in no bill: nobody seen here used them"),
         (UNHELD, "of machines that nobody held, and of free slots of your own machines"),
     ):
-        hours, cost = table.loc[table["owner"] == name, ["hours", "cost"]].sum()
+        rows = table[table["owner"] == name]
+        hours, cost = rows[["hours", "cost"]].sum()
         if hours:
             lines.append(f"{hours:.2f} machine-hours (${cost:,.2f}) {what}")
 
     # Each kind of machine that has no price: its hours, and the cure.
     own = [pool.name for pool in records.pools.values() if not pool.instance]
-    for kind, hours in table[table["cost"].isna()].groupby("kind")["hours"].sum().items():
+    unpriced = table[table["cost"].isna()]
+    for kind, hours in unpriced.groupby("kind")["hours"].sum().items():
         name = kind or "a pool that is gone"
         cure = "give a price file that has it (--prices), or take --live"
         if kind in own:

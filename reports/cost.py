@@ -22,7 +22,12 @@ DOLLARS = "${:,.2f}"
 
 def run(args: argparse.Namespace) -> Report:
     """Report the cost of published, local and cluster runs."""
-    rates = Rates(args.prices, args.region, args.live, args.today)
+    rates = Rates(
+        args.prices,
+        region=args.region,
+        live=args.live,
+        today=args.today,
+    )
     notes = rates.use_named(args.run)
     runs = []
     tables = []
@@ -34,7 +39,8 @@ def run(args: argparse.Namespace) -> Report:
     runs += local
     if ledger is not None:
         runs += bills.experiment_runs(ledger.records, ledger.table)
-        notes += [*ledger.notes, *bills.notes(ledger.records, ledger.table)]
+        notes += ledger.notes
+        notes += bills.notes(ledger.records, ledger.table)
     if args.by:
         if ledger is None:
             raise UserError(
@@ -63,11 +69,11 @@ def run(args: argparse.Namespace) -> Report:
 
 def _baseline(runs: list[Run], name: str | None) -> Run:
     """Return the run of that name, by default the first one."""
-    base = next((run for run in runs if name in (None, run.name)), None)
-    if base is None:
-        names = ", ".join(dict.fromkeys(run.name for run in runs))
-        raise UserError(f"--baseline {name}: not the name of a run; one of: {names}")
-    return base
+    for run in runs:
+        if name in (None, run.name):
+            return run
+    names = ", ".join(dict.fromkeys(run.name for run in runs))
+    raise UserError(f"--baseline {name}: not the name of a run; one of: {names}")
 
 
 def _run_notes(runs: list[Run], base: Run) -> Iterator[str]:
@@ -83,24 +89,33 @@ def _run_notes(runs: list[Run], base: Run) -> Iterator[str]:
 
 def _total(runs: list[Run]) -> float | None:
     """Return the dollars of all runs that are not published; None if a part has no price."""
-    own = [run.bill for run in runs if not run.name.startswith("published, ")]
-    counted = own or [run.bill for run in runs]
-    costs = [bill.cost for bill in counted if bill.cost is not None and not bill.unpriced]
-    return sum(costs) if len(costs) == len(counted) else None
+    own = [run for run in runs if not run.name.startswith("published, ")]
+    total = 0.0
+    for run in own or runs:
+        if run.bill.cost is None or run.bill.unpriced:
+            return None
+        total += run.bill.cost
+    return total
 
 
-def _run_tables(runs: list[Run], base: Run, tokens: bool) -> list[Table]:
+def _run_tables(
+    runs: list[Run],
+    base: Run,
+    tokens: bool,
+) -> list[Table]:
     """Return the runs beside the baseline, and what they were paid for if that is recorded."""
     rows = pd.DataFrame([_row(run, base, tokens) for run in runs], dtype=object)
     narrow = TABLES["narrow"]
     if tokens:
         rows = rows.rename(columns=_in_tokens)
-        narrow = {_in_tokens(head): _in_tokens(cell) for head, cell in narrow.items()}
+        cells = narrow.items()
+        narrow = {_in_tokens(head): _in_tokens(cell) for head, cell in cells}
     tables = [Table(f"Runs, beside {base.name}", rows, narrow=narrow)]
     paid = []
     for run in runs:
-        if len(run.bill.parts) > 1:
-            paid.append({"run": run.name, "sum": run.bill.cost, **run.bill.parts})
+        bill = run.bill
+        if len(bill.parts) > 1:
+            paid.append({"run": run.name, "sum": bill.cost, **bill.parts})
     if paid:
         frame = pd.DataFrame(paid, dtype=object)
         dollars = dict.fromkeys(frame.columns[1:], DOLLARS)
@@ -117,43 +132,58 @@ def _label(run: Run) -> str:
     bill = run.bill
     low = bill.low or bill.cost
     high = bill.high or bill.cost
-    seen = f" (${low:,.2f} to ${high:,.2f})" if low != high else ""
+    seen = ""
+    if low != high:
+        seen = f" (${low:,.2f} to ${high:,.2f})"
     return f"{run.name}: ${bill.cost:,.2f}{seen}, {run.work.paid_hours:.2f} h"
 
 
 def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
     """Return the columns of `run`, and those that compare it with `base`."""
-    row = {head: attrgetter(path)(run) for head, path in TABLES["cost"].items()}
-    row |= {"EM": run.scores.get("exact"), "F1": run.scores.get("f1"), "kinds": None}
     work = run.work
-    cost = run.bill.cost
+    bill = run.bill
+    row = {}
+    for head, path in TABLES["cost"].items():
+        row[head] = attrgetter(path)(run)
+    row["EM"] = run.scores.get("exact")
+    row["F1"] = run.scores.get("f1")
+    row |= dict.fromkeys(["kinds", "$/1,000 windows", "faster", "cheaper"])
     amount = work.windows / 1e3
     if tokens:
-        row["windows/s"] = (work.throughput or 0) * (work.tokens or 0) or None
-        amount = work.windows * (work.tokens or 0) / 1e6
-    if run.bill.low == run.bill.high:
+        per_window = work.tokens or 0
+        row["windows/s"] = (work.throughput or 0) * per_window or None
+        amount = work.windows * per_window / 1e6
+    if bill.low == bill.high:
         row["low"] = row["high"] = None
-    stops = work.stops
-    if stops is not None:
-        row["stops"] = sum(stops.values())
-        row["kinds"] = ", ".join(f"{n} {kind}" for kind, n in sorted(stops.items())) or None
-    row["$/1,000 windows"] = None if cost is None or not amount else cost / amount
-    row |= {"faster": None, "cheaper": None}
+    if work.stops is not None:
+        kinds = [f"{n} {kind}" for kind, n in sorted(work.stops.items())]
+        row["stops"] = sum(work.stops.values())
+        row["kinds"] = ", ".join(kinds) or None
+    if bill.cost is not None and amount:
+        row["$/1,000 windows"] = bill.cost / amount
     if work.running:
         row["run"] += " (running)"
     if run.unlike(base):
         row["run"] += " *"
         return row
-    row["faster"] = base.work.paid_hours / work.paid_hours if work.paid_hours else None
-    if base.bill.cost and cost is not None and not run.bill.unpriced and not base.bill.unpriced:
-        row["cheaper"] = 1 - cost / base.bill.cost
+    if work.paid_hours:
+        row["faster"] = base.work.paid_hours / work.paid_hours
+    partly = bill.unpriced or base.bill.unpriced
+    if bill.cost is not None and base.bill.cost and not partly:
+        row["cheaper"] = 1 - bill.cost / base.bill.cost
     return row
 
 
 def _price_tables(prices: list[Price]) -> list[Table]:
     """Return all prices that the report used, with day and source; no table if there are none."""
-    rows = pd.DataFrame([{"instance": each.instance, **vars(each)} for each in prices])
-    rows = rows.astype(object).rename(columns=lambda name: name.replace("_", " "))
-    formats = dict.fromkeys(("on demand", "spot", "spot low", "spot high"), "${:,.4f}")
+    rows = []
+    for price in prices:
+        columns = {"instance": price.instance, **vars(price)}
+        rows.append({name.replace("_", " "): value for name, value in columns.items()})
+    formats = dict.fromkeys(
+        ["on demand", "spot", "spot low", "spot high"],
+        "${:,.4f}",
+    )
     formats |= {"slots": "{}", "teraflops": "{:,.0f}"}
-    return [Table("Prices", rows, formats, long=True)] if prices else []
+    frame = pd.DataFrame(rows, dtype=object)
+    return [Table("Prices", frame, formats, long=True)] if rows else []

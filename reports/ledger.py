@@ -1,4 +1,4 @@
-"""What a command asks of a master: its records, and who pays for which time of its machines."""
+"""The ledger of a master: its records, and who pays for which time of its machines."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from detalbert.errors import UserError
 from reports import records, shares
 from reports.rates import Rates
 from reports.run import machine_of
-from reports.usage import Records, Selection, whole_span
+from reports.usage import Records, Selection
 
 
 class Ledger(NamedTuple):
@@ -21,32 +21,45 @@ class Ledger(NamedTuple):
 
 
 def fetch_ledger(
-    selection: Selection, rates: Rates, priced_pools: Sequence[str] = ()
+    selection: Selection,
+    rates: Rates,
+    priced_pools: Sequence[str] = (),
 ) -> Ledger | None:
     """Return the ledger of what is selected, None if nothing is.
 
     `priced_pools` are POOL=INSTANCE[:spot]. Raises UserError for a pool that the master lacks.
     """
-    recorded = records.fetch(selection)
+    recorded = records.fetch_records(selection)
     pools = dict(recorded.pools) if recorded else {}
     for text in priced_pools:
-        name, _, machine = text.partition("=")
-        price, spot = machine_of(f"--price-pool {name}=", machine, rates.table())
+        name, _, instance = text.partition("=")
+        flag = f"--price-pool {name}="
+        price, spot = machine_of(flag, instance, rates.table())
         if name not in pools:
-            seen = f"has {', '.join(pools)}" if recorded else "is not asked; give --experiment"
+            seen = "is not asked; give --experiment"
+            if recorded:
+                seen = f"has {', '.join(pools)}"
             raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
         pools[name] = pools[name]._replace(instance=price.instance, spot=spot)
     if recorded is None:
         return None
 
     recorded = recorded._replace(pools=pools)
-    used = [machine.pool for machine in shares.machines(recorded) if machine.pool.instance]
-    notes = rates.use(rates.kind(pool.instance, pool.region) for pool in used)
-    on_spot = [rates.kind(pool.instance, pool.region) for pool in used if pool.spot]
-    since = recorded.since
-    if since is None:
-        held = recorded.allocations
-        since = whole_span(held)[0] if held else recorded.until
-    past, on_past = rates.history(on_spot, since - records.LOOK_BACK, recorded.until)
-    table = shares.segments(recorded, rates, past)
-    return Ledger(recorded, table, [*notes, *on_past, *recorded.notes])
+    kinds = set()
+    on_spot = set()
+    first = recorded.until
+    for machine in shares.machines(recorded):
+        pool = machine.pool
+        if pool.instance:
+            kind = rates.kind(pool.instance, pool.region)
+            kinds.add(kind)
+            first = min(first, machine.start)
+            if pool.spot:
+                on_spot.add(kind)
+    notes = rates.use(kinds)
+    past, on_past = rates.history(on_spot, first, recorded.until)
+    return Ledger(
+        records=recorded,
+        table=shares.segments(recorded, rates, past),
+        notes=[*notes, *on_past, *recorded.notes],
+    )

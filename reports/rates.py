@@ -12,6 +12,8 @@ import pandas as pd
 from cluster.facts import live_prices
 from cluster.facts.prices import PRICE_FILE, Price, load_prices, price_rows, prices_in
 
+Place: TypeAlias = tuple[str, str]  # name of a table of prices, and the region to ask AWS in
+
 
 class PricedType(NamedTuple):
     """An instance type in a region; empty: that of the price file."""
@@ -65,8 +67,12 @@ class Rates:
 
     def used(self) -> list[Price]:
         """Return the prices of all machines that were asked for by `use`."""
-        prices = [self.at(kind) for kind in sorted(self._kinds)]
-        return [price for price in prices if price is not None]
+        prices = []
+        for kind in sorted(self._kinds):
+            price = self.at(kind)
+            if price is not None:
+                prices.append(price)
+        return prices
 
     def use(self, kinds: Iterable[PricedType]) -> list[str]:
         """Replace the prices of these machines by AWS's if --live is set; return notes."""
@@ -75,8 +81,13 @@ class Rates:
         notes = []
         for (place, region), types in self._places(kinds).items():
             table = self.table(place)
-            base = {name: self.rows[name][0] for name in types} | table
-            fresh, lacking = live_prices.priced(self._aws, base, types, region)
+            base = {name: self.rows[name][0] for name in types}
+            fresh, lacking = live_prices.priced(
+                self._aws,
+                base | table,
+                types,
+                region,
+            )
             notes += lacking
             for name in types:
                 if name in table or fresh[name].region == region:
@@ -85,29 +96,40 @@ class Rates:
 
     def use_named(self, texts: Iterable[str]) -> list[str]:
         """Do the same for the machines of each `RUN@INSTANCE` or `RUN@INSTANCE:spot`."""
-        places = [text.rpartition("@")[2] for text in texts if "@" in text]
-        return self.use(self.kind(place.partition(":")[0]) for place in places)
+        kinds = []
+        for text in texts:
+            _, at, machine = text.rpartition("@")
+            if at:
+                kinds.append(self.kind(machine.partition(":")[0]))
+        return self.use(kinds)
 
     def history(
-        self, kinds: Iterable[PricedType], since: datetime, until: datetime
-    ) -> tuple[dict[PricedType, pd.Series], list[str]]:
+        self,
+        kinds: Iterable[PricedType],
+        since: datetime,
+        until: datetime,
+    ) -> tuple[History, list[str]]:
         """Return past spot prices of these machines if --live is set, and notes."""
         series = {}
         notes = []
         for (place, region), types in self._places(kinds).items():
-            past, lacking = live_prices.history(self._aws, types, region, since, until)
+            past, lacking = live_prices.history(
+                self._aws,
+                types,
+                region,
+                since,
+                until,
+            )
             for name, prices in past.items():
                 series[PricedType(name, place)] = prices
             notes += lacking
         return series, notes
 
-    def _places(self, kinds: Iterable[PricedType]) -> dict[tuple[str, str], list[str]]:
-        """Return types by the name of their table, and the region in which AWS sells them; none
-        without --live.
-        """
-        places = defaultdict[tuple[str, str], list[str]](list)
-        for name, place in sorted({*kinds}) if self._aws.live else ():
-            if name in self.rows:
+    def _places(self, kinds: Iterable[PricedType]) -> dict[Place, list[str]]:
+        """Return types by place; none without --live."""
+        places = defaultdict[Place, list[str]](list)
+        for name, place in sorted({*kinds}):
+            if self._aws.live and name in self.rows:
                 region = place or self.rows[name][0].region
                 places[place, region].append(name)
         return dict(places)

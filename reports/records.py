@@ -54,7 +54,7 @@ def parse_time(text: str) -> Moment:
     return moment.tz_localize("UTC") if moment.tz is None else moment.tz_convert("UTC")
 
 
-def fetch(selection: Selection) -> Records | None:
+def fetch_records(selection: Selection) -> Records | None:
     """Return what is selected, None if nothing is; Unavailable if the master does not answer."""
     if not any((selection.experiment, selection.workspace, selection.project, selection.since)):
         return None

@@ -33,7 +33,7 @@ Numbers: TypeAlias = Mapping[str, Number]
 
 
 class Work(NamedTuple):
-    """What a run did, and how long it took."""
+    """Work of a run, and how long it took."""
 
     windows: float  # trained on and kept
     hours: float  # from the first start to the last end, pauses included
@@ -52,7 +52,7 @@ class Work(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """What a run cost, in dollars: prices x machine-hours."""
+    """Dollars that a run cost: prices x machine-hours."""
 
     cost: Number = None
     low: Number = None  # the cost at the lowest spot price seen,
@@ -65,7 +65,7 @@ class Bill(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What the reports show of a run."""
+    """Facts that the reports show of a run."""
 
     name: str
     hardware: str  # 8 x p3.16xlarge

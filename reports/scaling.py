@@ -24,18 +24,21 @@ def run(args: argparse.Namespace) -> Report:
         UserError: if runs do not belong to one series, or have no throughput yet.
     """
     rows = []
-    series = dict[str, Run]()  # the first run of each
+    firsts = dict[str, Run]()  # of each series
     for label, run in _measured(args):
-        base = series.setdefault(label, run)
-        if (run.model, run.data) != (base.model, base.data):
+        throughput = run.work.throughput
+        base = firsts.setdefault(label, run)
+        if run.model != base.model or run.data != base.data:
             raise UserError(f"{run.name}: not the model and data of {base.name}; give it a LABEL=")
-        if run.work.throughput is None:
+        if throughput is None:
             raise UserError(f"{run.name}: no throughput in its records yet; wait for a report")
-        rows.append((label, "measured", run.slots, run.work.throughput))
+        rows.append((label, "measured", run.slots, throughput))
     if args.published:
         ours = {run.slots: run.throughput for run in FINE_TUNING}
-        for name, rates in {"fine-tuning xxlarge, windows/s over GPUs": ours, **SERIES}.items():
-            rows += [(name, "published", n, rate) for n, rate in rates.items()]
+        published = {"fine-tuning xxlarge, windows/s over GPUs": ours, **SERIES}
+        for name, rates in published.items():
+            for n, rate in rates.items():
+                rows.append((name, "published", n, rate))
     if not rows:
         raise UserError("scaling: nothing to report; give --published, --run or --experiment")
     table = pd.DataFrame(rows, columns=["series", "source", "N", "throughput"])
@@ -45,23 +48,39 @@ def run(args: argparse.Namespace) -> Report:
         raise UserError(f"{name}: two throughputs for {units}; name the series apart, LABEL=PATH")
 
     # Series in order of appearance, each by N; its first point has 100 %.
-    table = pd.concat(rows.sort_values("N") for _, rows in table.groupby("series", sort=False))
+    series = table.groupby("series", sort=False)
+    table = pd.concat(points.sort_values("N") for _, points in series)
     each = table["throughput"] / table["N"]
-    table["efficiency"] = each / each.groupby(table["series"]).transform("first")
-    single = table.loc[~table["series"].duplicated(keep=False), "series"]
-    notes = [f"{name}: one point alone has no efficiency" for name in single]
-    return Report("How throughput scales", [Table("Scaling", table)], METHOD["scaling"], notes)
+    first = each.groupby(table["series"]).transform("first")
+    table["efficiency"] = each / first
+    notes = []
+    for name, points in series:
+        if len(points) == 1:
+            notes.append(f"{name}: one point alone has no efficiency")
+    return Report(
+        title="How throughput scales",
+        tables=[Table("Scaling", table)],
+        method=METHOD["scaling"],
+        notes=notes,
+    )
 
 
 def _measured(args: argparse.Namespace) -> Iterator[tuple[str, Run]]:
     """Yield each run and experiment with the name of its series."""
     rates = Rates(args.prices)
     for text in args.run:
-        label, path = text.split("=", 1) if "=" in text else (f"measured, {UNIT}", text)
-        for run in read_runs([path], rates.table())[0]:
+        label = f"measured, {UNIT}"
+        path = text
+        if "=" in text:
+            label, path = text.split("=", 1)
+        runs, _ = read_runs([path], rates.table())
+        for run in runs:
             yield label, run
     ledger = fetch_ledger(Selection.of(args), rates)
-    for run in bills.experiment_runs(ledger.records, ledger.table) if ledger else ():
-        machine = run.hardware.partition(" x ")[2] or run.hardware
+    if ledger is None:
+        return
+    for run in bills.experiment_runs(ledger.records, ledger.table):
+        _, _, machine = run.hardware.partition(" x ")
+        model = run.model or "a model"
         running = ", still running" if run.work.running else ""
-        yield f"{run.model or 'a model'} on {machine}{running}, {UNIT}", run
+        yield f"{model} on {machine or run.hardware}{running}, {UNIT}", run

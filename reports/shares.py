@@ -17,6 +17,7 @@ from cluster.facts.prices import FREE_HOUR
 from reports.phases import Course, Story, story
 from reports.rates import History, Rates
 from reports.usage import (
+    HOUR,
     SLACK,
     Allocation,
     Entry,
@@ -27,7 +28,6 @@ from reports.usage import (
     whole_span,
 )
 
-HOUR = pd.Timedelta(hours=1)
 NUMBERS = ["hours", "cost", "low", "high", "on demand"]
 NOBODY = "(nobody)"  # unused time of machines in use
 UNHELD = "(unheld)"  # machines and slots never held
@@ -90,11 +90,16 @@ def machines(records: Records) -> list[Life]:
             lives += _own_lives(connected[name], holds, records)
         else:
             pool = _pool(holds, None, records)
-            lives += [Life(name, pool, a.start, a.end, [a], part=a.slots_each) for a in holds]
+            for a in holds:
+                lives.append(Life(name, pool, a.start, a.end, [a], part=a.slots_each))
     return lives
 
 
-def _pool(holds: Sequence[Allocation], entry: Entry | None, records: Records) -> RecordedPool:
+def _pool(
+    holds: Sequence[Allocation],
+    entry: Entry | None,
+    records: Records,
+) -> RecordedPool:
     """Return the pool that a machine's tasks name; if none does, the one with machines of as many
     slots as were recorded of it, or one without a price if several could be meant.
     """
@@ -107,19 +112,25 @@ def _pool(holds: Sequence[Allocation], entry: Entry | None, records: Records) ->
     if entry.slots is not None:
         pools = [pool for pool in pools if pool.slots in (None, entry.slots)]
         size = f"machines with {entry.slots} slots"
-    if len({(pool.instance or pool.name, pool.region, pool.spot) for pool in pools}) == 1:
+    costs = {(pool.instance or pool.name, pool.region, pool.spot) for pool in pools}
+    if len(costs) == 1:
         return pools[0]
     where = " or ".join(pool.name for pool in pools) or "no pool of this master"
     return RecordedPool("", False, own=own, name=f"{size} that nobody held, of {where}")
 
 
-def _launched_life(entry: Entry, holds: Sequence[Allocation], records: Records) -> Life:
+def _launched_life(
+    entry: Entry,
+    holds: Sequence[Allocation],
+    records: Records,
+) -> Life:
     """Return the life of a machine that the master launched."""
     pool = _pool(holds, entry, records)
     start, end = whole_span([entry, *holds])
+    least = SLACK
     vanished = entry.kind == "vanished"
-    idle = pd.Timedelta(seconds=pool.idle / 2)  # the master terminates no machine before
-    least = SLACK if vanished else min(SLACK, idle)
+    if not vanished:  # the master terminates no machine before
+        least = min(SLACK, pd.Timedelta(seconds=pool.idle / 2))
     ended = [a.id for a in holds if entry.end - a.end < least]
     ran = entry.end >= (records.now or records.until)
     taken = pool.spot and not ran and (vanished or bool(ended))
@@ -136,7 +147,9 @@ def _launched_life(entry: Entry, holds: Sequence[Allocation], records: Records) 
 
 
 def _own_lives(
-    entries: Sequence[Entry], holds: Sequence[Allocation], records: Records
+    entries: Sequence[Entry],
+    holds: Sequence[Allocation],
+    records: Records,
 ) -> Iterator[Life]:
     """Yield the stretches of time in which a machine of one's own was connected or held."""
     pool = _pool(holds, entries[0], records)
@@ -144,15 +157,27 @@ def _own_lives(
     slots = max(sizes, default=pool.slots)
     for start, end in merge_spans([*entries, *holds]):
         inside = [a for a in holds if start <= a.start and a.end <= end]
-        yield Life(entries[0].name, pool, start, end, inside, slots=slots)
+        yield Life(
+            entries[0].name,
+            pool,
+            start,
+            end,
+            inside,
+            slots=slots,
+        )
 
 
-def _share_life(machine: Life, courses: Mapping[str, Course]) -> Iterator[Share]:
+def _share_life(
+    machine: Life,
+    courses: Mapping[str, Course],
+) -> Iterator[Share]:
     """Yield the shares of a machine's life; those of a moment add up to 1."""
     holds = [a for a in machine.holds if a.end > a.start]
     cuts = {machine.start, machine.end}
     for a in holds:
-        cuts |= {a.start, a.end, *courses.get(a.id, ())[:2]}
+        cuts |= {a.start, a.end}
+        if a.id in courses:
+            cuts |= {courses[a.id].begun, courses[a.id].saved}
     used = defaultdict[int | str, float](float)  # slot-seconds by owner
     own = machine.pool.own and machine.part is None
     gaps = []
@@ -162,31 +187,42 @@ def _share_life(machine: Life, courses: Mapping[str, Course]) -> Iterator[Share]
         active = [a for a in holds if a.start <= left and right <= a.end]
         busy = sum(a.slots_each for a in active)
         slots = max(busy, machine.slots or busy) if own else busy
+        seconds = (right - left).total_seconds()
         for a in active:
-            used[a.owner] += a.slots_each * (right - left).total_seconds()
-            phase = courses[a.id].phase(left) if a.id in courses else "work"
-            yield Share(a.owner, phase, left, right, a.slots_each / slots, a.id)
+            used[a.owner] += a.slots_each * seconds
+            yield Share(
+                owner=a.owner,
+                phase=courses[a.id].phase(left) if a.id in courses else "work",
+                start=left,
+                end=right,
+                share=a.slots_each / slots,
+                allocation=a.id,
+            )
         if not active:
             gaps.append((left, right))
         elif busy < slots:
-            yield Share(UNHELD, "idle", left, right, 1.0 - busy / slots)
+            free = 1.0 - busy / slots
+            yield Share(UNHELD, "idle", left, right, free)
 
     # Its other time is paid by all that used it, unless nobody did or a gap is too long for that.
     for left, right in gaps:
         booting = all(a.end > left for a in holds)
-        limit = pd.Timedelta(seconds=machine.pool.boot if booting else machine.pool.idle) + SLACK
+        limit = machine.pool.boot if booting else machine.pool.idle
         payers: Mapping[int | str, float] = used
         phase = "start-up" if booting else "idle"
-        if own or not used or right - left > limit:
+        if own or not used or right - left > SLACK + pd.Timedelta(seconds=limit):
             payers = {UNHELD if own or not machine.holds else NOBODY: 1.0}
             phase = "idle"
+        whole = sum(payers.values())
         for owner, weight in payers.items():
-            yield Share(owner, phase, left, right, weight / sum(payers.values()))
+            yield Share(owner, phase, left, right, weight / whole)
 
 
 def stories(records: Records) -> dict[int, Story]:
     """Return the course of each experiment."""
-    reclaimed = Counter(name for machine in machines(records) for name in machine.ended)
+    reclaimed = Counter[str]()
+    for machine in machines(records):
+        reclaimed.update(machine.ended)
     return {each.id: story(each, records, reclaimed) for each in records.experiments}
 
 
@@ -213,11 +249,22 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
             months = pd.date_range(start.normalize(), end, freq="MS")
             months = [month for month in months if start < month < end]
             for left, right in pairwise([start, *months, end]):
-                if left < right:
-                    hours = (right - left) / HOUR * share.share * tariff.part
-                    where = machine.name, owner, share.phase, left, right, f"{left:%Y-%m}"
-                    what = tariff.kind, share.allocation, hours
-                    rows.append((*where, *what, *tariff.dollars(hours, left, right)))
+                if left == right:
+                    continue
+                hours = (right - left) / HOUR * share.share * tariff.part
+                row = [
+                    machine.name,
+                    owner,
+                    share.phase,
+                    left,
+                    right,
+                    f"{left:%Y-%m}",
+                    tariff.kind,
+                    share.allocation,
+                    hours,
+                    *tariff.dollars(hours, left, right),
+                ]
+                rows.append(row)
     return pd.DataFrame(rows, columns=[*COLUMNS, *NUMBERS])
 
 
@@ -234,8 +281,8 @@ class _Tariff(NamedTuple):
         rates = self.rates
         if self.past is not None:
             # Mean over the stretch; before the history begins, the usual.
-            inside = self.past.index[(self.past.index > start) & (self.past.index < end)]
-            times = pd.DatetimeIndex([start, *inside, end])
+            changes = [moment for moment in self.past.index if start < moment < end]
+            times = pd.DatetimeIndex([start, *changes, end])
             steps = self.past.reindex(times[:-1], method="ffill").fillna(rates[0])
             mean = np.average(steps, weights=np.diff(times.asi8))
             rates = [float(mean)] * 3 + rates[3:]
@@ -259,7 +306,12 @@ def _tariff(machine: Life, rates: Rates, history: History) -> _Tariff:
         weight = max(1.0, MINUTE / 3600 / machine.hours)
     paid = 0.0 if machine.taken and machine.hours <= FREE_HOUR else weight
     low, usual, high = price.spot_range() if pool.spot else [price.on_demand] * 3
-    dollars = [paid * usual, paid * low, paid * high, weight * price.on_demand]
+    dollars = [
+        paid * usual,
+        paid * low,
+        paid * high,
+        weight * price.on_demand,
+    ]
     if pool.spot and kind in history:
         return _Tariff(name, part, dollars, history[kind] * paid)
     return _Tariff(name, part, dollars)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pandas as pd
 
 Moment: TypeAlias = pd.Timestamp
+HOUR = pd.Timedelta(hours=1)
 SLACK = pd.Timedelta(minutes=5)  # between the end of a machine and what the master says of it
 PATIENCE = 1200.0  # seconds to boot or idle; Determined's defaults where a pool says nothing
 
@@ -20,9 +21,13 @@ class Span(NamedTuple):
     start: Moment
     end: Moment
 
+    @property
+    def hours(self) -> float:
+        return float((self.end - self.start) / HOUR)
+
 
 class Selection(NamedTuple):
-    """What is asked of a master; fields are named as flags are."""
+    """Experiments of a master, and a span of time; fields are named as flags are."""
 
     experiment: Sequence[int] = ()
     workspace: str | None = None
@@ -146,6 +151,11 @@ class Records(NamedTuple):
         """Return the part of a stretch of time that is in the span; of no length if none is."""
         start = start if self.since is None else max(start, self.since)
         return start, max(start, min(end, self.until))
+
+    def inside(self, stretch: Any) -> Any:
+        """Return the part of an allocation or share that is in the span."""
+        start, end = self.cut(stretch.start, stretch.end)
+        return stretch._replace(start=start, end=end)
 
     def seconds(self, start: Moment, end: Moment) -> float:
         """Return the length of the part of a stretch of time that is in the span."""
