@@ -6,7 +6,7 @@ import argparse
 
 import pandas as pd
 
-from cluster.facts.prices import price_notes
+from cluster.facts.prices import price_notes, prices_head
 from detalbert.errors import UserError
 from reports import bills
 from reports.ledger import fetch_ledger
@@ -30,11 +30,13 @@ def run(args: argparse.Namespace) -> Report:
     rates = Rates(args.prices, args.region, args.live, args.today)
     on_prices = rates.use_named(args.run)
     runs, notes = read_runs(args.run, rates.table())
+    title = "Runs, best first"
     ledger = fetch_ledger(Selection.of(args), rates, args.price_pool)
     if ledger is not None:
         runs += bills.trial_runs(ledger.records, ledger.table)
         notes += [*ledger.notes, *bills.notes(ledger.records, ledger.table)]
         on_prices += price_notes(rates.used(), args.today)
+        title += f": {prices_head(rates.used(), args.today)}"
     if not runs:
         raise UserError("runs: nothing to report; give RUN, --experiment or --project")
     runs.sort(key=_rank)
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> Report:
     for head in (*columns.columns[8:], *keys.columns[:NARROW_KEYS]):
         narrow[head.removeprefix("hyperparameters.").replace("_", "_\n")] = head
     table = Table("Runs", rows, formats, narrow)
-    return Report("Runs, best first", [table], METHOD["runs"], [*notes, *on_prices])
+    return Report(title, [table], METHOD["runs"], [*notes, *on_prices])
 
 
 def _metric(run: Run) -> str:
