@@ -53,8 +53,8 @@ CLUSTER = Cluster(
     projects={
         ("Uncategorized", "Uncategorized"): [],
         ("squad", "search"): [9],
-        ("text", "search"): [6, 5],
-        ("text", "old"): [],
+        ("text", "search"): [6],
+        ("text", "old"): [5],
     },
 )
 
@@ -104,7 +104,7 @@ def test_without_a_price_there_are_hours(bill):
     [
         ("--workspace squad", {"search"}),
         ("--workspace text", {"small", "large"}),
-        ("--project search", {"search", "small", "large"}),
+        ("--project search", {"search", "large"}),
         ("--project search --workspace squad", {"search"}),
         ("--project search --experiment 5 --workspace squad", {"search", "small"}),
     ],
