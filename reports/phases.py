@@ -69,16 +69,20 @@ def story(experiment: Experiment, records: Records, reclaimed: Mapping[str, int]
     all_stops = list[Stop]()
     gaps = []
     for trial in experiment.trials:
-        begun = {a.id: _begun(a, trial, entries, predicts, records) for a in trial.allocations}
-        stops = {stop.allocation: stop for stop in _stops(trial, records, reclaimed, begun)}
-        all_stops += stops.values()
+        begun = {}
+        for a in trial.allocations:
+            begun[a.id] = _begun(a, trial, entries, predicts, records)
+        trial_stops = _stops(trial, records, reclaimed, begun)
+        stops = {stop.allocation: stop for stop in trial_stops}
+        all_stops += trial_stops
         again = False
         last = None
         for a in trial.allocations:
             stop = stops.get(a.id)
             start = begun[a.id]
             if start is None:
-                start = a.start if stop and stop.kind == "failed" else a.end
+                failed = stop is not None and stop.kind == "failed"
+                start = a.start if failed else a.end
             saved = max(start, stop.saved) if stop else a.end
             courses[a.id] = Course(start, saved, again)
             if again:
@@ -100,7 +104,8 @@ def _begun(
     work = entries.get(a.id, ())
     moments = []
     for report in reports[:1]:
-        moments.append(report.time - pd.Timedelta(seconds=report.seconds))
+        length = pd.Timedelta(seconds=report.seconds)
+        moments.append(report.time - length)
     for entry in work[:1]:
         if entry.kind != "training" or not reports:
             moments.append(entry.start)
@@ -108,16 +113,20 @@ def _begun(
         moments = [a.launched]
     elif predicts or not moments:
         # Nothing says when, but a sign of work says that it did: it is taken to be all work.
-        stored = any(a.start <= moment <= a.end for moment in trial.checkpoints)
-        completed = a is trial.allocations[-1] and "COMPLETED" in trial.state
-        if not (work or stored or completed or not records.entries):
+        stored = any(map(a.during, trial.checkpoints))
+        last = a is trial.allocations[-1]
+        completed = last and "COMPLETED" in trial.state
+        if records.entries and not (work or stored or completed):
             return None
         moments = [a.start]
     return min(max(min(moments), a.start), a.end)
 
 
 def _stops(
-    trial: Trial, records: Records, reclaimed: Mapping[str, int], begun: Begun
+    trial: Trial,
+    records: Records,
+    reclaimed: Mapping[str, int],
+    begun: Begun,
 ) -> list[Stop]:
     """Return the ends of allocations before the trial's, and their causes.
 
@@ -128,22 +137,24 @@ def _stops(
     unknown = list[Stop]()
     for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
         kind = _cause(a, after, trial, records, reclaimed)
-        saved = max((c for c in trial.checkpoints if a.start <= c <= a.end), default=a.start)
-        if kind == "continued" or (kind in ("paused", "preempted") and "killed" not in a.exit):
+        saved = max(filter(a.during, trial.checkpoints), default=a.start)
+        asked = kind in ("paused", "preempted") and "killed" not in a.exit
+        if asked or kind == "continued":
             saved = a.end  # it saved and left
         if kind == "unknown":
             saved = a.end if begun[a.id] is None else saved
             unknown.append(Stop(a.id, "failed", saved, a.end))
         elif kind:
             machines = reclaimed[a.id] if kind == "reclaimed" else 1
-            stops.append(Stop(a.id, kind, saved, a.end, machines))
+            stop = Stop(a.id, kind, saved, a.end, machines)
+            stops.append(stop)
     unseen = trial.restarts - sum(stop.kind == "failed" for stop in stops)
     unknown.sort(key=lambda stop: stop.saved - stop.end)
     for rank, stop in enumerate(unknown):
         if rank >= unseen and stop.end - stop.saved <= SAVED:
             stop = stop._replace(kind="paused", saved=stop.end)
         stops.append(stop)
-    return [stop for stop in stops if stop.kind in REAL or begun[stop.allocation] is not None]
+    return [s for s in stops if s.kind in REAL or begun[s.allocation] is not None]
 
 
 def _cause(
@@ -154,17 +165,21 @@ def _cause(
     reclaimed: Mapping[str, int],
 ) -> str:
     """Return what ended an allocation that `after` follows; empty: its trial, or nothing yet."""
-    if after is None and ("COMPLETED" in trial.state or a.end == records.now):
+    last = after is None
+    if last and ("COMPLETED" in trial.state or a.end == records.now):
         return ""
     if after is not None and after.task != a.task:
         return "continued"
     if a.id in reclaimed:
         return "reclaimed"
-    if after is None and trial.state in OVER:
+    if last and trial.state in OVER:
         return OVER[trial.state]
+    for words, kind in EXITS.items():
+        if words in a.exit:
+            return kind
     if a.exit:
-        return next((kind for words, kind in EXITS.items() if words in a.exit), "paused")
-    return "unknown" if after is not None else ""
+        return "paused"
+    return "" if last else "unknown"
 
 
 def work_entries(experiment: Experiment, records: Records) -> dict[str, list[Entry]]:
@@ -175,8 +190,9 @@ def work_entries(experiment: Experiment, records: Records) -> dict[str, list[Ent
     """
     by_allocation = defaultdict[str, list[Entry]](list)
     ends = {a: a.start for a in experiment.allocations}
-    own = [e for e in records.entries if e.experiment == experiment.id and e.kind in WORK]
-    for entry in sorted(own, key=lambda entry: entry.start):
+    for entry in sorted(records.entries, key=lambda entry: entry.start):
+        if entry.experiment != experiment.id or entry.kind not in WORK:
+            continue
         # Of several trials at once, the one whose last entry ended last before this one begins.
         fits = [a for a in ends if ends[a] <= entry.start < a.end]
         if fits:
@@ -189,6 +205,8 @@ def work_entries(experiment: Experiment, records: Records) -> dict[str, list[Ent
             lengths[entry.kind].append(entry.end - entry.start)
     for entries in by_allocation.values():
         first = entries[0]
-        usual = median(lengths[first.kind] or [first.end - first.start])
-        entries[0] = first._replace(start=max(first.start, first.end - usual))
+        length = first.end - first.start
+        usual = median(lengths[first.kind] or [length])
+        start = first.end - min(usual, length)
+        entries[0] = first._replace(start=start)
     return dict(by_allocation)

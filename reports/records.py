@@ -15,7 +15,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 from determined.common.api import bindings, errors
@@ -39,6 +39,8 @@ from reports.usage import (
     whole_span,
 )
 
+Row: TypeAlias = Mapping[str, str]  # of the CSV
+
 REFUSED = errors.APIException, errors.ForbiddenException, bindings.APIHttpError
 DAY = pd.Timedelta(days=1)
 LOOK_BACK = pd.Timedelta(days=31)  # no machine is followed further
@@ -56,7 +58,8 @@ def parse_time(text: str) -> Moment:
 
 def fetch_records(selection: Selection) -> Records | None:
     """Return what is selected, None if nothing is; Unavailable if the master does not answer."""
-    if not any((selection.experiment, selection.workspace, selection.project, selection.since)):
+    named = selection.experiment or selection.workspace or selection.project
+    if not named and selection.since is None:
         return None
     now = pd.Timestamp.now("UTC")
     since = selection.since
@@ -66,7 +69,8 @@ def fetch_records(selection: Selection) -> Records | None:
     master = Master.login(selection.master, selection.user)
     problem = f"the records of {master.address} cannot be read"
     with reaching(master.address, problem, "use a Determined master and a user who may see them"):
-        return _Queries(master.session, since, until, max(until, now)).records(selection)
+        queries = _Queries(master.session, since, until, max(until, now))
+        return queries.records(selection)
 
 
 class _Queries:
@@ -93,14 +97,20 @@ class _Queries:
 
     def records(self, selection: Selection) -> Records:
         """Return the records of the named experiments, and of all that ran since `since`."""
-        ids = [*selection.experiment, *self.experiments_in(selection.workspace, selection.project)]
-        ran = [] if self.since is None else self.csv_rows(self.since, self.until)
-        held = {int(row.get("experiment_id") or 0) for row in ran if float(row["slots"] or 0)}
-        experiments = [self.experiment(number) for number in dict.fromkeys(ids)]
-        experiments += [self.experiment(n, must=False) for n in sorted(held - {0, *ids})]
+        ids = dict.fromkeys(selection.experiment)
+        ids |= dict.fromkeys(self.experiments_in(selection.workspace, selection.project))
+        experiments = [self.experiment(number) for number in ids]
+        ran = set()
+        if self.since is not None:
+            for row in self.csv_rows(self.since, self.until):
+                if float(row["slots"] or 0):
+                    ran.add(int(row.get("experiment_id") or 0))
+        for number in sorted(ran - {0, *ids}):
+            experiments.append(self.experiment(number, must=False))
+        pools = self.ask("GetResourcePools").resourcePools or []
         records = Records(
             experiments=tuple(each for each in experiments if each is not None),
-            pools={p.name: _pool(p) for p in self.ask("GetResourcePools").resourcePools or []},
+            pools={pool.name: _pool(pool) for pool in pools},
             until=self.until,
             notes=self.notes,
             since=self.since,
@@ -114,7 +124,8 @@ class _Queries:
             return []
         projects = self.ask("GetWorkspaceProjects", id=0, limit=0).projects  # 0: of all, and all
         if workspace:
-            workspaces = {w.name: w.id for w in self.ask("GetWorkspaces", limit=0).workspaces}
+            page = self.ask("GetWorkspaces", limit=0)
+            workspaces = {w.name: w.id for w in page.workspaces}
             _check_name("--workspace", workspace, workspaces)
             projects = [p for p in projects if p.workspaceId == workspaces[workspace]]
         if project:
@@ -129,7 +140,8 @@ class _Queries:
     def with_machines(self, records: Records) -> Records:
         """Return the records with all that happened on their machines, as far as it is seen."""
         held = records.allocations
-        start, end = whole_span([Span(self.since or held[0].start, self.until), *held])
+        asked = Span(self.since or held[0].start, self.until)
+        start, end = whole_span([asked, *held])
         problem = "the master does not show this user its allocation records: "
         with self.noting(problem + "boot and idle time are not priced"):
             entries = self.entries(start - DAY, end + DAY)  # machines boot first
@@ -137,12 +149,16 @@ class _Queries:
         nodes = set[str]()
         for a in held:
             nodes.update(a.nodes)
-        lives = [life for name, life in records.lives().items() if self.since or name in nodes]
+        lives = []
+        for name, life in records.lives().items():
+            if self.since or name in nodes:
+                lives.append(life)
         if self.since:
             for stretches in records.connected().values():
                 lives += stretches
         if lives or self.since:
-            first, last = whole_span([Span(start, self.until), *lives])
+            asked = Span(start, self.until)
+            first, last = whole_span([asked, *lives])
             with self.noting("who else held the machines is not seen: no CSV of all allocations"):
                 rows = self.csv_rows(
                     max(first, start - LOOK_BACK), min(last, self.until + LOOK_BACK)
@@ -168,7 +184,7 @@ class _Queries:
                 slots=entry.slots,
             )
 
-    def csv_rows(self, since: Moment, until: Moment) -> list[dict[str, str]]:
+    def csv_rows(self, since: Moment, until: Moment) -> list[Row]:
         """Return all allocations of the cluster: columns as in Determined's internal/core.go."""
         span = {"timestamp_after": _zulu(since), "timestamp_before": _zulu(until)}
         text = self.session.get("resources/allocation/allocations-csv", params=span).text
@@ -178,7 +194,10 @@ class _Queries:
         return list(rows)
 
     def others(
-        self, rows: Sequence[Mapping[str, str]], named: Sequence[int], nodes: set[str] | None
+        self,
+        rows: Sequence[Row],
+        named: Sequence[int],
+        nodes: set[str] | None,
     ) -> Iterator[Allocation]:
         """Yield the allocations of other tasks on `nodes`; None: on any machine."""
         hidden = 0
@@ -190,6 +209,7 @@ class _Queries:
             machines = self.machines_of(row, number)
             hidden += not machines
             if machines and (nodes is None or nodes & machines.keys()):
+                kind = row.get("task_type") or "task"
                 yield Allocation(
                     id=row["allocation_id"],
                     start=parse_time(row["start_time"]),
@@ -197,14 +217,13 @@ class _Queries:
                     pool=next(iter(machines.values())),
                     nodes=tuple(machines),
                     slots=slots,
-                    owner=number
-                    or f"{(row.get('task_type') or 'task').lower()} of {row['username']}",
+                    owner=number or f"{kind.lower()} of {row['username']}",
                 )
         if hidden:
             problem = f"where {hidden} allocations of other tasks ran could not be seen"
             self.notes.append(f"{problem}: boot and idle time is shared without them")
 
-    def machines_of(self, row: Mapping[str, str], number: int) -> Mapping[str, str]:
+    def machines_of(self, row: Row, number: int) -> Mapping[str, str]:
         """Return the pool of each machine of an allocation; empty if this user may not see it."""
         with contextlib.suppress(*REFUSED):
             task = row["allocation_id"].rpartition(".")[0]
@@ -303,7 +322,9 @@ class _Queries:
         for part in self.ask("GetTrainingMetrics", trialIds=[trial.id]):
             reports += part.metrics
         best = trial.bestValidation
-        scores = {"steps": best.totalBatches, **(best.metrics.avgMetrics or {})} if best else {}
+        scores = {}
+        if best:
+            scores = {"steps": best.totalBatches, **(best.metrics.avgMetrics or {})}
         steps = trial.totalBatchesProcessed or 0
         return Trial(
             id=trial.id,

@@ -30,6 +30,8 @@ TRAINING = {"finetuning": "SQuAD 2.0", "pretraining": "text"}
 
 Number: TypeAlias = float | None  # None: unknown
 Numbers: TypeAlias = Mapping[str, Number]
+Hours: TypeAlias = Mapping[str, float]  # by purpose
+Machine: TypeAlias = tuple[Price, bool]  # and whether it is on spot
 
 
 class Work(NamedTuple):
@@ -85,22 +87,21 @@ class Run(NamedTuple):
         """Return why the two runs cannot be compared; empty if they can."""
         if self is base:
             return self.elsewhere
-        windows, expected = self.work.windows, base.work.windows
+        windows = self.work.windows
+        base_windows = base.work.windows
         if not windows and self.model is None:
             return "it trained nothing"
         reasons = [f"{run.name} still runs" for run in (self, base) if run.work.running]
         reasons += [self.elsewhere, base.elsewhere]
-        if self.model != base.model:
-            reasons.append(_another("model", self.model, base.model))
-        if self.data != base.data:
-            reasons.append(_another("data", self.data, base.data))
-        if abs(windows - expected) > SAME_WORK * expected:
-            reasons.append(f"other work ({windows:,.0f} windows, not {expected:,.0f})")
+        for what, name, expected in (
+            ("model", self.model, base.model),
+            ("data", self.data, base.data),
+        ):
+            if name != expected:
+                reasons.append(f"another {what} ({name or 'not known'}, not {expected or 'known'})")
+        if abs(windows - base_windows) > SAME_WORK * base_windows:
+            reasons.append(f"other work ({windows:,.0f} windows, not {base_windows:,.0f})")
         return "; ".join(dict.fromkeys(filter(None, reasons)))
-
-
-def _another(what: str, name: str | None, expected: str | None) -> str:
-    return f"another {what} ({name or 'not known'}, not {expected or 'known'})"
 
 
 def model_name(name: object) -> str | None:
@@ -169,14 +170,16 @@ def read_runs(
     runs = []
     notes = []
     for text in texts:
-        path, at, instance = text.rpartition("@") if "@" in text else (text, "", "")
-        machine = machine_of("--run", instance, prices) if at else None
+        path, machine = text, None
+        if "@" in text:
+            path, _, instance = text.rpartition("@")
+            machine = machine_of("--run", instance, prices)
         address = path.rstrip("/")
         with tempfile.TemporaryDirectory() as copy:
             place = Path(path)
             if bucket.is_bucket(path):
                 place = Path(copy)
-                bucket.download(path, place, lambda f: f.count("/") < 2 and f.endswith(FILES))
+                bucket.download(path, place, _is_read)
             folders = sorted(file.parent for file in place.glob("*/metrics.json"))
             single = not folders or (place / "metrics.json").exists()
             for folder in [place] if single else folders:
@@ -190,14 +193,18 @@ def read_runs(
     return runs, notes
 
 
-def _read(place: Path, name: str, machine: tuple[Price, bool] | None, windows: Number) -> Run:
+def _is_read(file: str) -> bool:
+    return file.count("/") < 2 and file.endswith(FILES)
+
+
+def _read(place: Path, name: str, machine: Machine | None, windows: Number) -> Run:
     """Read the run `name` at `place`, priced as if it had run on `machine`."""
     file = place / "metrics.json" if place.is_dir() else place
     try:
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file}: cannot read it ({first_line(error)}); {CURE}") from None
-    benchmark = isinstance(content, dict) and ("results" in content or "stage" in content)
+    benchmark = isinstance(content, dict) and not content.keys().isdisjoint(("results", "stage"))
     _check(file, "benchmark" if benchmark else "metrics", content)
     read = _benchmark if benchmark else _local
     run, purposes = read(name, file, content, windows)
@@ -207,11 +214,12 @@ def _read(place: Path, name: str, machine: tuple[Price, bool] | None, windows: N
     gpu = gpu_of(price.instance)
     if benchmark and not (gpu and re.search(rf"\b{gpu.name}\b", run.hardware)):
         run = run._replace(elsewhere=f"measured on {run.hardware}, not {price.instance}")
-    run = run._replace(notes=(*run.notes, f"priced as if it had run on {price.instance}"))
+    note = f"priced as if it had run on {price.instance}"
+    run = run._replace(notes=(*run.notes, note))
     return _priced(run, price, spot, purposes)
 
 
-def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price, bool]:
+def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> Machine:
     """Parse INSTANCE or INSTANCE:spot: return its price, and whether it is on spot."""
     instance, _, market = text.partition(":")
     if market not in ("", "spot", "on-demand"):
@@ -230,7 +238,7 @@ def _check(file: Path, kind: str, content: Any) -> None:
         raise UserError(f"{file}: {key}: {problem}; {CURE}")
 
 
-def _local(name: str, file: Path, content: Any, _: Number) -> tuple[Run, Numbers]:
+def _local(name: str, file: Path, content: Any, _: Number) -> tuple[Run, Hours]:
     """Return the run of an output directory, and its hours by purpose."""
     config_file = file.parent / "config.yaml"
     config = read_yaml(config_file) if config_file.exists() else {}
@@ -242,9 +250,9 @@ def _local(name: str, file: Path, content: Any, _: Number) -> tuple[Run, Numbers
     speed = content["throughput"]
     rate = speed["examples_per_second"]
     windows = steps * (hparams.get("global_batch_size") or 0) or speed["training_windows"]
-    least = (speed["training_seconds"] + sum(speed.get("checkpoint_seconds") or [])) / 3600
+    least = speed["training_seconds"] + sum(speed.get("checkpoint_seconds") or [])
     starts = speed.get("starts") or []
-    worked, hours = _hours(file, starts, least)
+    worked, hours = _hours(file, starts, least / 3600)
     training = min(windows / rate / 3600, worked)
     note = "training and checkpoints of its last start; its times are unknown"
     if starts:
@@ -287,7 +295,7 @@ def _hours(file: Path, starts: Sequence[Any], least: float) -> tuple[float, floa
     return max(worked / 3600, least), max(whole / 3600, least)
 
 
-def _benchmark(name: str, _: Path, content: Any, windows: Number) -> tuple[Run, Numbers]:
+def _benchmark(name: str, _: Path, content: Any, windows: Number) -> tuple[Run, Hours]:
     """Return the run of a benchmark, projected to `windows`, and its hours by purpose."""
     settings = content.get("settings") or {}
     device = content.get("device") or {}
@@ -308,12 +316,12 @@ def _benchmark(name: str, _: Path, content: Any, windows: Number) -> tuple[Run, 
     return run, {"training": hours}
 
 
-def _priced(run: Run, price: Price, spot: bool, hours: Numbers) -> Run:
+def _priced(run: Run, price: Price, spot: bool, hours: Hours) -> Run:
     """Return the run at a price; `hours` are those of all its machines, by purpose."""
     machines = price.machines(run.slots)
     low, usual, high = price.spot_range() if spot else [price.on_demand] * 3
-    parts = {part: machines * usual * (spent or 0) for part, spent in hours.items()}
-    worked = machines * sum(filter(None, hours.values()))
+    rate = machines * usual
+    worked = machines * sum(hours.values())
     return run._replace(
         hardware=f"{machines} x {price.instance}",
         pool="spot" if spot else "on demand",
@@ -322,7 +330,7 @@ def _priced(run: Run, price: Price, spot: bool, hours: Numbers) -> Run:
             low=worked * low,
             high=worked * high,
             on_demand=worked * price.on_demand,
-            rate=machines * usual,
-            parts=parts,
+            rate=rate,
+            parts={part: rate * spent for part, spent in hours.items()},
         ),
     )

@@ -27,14 +27,20 @@ NARROW = {
 
 def run(args: argparse.Namespace) -> Report:
     """Report scores, steps, hours, dollars and differing config keys of runs and trials."""
-    rates = Rates(args.prices, args.region, args.live, args.today)
+    rates = Rates(
+        args.prices,
+        region=args.region,
+        live=args.live,
+        today=args.today,
+    )
     on_prices = rates.use_named(args.run)
     runs, notes = read_runs(args.run, rates.table())
     title = "Runs, best first"
     ledger = fetch_ledger(Selection.of(args), rates, args.price_pool)
     if ledger is not None:
         runs += bills.trial_runs(ledger.records, ledger.table)
-        notes += [*ledger.notes, *bills.notes(ledger.records, ledger.table)]
+        notes += ledger.notes
+        notes += bills.notes(ledger.records, ledger.table)
         on_prices += price_notes(rates.used(), args.today)
         title += f": {prices_head(rates.used(), args.today)}"
     if not runs:
@@ -69,7 +75,8 @@ def _rank(run: Run) -> tuple[bool, str, bool, float]:
     metric = _metric(run)
     score = run.scores.get(metric)
     smaller = (run.config.get("searcher") or {}).get("smaller_is_better", True)
-    return not metric, metric, score is None, (score or 0) * (1 if smaller else -1)
+    place = score or 0
+    return not metric, metric, score is None, place if smaller else -place
 
 
 def _differing_keys(runs: list[Run]) -> pd.DataFrame:
@@ -78,7 +85,8 @@ def _differing_keys(runs: list[Run]) -> pd.DataFrame:
     keys = pd.json_normalize(sections)
     keys = keys.map(lambda value: str(value) if isinstance(value, list) else value)
     with_config = keys[[bool(run.config) for run in runs]]
-    return keys.loc[:, with_config.nunique() + with_config.isna().any() > 1]
+    values = with_config.nunique() + with_config.isna().any()  # no value is one, too
+    return keys.loc[:, values > 1]
 
 
 def _columns(run: Run, scores: list[str]) -> dict[str, object]:

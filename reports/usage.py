@@ -59,6 +59,9 @@ class Allocation(NamedTuple):
     def task(self) -> str:
         return self.id.rpartition(".")[0]
 
+    def during(self, moment: Moment) -> bool:
+        return self.start <= moment <= self.end
+
     @property
     def slots_each(self) -> float:
         """Slots on one machine."""
