@@ -46,7 +46,7 @@ def trial_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     """Return a run per trial; the bills of an experiment's trials add up to its own.
 
     Machines without a task are billed to an experiment: its trials share them by held hours, or
-    evenly if it held none in the span. Stops and interruptions are those of the experiment.
+    evenly if it held none in the span.
     """
     courses = stories(records)
     runs = []
@@ -142,19 +142,18 @@ def _work(
                 tokens += report.seconds * report.tokens
         done += reported
         windows += trial.windows if whole or not trial.reports else reported
+    stops = Counter[str]()
     for a in experiment.allocations:
-        saved = story.courses[a.id].saved
-        lost += records.seconds(saved, a.end)
+        course = story.courses[a.id]
+        lost += records.seconds(course.saved, a.end)
+        if course.stop and records.has(a.end):
+            stops[course.stop] += story.machines[a.id] if course.stop == "reclaimed" else 1
     trained = trained or _training_seconds(experiment, records, story)
     speed = (done or windows) / trained if trained else 0.0
 
     # Several trials at once: their throughputs add up.
     worked = sum(span.hours for span in merge_spans(held))
     at_once = sum(Span(a.start, a.end).hours for a in held) / (worked or 1.0)
-    stops = Counter[str]()
-    for stop in story.stops:
-        if records.has(stop.end):
-            stops[stop.kind] += stop.machines
     return Work(
         windows=windows,
         hours=whole_span(held).hours if held else 0.0,

@@ -28,11 +28,8 @@ Begun: TypeAlias = Mapping[str, Moment | None]  # allocation -> when its work be
 class Stop(NamedTuple):
     """The end of an allocation before the trial's; the work since `saved` was lost."""
 
-    allocation: str
     kind: str
     saved: Moment
-    end: Moment
-    machines: int = 1  # that were reclaimed
 
 
 class Course(NamedTuple):
@@ -41,6 +38,7 @@ class Course(NamedTuple):
     begun: Moment
     saved: Moment
     again: bool = False  # it starts work that had begun before
+    stop: str = ""  # what ended it before its trial; empty: nothing
 
     def phase(self, moment: Moment) -> str:
         """Return the phase that `moment` begins or is in."""
@@ -50,11 +48,11 @@ class Course(NamedTuple):
 
 
 class Story(NamedTuple):
-    """Course of an experiment: its allocations by id, its stops, and the time in between."""
+    """Course of an experiment: its allocations by id, and the time in between."""
 
     courses: Mapping[str, Course]
-    stops: Sequence[Stop]
     gaps: Sequence[Span]  # from a stop of work to the next start
+    machines: Mapping[str, int]  # that were reclaimed, by allocation
 
 
 def story(experiment: Experiment, records: Records, reclaimed: Mapping[str, int]) -> Story:
@@ -65,31 +63,29 @@ def story(experiment: Experiment, records: Records, reclaimed: Mapping[str, int]
     """
     entries = work_entries(experiment, records)
     predicts = runs(dict(experiment.config), "predict.py")
-    courses = dict[str, Course]()
-    all_stops = list[Stop]()
+    courses = {}
     gaps = []
     for trial in experiment.trials:
         begun = {}
         for a in trial.allocations:
             begun[a.id] = _begun(a, trial, entries, predicts, records)
-        trial_stops = _stops(trial, records, reclaimed, begun)
-        stops = {stop.allocation: stop for stop in trial_stops}
-        all_stops += trial_stops
+        stops = _stops(trial, records, reclaimed, begun)
         again = False
         last = None
         for a in trial.allocations:
-            stop = stops.get(a.id)
+            stop = stops.get(a.id, Stop("", a.end))
             start = begun[a.id]
             if start is None:
-                failed = stop is not None and stop.kind == "failed"
-                start = a.start if failed else a.end
-            saved = max(start, stop.saved) if stop else a.end
-            courses[a.id] = Course(start, saved, again)
+                if stop.kind not in REAL:
+                    stop = Stop("", a.end)
+                start = a.start if stop.kind == "failed" else a.end
+            saved = max(start, stop.saved)
+            courses[a.id] = Course(start, saved, again, stop.kind)
             if again:
                 gaps.append(Span(last, a.start))
             again = again or start < a.end
             last = a.end
-    return Story(courses, all_stops, merge_spans(gaps))
+    return Story(courses, merge_spans(gaps), reclaimed)
 
 
 def _begun(
@@ -127,34 +123,33 @@ def _stops(
     records: Records,
     reclaimed: Mapping[str, int],
     begun: Begun,
-) -> list[Stop]:
+) -> dict[str, Stop]:
     """Return the ends of allocations before the trial's, and their causes.
 
     If the master recorded no cause, `restarts` ends are failures: those that lost most, and each
     that had not just saved.
     """
-    stops = list[Stop]()
-    unknown = list[Stop]()
+    stops = {}
+    unknown = []
     for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
         kind = _cause(a, after, trial, records, reclaimed)
         saved = max(filter(a.during, trial.checkpoints), default=a.start)
         asked = kind in ("paused", "preempted") and "killed" not in a.exit
-        if asked or kind == "continued":
-            saved = a.end  # it saved and left
+        if asked or kind == "continued" or (kind == "unknown" and begun[a.id] is None):
+            saved = a.end  # it saved and left, or had nothing to save
         if kind == "unknown":
-            saved = a.end if begun[a.id] is None else saved
-            unknown.append(Stop(a.id, "failed", saved, a.end))
-        elif kind:
-            machines = reclaimed[a.id] if kind == "reclaimed" else 1
-            stop = Stop(a.id, kind, saved, a.end, machines)
-            stops.append(stop)
-    unseen = trial.restarts - sum(stop.kind == "failed" for stop in stops)
-    unknown.sort(key=lambda stop: stop.saved - stop.end)
-    for rank, stop in enumerate(unknown):
-        if rank >= unseen and stop.end - stop.saved <= SAVED:
-            stop = stop._replace(kind="paused", saved=stop.end)
-        stops.append(stop)
-    return [s for s in stops if s.kind in REAL or begun[s.allocation] is not None]
+            unknown.append(a)
+        if kind:
+            stops[a.id] = Stop(kind, saved)
+    unseen = trial.restarts - sum(stop.kind == "failed" for stop in stops.values())
+    unknown.sort(key=lambda a: stops[a.id].saved - a.end)
+    for rank, a in enumerate(unknown):
+        saved = stops[a.id].saved
+        if rank >= unseen and a.end - saved <= SAVED:
+            stops[a.id] = Stop("paused", a.end)
+        else:
+            stops[a.id] = Stop("failed", saved)
+    return stops
 
 
 def _cause(
