@@ -22,12 +22,7 @@ DOLLARS = "${:,.2f}"
 
 def run(args: argparse.Namespace) -> Report:
     """Report the cost of published, local and cluster runs."""
-    rates = Rates(
-        args.prices,
-        region=args.region,
-        live=args.live,
-        today=args.today,
-    )
+    rates = Rates(args.prices, args.region, args.live, args.today)
     notes = rates.use_named(args.run)
     runs = []
     tables = []
@@ -43,9 +38,7 @@ def run(args: argparse.Namespace) -> Report:
         notes += bills.notes(ledger.records, ledger.table)
     if args.by:
         if ledger is None:
-            raise UserError(
-                "--by: totals are of a cluster's experiments; give --experiment or --since"
-            )
+            raise UserError("--by: totals are of experiments; give --experiment or --since")
         totals = bills.totals(ledger.records, ledger.table, args.by)
         tables.append(Table(f"Totals by {args.by}", totals))
     if not runs:
@@ -56,12 +49,7 @@ def run(args: argparse.Namespace) -> Report:
         title=f"What the runs cost: {prices_head(prices, args.today)}",
         tables=[*tables, *_run_tables(runs, base, args.tokens), *_price_tables(prices)],
         method=METHOD["cost"],
-        notes=[
-            *_run_notes(runs, base),
-            *left_out,
-            *notes,
-            *price_notes(prices, args.today),
-        ],
+        notes=[*_run_notes(runs, base), *left_out, *notes, *price_notes(prices, args.today)],
         bars=[(_label(run), run.bill.parts) for run in runs if run.bill.cost],
         total=_total(runs),
     )

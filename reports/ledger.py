@@ -9,7 +9,7 @@ from detalbert.errors import UserError
 from reports import records, shares
 from reports.rates import Rates
 from reports.run import machine_of
-from reports.usage import Records, Selection
+from reports.usage import RecordedPool, Records, Selection
 
 
 class Ledger(NamedTuple):
@@ -30,20 +30,9 @@ def fetch_ledger(
     `priced_pools` are POOL=INSTANCE[:spot]. Raises UserError for a pool that the master lacks.
     """
     recorded = records.fetch_records(selection)
-    pools = dict(recorded.pools) if recorded else {}
-    for text in priced_pools:
-        name, _, instance = text.partition("=")
-        flag = f"--price-pool {name}="
-        price, spot = machine_of(flag, instance, rates.table())
-        if name not in pools:
-            seen = "is not asked; give --experiment"
-            if recorded:
-                seen = f"has {', '.join(pools)}"
-            raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
-        pools[name] = pools[name]._replace(instance=price.instance, spot=spot)
+    pools = _priced_pools(recorded, priced_pools, rates)
     if recorded is None:
         return None
-
     recorded = recorded._replace(pools=pools)
     kinds = set()
     on_spot = set()
@@ -63,3 +52,23 @@ def fetch_ledger(
         table=shares.segments(recorded, rates, past),
         notes=[*notes, *on_past, *recorded.notes],
     )
+
+
+def _priced_pools(
+    recorded: Records | None,
+    priced_pools: Sequence[str],
+    rates: Rates,
+) -> dict[str, RecordedPool]:
+    """Return the pools, some of them at the price of an instance type."""
+    pools = dict(recorded.pools) if recorded else {}
+    for text in priced_pools:
+        name, _, instance = text.partition("=")
+        flag = f"--price-pool {name}="
+        price, spot = machine_of(flag, instance, rates.table())
+        if name not in pools:
+            seen = "is not asked; give --experiment"
+            if recorded:
+                seen = f"has {', '.join(pools)}"
+            raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
+        pools[name] = pools[name]._replace(instance=price.instance, spot=spot)
+    return pools

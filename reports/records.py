@@ -292,8 +292,14 @@ class _Queries:
             trials=tuple(self.trial(trial, pool, slots, predicts) for trial in trials),
         )
 
-    def trial(self, trial: Any, pool: str, slots: int, predicts: bool) -> Trial:
-        held = []
+    def allocations(
+        self,
+        trial: Any,
+        pool: str,
+        slots: int,
+        predicts: bool,
+    ) -> Iterator[Allocation]:
+        """Yield the allocations of all tasks of a trial; `pool` is that of its experiment."""
         for task in trial.taskIds or [trial.taskId]:
             machines = self.machines(task)
             for a in self.ask("GetTask", taskId=task).task.allocations:
@@ -303,7 +309,7 @@ class _Queries:
                 end = self.end(a.endTime)
                 nodes = machines[a.allocationId]
                 launches = self.lines(task, LAUNCH, start, end) if predicts else []
-                allocation = Allocation(
+                yield Allocation(
                     id=a.allocationId,
                     start=start,
                     end=end,
@@ -314,7 +320,9 @@ class _Queries:
                     exit=self.exit(task, a.allocationId, start, end) if a.endTime else "",
                     launched=parse_time(launches[0].timestamp) if launches else None,
                 )
-                held.append(allocation)
+
+    def trial(self, trial: Any, pool: str, slots: int, predicts: bool) -> Trial:
+        held = self.allocations(trial, pool, slots, predicts)
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
         hparams = trial.hparams or {}
         batch = int(hparams.get("global_batch_size") or 0)

@@ -153,15 +153,12 @@ def read_runs(
     texts: Sequence[str], prices: Mapping[str, Price], windows: Number = None
 ) -> tuple[list[Run], list[str]]:
     """Read each `PATH`, `PATH@INSTANCE` or `PATH@INSTANCE:spot`: an output directory or a folder of
-    them, here or in a bucket, or a JSON file.
+    them, here or in a bucket, or a JSON file. Return the runs, and why others are left out.
 
     Args:
-        texts: what to read.
+        texts: paths to read.
         prices: prices by instance type.
         windows: the work to which a benchmark's throughput is projected.
-
-    Returns:
-        The runs, and why others are left out.
 
     Raises:
         UserError: if a path has no run of a training.
@@ -187,9 +184,10 @@ def read_runs(
                 try:
                     runs.append(_read(folder, name, machine, windows))
                 except UserError as error:
-                    notes.append(str(error).replace(copy, address))
+                    note = str(error).replace(copy, address)
+                    notes.append(note)
                     if single or (folder == folders[-1] and not runs):
-                        raise UserError(notes[-1]) from None
+                        raise UserError(note) from None
     return runs, notes
 
 
@@ -245,7 +243,6 @@ def _local(name: str, file: Path, content: Any, _: Number) -> tuple[Run, Hours]:
     _check(config_file, "config", config)
     hparams = config.get("hyperparameters") or {}
     resources = config.get("resources") or {}
-    scores = content.get("best") or {}
     steps = (content.get("last") or {}).get("steps") or 0
     speed = content["throughput"]
     rate = speed["examples_per_second"]
@@ -272,7 +269,7 @@ def _local(name: str, file: Path, content: Any, _: Number) -> tuple[Run, Hours]:
             steps=steps,
             starts=len(starts) or 1,
         ),
-        scores=scores,
+        scores=content.get("best") or {},
         model=model_name(hparams.get("model")),
         data=data_name(config.get("data") or {}),
         config=config,

@@ -27,12 +27,7 @@ NARROW = {
 
 def run(args: argparse.Namespace) -> Report:
     """Report scores, steps, hours, dollars and differing config keys of runs and trials."""
-    rates = Rates(
-        args.prices,
-        region=args.region,
-        live=args.live,
-        today=args.today,
-    )
+    rates = Rates(args.prices, args.region, args.live, args.today)
     on_prices = rates.use_named(args.run)
     runs, notes = read_runs(args.run, rates.table())
     title = "Runs, best first"

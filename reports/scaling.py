@@ -41,6 +41,21 @@ def run(args: argparse.Namespace) -> Report:
                 rows.append((name, "published", n, rate))
     if not rows:
         raise UserError("scaling: nothing to report; give --published, --run or --experiment")
+    table, notes = _efficiencies(rows)
+    return Report(
+        title="How throughput scales",
+        tables=[Table("Scaling", table)],
+        method=METHOD["scaling"],
+        notes=notes,
+    )
+
+
+def _efficiencies(rows: list[tuple[str, str, int, float]]) -> tuple[pd.DataFrame, list[str]]:
+    """Return the measurements with their efficiency, and notes on series of one point.
+
+    Raises:
+        UserError: if a series has two throughputs for one size.
+    """
     table = pd.DataFrame(rows, columns=["series", "source", "N", "throughput"])
     twice = table[table.duplicated(["series", "N"])]
     if len(twice):
@@ -57,12 +72,7 @@ def run(args: argparse.Namespace) -> Report:
     for name, points in series:
         if len(points) == 1:
             notes.append(f"{name}: one point alone has no efficiency")
-    return Report(
-        title="How throughput scales",
-        tables=[Table("Scaling", table)],
-        method=METHOD["scaling"],
-        notes=notes,
-    )
+    return table, notes
 
 
 def _measured(args: argparse.Namespace) -> Iterator[tuple[str, Run]]:

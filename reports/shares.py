@@ -203,12 +203,22 @@ def _share_life(
         elif busy < slots:
             free = 1.0 - busy / slots
             yield Share(UNHELD, "idle", left, right, free)
+    yield from _share_gaps(machine, gaps, used)
 
-    # Its other time is paid by all that used it, unless nobody did or a gap is too long for that.
+
+def _share_gaps(
+    machine: Life,
+    gaps: Sequence[tuple[Moment, Moment]],
+    used: Mapping[int | str, float],
+) -> Iterator[Share]:
+    """Yield the shares of the time without a task: all that used the machine pay it, unless nobody
+    did, or a gap is too long for that. `used` are slot-seconds by owner.
+    """
+    own = machine.pool.own and machine.part is None
     for left, right in gaps:
-        booting = all(a.end > left for a in holds)
+        booting = all(a.end > left or a.end == a.start for a in machine.holds)
         limit = machine.pool.boot if booting else machine.pool.idle
-        payers: Mapping[int | str, float] = used
+        payers = used
         phase = "start-up" if booting else "idle"
         if own or not used or right - left > SLACK + pd.Timedelta(seconds=limit):
             payers = {UNHELD if own or not machine.holds else NOBODY: 1.0}
