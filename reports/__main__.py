@@ -1,6 +1,7 @@
 """Cost of training, its scaling, a table of runs. What a run will cost: python -m cluster.plan.
 
 python -m reports runs runs/ s3://bucket/runs                   # best first; keys that differ
+python -m reports runs --workspace squad                        # a cluster; also --project
 python -m reports cost --published runs/squad@p3.2xlarge --html cost.html
 python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
 python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
@@ -12,6 +13,7 @@ master or AWS does not answer.
 
 import argparse
 import importlib
+import math
 import signal
 import sys
 from pathlib import Path
@@ -21,6 +23,11 @@ from cluster.flags import Parser, add_price_flags, needing, number
 from detalbert.errors import UserError
 from detalbert.log import fail
 
+FORMS = {
+    "json": "the numbers as JSON",
+    "markdown": "the tables as Markdown",
+    "csv": "the first table as CSV",
+}
 COMMANDS = {"cost": "what runs cost", "scaling": "efficiency over slots", "runs": "a table of runs"}
 
 
@@ -31,7 +38,14 @@ def main(argv: list[str] | None = None) -> int:
         with needing("reports/requirements.txt"):
             from reports import report
 
-            return report.write(importlib.import_module(f"reports.{args.command}").run(args), args)
+            command = importlib.import_module(f"reports.{args.command}")
+            return report.write(
+                command.run(args),
+                form=args.form,
+                wide=args.wide,
+                html=args.html,
+                budget=args.budget,
+            )
     except UserError as error:
         return fail("reports", error)
 
@@ -41,59 +55,41 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
-        command.set_defaults(budget=None)
+        command.set_defaults(budget=math.inf, run=[])
         _add_form_flags(command)
-        if name == "runs":
-            _add_runs(command, nargs="+")
-        else:
-            add_price_flags(command)
+        _add_master_flags(command)
+        add_price_flags(command)
+        if name != "scaling":
+            _add_runs(command)
+        if name != "runs":
             _add_priced_flags(command)
         if name == "cost":
-            _add_runs(command, nargs="*")
             _add_cost_flags(command)
     return parser
 
 
 def _add_form_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say in which form a report is printed."""
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="the numbers as JSON")
-    form.add_argument("--markdown", action="store_true", help="the tables as Markdown")
-    form.add_argument("--csv", action="store_true", help="the first table as CSV")
+    forms = parser.add_mutually_exclusive_group()
+    for form, text in FORMS.items():
+        forms.add_argument(
+            f"--{form}",
+            dest="form",
+            action="store_const",
+            const=form,
+            default="",
+            help=text,
+        )
     parser.add_argument("--wide", action="store_true", help="all columns on a terminal")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write one page")
 
 
-def _add_runs(parser: argparse.ArgumentParser, nargs: str) -> None:
-    parser.add_argument(
-        "run",
-        nargs=nargs,
-        action="extend",
-        default=[],
-        metavar="RUN",
-        help="run's folder, a folder or a bucket of them, or a benchmark's JSON; RUN@INSTANCE "
-        "prices it",
-    )
-
-
-def _add_priced_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say whose time is billed, and the most that it may cost."""
+def _add_master_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that select experiments of a master."""
     add = parser.add_argument
-    add(
-        "--budget",
-        type=number("--budget", 0.01, 1e15),
-        metavar="DOLLARS",
-        help="exit 3 above it",
-    )
-    add("--published", action="store_true", help="add the published figures")
-    add(
-        "--run",
-        action="append",
-        default=[],
-        metavar="RUN",
-        help="one more RUN, of scaling LABEL=RUN; see README",
-    )
     add("--experiment", type=int, nargs="+", default=[], metavar="ID")
+    add("--workspace", metavar="NAME", help="all experiments of a workspace")
+    add("--project", metavar="NAME", help="all experiments of a project, or of --workspace's")
     add(
         "--since",
         type=_time,
@@ -110,6 +106,45 @@ def _add_priced_flags(parser: argparse.ArgumentParser) -> None:
     add("--user", help="user, as in det -u")
 
 
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "run",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="RUN",
+        help="run's folder, a folder or a bucket of them, or a benchmark's JSON; RUN@INSTANCE "
+        "prices it",
+    )
+    add(
+        "--price-pool",
+        action="append",
+        default=[],
+        metavar="POOL=INSTANCE[:spot]",
+        help="price a pool that is not on EC2",
+    )
+
+
+def _add_priced_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what else is reported, and the most that it may cost."""
+    add = parser.add_argument
+    add(
+        "--budget",
+        type=number("--budget", 0.01, 1e15),
+        metavar="DOLLARS",
+        help="exit 3 above it",
+    )
+    add("--published", action="store_true", help="add the published figures")
+    add(
+        "--run",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="one more RUN, of scaling LABEL=RUN; see README",
+    )
+
+
 def _add_cost_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--baseline", metavar="RUN", help="run to compare with (default: the first row)")
@@ -123,13 +158,6 @@ def _add_cost_flags(parser: argparse.ArgumentParser) -> None:
         "--windows",
         type=number("--windows", 1, 1e15),
         help="windows to project a benchmark to",
-    )
-    add(
-        "--price-pool",
-        action="append",
-        default=[],
-        metavar="POOL=INSTANCE[:spot]",
-        help="price a pool that is not on EC2",
     )
 
 

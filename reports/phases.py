@@ -1,15 +1,19 @@
-"""Phases of each allocation: start-up, work, what was lost, and what ended it."""
+"""Phases of each allocation: start-up, work, what was lost, and what ended it.
 
-from collections import Counter, defaultdict
+The master records no phase. They are inferred from reports, raw entries, checkpoints and exit
+reasons: only the split of a bill depends on it, not its sum.
+"""
+
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
 from cluster.configs.expconf import runs
-from reports.usage import Entry, Experiment, Moment, Records, Trial
+from reports.usage import Allocation, Entry, Experiment, Moment, Records, Span, Trial, merge_spans
 
 SAVED = pd.Timedelta(minutes=1)  # before its end: a trial that is paused saves and leaves
 EXITS = {"failed": "failed", "crashed": "failed", "preempted by": "preempted"}  # else paused
@@ -18,17 +22,14 @@ OVER = {"STATE_ERROR": "failed", "STATE_CANCELED": "canceled", "STATE_COMPLETED"
 REAL = "failed", "reclaimed"  # stops that count before the work began, too
 PHASES = "start-up", "work", "lost", "idle"  # of a bill
 
-Begun = Mapping[str, Moment | None]  # allocation -> when its work began; None: it did not
+Begun: TypeAlias = Mapping[str, Moment | None]  # allocation -> when its work began; None: never
 
 
 class Stop(NamedTuple):
     """The end of an allocation before the trial's; the work since `saved` was lost."""
 
-    allocation: str
     kind: str
     saved: Moment
-    end: Moment
-    machines: int = 1  # that were reclaimed
 
 
 class Course(NamedTuple):
@@ -37,107 +38,143 @@ class Course(NamedTuple):
     begun: Moment
     saved: Moment
     again: bool = False  # it starts work that had begun before
+    stop: str = ""  # what ended it before its trial; empty: nothing
+
+    def phase(self, moment: Moment) -> str:
+        """Return the phase that `moment` begins or is in."""
+        if moment < self.begun:
+            return "start-up"
+        return "work" if moment < self.saved else "lost"
 
 
 class Story(NamedTuple):
-    """Course of an experiment: its allocations by id, its stops, and the time in between."""
+    """Course of an experiment: its allocations by id, and the time in between."""
 
     courses: Mapping[str, Course]
-    stops: Sequence[Stop]
-    gaps: Sequence[tuple[Moment, Moment]]  # from a stop of work to the next start
+    gaps: Sequence[Span]  # from a stop of work to the next start
+    machines: Mapping[str, int]  # that were reclaimed, by allocation
 
 
-def story(experiment: Experiment, records: Records, reclaimed: Counter[str]) -> Story:
+def story(experiment: Experiment, records: Records, reclaimed: Mapping[str, int]) -> Story:
     """Return the course of an experiment; `reclaimed` counts machines by allocation.
 
     An allocation that was taken back before its work began is start-up: it is no stop, unless it
     failed or AWS took its machine, and the next one starts nothing again.
     """
     entries = work_entries(experiment, records)
-    courses, all_stops, gaps = dict[str, Course](), list[Stop](), list[tuple[Moment, Moment]]()
+    predicts = runs(dict(experiment.config), "predict.py")
+    courses = {}
+    gaps = []
     for trial in experiment.trials:
-        begun = _begun(trial, entries, runs(dict(experiment.config), "predict.py"), records)
-        stops = {stop.allocation: stop for stop in _stops(trial, records, reclaimed, begun)}
-        all_stops += stops.values()
-        again, last = False, None
+        begun = {}
         for a in trial.allocations:
-            start, stop = begun[a.id], stops.get(a.id)
+            begun[a.id] = _begun(a, trial, entries, predicts, records)
+        stops = _stops(trial, records, reclaimed, begun)
+        again = False
+        last = None
+        for a in trial.allocations:
+            stop = stops.get(a.id, Stop("", a.end))
+            start = begun[a.id]
             if start is None:
-                start = a.start if stop and stop.kind == "failed" else a.end
-            saved = max(start, stop.saved) if stop else a.end
-            courses[a.id] = Course(begun=start, saved=saved, again=again)
-            if again and last is not None:
-                gaps.append((last, a.start))
-            again, last = again or start < a.end, a.end
-    return Story(courses, all_stops, _merged(gaps))
-
-
-def _merged(spans: Sequence[tuple[Moment, Moment]]) -> list[tuple[Moment, Moment]]:
-    merged = list[tuple[Moment, Moment]]()
-    for start, end in sorted(span for span in spans if span[0] < span[1]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
+                if stop.kind not in REAL:
+                    stop = Stop("", a.end)
+                start = a.start if stop.kind == "failed" else a.end
+            saved = max(start, stop.saved)
+            courses[a.id] = Course(start, saved, again, stop.kind)
+            if again:
+                gaps.append(Span(last, a.start))
+            again = again or start < a.end
+            last = a.end
+    return Story(courses, merge_spans(gaps), reclaimed)
 
 
 def _begun(
-    trial: Trial, entries: Mapping[str, Sequence[Entry]], predicts: bool, records: Records
-) -> dict[str, Moment | None]:
-    """Return when the work of each allocation began, by id; None: no record says that it did."""
-    begun = dict[str, Moment | None]()
-    for a in trial.allocations:
-        reports = [r for r in trial.reports if a.start < r.time <= a.end]
-        work = entries.get(a.id, ())
-        completed = a is trial.allocations[-1] and "COMPLETED" in trial.state
-        stored = any(a.start <= moment <= a.end for moment in trial.checkpoints)
-        moments = [r.time - pd.Timedelta(seconds=r.seconds) for r in reports[:1]]
-        moments += [e.start for e in work[:1] if e.kind != "training" or not reports]
-        if a.launched is not None:
-            moment = a.launched
-        elif moments and not predicts:
-            moment = min(moments)
-        elif work or stored or completed or not records.entries:
-            moment = a.start
-        else:
-            begun[a.id] = None
-            continue
-        begun[a.id] = min(max(moment, a.start), a.end)
-    return begun
+    a: Allocation,
+    trial: Trial,
+    entries: Mapping[str, Sequence[Entry]],
+    predicts: bool,
+    records: Records,
+) -> Moment | None:
+    """Return when the work of an allocation began; None: no record says that it did."""
+    reports = [report for report in trial.reports if a.start < report.time <= a.end]
+    work = entries.get(a.id, ())
+    moments = []
+    for report in reports[:1]:
+        length = pd.Timedelta(seconds=report.seconds)
+        moments.append(report.time - length)
+    for entry in work[:1]:
+        if entry.kind != "training" or not reports:
+            moments.append(entry.start)
+    if a.launched is not None:
+        moments = [a.launched]
+    elif predicts or not moments:
+        # Nothing says when, but a sign of work says that it did: it is taken to be all work.
+        stored = any(map(a.during, trial.checkpoints))
+        last = a is trial.allocations[-1]
+        completed = last and "COMPLETED" in trial.state
+        if records.entries and not (work or stored or completed):
+            return None
+        moments = [a.start]
+    return min(max(min(moments), a.start), a.end)
 
 
 def _stops(
-    trial: Trial, records: Records, reclaimed: Mapping[str, int], begun: Begun
-) -> list[Stop]:
+    trial: Trial,
+    records: Records,
+    reclaimed: Mapping[str, int],
+    begun: Begun,
+) -> dict[str, Stop]:
     """Return the ends of allocations before the trial's, and their causes.
 
     If the master recorded no cause, `restarts` ends are failures: those that lost most, and each
     that had not just saved.
     """
-    stops, unknown = list[Stop](), list[Stop]()
+    stops = {}
+    unknown = []
     for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
-        saved = max((c for c in trial.checkpoints if a.start <= c <= a.end), default=a.start)
-        if after is None and ("COMPLETED" in trial.state or a.end == records.now):
-            continue
-        if after is not None and after.task != a.task:
-            stops.append(Stop(a.id, "continued", a.end, a.end))
-        elif a.id in reclaimed:
-            stops.append(Stop(a.id, "reclaimed", saved, a.end, reclaimed[a.id]))
-        elif after is None and trial.state in OVER:
-            stops.append(Stop(a.id, OVER[trial.state], saved, a.end))
-        elif a.exit:
-            kind = next((kind for words, kind in EXITS.items() if words in a.exit), "paused")
-            kept = kind != "failed" and "killed" not in a.exit
-            stops.append(Stop(a.id, kind, a.end if kept else saved, a.end))
-        elif after is not None:
-            unknown.append(Stop(a.id, "failed", a.end if begun[a.id] is None else saved, a.end))
-    unseen = trial.restarts - sum(stop.kind == "failed" for stop in stops)
-    unknown.sort(key=lambda stop: stop.saved - stop.end)
-    for rank, stop in enumerate(unknown):
-        kept = rank >= unseen and stop.end - stop.saved <= SAVED
-        stops.append(stop._replace(kind="paused", saved=stop.end) if kept else stop)
-    return [stop for stop in stops if stop.kind in REAL or begun[stop.allocation] is not None]
+        kind = _cause(a, after, trial, records, reclaimed)
+        saved = max(filter(a.during, trial.checkpoints), default=a.start)
+        asked = kind in ("paused", "preempted") and "killed" not in a.exit
+        if asked or kind == "continued" or (kind == "unknown" and begun[a.id] is None):
+            saved = a.end  # it saved and left, or had nothing to save
+        if kind == "unknown":
+            unknown.append(a)
+        if kind:
+            stops[a.id] = Stop(kind, saved)
+    unseen = trial.restarts - sum(stop.kind == "failed" for stop in stops.values())
+    unknown.sort(key=lambda a: stops[a.id].saved - a.end)
+    for rank, a in enumerate(unknown):
+        saved = stops[a.id].saved
+        if rank >= unseen and a.end - saved <= SAVED:
+            stops[a.id] = Stop("paused", a.end)
+        else:
+            stops[a.id] = Stop("failed", saved)
+    return stops
+
+
+def _cause(
+    a: Allocation,
+    after: Allocation | None,
+    trial: Trial,
+    records: Records,
+    reclaimed: Mapping[str, int],
+) -> str:
+    """Return what ended an allocation that `after` follows; empty: its trial, or nothing yet."""
+    last = after is None
+    if last and ("COMPLETED" in trial.state or a.end == records.now):
+        return ""
+    if after is not None and after.task != a.task:
+        return "continued"
+    if a.id in reclaimed:
+        return "reclaimed"
+    if last and trial.state in OVER:
+        return OVER[trial.state]
+    for words, kind in EXITS.items():
+        if words in a.exit:
+            return kind
+    if a.exit:
+        return "paused"
+    return "" if last else "unknown"
 
 
 def work_entries(experiment: Experiment, records: Records) -> dict[str, list[Entry]]:
@@ -148,26 +185,23 @@ def work_entries(experiment: Experiment, records: Records) -> dict[str, list[Ent
     """
     by_allocation = defaultdict[str, list[Entry]](list)
     ends = {a: a.start for a in experiment.allocations}
-    own = [e for e in records.entries if e.experiment == experiment.id and e.kind in WORK]
-    for entry in sorted(own, key=lambda entry: entry.start):
+    for entry in sorted(records.entries, key=lambda entry: entry.start):
+        if entry.experiment != experiment.id or entry.kind not in WORK:
+            continue
+        # Of several trials at once, the one whose last entry ended last before this one begins.
         fits = [a for a in ends if ends[a] <= entry.start < a.end]
         if fits:
             last = max(fits, key=lambda a: (ends[a], a.start))
             by_allocation[last.id].append(entry)
             ends[last] = entry.end
-    later = [entry for entries in by_allocation.values() for entry in entries[1:]]
+    lengths = defaultdict[str, list[pd.Timedelta]](list)
+    for entries in by_allocation.values():
+        for entry in entries[1:]:
+            lengths[entry.kind].append(entry.end - entry.start)
     for entries in by_allocation.values():
         first = entries[0]
-        alike = [entry.end - entry.start for entry in later if entry.kind == first.kind]
-        usual = median(alike) if alike else first.end - first.start
-        entries[0] = first._replace(start=max(first.start, first.end - usual))
+        length = first.end - first.start
+        usual = median(lengths[first.kind] or [length])
+        start = first.end - min(usual, length)
+        entries[0] = first._replace(start=start)
     return dict(by_allocation)
-
-
-def pieces(course: Course | None, start: Moment, end: Moment) -> list[tuple[str, Moment, Moment]]:
-    """Return the phases of the part of an allocation that is from `start` to `end`."""
-    if course is None:
-        return [("work", start, end)]
-    cuts = [start, *(min(max(t, start), end) for t in (course.begun, course.saved)), end]
-    spans = zip(("start-up", "work", "lost"), pairwise(cuts), strict=True)
-    return [(phase, left, right) for phase, (left, right) in spans if left < right]

@@ -10,13 +10,12 @@ request that waits has an `instance` entry as well; none names its pool. Noteboo
 report no accelerators, and the master's own log lines name no allocation.
 """
 
-import argparse
 import contextlib
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pandas as pd
 from determined.common.api import bindings, errors
@@ -33,13 +32,18 @@ from reports.usage import (
     Moment,
     RecordedPool,
     Records,
+    Selection,
+    Span,
     TrainingReport,
     Trial,
+    whole_span,
 )
 
+Row: TypeAlias = Mapping[str, str]  # of the CSV
+
 REFUSED = errors.APIException, errors.ForbiddenException, bindings.APIHttpError
-ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form of time that the master's CSV takes
-DAY, LOOK_BACK = pd.Timedelta(days=1), pd.Timedelta(days=31)  # no machine is followed further
+DAY = pd.Timedelta(days=1)
+LOOK_BACK = pd.Timedelta(days=31)  # no machine is followed further
 STOP_REQUEST = "remaining resources (reason: "  # how the master logs it
 LAUNCH = "determined: Launching: "  # logged as the script of a task starts
 
@@ -52,119 +56,194 @@ def parse_time(text: str) -> Moment:
     return moment.tz_localize("UTC") if moment.tz is None else moment.tz_convert("UTC")
 
 
-def fetch_experiments(args: argparse.Namespace) -> Records | None:
-    """Return what --experiment and --since ask for, None without them; UserError if unavailable."""
-    if not args.experiment and args.since is None:
+def fetch_records(selection: Selection) -> Records | None:
+    """Return what is selected, None if nothing is; Unavailable if the master does not answer."""
+    named = selection.experiment or selection.workspace or selection.project
+    if not named and selection.since is None:
         return None
     now = pd.Timestamp.now("UTC")
-    until = args.until or now
-    if args.since is not None and args.since >= until:
-        raise UserError(f"--since {args.since}: not before --until ({until})")
-    master = Master.login(args.master, args.user)
-    said = f"the records of {master.address} cannot be read"
-    with reaching(master.address, said, "use a Determined master and a user who may see them"):
-        return _Queries(master.session, args.since, until, max(until, now)).records(args.experiment)
+    since = selection.since
+    until = selection.until or now
+    if since is not None and since >= until:
+        raise UserError(f"--since {since}: not before --until ({until})")
+    master = Master.login(selection.master, selection.user)
+    problem = f"the records of {master.address} cannot be read"
+    with reaching(master.address, problem, "use a Determined master and a user who may see them"):
+        queries = _Queries(master.session, since, until, max(until, now))
+        return queries.records(selection)
 
 
 class _Queries:
     """A session with the master and the queries made through it."""
 
     def __init__(self, session: Any, since: Moment | None, until: Moment, now: Moment) -> None:
-        self.session, self.since, self.until, self.now = session, since, until, now
+        self.session = session
+        self.since = since
+        self.until = until
+        self.now = now
         self.notes = list[str]()
+        self.tasks = dict[str, Any]()  # see `machines`
 
-    def ask(self, name: str, **about: Any) -> Any:
-        return getattr(bindings, f"get_{name}")(self.session, **about)
+    def ask(self, name: str, **keys: Any) -> Any:
+        return getattr(bindings, f"get_{name}")(self.session, **keys)
 
     @contextlib.contextmanager
-    def noting(self, said: str) -> Iterator[None]:
-        """End the block and note `said` if the user lacks the permission for a query in it."""
+    def noting(self, note: str) -> Iterator[None]:
+        """End the block and note `note` if the user lacks the permission for a query in it."""
         try:
             yield
         except REFUSED:
-            self.notes.append(said)
+            self.notes.append(note)
 
-    def records(self, ids: Sequence[int]) -> Records:
+    def records(self, selection: Selection) -> Records:
         """Return the records of the named experiments, and of all that ran since `since`."""
-        since = self.since
-        rows = [] if since is None else self.csv_rows(since, self.until)
-        held = {int(row.get("experiment_id") or 0) for row in rows if float(row["slots"] or 0)}
-        named = [self.experiment(number) for number in dict.fromkeys(ids)]
-        named += [self.experiment(number, must=False) for number in sorted(held - {0, *ids})]
-        experiments = tuple(experiment for experiment in named if experiment)
-        pools = {p.name: _pool(p) for p in self.ask("GetResourcePools").resourcePools or []}
-        facts: Any = {"notes": self.notes, "since": since, "now": self.now}
-        found = Records(experiments, pools, self.until, **facts)
-        starts = [a.start for a in found.allocations] + [t for t in (since,) if t]
-        if not starts:
-            return found
-        said = "the master does not show this user its allocation records: "
-        last = max([self.until, *(a.end for a in found.allocations)])
-        with self.noting(said + "boot and idle time are not priced"):  # they boot first
-            found = found._replace(entries=tuple(self.entries(min(starts) - DAY, last + DAY)))
-        nodes = {node for a in found.allocations for node in a.nodes}
-        lives = [x for name, x in found.lives().items() if since or name in nodes]
-        if since:
-            lives += [x for stretches in found.connected().values() for x in stretches]
-        if lives or since:
-            back = max(min([*starts, *(x.start for x in lives)]), min(starts) - LOOK_BACK)
-            ahead = min(max([self.until, *(x.end for x in lives)]), self.until + LOOK_BACK)
+        ids = dict.fromkeys(selection.experiment)
+        ids |= dict.fromkeys(self.experiments_in(selection.workspace, selection.project))
+        experiments = [self.experiment(number) for number in ids]
+        ran = set()
+        if self.since is not None:
+            for row in self.csv_rows(self.since, self.until):
+                if float(row["slots"] or 0):
+                    ran.add(int(row.get("experiment_id") or 0))
+        for number in sorted(ran - {0, *ids}):
+            experiments.append(self.experiment(number, must=False))
+        pools = self.ask("GetResourcePools").resourcePools or []
+        records = Records(
+            experiments=tuple(each for each in experiments if each is not None),
+            pools={pool.name: _pool(pool) for pool in pools},
+            until=self.until,
+            notes=self.notes,
+            since=self.since,
+            now=self.now,
+        )
+        return self.with_machines(records) if self.since or records.allocations else records
+
+    def experiments_in(self, workspace: str | None, project: str | None) -> list[int]:
+        """Return the experiments of a workspace, of a project, or of a project in a workspace."""
+        if not (workspace or project):
+            return []
+        projects = self.ask("GetWorkspaceProjects", id=0, limit=0).projects  # 0: of all, and all
+        if workspace:
+            page = self.ask("GetWorkspaces", limit=0)
+            workspaces = {w.name: w.id for w in page.workspaces}
+            _check_name("--workspace", workspace, workspaces)
+            projects = [p for p in projects if p.workspaceId == workspaces[workspace]]
+        if project:
+            _check_name("--project", project, [p.name for p in projects])
+            projects = [p for p in projects if p.name == project]
+        ids = []
+        for p in projects:
+            page = self.ask("GetExperiments", projectId=p.id, limit=-1)  # -1: all
+            ids += [experiment.id for experiment in page.experiments]
+        return sorted(ids)
+
+    def with_machines(self, records: Records) -> Records:
+        """Return the records with all that happened on their machines, as far as it is seen."""
+        held = records.allocations
+        asked = Span(self.since or held[0].start, self.until)
+        start, end = whole_span([asked, *held])
+        problem = "the master does not show this user its allocation records: "
+        with self.noting(problem + "boot and idle time are not priced"):
+            entries = self.entries(start - DAY, end + DAY)  # machines boot first
+            records = records._replace(entries=tuple(entries))
+        nodes = set[str]()
+        for a in held:
+            nodes.update(a.nodes)
+        lives = []
+        for name, life in records.lives().items():
+            if self.since or name in nodes:
+                lives.append(life)
+        if self.since:
+            for stretches in records.connected().values():
+                lives += stretches
+        if lives or self.since:
+            asked = Span(start, self.until)
+            first, last = whole_span([asked, *lives])
             with self.noting("who else held the machines is not seen: no CSV of all allocations"):
-                rows = self.csv_rows(back, ahead)
-                others = self.others(rows, {e.id for e in experiments}, None if since else nodes)
-                found = found._replace(others=tuple(others))
-        return found
+                rows = self.csv_rows(
+                    max(first, start - LOOK_BACK), min(last, self.until + LOOK_BACK)
+                )
+                named = [experiment.id for experiment in records.experiments]
+                others = self.others(rows, named, None if self.since else nodes)
+                records = records._replace(others=tuple(others))
+        return records
 
     def entries(self, since: Moment, until: Moment) -> Iterator[Entry]:
-        span = {"timestampAfter": f"{since:{ZULU}}", "timestampBefore": f"{until:{ZULU}}"}
-        for e in self.ask("ResourceAllocationRaw", **span).resourceEntries or []:
-            times = parse_time(e.startTime), self.end(e.endTime)
-            yield Entry(e.kind or "", e.experimentId or 0, e.username or "", *times, e.slots)
+        raw = self.ask(
+            "ResourceAllocationRaw",
+            timestampAfter=_zulu(since),
+            timestampBefore=_zulu(until),
+        )
+        for entry in raw.resourceEntries or []:
+            yield Entry(
+                kind=entry.kind or "",
+                experiment=entry.experimentId or 0,
+                name=entry.username or "",
+                start=parse_time(entry.startTime),
+                end=self.end(entry.endTime),
+                slots=entry.slots,
+            )
 
-    def csv_rows(self, since: Moment, until: Moment) -> list[dict[str, str]]:
+    def csv_rows(self, since: Moment, until: Moment) -> list[Row]:
         """Return all allocations of the cluster: columns as in Determined's internal/core.go."""
-        span = {"timestamp_after": f"{since:{ZULU}}", "timestamp_before": f"{until:{ZULU}}"}
+        span = {"timestamp_after": _zulu(since), "timestamp_before": _zulu(until)}
         text = self.session.get("resources/allocation/allocations-csv", params=span).text
-        found = csv.DictReader(text.splitlines())
-        if not {"allocation_id", "slots", "start_time", "end_time"} <= set(found.fieldnames or ()):
+        rows = csv.DictReader(text.splitlines())
+        if not {"allocation_id", "slots", "start_time", "end_time"} <= {*(rows.fieldnames or ())}:
             raise ValueError("the CSV of allocations has other columns")
-        return list(found)
+        return list(rows)
 
     def others(
-        self, rows: list[Any], named: set[int], nodes: set[str] | None
+        self,
+        rows: Sequence[Row],
+        named: Sequence[int],
+        nodes: set[str] | None,
     ) -> Iterator[Allocation]:
         """Yield the allocations of other tasks on `nodes`; None: on any machine."""
-        hidden, tasks = 0, dict[str, Any]()
+        hidden = 0
         for row in rows:
-            number, slots = int(row.get("experiment_id") or 0), float(row["slots"] or 0)
+            number = int(row.get("experiment_id") or 0)
+            slots = float(row["slots"] or 0)
             if number in named or not slots or not row["start_time"]:
                 continue
-            task = row["allocation_id"].rpartition(".")[0]
-            try:
-                machines = tasks[task] = tasks.get(task) or self.machines(task)
-                where = machines.get(row["allocation_id"]) or {}
-                if not where and not number:  # it reports no accelerators, but its agent logs
-                    logs = self.ask("TaskLogs", taskId=task, sources=["agent"], limit=1)
-                    where = {x.agentId: row["resource_pool"] for x in logs}
-            except REFUSED:
-                where = {}
-            hidden += not where
-            if where and (nodes is None or nodes & set(where)):
-                span = parse_time(row["start_time"]), self.end(row["end_time"])
-                owner = number or f"{(row.get('task_type') or 'task').lower()} of {row['username']}"
-                pool = next(iter(where.values()))
-                yield Allocation(row["allocation_id"], *span, pool, tuple(where), slots, owner)
+            machines = self.machines_of(row, number)
+            hidden += not machines
+            if machines and (nodes is None or nodes & machines.keys()):
+                kind = row.get("task_type") or "task"
+                yield Allocation(
+                    id=row["allocation_id"],
+                    start=parse_time(row["start_time"]),
+                    end=self.end(row["end_time"]),
+                    pool=next(iter(machines.values())),
+                    nodes=tuple(machines),
+                    slots=slots,
+                    owner=number or f"{kind.lower()} of {row['username']}",
+                )
         if hidden:
-            said = f"where {hidden} allocations of other tasks ran could not be seen"
-            self.notes.append(f"{said}: boot and idle time is shared without them")
+            problem = f"where {hidden} allocations of other tasks ran could not be seen"
+            self.notes.append(f"{problem}: boot and idle time is shared without them")
 
-    def machines(self, task: str) -> dict[str, dict[str, str]]:
+    def machines_of(self, row: Row, number: int) -> Mapping[str, str]:
+        """Return the pool of each machine of an allocation; empty if this user may not see it."""
+        with contextlib.suppress(*REFUSED):
+            task = row["allocation_id"].rpartition(".")[0]
+            machines = self.machines(task)[row["allocation_id"]]
+            if machines or number:
+                return machines
+            # It reports no accelerators, but its agent logs.
+            logs = self.ask("TaskLogs", taskId=task, sources=["agent"], limit=1)
+            return {line.agentId: row["resource_pool"] for line in logs}
+        return {}
+
+    def machines(self, task: str) -> Any:
         """Return the pool of each machine, by allocation and machine."""
-        found: dict[str, dict[str, str]] = defaultdict(dict)
-        for entry in self.ask("GetTaskAcceleratorData", taskId=task).acceleratorData:
-            if entry.allocationId and entry.nodeName:
-                found[entry.allocationId][entry.nodeName] = entry.resourcePool or ""
-        return found
+        if task not in self.tasks:
+            machines = defaultdict[str, dict[str, str]](dict)
+            for entry in self.ask("GetTaskAcceleratorData", taskId=task).acceleratorData:
+                if entry.allocationId and entry.nodeName:
+                    machines[entry.allocationId][entry.nodeName] = entry.resourcePool or ""
+            self.tasks[task] = machines
+        return self.tasks[task]
 
     def end(self, text: str | None) -> Moment:
         return parse_time(text) if text else self.now
@@ -180,10 +259,11 @@ class _Queries:
     def exit(self, task: str, allocation: str, start: Moment, end: Moment) -> str:
         """Return why an allocation ended: its exit reason, and from the log who requested it."""
         with contextlib.suppress(*REFUSED):
-            said = self.ask("GetAllocation", allocationId=allocation).allocation.exitReason or ""
-            asked = "preempted" in said or "killed" in said
-            lines = self.lines(task, STOP_REQUEST, start, end) if asked else []
-            return "; ".join([said, *(line.log for line in lines)])
+            ended = self.ask("GetAllocation", allocationId=allocation).allocation
+            reasons = [ended.exitReason or ""]
+            if "preempted" in reasons[0] or "killed" in reasons[0]:
+                reasons += [line.log for line in self.lines(task, STOP_REQUEST, start, end)]
+            return "; ".join(reasons)
         return ""
 
     def experiment(self, number: int, must: bool = True) -> Experiment | None:
@@ -194,63 +274,110 @@ class _Queries:
             if not must:
                 return None
             raise UserError(f"--experiment {number}: the master has none; see det e list") from None
-        config, pool = found.config or {}, found.resourcePool or ""
+        config = found.config or {}
+        pool = found.resourcePool or ""
         slots = int((config.get("resources") or {}).get("slots_per_trial") or 1)
         trials = self.ask("GetExperimentTrials", experimentId=number, limit=0).trials
         models = {(trial.hparams or {}).get("model") for trial in trials}
         predicts = runs(config, "predict.py")
         return Experiment(
-            id=found.id, name=found.name, user=found.username, slots=slots, pool=pool,
-            labels=tuple(sorted(found.labels or ())), config=config,
+            id=found.id,
+            name=found.name,
+            user=found.username,
+            labels=tuple(sorted(found.labels or ())),
             model=models.pop() if len(models) == 1 else None,
+            config=config,
+            slots=slots,
+            pool=pool,
             trials=tuple(self.trial(trial, pool, slots, predicts) for trial in trials),
-        )  # fmt: skip
+        )
 
-    def trial(self, trial: Any, pool: str, slots: int, predicts: bool) -> Trial:
-        held: list[Allocation] = []
+    def allocations(
+        self,
+        trial: Any,
+        pool: str,
+        slots: int,
+        predicts: bool,
+    ) -> Iterator[Allocation]:
+        """Yield the allocations of all tasks of a trial; `pool` is that of its experiment."""
         for task in trial.taskIds or [trial.taskId]:
             machines = self.machines(task)
             for a in self.ask("GetTask", taskId=task).task.allocations:
                 if a.startTime is None:
                     continue  # it is in the queue and holds nothing
-                where = machines.get(a.allocationId, {})
-                span = parse_time(a.startTime), self.end(a.endTime)
-                launches = self.lines(task, LAUNCH, *span) if predicts else []
-                times = [parse_time(line.timestamp) for line in launches]
-                held.append(Allocation(
-                    a.allocationId, *span, slots=slots, owner=trial.experimentId,
-                    pool=next(filter(None, where.values()), pool), nodes=tuple(sorted(where)),
-                    exit=self.exit(task, a.allocationId, *span) if a.endTime else "",
-                    launched=next(iter(times), None),
-                ))  # fmt: skip
+                start = parse_time(a.startTime)
+                end = self.end(a.endTime)
+                nodes = machines[a.allocationId]
+                launches = self.lines(task, LAUNCH, start, end) if predicts else []
+                yield Allocation(
+                    id=a.allocationId,
+                    start=start,
+                    end=end,
+                    pool=next(filter(None, nodes.values()), pool),
+                    nodes=tuple(sorted(nodes)),
+                    slots=slots,
+                    owner=trial.experimentId,
+                    exit=self.exit(task, a.allocationId, start, end) if a.endTime else "",
+                    launched=parse_time(launches[0].timestamp) if launches else None,
+                )
+
+    def trial(self, trial: Any, pool: str, slots: int, predicts: bool) -> Trial:
+        held = self.allocations(trial, pool, slots, predicts)
         stored = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
-        parts = self.ask("GetTrainingMetrics", trialIds=[trial.id])
-        batch = int((trial.hparams or {}).get("global_batch_size") or 0)
-        scores = dict(best.metrics.avgMetrics or {}) if (best := trial.bestValidation) else {}
+        hparams = trial.hparams or {}
+        batch = int(hparams.get("global_batch_size") or 0)
+        reports = []
+        for part in self.ask("GetTrainingMetrics", trialIds=[trial.id]):
+            reports += part.metrics
+        best = trial.bestValidation
+        scores = {}
+        if best:
+            scores = {"steps": best.totalBatches, **(best.metrics.avgMetrics or {})}
+        steps = trial.totalBatchesProcessed or 0
         return Trial(
-            id=trial.id, state=trial.state.value, restarts=trial.restarts, scores=scores,
+            id=trial.id,
+            state=trial.state.value,
             allocations=tuple(sorted(held, key=lambda a: a.start)),
             checkpoints=tuple(parse_time(c.reportTime) for c in stored if c.reportTime),
-            windows=trial.totalBatchesProcessed * batch if batch else scores.get("total") or 0,
-            reports=tuple(_timed_reports([r for part in parts for r in part.metrics], batch)),
-        )  # fmt: skip
+            windows=steps * batch if batch else scores.get("total") or 0,
+            reports=tuple(_timed_reports(reports, batch)),
+            scores=scores,
+            restarts=trial.restarts,
+            hparams=hparams,
+            steps=steps,
+        )
 
 
-def _timed_reports(reports: list[Any], batch: int) -> Iterator[TrainingReport]:
+def _check_name(flag: str, name: str, names: Iterable[str]) -> None:
+    """Raise UserError with the names that there are unless `name` is one of them."""
+    if name not in names:
+        raise UserError(f"{flag} {name}: the master has none; it has {', '.join(sorted(names))}")
+
+
+def _zulu(moment: Moment) -> str:
+    """Return a time in the one form that the master's CSV takes."""
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _timed_reports(reports: Sequence[Any], batch: int) -> Iterator[TrainingReport]:
     before = 0
     for report in sorted(reports, key=lambda report: report.totalBatches):
         metrics = report.metrics.get("avg_metrics", report.metrics)
-        speed, tokens = (float(metrics.get(f"{x}_per_second") or 0) for x in ("examples", "tokens"))
-        windows, before = (report.totalBatches - before) * batch, report.totalBatches
+        speed = float(metrics.get("examples_per_second") or 0)
+        tokens = float(metrics.get("tokens_per_second") or 0)
+        windows = (report.totalBatches - before) * batch
+        before = report.totalBatches
         if speed > 0 and windows > 0:
             seconds = min(windows / speed, 1e9)
             yield TrainingReport(parse_time(report.endTime), windows, seconds, tokens)
 
 
 def _pool(pool: Any) -> RecordedPool:
-    if (aws := pool.details.aws) is None:
+    aws = pool.details.aws
+    if aws is None:
         return RecordedPool("", False, own=True, name=pool.name)
-    instance, slots = aws.instanceType or pool.instanceType, pool.slotsPerAgent or 0
+    instance = aws.instanceType or pool.instanceType
+    slots = pool.slotsPerAgent or 0
     return RecordedPool(
         instance=instance,
         spot=aws.spotEnabled,

@@ -1,7 +1,7 @@
 """Reports of tables, plots and notes: for a terminal, as Markdown, JSON, CSV, or one HTML page."""
 
-import argparse
 import json
+import math
 import re
 import sys
 import textwrap
@@ -40,24 +40,25 @@ class Table(NamedTuple):
 
     def shown(self) -> list[dict[str, str]]:
         """Return the rows with every cell as text; an unknown value is a dash."""
-        return [
-            {
-                head: "-" if pd.isna(value) else self.formats.get(head, "{}").format(value)
-                for head, value in row.items()
-            }
-            for row in self.frame.to_dict("records")
-        ]
+        texts = self.frame.astype(object)
+        for head in texts:
+            form = self.formats.get(head, "{}").format
+            texts[head] = texts[head].map(form, na_action="ignore")
+        return texts.fillna("-").to_dict("records")
 
     def narrowed(self) -> list[dict[str, str]]:
-        """Return the rows without --wide, and without the $ that a head has."""
-        cells, rows = self.narrow.items(), self.shown()
-        return [{h: _short(row.get(c) or c.format_map(row), h) for h, c in cells} for row in rows]
-
-
-def _short(text: str, head: str) -> str:
-    """Return `text` without a $ that the head has, and without lines that contain only dashes."""
-    text = text.replace("$", "") if "$" in head else text
-    return "\n".join(line for line in text.split("\n") if line.strip("- ")) or "-"
+        """Return the rows without --wide: without the $ that a head has, and lines of dashes."""
+        rows = []
+        for row in self.shown():
+            cells = {
+                head: row.get(cell) or cell.format_map(row) for head, cell in self.narrow.items()
+            }
+            for head, text in cells.items():
+                text = text.replace("$", "") if "$" in head else text
+                lines = [line for line in text.split("\n") if line.strip("- ")]
+                cells[head] = "\n".join(lines) or "-"
+            rows.append(cells)
+        return rows
 
 
 class Report(NamedTuple):
@@ -67,31 +68,42 @@ class Report(NamedTuple):
     tables: list[Table]
     method: Sequence[str]
     notes: Sequence[str]
-    bars: Sequence[tuple[str, Mapping[str, float]]] = ()  # label, and dollars by purpose
+    bars: Sequence[tuple[str, Mapping[str, Any]]] = ()  # label, and dollars by purpose
     total: float | None = None  # dollars, what --budget is compared with
 
 
-def write(report: Report, args: argparse.Namespace) -> int:
-    """Write the page, then the report; return the exit status: 0, or 3 if over --budget."""
-    if args.budget is not None and report.total is None:
+def write(
+    report: Report,
+    form: str = "",
+    wide: bool = False,
+    html: Path | None = None,
+    budget: float = math.inf,
+) -> int:
+    """Write the page, then the report; return the exit status: 0, or 3 if over `budget`.
+
+    `form` is json, markdown or csv; empty: for a terminal, with all columns if `wide`.
+    """
+    total = report.total
+    if total is None and budget < math.inf:
         raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
-    if args.html is not None:
+    if html is not None:
         page = fill_template(HERE / "page.html.j2", report=report)
-        cure = "give --html another file"
-        with atomic.writing(args.html, cure), atomic.whole_file(args.html) as file:
+        with atomic.writing(html, "give --html another file"), atomic.whole_file(html) as file:
             file.write(page)
-    if args.json:
+    if form == "json":
         sys.stdout.write(to_json(report))
-    elif args.markdown:
+    elif form == "markdown":
         sys.stdout.write(fill_template(HERE / "report.md.j2", report=report))
-    elif args.csv:
+    elif form == "csv":
         sys.stdout.write(to_csv(report.tables[0].frame))
     else:
-        print_report(report, args.wide)
-    if args.budget is None or (over := (report.total or 0.0) - args.budget) <= 0:
+        print_report(report, wide)
+    over = (total or 0.0) - budget
+    if over <= 0:
         return 0
-    total, budget = f"${report.total:,.2f}", f"${args.budget:,.2f}"
-    print(f"reports: {total} is ${over:,.2f} over the budget of {budget}", file=sys.stderr)
+    print(
+        f"reports: ${total:,.2f} is ${over:,.2f} over the budget of ${budget:,.2f}", file=sys.stderr
+    )
     return 3
 
 
@@ -100,20 +112,25 @@ def print_report(report: Report, wide: bool) -> None:
     width = None if sys.stdout.isatty() and not wide else ENDLESS
     console = Console(width=width, markup=False, highlight=False, emoji=False)
     print(textwrap.fill(escape_controls(report.title), console.width))
-    for table in (table for table in report.tables if not table.long):
-        narrow = bool(table.narrow) and not wide
+    for table in report.tables:
+        if table.long:
+            continue
+        narrow = table.narrow and not wide
         rows = table.narrowed() if narrow else table.shown()
-        look: Any = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
-        grid = rich_table.Table(**look, show_edge=False, pad_edge=False)
+        grid = rich_table.Table(
+            box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False
+        )
         for index, head in enumerate(rows[0]):
             number = index > 0 if narrow else head in table.formats
-            heading = escape_controls(head)
-            grid.add_column(heading, justify="right" if number else "left", overflow="fold")
+            justify = "right" if number else "left"
+            grid.add_column(escape_controls(head), justify=justify, overflow="fold")
         for row in rows:
             grid.add_row(*map(escape_controls, row.values()))
         print(f"\n{escape_controls(table.title)}\n")
         console.print(grid)
-    print(*["", *(f"note: {escape_controls(note)}" for note in report.notes)], sep="\n")
+    print()
+    for note in report.notes:
+        print(f"note: {escape_controls(note)}")
 
 
 def to_csv(frame: pd.DataFrame) -> str:
@@ -127,8 +144,13 @@ def to_json(report: Report) -> str:
     tables = []
     for table in report.tables:
         name = re.sub(r"\W+", "_", re.split("[,:]", table.title)[0].lower())
-        rows = table.frame.astype(object).where(table.frame.notna(), None).to_dict("records")
-        tables.append({"name": name, "title": table.title, "rows": rows})
-    content: Any = {"title": report.title, "tables": tables, "total": report.total}
-    content |= {"notes": report.notes, "method": report.method}
+        values = table.frame.astype(object).where(table.frame.notna(), None)
+        tables.append({"name": name, "title": table.title, "rows": values.to_dict("records")})
+    content = {
+        "title": report.title,
+        "tables": tables,
+        "total": report.total,
+        "notes": report.notes,
+        "method": report.method,
+    }
     return json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"

@@ -9,20 +9,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from cluster.facts.machines import SLOTS
-from cluster.facts.prices import FREE_HOUR, Price
-from reports.phases import Course, pieces, story
+from cluster.facts.prices import FREE_HOUR
+from reports.phases import Course, Story, story
 from reports.rates import History, Rates
-from reports.usage import SLACK, Allocation, Entry, Moment, RecordedPool, Records
+from reports.usage import (
+    HOUR,
+    SLACK,
+    Allocation,
+    Entry,
+    Moment,
+    RecordedPool,
+    Records,
+    merge_spans,
+    whole_span,
+)
 
-HOUR = pd.Timedelta(hours=1)
 NUMBERS = ["hours", "cost", "low", "high", "on demand"]
-NOBODY, UNHELD = (
-    "(nobody)",
-    "(unheld)",
-)  # unused time of machines in use; machines and slots never held
+NOBODY = "(nobody)"  # unused time of machines in use
+UNHELD = "(unheld)"  # machines and slots never held
 MINUTE = 60.0  # seconds that AWS charges of a machine at least
 COLUMNS = "machine owner phase start end month kind allocation".split()
 
@@ -34,7 +42,7 @@ class Share(NamedTuple):
     phase: str
     start: Moment
     end: Moment
-    share: float
+    share: float = 1.0
     allocation: str = ""  # empty while no task held it
 
 
@@ -68,58 +76,70 @@ def machines(records: Records) -> list[Life]:
     for allocation in (*records.allocations, *records.others):
         for node in allocation.nodes or (allocation.id,):
             held[node].append(allocation)
-    launched, connected = records.lives(), records.connected()
+    launched = records.lives()
+    connected = records.connected()
     names = dict.fromkeys(held)
     if records.since is not None:
         names |= dict.fromkeys((*launched, *connected))
     lives = list[Life]()
     for name in names:
-        holds = held.get(name, [])
-        entries = [launched[name]] if name in launched else connected.get(name, [])
-        pool = _pool(holds, entries, records)
+        holds = held[name]
         if name in launched:
-            lives.append(_life(launched[name], pool, holds, records))
-        elif entries:
-            lives += _own_lives(entries, pool, holds)
+            lives.append(_launched_life(launched[name], holds, records))
+        elif name in connected:
+            lives += _own_lives(connected[name], holds, records)
         else:
-            lives += [Life(name, pool, a.start, a.end, [a], part=a.slots_each) for a in holds]
+            pool = _pool(holds, None, records)
+            for a in holds:
+                lives.append(Life(name, pool, a.start, a.end, [a], part=a.slots_each))
     return lives
 
 
-def _pool(holds: Sequence[Allocation], entries: Sequence[Entry], records: Records) -> RecordedPool:
+def _pool(
+    holds: Sequence[Allocation],
+    entry: Entry | None,
+    records: Records,
+) -> RecordedPool:
     """Return the pool that a machine's tasks name; if none does, the one with machines of as many
     slots as were recorded of it, or one without a price if several could be meant.
     """
     name = next((a.pool for a in holds if a.pool), "")
-    if name or not entries:
+    if name or entry is None:
         return records.pools.get(name) or RecordedPool("", False, name=name)
-    own, slots = entries[0].kind == "agent", entries[0].slots
-    alike = [
-        pool
-        for pool in records.pools.values()
-        if pool.own == own and (slots is None or pool.slots in (None, slots))
-    ]
-    if len({(pool.instance or pool.name, pool.region, pool.spot) for pool in alike}) == 1:
-        return alike[0]
-    size = "machines" if slots is None else f"machines with {slots} slots"
-    where = " or ".join(pool.name for pool in alike) or "no pool of this master"
+    own = entry.kind == "agent"
+    pools = [pool for pool in records.pools.values() if pool.own == own]
+    size = "machines"
+    if entry.slots is not None:
+        pools = [pool for pool in pools if pool.slots in (None, entry.slots)]
+        size = f"machines with {entry.slots} slots"
+    costs = {(pool.instance or pool.name, pool.region, pool.spot) for pool in pools}
+    if len(costs) == 1:
+        return pools[0]
+    where = " or ".join(pool.name for pool in pools) or "no pool of this master"
     return RecordedPool("", False, own=own, name=f"{size} that nobody held, of {where}")
 
 
-def _life(life: Entry, pool: RecordedPool, holds: Sequence[Allocation], records: Records) -> Life:
+def _launched_life(
+    entry: Entry,
+    holds: Sequence[Allocation],
+    records: Records,
+) -> Life:
     """Return the life of a machine that the master launched."""
-    vanished = life.kind == "vanished"
-    idle = pd.Timedelta(seconds=pool.idle / 2)  # the master terminates no machine before
-    least = SLACK if vanished else min(SLACK, idle)
-    ended = [a.id for a in holds if life.end - a.end < least]
-    ran = life.end >= (records.now or records.until)
+    pool = _pool(holds, entry, records)
+    start, end = whole_span([entry, *holds])
+    least = SLACK
+    vanished = entry.kind == "vanished"
+    if not vanished:  # the master terminates no machine before
+        least = min(SLACK, pd.Timedelta(seconds=pool.idle / 2))
+    ended = [a.id for a in holds if entry.end - a.end < least]
+    ran = entry.end >= (records.now or records.until)
     taken = pool.spot and not ran and (vanished or bool(ended))
     return Life(
-        name=life.name,
-        pool=pool,
-        start=min([life.start, *(a.start for a in holds)]),
-        end=max([life.end, *(a.end for a in holds)]),
-        holds=holds,
+        entry.name,
+        pool,
+        start,
+        end,
+        holds,
         taken=taken,
         ended=ended if taken else (),
         ran=ran,
@@ -127,67 +147,93 @@ def _life(life: Entry, pool: RecordedPool, holds: Sequence[Allocation], records:
 
 
 def _own_lives(
-    entries: Sequence[Entry], pool: RecordedPool, holds: Sequence[Allocation]
-) -> list[Life]:
-    """Return the stretches of time in which a machine of one's own was connected or held."""
-    spans = list[tuple[Moment, Moment]]()
-    times = [(entry.start, entry.end) for entry in entries]
-    times += [(hold.start, hold.end) for hold in holds]
-    for start, end in sorted(times):
-        if spans and start <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
-        else:
-            spans.append((start, end))
-    slots = max((entry.slots for entry in entries if entry.slots is not None), default=pool.slots)
-    return [
-        Life(
-            name=entries[0].name,
-            pool=pool,
-            start=start,
-            end=end,
-            holds=[a for a in holds if start <= a.start and a.end <= end],
+    entries: Sequence[Entry],
+    holds: Sequence[Allocation],
+    records: Records,
+) -> Iterator[Life]:
+    """Yield the stretches of time in which a machine of one's own was connected or held."""
+    pool = _pool(holds, entries[0], records)
+    sizes = [entry.slots for entry in entries if entry.slots is not None]
+    slots = max(sizes, default=pool.slots)
+    for start, end in merge_spans([*entries, *holds]):
+        inside = [a for a in holds if start <= a.start and a.end <= end]
+        yield Life(
+            entries[0].name,
+            pool,
+            start,
+            end,
+            inside,
             slots=slots,
         )
-        for start, end in spans
-    ]
 
 
-def _share_life(machine: Life, courses: Mapping[str, Course]) -> Iterator[Share]:
+def _share_life(
+    machine: Life,
+    courses: Mapping[str, Course],
+) -> Iterator[Share]:
     """Yield the shares of a machine's life; those of a moment add up to 1."""
     holds = [a for a in machine.holds if a.end > a.start]
     cuts = {machine.start, machine.end}
     for a in holds:
         cuts |= {a.start, a.end}
+        if a.id in courses:
+            cuts |= {courses[a.id].begun, courses[a.id].saved}
     used = defaultdict[int | str, float](float)  # slot-seconds by owner
-    gaps, own = [], machine.pool.own and machine.part is None
+    own = machine.pool.own and machine.part is None
+    gaps = []
+
+    # While tasks hold it, they pay by slots; free slots of one's own machine are nobody's.
     for left, right in pairwise(sorted(cuts)):
         active = [a for a in holds if a.start <= left and right <= a.end]
         busy = sum(a.slots_each for a in active)
         slots = max(busy, machine.slots or busy) if own else busy
+        seconds = (right - left).total_seconds()
         for a in active:
-            used[a.owner] += a.slots_each * (right - left).total_seconds()
-            for phase, begin, end in pieces(courses.get(a.id), left, right):
-                yield Share(a.owner, phase, begin, end, a.slots_each / slots, a.id)
+            used[a.owner] += a.slots_each * seconds
+            yield Share(
+                owner=a.owner,
+                phase=courses[a.id].phase(left) if a.id in courses else "work",
+                start=left,
+                end=right,
+                share=a.slots_each / slots,
+                allocation=a.id,
+            )
         if not active:
             gaps.append((left, right))
         elif busy < slots:
-            yield Share(UNHELD, "idle", left, right, 1.0 - busy / slots)
+            free = 1.0 - busy / slots
+            yield Share(UNHELD, "idle", left, right, free)
+    yield from _share_gaps(machine, gaps, used)
+
+
+def _share_gaps(
+    machine: Life,
+    gaps: Sequence[tuple[Moment, Moment]],
+    used: Mapping[int | str, float],
+) -> Iterator[Share]:
+    """Yield the shares of the time without a task: all that used the machine pay it, unless nobody
+    did, or a gap is too long for that. `used` are slot-seconds by owner.
+    """
+    own = machine.pool.own and machine.part is None
     for left, right in gaps:
-        booting = not any(a.end <= left for a in holds)
+        booting = all(a.end > left or a.end == a.start for a in machine.holds)
         limit = machine.pool.boot if booting else machine.pool.idle
-        if own:
-            yield Share(UNHELD, "idle", left, right, 1.0)
-        elif not used or right - left > SLACK + pd.Timedelta(seconds=limit):
-            yield Share(NOBODY if machine.holds else UNHELD, "idle", left, right, 1.0)
-        else:
-            phase = "start-up" if booting else "idle"
-            for owner, weight in used.items():
-                yield Share(owner, phase, left, right, weight / sum(used.values()))
+        payers = used
+        phase = "start-up" if booting else "idle"
+        if own or not used or right - left > SLACK + pd.Timedelta(seconds=limit):
+            payers = {UNHELD if own or not machine.holds else NOBODY: 1.0}
+            phase = "idle"
+        whole = sum(payers.values())
+        for owner, weight in payers.items():
+            yield Share(owner, phase, left, right, weight / whole)
 
 
-def reclaimed(records: Records) -> Counter[str]:
-    """Return the number of machines that AWS took, by the allocation that ended so."""
-    return Counter(name for machine in machines(records) for name in machine.ended)
+def stories(records: Records) -> dict[int, Story]:
+    """Return the course of each experiment."""
+    reclaimed = Counter[str]()
+    for machine in machines(records):
+        reclaimed.update(machine.ended)
+    return {each.id: story(each, records, reclaimed) for each in records.experiments}
 
 
 def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
@@ -196,80 +242,86 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
     The owner is an experiment of the records, or a name. Other names than NOBODY need --since.
     Dollars are missing where a machine has no price; `kind` says of which machine.
     """
-    rows, named = [], {experiment.id for experiment in records.experiments}
-    courses, taken = dict[str, Course](), reclaimed(records)
-    for experiment in records.experiments:
-        courses |= story(experiment, records, taken).courses
+    rows = []
+    courses = dict[str, Course]()
+    named = stories(records)
+    for each in named.values():
+        courses |= each.courses
     for machine in machines(records):
         tariff = _tariff(machine, rates, history)
-        for owner, phase, start, end, share, allocation in _share_life(machine, courses):
-            if owner not in {*named, NOBODY} and records.since is None:
+        for share in _share_life(machine, courses):
+            owner = share.owner
+            if records.since is None and owner not in (*named, NOBODY):
                 continue
-            deleted = isinstance(owner, int) and owner not in named
-            whose = f"experiment {owner}, deleted" if deleted else owner
-            start, end = records.cut(start, end)
-            months = pd.date_range(start.normalize(), end, freq="MS").tolist()
-            for left, right in pairwise([start, *(m for m in months if start < m < end), end]):
-                hours = (right - left) / HOUR * share * tariff.part
-                where = (machine.name, whose, phase, left, right, f"{left:%Y-%m}", tariff.kind)
-                dollars = tariff.dollars(hours, left, right)
-                rows.append((*where, allocation, hours, *dollars))
-    table = pd.DataFrame(rows, columns=[*COLUMNS, *NUMBERS])
-    return table[table["start"] < table["end"]]
+            if isinstance(owner, int) and owner not in named:
+                owner = f"experiment {owner}, deleted"
+            start, end = records.cut(share.start, share.end)
+            months = pd.date_range(start.normalize(), end, freq="MS")
+            months = [month for month in months if start < month < end]
+            for left, right in pairwise([start, *months, end]):
+                if left == right:
+                    continue
+                hours = (right - left) / HOUR * share.share * tariff.part
+                row = [
+                    machine.name,
+                    owner,
+                    share.phase,
+                    left,
+                    right,
+                    f"{left:%Y-%m}",
+                    tariff.kind,
+                    share.allocation,
+                    hours,
+                    *tariff.dollars(hours, left, right),
+                ]
+                rows.append(row)
+    return pd.DataFrame(rows, columns=[*COLUMNS, *NUMBERS])
 
 
 class _Tariff(NamedTuple):
     """The cost of a machine."""
 
     kind: str  # type and region, or what is known of a machine that has no price
-    price: Price | None
-    spot: bool
-    past: pd.Series | None  # dollars an hour on spot
     part: float  # of the machine that its tasks held
-    weight: float  # of the price
-    free: bool  # a spot machine that was reclaimed in its first hour
+    rates: list[float]  # dollars per hour: usual, low, high and on demand; nan without a price
+    past: pd.Series | None = None  # dollars per hour from each moment on, for the first three
 
-    def dollars(self, hours: float, start: Moment, end: Moment) -> tuple[float, ...]:
+    def dollars(self, hours: float, start: Moment, end: Moment) -> list[float]:
         """Return cost, low, high and the price on demand of machine-hours in a stretch of time."""
-        if self.price is None:
-            return (math.nan,) * 4
+        rates = self.rates
         if self.past is not None:
-            rates = (_mean(self.past, start, end, self.price),) * 3
-        elif self.spot:
-            low, middle, high = self.price.spot_range()
-            rates = (middle, low, high)
-        else:
-            rates = (self.price.on_demand,) * 3
-        charged = hours * self.weight
-        paid = 0.0 if self.free else charged
-        return (*(paid * rate for rate in rates), charged * self.price.on_demand)
+            # Mean over the stretch; before the history begins, the usual.
+            changes = [moment for moment in self.past.index if start < moment < end]
+            times = pd.DatetimeIndex([start, *changes, end])
+            steps = self.past.reindex(times[:-1], method="ffill").fillna(rates[0])
+            mean = np.average(steps, weights=np.diff(times.asi8))
+            rates = [float(mean)] * 3 + rates[3:]
+        return [hours * rate for rate in rates]
 
 
 def _tariff(machine: Life, rates: Rates, history: History) -> _Tariff:
     pool = machine.pool
     kind = rates.kind(pool.instance, pool.region)
     price = rates.at(kind) if pool.instance else None
+    name = str(kind) if pool.instance else pool.name
     size = price.slots if price else pool.slots
+    part = min(machine.part / size, 1.0) if machine.part and size else 1.0
+    if price is None:
+        return _Tariff(name, part, [math.nan] * 4)
     weight = 1.0
     if machine.slots is not None and size and SLOTS.get(pool.instance) != 0:
         # A slot of one's own machine costs as much as one of the type that prices its pool.
         weight = machine.slots / size
     elif not (machine.ran or pool.own or machine.part) and machine.hours > 0:
         weight = max(1.0, MINUTE / 3600 / machine.hours)
-    return _Tariff(
-        kind=str(kind) if pool.instance else pool.name,
-        price=price,
-        spot=pool.spot,
-        past=history.get(kind) if pool.spot else None,
-        part=min(machine.part / size, 1.0) if machine.part and size else 1.0,
-        weight=weight,
-        free=machine.taken and machine.hours <= FREE_HOUR,
-    )
-
-
-def _mean(history: pd.Series, start: Moment, end: Moment, price: Price) -> float:
-    """Return mean dollars per hour over a stretch; the price file's before the history begins."""
-    times = [start, *history.index[(history.index > start) & (history.index < end)], end]
-    rates = history.reindex(times[:-1], method="ffill").fillna(price.spot)
-    lengths = [(right - left) / (end - start) for left, right in pairwise(times)]
-    return float((rates.to_numpy() * lengths).sum())
+    paid = 0.0 if machine.taken and machine.hours <= FREE_HOUR else weight
+    low, usual, high = price.spot_range() if pool.spot else [price.on_demand] * 3
+    dollars = [
+        paid * usual,
+        paid * low,
+        paid * high,
+        weight * price.on_demand,
+    ]
+    if pool.spot and kind in history:
+        return _Tariff(name, part, dollars, history[kind] * paid)
+    return _Tariff(name, part, dollars)

@@ -1,14 +1,45 @@
-"""Recorded use of a cluster: allocations, trials, and the lives of machines."""
+"""Recorded use of a cluster: allocations, trials, and the lives of machines.
+
+Plain values without a master: `records` fills them, and tests draw them.
+"""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
 Moment: TypeAlias = pd.Timestamp
+HOUR = pd.Timedelta(hours=1)
 SLACK = pd.Timedelta(minutes=5)  # between the end of a machine and what the master says of it
 PATIENCE = 1200.0  # seconds to boot or idle; Determined's defaults where a pool says nothing
+
+
+class Span(NamedTuple):
+    """A stretch of time."""
+
+    start: Moment
+    end: Moment
+
+    @property
+    def hours(self) -> float:
+        return float((self.end - self.start) / HOUR)
+
+
+class Selection(NamedTuple):
+    """Experiments of a master, and a span of time; fields are named as flags are."""
+
+    experiment: Sequence[int] = ()
+    workspace: str | None = None
+    project: str | None = None
+    since: Moment | None = None  # all that ran from then on
+    until: Moment | None = None  # None: now
+    master: str | None = None
+    user: str | None = None
+
+    @classmethod
+    def of(cls, flags: object) -> "Selection":
+        return cls(*(getattr(flags, name) for name in cls._fields))
 
 
 class Allocation(NamedTuple):
@@ -27,6 +58,9 @@ class Allocation(NamedTuple):
     @property
     def task(self) -> str:
         return self.id.rpartition(".")[0]
+
+    def during(self, moment: Moment) -> bool:
+        return self.start <= moment <= self.end
 
     @property
     def slots_each(self) -> float:
@@ -52,8 +86,10 @@ class Trial(NamedTuple):
     checkpoints: tuple[Moment, ...]
     windows: float  # in all; of a prediction, questions
     reports: tuple[TrainingReport, ...]  # those that have a speed, in order
-    scores: Mapping[str, float]
+    scores: Mapping[str, float]  # of the best validation
     restarts: int = 0  # failures that the master counted
+    hparams: Mapping[str, Any] = {}
+    steps: int = 0
 
 
 class Experiment(NamedTuple):
@@ -119,6 +155,11 @@ class Records(NamedTuple):
         start = start if self.since is None else max(start, self.since)
         return start, max(start, min(end, self.until))
 
+    def inside(self, stretch: Any) -> Any:
+        """Return the part of an allocation or share that is in the span."""
+        start, end = self.cut(stretch.start, stretch.end)
+        return stretch._replace(start=start, end=end)
+
     def seconds(self, start: Moment, end: Moment) -> float:
         """Return the length of the part of a stretch of time that is in the span."""
         left, right = self.cut(start, end)
@@ -130,12 +171,10 @@ class Records(NamedTuple):
 
     def connected(self) -> dict[str, list[Entry]]:
         """Return the agents' stretches of time on machines that the master did not launch."""
-        launched = {entry.name for entry in self.entries if entry.kind == "instance"}
-        stretches = defaultdict[str, list[Entry]](list)
-        for entry in self.entries:
-            if entry.kind == "agent" and entry.name not in launched:
-                stretches[entry.name].append(entry)
-        return dict(stretches)
+        agents = self._by_name("agent")
+        for name in self._by_name("instance"):
+            agents.pop(name, None)
+        return agents
 
     def lives(self) -> dict[str, Entry]:
         """Return the machines whose launch was recorded, by name; several entries of one merged.
@@ -143,19 +182,45 @@ class Records(NamedTuple):
         Its agent's end counts, unless the master terminated the machine just before: otherwise the
         kind is "vanished". A machine that no agent ran on is given up after `PATIENCE`.
         """
-        rows: dict[tuple[str, str], list[Entry]] = defaultdict(list)
-        for entry in self.entries:
-            rows[entry.kind, entry.name].append(entry)
-        ends = {name: max(e.end for e in r) for (kind, name), r in rows.items() if kind == "agent"}
+        agents = self._by_name("agent")
         lives = dict[str, Entry]()
-        for (kind, name), found in rows.items():
-            if kind != "instance" or name.startswith("sir-"):  # a spot request
+        for name, entries in self._by_name("instance").items():
+            if name.startswith("sir-"):  # a spot request
                 continue
-            start, end = min(e.start for e in found), max(e.end for e in found)
-            if ends and name not in ends and end >= (self.now or self.until):
+            start, end = whole_span(entries)
+            agent_end = end
+            if name in agents:
+                _, agent_end = whole_span(agents[name])
+            elif agents and end >= (self.now or self.until):
                 end = min(end, start + pd.Timedelta(seconds=PATIENCE) + SLACK)
-            agent = ends.get(name, end)
-            kind = "vanished" if agent < end else kind
-            end = end if end <= agent <= end + SLACK else agent
-            lives[name] = found[0]._replace(kind=kind, start=start, end=end)
+                agent_end = end
+            lives[name] = entries[0]._replace(
+                kind="vanished" if agent_end < end else "instance",
+                start=start,
+                end=end if end <= agent_end <= end + SLACK else agent_end,
+            )
         return lives
+
+    def _by_name(self, kind: str) -> dict[str, list[Entry]]:
+        """Return the entries of machines of one kind, by machine."""
+        machines = defaultdict[str, list[Entry]](list)
+        for entry in self.entries:
+            if entry.kind == kind:
+                machines[entry.name].append(entry)
+        return dict(machines)
+
+
+def whole_span(stretches: Sequence[Any]) -> Span:
+    """Return the first start and the last end of allocations, entries or lives."""
+    return Span(min(each.start for each in stretches), max(each.end for each in stretches))
+
+
+def merge_spans(stretches: Iterable[Any]) -> list[Span]:
+    """Return start and end of allocations or entries in order, those that touch as one."""
+    merged = list[Span]()
+    for start, end in sorted((each.start, each.end) for each in stretches):
+        if merged and start <= merged[-1].end:
+            start, last = merged.pop()
+            end = max(last, end)
+        merged.append(Span(start, end))
+    return merged

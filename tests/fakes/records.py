@@ -85,6 +85,7 @@ class Cluster(NamedTuple):
     pool: dict[str, Any] = {}  # of all pools, in place of the usual
     slots: dict[str, int] = {}  # of machines that have not 8
     aws: dict[str, dict[str, Any]] = {}  # of pools on EC2, by name; more than the usual two, too
+    projects: dict[tuple[str, str], list[int]] = {}  # (workspace, project) -> its experiments
 
 
 # Exit reasons and log lines of a real 0.38.1; LOST and KILLED as its source has them.
@@ -236,6 +237,21 @@ def _pool(cluster: Cluster, name: str) -> dict[str, Any]:
     return blank(bindings.v1ResourcePool, **{**facts, **cluster.pool})
 
 
+def _workspaces(cluster: Cluster) -> list[str]:
+    return list(dict.fromkeys(workspace for workspace, _ in cluster.projects))
+
+
+def _projects(cluster: Cluster, workspace: int) -> dict[str, Any]:
+    """The projects of a workspace, of all for 0; ids count from 1 in order."""
+    listed = []
+    for number, (owner, name) in enumerate(cluster.projects, start=1):
+        holder = _workspaces(cluster).index(owner) + 1
+        if workspace in (0, holder):
+            facts = {"id": number, "name": name, "workspaceId": holder, "notes": []}
+            listed.append(blank(bindings.v1Project, **facts, state="WORKSPACE_STATE_UNSPECIFIED"))
+    return {"projects": listed, "pagination": {}}
+
+
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     """What the master says at `path`; None where it has nothing."""
     each = [(n, i, t) for n, ran in cluster.ran.items() for i, t in enumerate(ran.trials)]
@@ -250,6 +266,18 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     match path.removeprefix("/api/v1/").split("/"):
         case ["me"]:
             return {"user": {"id": 1, "username": "ada", "admin": False, "active": True}}
+        case ["workspaces"]:
+            named = enumerate(_workspaces(cluster), start=1)
+            state = {"state": "WORKSPACE_STATE_UNSPECIFIED"}
+            listed = [blank(bindings.v1Workspace, id=n, name=name, **state) for n, name in named]
+            return {"workspaces": listed, "pagination": {}}
+        case ["workspaces", number, "projects"]:
+            return _projects(cluster, int(number))
+        case ["experiments"]:
+            held_in = list(cluster.projects.values())[int(query["projectId"]) - 1]
+            # A page of 100 if none is asked for; -1 is all of them.
+            listed = [_experiment(n, cluster.ran[n])["experiment"] for n in held_in]
+            return {"experiments": listed if query["limit"] == "-1" else [], "pagination": {}}
         case ["experiments", name, *what] if int(name) in shown:
             ran = shown[int(name)]
             mine = [(key, t) for key, (n, t) in trials.items() if n == int(name)]

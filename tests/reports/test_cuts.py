@@ -206,17 +206,18 @@ def amounts(records: Records, rates: Rates) -> collections.Counter[Any]:
     table = shares.segments(records, rates, {})
     sums = collections.Counter[Any]()
     for run in bills.experiment_runs(records, table):
-        sums[run.name, "cost"] += run.cost or 0
-        sums[run.name, "unpriced"] += run.unpriced
-        sums[run.name, "lost"] += run.lost_hours or 0
-        sums[run.name, "stopped"] += run.stopped or 0
-        if run.slots and run.worked:
-            sums[run.name, "worked"] += run.worked
-        assert run.parts.keys() <= {*PHASES}
-        assert sum(run.parts.values()) == pytest.approx(run.cost or 0, abs=1e-6)
-        for phase, cost in run.parts.items():
+        bill = run.bill
+        sums[run.name, "cost"] += bill.cost or 0
+        sums[run.name, "unpriced"] += bill.unpriced
+        sums[run.name, "lost"] += run.work.lost_hours or 0
+        sums[run.name, "stopped"] += bill.stopped or 0
+        if run.slots and run.work.worked:
+            sums[run.name, "worked"] += run.work.worked
+        assert bill.parts.keys() <= {*PHASES}
+        assert sum(bill.parts.values()) == pytest.approx(bill.cost or 0, abs=1e-6)
+        for phase, cost in bill.parts.items():
             sums[run.name, phase] += cost
-        sums["rows"] += run.cost or 0
+        sums["rows"] += bill.cost or 0
     for by in ("user", "label", "month"):
         totals = bills.totals(records, table, by).set_index(by)
         for name, row in totals.iterrows():

@@ -157,11 +157,13 @@ def bill(records: Records) -> dict[Any, float]:
     for by in ("user", "label", "month"):
         totals = bills.totals(records, table, by).set_index(by)["cost"]
         assert totals.pop("all") == pytest.approx(totals.sum(), abs=0.005)
-        assert totals.sum() == pytest.approx(sum(run.cost or 0 for run in runs), abs=0.005)
+        assert totals.sum() == pytest.approx(sum(run.bill.cost or 0 for run in runs), abs=0.005)
     for run in runs:
-        assert not run.worked or sum(run.parts.values()) == pytest.approx(run.cost, abs=0.005)
+        assert not run.work.worked or sum(run.bill.parts.values()) == pytest.approx(
+            run.bill.cost, abs=0.005
+        )
     names = {f"experiment {n}, e": n for n in (1, 2, 3)}
-    return {names.get(run.name, run.name): run.cost for run in runs if run.cost}
+    return {names.get(run.name, run.name): run.bill.cost for run in runs if run.bill.cost}
 
 
 @max_examples(40)

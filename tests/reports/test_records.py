@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from cluster.facts import live_prices
 from reports import records
 from reports.rates import PricedType, Rates
 from tests.fakes.http import AnswerServer, Request, assert_recorded
@@ -80,7 +81,7 @@ def test_past_spot_hours_have_the_price_of_their_time(bill, monkeypatch):
     """Half price until 12:00, the double from then on; before the history, the file's."""
     steps = pd.to_datetime(["2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z"])
     series = {PricedType("p3.16xlarge"): pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
-    monkeypatch.setattr(Rates, "ask_aws", lambda *_: [])
+    monkeypatch.setattr(live_prices, "priced", lambda _, base, *__: (base, []))
     monkeypatch.setattr(Rates, "history", lambda *_: (series, []))
     found = bill(DEFAULT, *SEVEN, "--live")
     hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60

@@ -1,7 +1,5 @@
 """Prices of where machines ran, and machines that have no price."""
 
-import argparse
-
 import pytest
 
 from cluster.facts import live_prices
@@ -94,19 +92,19 @@ def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused):
 def test_aws_is_asked_in_the_region_of_each_pool(monkeypatch):
     asked = []
 
-    def priced(args, known, wanted, region):
+    def priced(_, known, wanted, region):
         asked.append((region, wanted))
         return known, ["asked"]
 
     monkeypatch.setattr(live_prices, "priced", priced)
-    rates = Rates(live=True)
+    rates = Rates(live="must")
     kinds = [
         PricedType("p4d.24xlarge", "eu-central-1"),
         PricedType("p4d.24xlarge"),
         PricedType("g6e.24xlarge"),
     ]
     kinds.append(PricedType("g6e.48xlarge", "us-west-2"))  # the file has it in us-east-1 alone
-    notes = rates.ask_aws(argparse.Namespace(live="must", region=None), kinds)
+    notes = rates.use(kinds)
     assert sorted(asked) == [
         ("eu-central-1", ["p4d.24xlarge"]),
         ("us-east-1", ["p4d.24xlarge"]),

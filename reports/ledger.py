@@ -1,0 +1,74 @@
+"""The ledger of a master: its records, and who pays for which time of its machines."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from detalbert.errors import UserError
+from reports import records, shares
+from reports.rates import Rates
+from reports.run import machine_of
+from reports.usage import RecordedPool, Records, Selection
+
+
+class Ledger(NamedTuple):
+    """Records, with the dollars and hours of `shares.segments`, and notes on their prices."""
+
+    records: Records
+    table: pd.DataFrame
+    notes: list[str]
+
+
+def fetch_ledger(
+    selection: Selection,
+    rates: Rates,
+    priced_pools: Sequence[str] = (),
+) -> Ledger | None:
+    """Return the ledger of what is selected, None if nothing is.
+
+    `priced_pools` are POOL=INSTANCE[:spot]. Raises UserError for a pool that the master lacks.
+    """
+    recorded = records.fetch_records(selection)
+    pools = _priced_pools(recorded, priced_pools, rates)
+    if recorded is None:
+        return None
+    recorded = recorded._replace(pools=pools)
+    kinds = set()
+    on_spot = set()
+    first = recorded.until
+    for machine in shares.machines(recorded):
+        pool = machine.pool
+        if pool.instance:
+            kind = rates.kind(pool.instance, pool.region)
+            kinds.add(kind)
+            first = min(first, machine.start)
+            if pool.spot:
+                on_spot.add(kind)
+    notes = rates.use(kinds)
+    past, on_past = rates.history(on_spot, first, recorded.until)
+    return Ledger(
+        records=recorded,
+        table=shares.segments(recorded, rates, past),
+        notes=[*notes, *on_past, *recorded.notes],
+    )
+
+
+def _priced_pools(
+    recorded: Records | None,
+    priced_pools: Sequence[str],
+    rates: Rates,
+) -> dict[str, RecordedPool]:
+    """Return the pools, some of them at the price of an instance type."""
+    pools = dict(recorded.pools) if recorded else {}
+    for text in priced_pools:
+        name, _, instance = text.partition("=")
+        flag = f"--price-pool {name}="
+        price, spot = machine_of(flag, instance, rates.table())
+        if name not in pools:
+            seen = "is not asked; give --experiment"
+            if recorded:
+                seen = f"has {', '.join(pools)}"
+            raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
+        pools[name] = pools[name]._replace(instance=price.instance, spot=spot)
+    return pools
