@@ -90,7 +90,7 @@ def test_the_price_file_is_made_from_the_catalog(tmp_path):
     update.main(words)
     made, shipped = prices.load_prices(file), prices.load_prices()
     by_hand = yaml.safe_load(file.read_text().partition(update.MARK)[0])["instances"]
-    assert made.keys() == {*by_hand, "p5.48xlarge"} and made["p3.2xlarge"].retired
+    assert made.keys() == {*by_hand, "m5.large", "p5.48xlarge"} and made["p3.2xlarge"].retired
     assert made["p3.2xlarge"].spot == shipped["p3.2xlarge"].spot
     price = made["p5.48xlarge"]
     assert (price.spot_range(), price.date) == ((10, 12, 20.5), datetime.date(2026, 11, 1))
