@@ -27,9 +27,11 @@ def _memory(estimate: Estimate) -> Iterator[Finding]:
     if sharded and estimate.demand.recomputed < 1:
         more = ", or activation_checkpointing: full"
     if most < estimate.hparams.max_seq_length:
-        key, cure = "hyperparameters.model", "take a smaller model or another GPU"
+        key = "hyperparameters.model"
+        cure = "take a smaller model or another GPU"
         if sharded:
-            key, cure = "hyperparameters.layout", "use more shards or another GPU"
+            key = "hyperparameters.layout"
+            cure = "use more shards or another GPU"
         yield Finding(key, f"does not train in {where}; {cure}{more}")
     elif budget != "auto" and budget > most:
         problem = f"{budget} tokens do not fit {where}; use {most // 128 * 128} or less{more}"

@@ -71,15 +71,17 @@ class Rates:
         notes = list[str]()
         if self.live is None:
             return notes
-        for (place, region), wanted in self._places(kinds).items():
-            table = self.table(place)
-            types = [kind.instance for kind in wanted]
-            known = {name: table.get(name, self.rows[name][0]) for name in types}
+        for region, wanted in self._by_region(kinds).items():
+            known = {}
+            for kind in wanted:
+                # Of a type that has no price there, its first one stands in.
+                known[kind.instance] = self.at(kind) or self.rows[kind.instance][0]
             fresh, more = live_prices.priced(self.live, known, region)
             notes += more
-            for name in types:
-                if name in table or fresh[name].region == region:
-                    table[name] = fresh[name]
+            for kind in wanted:
+                table, price = self.table(kind.region), fresh[kind.instance]
+                if kind.instance in table or price.region == region:
+                    table[kind.instance] = price
         return notes
 
     def history(
@@ -89,18 +91,20 @@ class Rates:
         series, notes = dict[PricedType, pd.Series](), list[str]()
         if self.live is None:
             return series, notes
-        for (_, region), wanted in self._places(kinds).items():
+        for region, wanted in self._by_region(kinds).items():
             types = [kind.instance for kind in wanted]
             past, more = live_prices.history(self.live, types, region, since, until)
-            series |= {kind: past[kind.instance] for kind in wanted if kind.instance in past}
             notes += more
+            for kind in wanted:
+                if kind.instance in past:
+                    series[kind] = past[kind.instance]
         return series, notes
 
-    def _places(self, kinds: Iterable[PricedType]) -> dict[tuple[str, str], list[PricedType]]:
-        """Return machines by the name of their table, and the region in which AWS sells them."""
-        places = defaultdict[tuple[str, str], list[PricedType]](list)
+    def _by_region(self, kinds: Iterable[PricedType]) -> dict[str, list[PricedType]]:
+        """Return the machines of the price file by the region in which AWS sells them."""
+        by_region = defaultdict[str, list[PricedType]](list)
         for kind in sorted(set(kinds)):
             if kind.instance in self.rows:
-                place = self.region or kind.region
-                places[place, place or self.rows[kind.instance][0].region].append(kind)
-        return dict(places)
+                region = self.region or kind.region or self.rows[kind.instance][0].region
+                by_region[region].append(kind)
+        return dict(by_region)

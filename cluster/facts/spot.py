@@ -102,38 +102,42 @@ def simulate(
     rng = np.random.Generator(np.random.PCG64(seed))
     now = market.first_wait(rng, runs)  # seconds since the run was ordered
     waited = now.copy()
-    done, lost, paid, count = np.zeros((4, runs))  # done: what is saved of total_seconds
+    done = np.zeros(runs)  # progress in total_seconds that is saved
+    lost, paid, reclaims = np.zeros(runs), np.zeros(runs), np.zeros(runs)
     left = np.arange(runs)  # runs that have not ended
     for life in range(FOLLOWED_LIVES):
         if life == SHORT_LIVES and len(left) > runs / 2 and runs > FEWER_RUNS:
-            now, waited, done = now[:FEWER_RUNS], waited[:FEWER_RUNS], done[:FEWER_RUNS]
-            lost, paid, count = lost[:FEWER_RUNS], paid[:FEWER_RUNS], count[:FEWER_RUNS]
+            arrays = [array[:FEWER_RUNS] for array in (now, waited, done, lost, paid, reclaims)]
+            now, waited, done, lost, paid, reclaims = arrays
             left = left[left < FEWER_RUNS]
-        start = now[left] + BOOT_SECONDS
-        until = market.until_reclaim(rng, len(left))
+        # From the launch to the reclaim or the end.
+        until_reclaim = market.until_reclaim(rng, len(left))
         needed = job.restart_seconds + job.total_seconds - done[left]
-        stopped, ran = until < needed, np.minimum(until, needed)
+        stopped, ran = until_reclaim < needed, np.minimum(until_reclaim, needed)
         up = BOOT_SECONDS + ran
-        paid[left] += np.where(stopped & (up < FREE_HOUR * 3600), 0.0, up)
-        now[left] = start + ran
+        free = stopped & (up < FREE_HOUR * 3600)
+        paid[left] += np.where(free, 0.0, up)
+        now[left] += up
         left, ran = left[stopped], ran[stopped]
         if not len(left):
             break
-        count[left] += 1
+        # From the reclaim to the next launch.
+        reclaims[left] += 1
         reached = done[left] + np.maximum(ran - job.restart_seconds, 0.0)
-        done[left] = job.saved(reached, done[left], rng.random(len(left)) < job.notice_read)
+        noticed = rng.random(len(left)) < job.notice_read
+        done[left] = job.saved(reached, done[left], noticed)
         lost[left] += reached - done[left]
         wait = market.wait(rng, len(left))
         waited[left] += wait
         now[left] += DETECTION_SECONDS + wait
     if len(left):
-        _go_on(job, done, left, (now, paid, lost, waited, count))
+        _go_on(job, done, left, amounts=(now, paid, lost, waited, reclaims))
     return {
         "hours": now / 3600,
         "paid h": paid / 3600,
         "lost h": lost / 3600,
         "waiting h": waited / 3600,
-        "reclaims": count,
+        "reclaims": reclaims,
     }
 
 
