@@ -30,6 +30,8 @@ def test_the_shipped_file_covers_the_families_and_agrees_with_the_slots_of_machi
     families = {instance.split(".")[0] for instance in known}
     today = "p3 p3dn g4dn g5 g6 g6e g7 g7e p4d p4de p5 p5en p6-b200 p6-b300"
     assert set(today.split()) <= families
+    lacking = "g7.8xlarge p2.xlarge p2.8xlarge p2.16xlarge p5e.48xlarge"
+    assert SLOTS.keys() - known.keys() == set(lacking.split())
     assert sum(price.region == "us-east-1" for price in known.values()) == len(known) - 1
     for instance, price in known.items():
         assert SLOTS[instance] == price.slots and price.source
