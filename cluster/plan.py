@@ -81,7 +81,6 @@ from cluster.configs.expconf import check_experiment
 from cluster.configs.fleet import SLOTS, slots_of
 from cluster.configs.masterconf import Cluster, Pool, cluster_of
 from cluster.estimates.job import DataSize, parse_jobs, read_size
-from cluster.facts.live_prices import Live
 from cluster.facts.machines import ROOT, gpu_of
 from cluster.facts.prices import Price, parse_machine, price_notes, prices_head
 from cluster.facts.rates import Rates
@@ -121,10 +120,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def make_plan(args: Namespace) -> Plan:
     """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
-    live = None
-    if args.live is not None:
-        live = Live(must=args.live == "must", today=args.today)
-    rates = Rates(args.prices, args.region, live)
+    rates = Rates(args.prices, args.region, args.live, args.today)
     config, size = read_work(args.config, args.set, windows=args.windows, tokens=args.tokens)
     if args.any:
         cluster = any_cluster(rates.table())
@@ -133,7 +129,7 @@ def make_plan(args: Namespace) -> Plan:
     else:
         cluster = find_cluster(config, [args.master] if args.master else MASTERS)
     cluster = _price_pools(cluster, args.price_pool, rates)
-    notes = rates.ask_aws(
+    notes = rates.use(
         rates.kind(pool.instance, pool.region) for pool in cluster.pools.values() if pool.gpu
     )
     limits = {"hours": args.deadline, "cost": args.budget}

@@ -9,10 +9,10 @@ import pandas as pd
 
 from cluster.facts.prices import Price, price_notes, prices_head
 from cluster.facts.published import FINE_TUNING
+from cluster.facts.rates import Rates
 from detalbert.errors import UserError
 from reports import bills
 from reports.ledger import fetch_ledger
-from reports.rates import Rates
 from reports.report import METHOD, TABLES, Report, Table
 from reports.run import Run, published_runs, read_runs
 from reports.usage import Selection

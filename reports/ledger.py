@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from cluster.facts.prices import parse_machine
+from cluster.facts.rates import Rates
 from detalbert.errors import UserError
 from reports import records, shares
-from reports.rates import Rates
-from reports.run import machine_of
 from reports.usage import RecordedPool, Records, Selection
 
 
@@ -64,7 +64,7 @@ def _priced_pools(
     for text in priced_pools:
         name, _, instance = text.partition("=")
         flag = f"--price-pool {name}="
-        price, spot = machine_of(flag, instance, rates.table())
+        price, spot = parse_machine(flag, instance, rates.table())
         if name not in pools:
             seen = "is not asked; give --experiment"
             if recorded:

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from cluster.facts.machines import SLOTS, gpu_of
-from cluster.facts.prices import Price, find_price
+from cluster.facts.prices import Price, parse_machine
 from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert import bucket
 from detalbert.errors import UserError, first_line
@@ -170,7 +170,7 @@ def read_runs(
         path, machine = text, None
         if "@" in text:
             path, _, instance = text.rpartition("@")
-            machine = machine_of("--run", instance, prices)
+            machine = parse_machine("--run", instance, prices)
         address = path.rstrip("/")
         with tempfile.TemporaryDirectory() as copy:
             place = Path(path)
@@ -215,14 +215,6 @@ def _read(place: Path, name: str, machine: Machine | None, windows: Number) -> R
     note = f"priced as if it had run on {price.instance}"
     run = run._replace(notes=(*run.notes, note))
     return _priced(run, price, spot, purposes)
-
-
-def machine_of(flag: str, text: str, prices: Mapping[str, Price]) -> Machine:
-    """Parse INSTANCE or INSTANCE:spot: return its price, and whether it is on spot."""
-    instance, _, market = text.partition(":")
-    if market not in ("", "spot", "on-demand"):
-        raise UserError(f"{flag} {text}: expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand")
-    return find_price(prices, instance), market == "spot"
 
 
 def _check(file: Path, kind: str, content: Any) -> None:

@@ -7,10 +7,10 @@ import argparse
 import pandas as pd
 
 from cluster.facts.prices import price_notes, prices_head
+from cluster.facts.rates import Rates
 from detalbert.errors import UserError
 from reports import bills
 from reports.ledger import fetch_ledger
-from reports.rates import Rates
 from reports.report import METHOD, TABLES, Report, Table
 from reports.run import Run, read_runs
 from reports.usage import Selection

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pandas as pd
 
 from cluster.facts.published import FINE_TUNING, SERIES
+from cluster.facts.rates import Rates
 from detalbert.errors import UserError
 from reports import bills
 from reports.ledger import fetch_ledger
-from reports.rates import Rates
 from reports.report import METHOD, Report, Table
 from reports.run import Run, read_runs
 from reports.usage import Selection

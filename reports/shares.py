@@ -14,8 +14,8 @@ import pandas as pd
 
 from cluster.facts.machines import SLOTS
 from cluster.facts.prices import FREE_HOUR
+from cluster.facts.rates import History, Rates
 from reports.phases import Course, Story, story
-from reports.rates import History, Rates
 from reports.usage import (
     HOUR,
     SLACK,

@@ -30,22 +30,32 @@ class Rates:
     """Prices of machines by region and type; `region` overrides that of all machines."""
 
     def __init__(
-        self, path: Path | None = None, region: str | None = None, live: Live | None = None
+        self,
+        path: Path | None = None,
+        region: str | None = None,
+        live: str | None = None,
+        today: datetime.date | None = None,
     ) -> None:
         """Load the price file.
 
         Args:
             path: None: the package's.
-            live: how to ask AWS; None: not at all.
+            live: `must` or `try`: whether AWS has to answer; None: it is not asked.
+            today: the day of AWS's answers.
 
         Raises:
             UserError: if the file is wrong, or has no price in `region` and AWS is not asked.
         """
-        self.path, self.region, self.live = path or PRICE_FILE, region or "", live
+        self.path = path or PRICE_FILE
+        self.region = region or ""
         self.rows = price_rows(self.path)
+        self._kinds = set[PricedType]()
         self._tables = dict[str, dict[str, Price]]()
-        if self.region and live is None:
-            load_prices(self.path, self.region)
+        self._live = None
+        if live is not None:
+            self._live = Live(must=live == "must", today=today or datetime.date.today())
+        elif region:
+            load_prices(self.path, region)
 
     def kind(self, instance: str, region: str = "") -> PricedType:
         """Return the machine whose price counts for one that is in `region`."""
@@ -66,17 +76,24 @@ class Rates:
         """Return the types of the price file that have no price in the region of all machines."""
         return sorted(set(self.rows) - set(self.table()))
 
-    def ask_aws(self, kinds: Iterable[PricedType]) -> list[str]:
+    def used(self) -> list[Price]:
+        """Return the prices of all machines that were asked for by `use`."""
+        prices = [self.at(kind) for kind in sorted(self._kinds)]
+        return [price for price in prices if price is not None]
+
+    def use(self, kinds: Iterable[PricedType]) -> list[str]:
         """Replace the prices of these machines by AWS's if it is to be asked; return notes."""
+        new = set(kinds) - self._kinds
+        self._kinds |= new
         notes = list[str]()
-        if self.live is None:
+        if self._live is None:
             return notes
-        for region, wanted in self._by_region(kinds).items():
+        for region, wanted in self._by_region(new).items():
             known = {}
             for kind in wanted:
                 # Of a type that has no price there, its first one stands in.
                 known[kind.instance] = self.at(kind) or self.rows[kind.instance][0]
-            fresh, more = live_prices.priced(self.live, known, region)
+            fresh, more = live_prices.priced(self._live, known, region)
             notes += more
             for kind in wanted:
                 table, price = self.table(kind.region), fresh[kind.instance]
@@ -84,16 +101,25 @@ class Rates:
                     table[kind.instance] = price
         return notes
 
+    def use_named(self, texts: Iterable[str]) -> list[str]:
+        """Do the same for the machines of each `RUN@INSTANCE` or `RUN@INSTANCE:spot`."""
+        kinds = []
+        for text in texts:
+            _, at, machine = text.rpartition("@")
+            if at:
+                kinds.append(self.kind(machine.partition(":")[0]))
+        return self.use(kinds)
+
     def history(
         self, kinds: Iterable[PricedType], since: datetime.datetime, until: datetime.datetime
     ) -> tuple[dict[PricedType, pd.Series], list[str]]:
         """Return past spot prices of these machines if AWS is to be asked, and notes."""
         series, notes = dict[PricedType, pd.Series](), list[str]()
-        if self.live is None:
+        if self._live is None:
             return series, notes
         for region, wanted in self._by_region(kinds).items():
             types = [kind.instance for kind in wanted]
-            past, more = live_prices.history(self.live, types, region, since, until)
+            past, more = live_prices.history(self._live, types, region, since, until)
             notes += more
             for kind in wanted:
                 if kind.instance in past:

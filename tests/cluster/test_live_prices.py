@@ -83,9 +83,9 @@ def ask(monkeypatch, ec2: str, pricing: str, *names: str, region="us-east-1", mu
     """Return all prices by type as AWS has them, and notes."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", ec2)
     monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", pricing)
-    rates = Rates(region=region, live=Live(must=must, today=TODAY))
+    rates = Rates(region=region, live="must" if must else "try", today=TODAY)
     names = names or ("p3.16xlarge",)
-    notes = rates.ask_aws([rates.kind(name) for name in names])
+    notes = rates.use([rates.kind(name) for name in names])
     return rates.table(), notes
 
 

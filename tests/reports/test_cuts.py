@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.facts.rates import Rates
 from reports import bills, shares
 from reports.phases import PHASES
-from reports.rates import Rates
 from reports.records import parse_time
 from reports.usage import (
     Allocation,

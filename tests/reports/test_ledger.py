@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cluster.facts.prices import load_prices
+from cluster.facts.rates import Rates
 from reports import bills, shares
-from reports.rates import Rates
 from reports.records import parse_time
 from reports.usage import Allocation, Entry, Experiment, RecordedPool, Records, Trial
 from tests.conftest import max_examples

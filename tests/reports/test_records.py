@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from cluster.facts import live_prices
+from cluster.facts.rates import PricedType, Rates
 from reports import records
-from reports.rates import PricedType, Rates
 from tests.fakes.http import AnswerServer, Request, assert_recorded
 from tests.fakes.records import (
     DEFAULT,

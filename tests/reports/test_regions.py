@@ -4,14 +4,14 @@ import pytest
 
 from cluster.facts import live_prices
 from cluster.facts.prices import PRICE_FILE, load_prices
+from cluster.facts.rates import PricedType, Rates
 from reports.__main__ import main
-from reports.rates import PricedType, Rates
 from tests.fakes.records import Cluster, FakeRecords, Held, Kept, Ran
 from tests.reports.conftest import TODAY, UNTIL
 
 POOLS = {
     "frankfurt": {"instanceType": "p4d.24xlarge", "region": "eu-central-1"},
-    "oregon": {"instanceType": "g6e.24xlarge", "region": "us-west-2"},
+    "oregon": {"instanceType": "g7.8xlarge", "region": "us-west-2"},
     "home": {"instanceType": "p4d.24xlarge"},
 }
 SINCE = ["--since", "2026-11-20T00:00:00Z"]
@@ -53,18 +53,18 @@ def test_a_region_that_is_given_counts_for_all_machines(bill, refused):
 
 
 def test_a_machine_without_a_price_is_a_row_without_dollars(bill):
-    """One g6e.24xlarge ended the whole bill with status 2."""
+    """One g7.8xlarge ended the whole bill with status 2."""
     for by in ("user", "label", "month"):
         bills = bill(CLUSTER, *SINCE, "--by", by)
         totals, runs = (table["rows"] for table in bills["tables"][:2])
         costs = [row["cost"] for row in runs]
         assert costs[1] is None and costs[0] > costs[2] > 0
-        assert runs[1]["worked h"] == 2 and runs[1]["hardware"] == "1 x g6e.24xlarge"
+        assert runs[1]["worked h"] == 2 and runs[1]["hardware"] == "1 x g7.8xlarge"
         (whole,) = (row for row in totals if row[by] == "all")
         assert whole["cost"] == pytest.approx(costs[0] + costs[2])
         assert whole["hours"] == pytest.approx(6)
         (note,) = (note for note in bills["notes"] if "no price; " in note)
-        words = "g6e.24xlarge in us-west-2: no price; 2.00 machine-hours are not in the dollars"
+        words = "g7.8xlarge in us-west-2: no price; 2.00 machine-hours are not in the dollars"
         assert note.startswith(words)
         assert bills["total"] is None  # a --budget would be compared with a part
 
@@ -80,7 +80,7 @@ def test_what_is_sold_in_other_regions_alone_is_a_row_without_dollars(bill, repo
 
 
 def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused):
-    pools = {**POOLS, "home": {"instanceType": "g6e.24xlarge", "region": "us-west-2"}}
+    pools = {**POOLS, "home": {"instanceType": "g7.8xlarge", "region": "us-west-2"}}
     held = [Held("1.t.0", "12:00", "13:00", ["i-1"], "frankfurt")]
     held.append(Held("1.t.1", "13:00", "14:00", ["i-2"], "home"))
     cluster = Cluster({1: Ran([Kept(held)])}, LIVES[:2], aws=pools)
@@ -92,8 +92,8 @@ def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused):
 def test_aws_is_asked_in_the_region_of_each_pool(monkeypatch):
     asked = []
 
-    def priced(_, known, wanted, region):
-        asked.append((region, wanted))
+    def priced(_, known, region):
+        asked.append((region, [*known]))
         return known, ["asked"]
 
     monkeypatch.setattr(live_prices, "priced", priced)
@@ -101,22 +101,21 @@ def test_aws_is_asked_in_the_region_of_each_pool(monkeypatch):
     kinds = [
         PricedType("p4d.24xlarge", "eu-central-1"),
         PricedType("p4d.24xlarge"),
-        PricedType("g6e.24xlarge"),
+        PricedType("g7.8xlarge"),
     ]
-    kinds.append(PricedType("g6e.48xlarge", "us-west-2"))  # the file has it in us-east-1 alone
+    kinds.append(PricedType("p6-b300.48xlarge", "us-east-1"))  # sold in us-west-2 alone
     notes = rates.use(kinds)
     assert sorted(asked) == [
         ("eu-central-1", ["p4d.24xlarge"]),
-        ("us-east-1", ["p4d.24xlarge"]),
-        ("us-west-2", ["g6e.48xlarge"]),
+        ("us-east-1", ["p4d.24xlarge", "p6-b300.48xlarge"]),
     ]
-    assert notes == ["asked"] * 3
+    assert notes == ["asked"] * 2
     assert rates.at(kinds[3]) is None and rates.at(kinds[0]).region == "eu-central-1"
 
 
 def test_a_price_file_without_a_region_counts_in_all(tmp_path, bill):
     file = tmp_path / "prices.yaml"
-    file.write_text("instances: {g6e.24xlarge: {on_demand: 20, spot: 9, date: 2026-11-01}}")
+    file.write_text("instances: {g7.8xlarge: {on_demand: 20, spot: 9, date: 2026-11-01}}")
     bills = bill(CLUSTER, "--experiment", "2", "--prices", str(file))
     assert bills["total"] == pytest.approx(40)
     assert "prices of a region not given, 2026-11-01, 20 days old" in bills["title"]
