@@ -27,8 +27,10 @@ def check(config: dict[str, Any], kind: str) -> Iterator[Finding]:
 
 def placeholders(value: Any, *path: Any) -> Iterator[Finding]:
     """Yield a finding for every placeholder in a config, at `path`, that is not filled in."""
+    if isinstance(value, str):
+        for text in PLACEHOLDER.findall(value):
+            yield Finding(dotted(path), f"placeholder {text} is not filled in")
+        return
     items = enumerate(value) if isinstance(value, list) else mapping(value).items()
-    for name, inner in items:
-        yield from placeholders(inner, *path, name)
-    for found in PLACEHOLDER.findall(value) if isinstance(value, str) else ():
-        yield Finding(dotted(path), f"placeholder {found} is not filled in")
+    for key, inner in items:
+        yield from placeholders(inner, *path, key)
