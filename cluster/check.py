@@ -13,10 +13,9 @@ import contextlib
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from cluster.flags import Parser, needing
 from detalbert.errors import UserError
@@ -53,7 +52,7 @@ from cluster.configs.expconf import check_experiment, is_ours, runs
 from cluster.configs.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
 from cluster.configs.masterconf import MASTER_KEYS, Cluster, Pool, check_master, cluster_of, is_helm
 from cluster.configs.merge import merge
-from cluster.configs.schema import placeholders
+from cluster.configs.schema import Config, Findings, placeholders
 from cluster.configs.uploads import check_data, read_upload
 from cluster.estimates.jobs import check_job
 from cluster.facts.prices import load_prices
@@ -123,7 +122,7 @@ def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
     def tell(path: Path, problems: Iterable[Finding]) -> None:
         findings.extend(finding._replace(file=str(path)) for finding in problems)
 
-    def load(path: Path | None) -> dict[str, Any]:
+    def load(path: Path | None) -> Config:
         """Return the config in a file; an empty one if there is none, or none that can be read."""
         try:
             return read_yaml(path) if path is not None else {}
@@ -155,9 +154,10 @@ def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
         tell(path, check_one(config, cluster, args.context))
         if asked is not None:
             tell(path, asked.check(text))
-        pool = cluster.pool_of(config) if cluster is not None else None
-        if cluster is not None and pool is not None:
-            plans.append(f"{path}: {describe_plan(config, cluster, pool, args.context)}")
+        if cluster is not None:
+            pool = cluster.pool_of(config)
+            if pool is not None:
+                plans.append(f"{path}: {describe_plan(config, cluster, pool, args.context)}")
         if too_large is None and (is_ours(config) or runs(config, "predict.py")):
             tell(path, check_data(config, names, args.context))
     if too_large is not None:
@@ -165,7 +165,7 @@ def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
     return findings, plans
 
 
-def describe_plan(config: dict[str, Any], cluster: Cluster, pool: Pool, folder: Path) -> str:
+def describe_plan(config: Config, cluster: Cluster, pool: Pool, folder: Path) -> str:
     """Describe image, machines, hours and cost of an experiment as it stands, as far as known."""
     image = image_of(config, pool) or "Determined's own"
     text = f"image {image}; {describe_start(config, pool, load_prices())}"
@@ -176,12 +176,12 @@ def describe_plan(config: dict[str, Any], cluster: Cluster, pool: Pool, folder: 
     return text
 
 
-def is_experiment(config: dict[str, Any]) -> bool:
+def is_experiment(config: Config) -> bool:
     """Return whether a file is an experiment config, not a webhook or a master's."""
     return {"triggers", *MASTER_KEYS}.isdisjoint(config) and not is_helm(config)
 
 
-def check_other(config: dict[str, Any]) -> Iterator[Finding]:
+def check_other(config: Config) -> Findings:
     """Yield the findings of a master config or a webhook that is given as an experiment."""
     yield from placeholders(config)
     if "triggers" in config:
@@ -191,13 +191,16 @@ def check_other(config: dict[str, Any]) -> Iterator[Finding]:
         yield from check_master(config)
 
 
-def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> Iterator[Finding]:
+def check_one(config: Config, cluster: Cluster | None, folder: Path) -> Findings:
     """Yield the findings of one experiment config, with its pool if the cluster is known."""
     yield from placeholders(config)
-    storage = cluster.storage if cluster is not None else None
-    findings = list(check_experiment(merge(config, {"checkpoint_storage": storage})))
-    if cluster is not None:
-        findings += check_fleet(config, cluster)
+    pool = None
+    if cluster is None:
+        findings = list(check_experiment(config))
+    else:
+        pool = cluster.pool_of(config)
+        merged = merge(config, {"checkpoint_storage": cluster.storage})
+        findings = [*check_experiment(merged), *check_fleet(config, cluster)]
     yield from findings
     if not is_ours(config):
         return
@@ -209,7 +212,6 @@ def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> 
         config[section] = config.get(section) or {}
         if not isinstance(config[section], dict):
             return
-    pool = cluster.pool_of(config) if cluster is not None else None
     faulty = {finding.key for finding in findings if not finding.warning}
     for finding in check_job(config, pool, folder):
         if finding.key not in faulty:

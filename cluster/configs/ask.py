@@ -13,6 +13,7 @@ from determined.common import api
 from determined.common.api import authentication, certs, errors
 
 from cluster.configs.masterconf import Cluster, Pool, cluster_of, own_pool
+from cluster.configs.schema import Config, Findings
 from cluster.facts.machines import gpu_of
 from detalbert.errors import Unavailable, first_line
 from detalbert.settings.schema import Finding, at, mapping, mappings, whole
@@ -24,7 +25,10 @@ _FAULTS: tuple[type[Exception], ...] = (
     errors.BadRequestException,
     errors.BadResponseException,
     OSError,
-    *(ValueError, KeyError, TypeError, AttributeError),  # not a master's answer
+    ValueError,  # this and what follows: not a master's answer
+    KeyError,
+    TypeError,
+    AttributeError,
 )
 
 
@@ -72,7 +76,7 @@ class Master(NamedTuple):
                 raise Unavailable(f"{problem}; {_LOGIN}") from None
         return cls(address, session)
 
-    def check(self, text: str) -> Iterator[Finding]:
+    def check(self, text: str) -> Findings:
         """Yield a finding with the master's reason if it rejects the experiment config `text`."""
         body = {"config": text, "validateOnly": True}
         refusal = self._ask("/api/v1/experiments", body).get("refused")
@@ -101,7 +105,7 @@ class Master(NamedTuple):
             pools=pools, default=default, live=True, images_known=bool(config)
         )
 
-    def _ask(self, path: str, body: Any = None) -> dict[str, Any]:
+    def _ask(self, path: str, body: Any = None) -> Config:
         """Return the answer, or the reason of a refusal under the key `refused`."""
         with reaching(self.address, f"{self.address} does not answer", "try again"):
             try:
@@ -114,7 +118,7 @@ class Master(NamedTuple):
                 return {"refused": str(error) or type(error).__name__}
 
 
-def _pool(row: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
+def _pool(row: Config, agents: list[Config]) -> Pool:
     """Return a pool from `/api/v1/resource-pools`; agents are counted for static pools only."""
     name, kind = str(row.get("name")), row.get("type")
     width = whole(row.get("slotsPerAgent"))

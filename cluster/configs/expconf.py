@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster.configs import schema
+from cluster.configs.schema import Config, Findings
 from detalbert.settings.schema import Finding, at, dotted, mapping
 from workloads import DATA_KEYS
 
@@ -15,7 +16,7 @@ RANGES = ("const", "categorical", "int", "double", "log")
 LAUNCHER = "python3 -m determined.launch.torch_distributed"
 
 
-def check_experiment(config: dict[str, Any]) -> Iterator[Finding]:
+def check_experiment(config: Config) -> Findings:
     """Yield findings on keys, types and limits of an experiment config, and on its entrypoint."""
     yield from schema.check(config, "experiment")
     if at(config, "searcher.name") in (None, "single"):
@@ -36,34 +37,35 @@ def _ranges(values: Any, *path: str) -> Iterator[str]:
             yield dotted((*path, name))
 
 
-def _check_entrypoint(config: dict[str, Any]) -> Iterator[Finding]:
-    words = entrypoint_words(config)
+def _check_entrypoint(config: Config) -> Findings:
+    text = " ".join(entrypoint_words(config))
     answers = runs(config, "predict.py")
-    if answers:
-        for flag in ("--model", "--data"):
-            if not any(word.startswith(flag) for word in words):
-                yield Finding("entrypoint", f"predict.py without {flag}; say which")
+    for flag in ("--model", "--data"):
+        if answers and flag not in text:
+            yield Finding("entrypoint", f"predict.py without {flag}; say which")
     slots = at(config, "resources.slots_per_trial")
-    alone = (answers or runs(config, "train.py")) and "determined.launch" not in " ".join(words)
-    if alone and isinstance(slots, int) and slots > 1:
+    if "determined.launch" in text or not isinstance(slots, int):
+        return
+    if slots > 1 and (answers or runs(config, "train.py")):
         problem = f"{slots} slots need a launcher: {LAUNCHER} before the rest"
         yield Finding("entrypoint", problem)
 
 
-def is_ours(config: dict[str, Any]) -> bool:
+def is_ours(config: Config) -> bool:
     """Return whether the experiment runs this package's train.py, not another file of that name."""
     data = mapping(config.get("data"))
     hparams = mapping(config.get("hyperparameters"))
-    named = not data.keys().isdisjoint(DATA_KEYS) or "model" in hparams or "model_config" in hparams
-    return named and runs(config, "train.py")
+    if data.keys().isdisjoint(DATA_KEYS) and hparams.keys().isdisjoint(("model", "model_config")):
+        return False
+    return runs(config, "train.py")
 
 
-def runs(config: dict[str, Any], script: str) -> bool:
+def runs(config: Config, script: str) -> bool:
     """Return whether the entrypoint runs a file named `script`."""
     return any(word.rsplit("/", 1)[-1] == script for word in entrypoint_words(config))
 
 
-def entrypoint_words(config: dict[str, Any]) -> list[str]:
+def entrypoint_words(config: Config) -> list[str]:
     """Return the words of the entrypoint, which a config gives as one text or as a list."""
     entrypoint = config.get("entrypoint")
     words = entrypoint if isinstance(entrypoint, list) else str(entrypoint or "").split()

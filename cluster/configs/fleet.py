@@ -3,11 +3,11 @@
 A pool of Kubernetes has pods for machines: `max_slots_per_pod` is its slots per agent.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from cluster.configs.expconf import is_ours, runs
 from cluster.configs.masterconf import Cluster, Pool
+from cluster.configs.schema import Config, Findings
 from cluster.facts.machines import no_code
 from cluster.facts.prices import Price, load_prices, retired
 from detalbert.errors import nearest
@@ -19,13 +19,13 @@ AT_ONCE = 16  # trials of a search, unless max_concurrent_trials says otherwise
 ALL_AT_ONCE = 1024  # stands for max_concurrent_trials 0, no limit, without max_trials
 
 
-def slots_of(config: dict[str, Any]) -> int:
+def slots_of(config: Config) -> int:
     """Return the slots per trial; 1 if the config has no valid number."""
     slots = whole(at(config, SLOTS))
     return 1 if slots is None or slots < 0 else slots
 
 
-def machines_at_start(config: dict[str, Any], pool: Pool) -> tuple[int, int] | None:
+def machines_at_start(config: Config, pool: Pool) -> tuple[int, int] | None:
     """Return the machines that the trials need at once, and that an idle `pool` starts at most;
     None if its machines are not known.
 
@@ -42,11 +42,13 @@ def machines_at_start(config: dict[str, Any], pool: Pool) -> tuple[int, int] | N
     else:
         needed = -(-slots // width) * trials
         started = 2 * needed - 1
-    limit = needed if pool.max_agents is None else pool.max_agents
+    limit = pool.max_agents
+    if limit is None:
+        limit = needed
     return min(needed, limit), min(started, limit)
 
 
-def _trials_at_once(config: dict[str, Any]) -> int:
+def _trials_at_once(config: Config) -> int:
     searcher = mapping(config.get("searcher"))
     if searcher.get("name") in (None, "single"):
         return 1
@@ -54,24 +56,25 @@ def _trials_at_once(config: dict[str, Any]) -> int:
     return min(whole(limit) or ALL_AT_ONCE for limit in limits)
 
 
-def describe_start(config: dict[str, Any], pool: Pool, prices: Mapping[str, Price]) -> str:
+def describe_start(config: Config, pool: Pool, prices: Mapping[str, Price]) -> str:
     """Describe the machines that an idle pool starts: number, type and price per hour."""
     numbers = machines_at_start(config, pool)
     if numbers is None or pool.own or not pool.instance:
-        count = f"{numbers[0]} of " if numbers and numbers[0] else ""
-        return f"pool {pool.name}: {count}your own machines"
-    counts = sorted({*numbers} - {0}) or [0]
+        if numbers and numbers[0]:
+            return f"pool {pool.name}: {numbers[0]} of your own machines"
+        return f"pool {pool.name}: your own machines"
+    counts = sorted(set(numbers))
     count = " to ".join(map(str, counts))
     market = "spot" if pool.spot else "on demand"
     text = f"pool {pool.name}: {count} {pool.instance} ({market}) at the start"
     if pool.instance not in prices:
         return f"{text}, no price in cluster/facts/prices.yaml"
     price = prices[pool.instance].hourly(pool.spot)
-    dollars = " to ".join(f"${count * price:,.2f}" for count in counts)
+    dollars = " to ".join(f"${number * price:,.2f}" for number in counts)
     return f"{text}, {dollars} an hour"
 
 
-def image_of(config: dict[str, Any], pool: Pool | None) -> str | None:
+def image_of(config: Config, pool: Pool | None) -> str | None:
     """Return the image of the container: the experiment's, or that of task_container_defaults."""
     images = [at(config, "environment.image")]
     kinds = ["cuda", "gpu", "cpu"]
@@ -83,19 +86,20 @@ def image_of(config: dict[str, Any], pool: Pool | None) -> str | None:
             kinds = ["cpu"]
     for image in images:
         if isinstance(image, dict):
-            image = next((image[kind] for kind in kinds if image.get(kind)), None)
+            names = [image[kind] for kind in kinds if image.get(kind)]
+            image = names[0] if names else None
         if image:
             return str(image)
     return None
 
 
-def check_fleet(config: dict[str, Any], cluster: Cluster) -> Iterator[Finding]:
+def check_fleet(config: Config, cluster: Cluster) -> Findings:
     """Yield findings if the pool is missing or too small, or would run an unsuitable image."""
     name = cluster.pool_name(config)
     pool = cluster.pool_of(config)
     if pool is None:
         if not cluster.live:  # a running master says so itself
-            problem = f"the master has no pool {name!r}; {nearest(name, list(cluster.pools))}"
+            problem = f"the master has no pool {name!r}; {nearest(name, cluster.pools)}"
             yield Finding(POOL, problem)
         return
     unfit = list(_check_width(config, pool))
@@ -109,7 +113,7 @@ def check_fleet(config: dict[str, Any], cluster: Cluster) -> Iterator[Finding]:
         yield from _check_surplus(config, pool)
 
 
-def _check_image(config: dict[str, Any], cluster: Cluster, pool: Pool) -> Iterator[Finding]:
+def _check_image(config: Config, cluster: Cluster, pool: Pool) -> Findings:
     """Yield findings if this package's code gets no image of its own, or an image lacks the GPU."""
     image = image_of(config, pool)
     ours = is_ours(config) or runs(config, "predict.py")
@@ -121,7 +125,7 @@ def _check_image(config: dict[str, Any], cluster: Cluster, pool: Pool) -> Iterat
         yield Finding("environment.image", lack)
 
 
-def _check_width(config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
+def _check_width(config: Config, pool: Pool) -> Findings:
     """Yield a finding if the slots of a trial do not fit the machines of its pool."""
     slots = slots_of(config)
     width = pool.slots_per_agent
@@ -145,14 +149,16 @@ def _check_width(config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
         yield Finding(SLOTS, f"{problem}; lower it or {cure}")
 
 
-def _check_excluded(config: dict[str, Any], cluster: Cluster, pool: Pool) -> Iterator[Finding]:
+def _check_excluded(config: Config, cluster: Cluster, pool: Pool) -> Findings:
     """Yield a finding if no spare machine replaces one that a log policy excludes."""
-    policies = mappings(config.get("log_policies"))
-    actions = [policy.get("action") for policy in policies]
-    excludes = any("exclude_node" in (action, at(action, "type")) for action in actions)
-    slots, width, most = slots_of(config), pool.slots_per_agent or 1, pool.max_agents or 0
-    machines = -(-slots // width)
-    if slots and excludes and machines >= most and cluster.launch_error:
+    excludes = False
+    for policy in mappings(config.get("log_policies")):
+        action = policy.get("action")
+        excludes |= "exclude_node" in (action, at(action, "type"))
+    slots = slots_of(config)
+    machines = -(-slots // (pool.slots_per_agent or 1))
+    spare = (pool.max_agents or 0) - machines
+    if slots and excludes and spare <= 0 and cluster.launch_error:
         problem = (
             f"an exclude_node policy, and pool {pool.name!r} has no machine beside the trial's "
             f"{machines}: once one is excluded, the trial ends or waits for ever"
@@ -162,10 +168,10 @@ def _check_excluded(config: dict[str, Any], cluster: Cluster, pool: Pool) -> Ite
         yield Finding("log_policies", f"{problem}; {cure}", warning=pool.own)
 
 
-def _check_surplus(config: dict[str, Any], pool: Pool) -> Iterator[Finding]:
+def _check_surplus(config: Config, pool: Pool) -> Findings:
     """Yield a warning if far more machines than needed would start."""
     needed, started = machines_at_start(config, pool) or (0, 0)
-    if started > needed + 1:
+    if started > needed + 1:  # one more is the spare one
         problem = (
             f"pool {pool.name!r} starts up to {started} machines for {needed}, and too many again "
             f"after every reclaim; max_instances: {needed + 1} is enough for it"

@@ -4,10 +4,10 @@ Single keys are checked by master.yaml. What the master alone can know is left o
 instance profile, a subnet or a logo is there.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from cluster.configs import schema
+from cluster.configs.schema import Config, Findings
 from cluster.facts.machines import GCE_GPUS, MAPPED, SLOTS, Gpu, gpu_of, instance_in
 from cluster.facts.prices import load_prices, retired
 from detalbert.errors import nearest
@@ -23,7 +23,7 @@ class Pool(NamedTuple):
     gpu: Gpu | None
     spot: bool
     instance: str = ""  # the cloud's name of its machines
-    tasks: dict[str, Any] = {}  # its task_container_defaults over the master's
+    tasks: Config = {}  # its task_container_defaults over the master's
     slots: int | None = None  # of all agents there now, where the master was asked
     root_gib: int = 200  # of a machine's root volume, 0.38.1's default
     own: bool = False  # machines of your own, which no provider starts
@@ -36,28 +36,28 @@ class Cluster(NamedTuple):
     pools: dict[str, Pool]
     default: str  # the pool of an experiment that names none
     launch_error: bool = True  # a trial that no longer fits its pool ends in ERROR
-    storage: dict[str, Any] | None = None  # its checkpoint_storage, merged into the experiment's
+    storage: Config | None = None  # its checkpoint_storage, merged into the experiment's
     live: bool = False  # a running master, which was asked
     images_known: bool = True  # False: it did not say what its task_container_defaults name
 
-    def pool_name(self, config: dict[str, Any]) -> str:
+    def pool_name(self, config: Config) -> str:
         """Return the name of an experiment's pool: the configured one or the default."""
         return str(at(config, "resources.resource_pool") or self.default)
 
-    def pool_of(self, config: dict[str, Any]) -> Pool | None:
+    def pool_of(self, config: Config) -> Pool | None:
         """Return the pool of an experiment; None if there is none of its name."""
         return self.pools.get(self.pool_name(config))
 
 
 MASTER_KEYS = {"db", "resource_pools", "resource_manager"}  # a config with one is no experiment's
-HELM_KEYS = {"checkpointStorage", "imageRegistry", "masterPort", "maxSlotsPerPod", "resourcePools"}
+HELM_KEYS = {"checkpointStorage", "imageRegistry", "masterPort", "maxSlotsPerPod"}
 _DEFAULT_POOLS = {  # key of a default pool: its name before 0.15
     "default_aux_resource_pool": "default_cpu_resource_pool",
     "default_compute_resource_pool": "default_gpu_resource_pool",
 }
 
 
-def check_master(config: dict[str, Any]) -> Iterator[Finding]:
+def check_master(config: Config) -> Findings:
     """Yield findings on keys, types, instance types, prices and pool names of a master config."""
     if is_helm(config):
         problem = "this is a values.yaml of the Helm chart, not a master config"
@@ -68,20 +68,22 @@ def check_master(config: dict[str, Any]) -> Iterator[Finding]:
     yield from _check_default_pools(config)
     for number, pool in enumerate(mappings(config.get("resource_pools"))):
         provider = mapping(pool.get("provider"))
-        if provider.get("type") == "aws" and isinstance(provider.get("instance_type"), str):
-            yield from _check_instance(f"resource_pools[{number}].provider", provider)
+        instance = provider.get("instance_type")
+        if provider.get("type") == "aws" and isinstance(instance, str):
+            slots = provider.get("instance_slots")
+            yield from _check_instance(f"resource_pools[{number}].provider", instance, slots)
 
 
-def is_helm(config: dict[str, Any]) -> bool:
+def is_helm(config: Config) -> bool:
     """Return whether a config is a values.yaml of Determined's Helm chart."""
-    return bool(HELM_KEYS & config.keys()) and MASTER_KEYS.isdisjoint(config.keys() - {"db"})
+    return not HELM_KEYS.isdisjoint(config)
 
 
-def _manager(config: dict[str, Any]) -> Any:
+def _manager(config: Config) -> Any:
     return mapping(config.get("resource_manager")).get("type", "agent")
 
 
-def _check_pool_names(config: dict[str, Any]) -> Iterator[Finding]:
+def _check_pool_names(config: Config) -> Findings:
     """Yield findings on pools that have one name, whichever manager they are of."""
     names = [str(pool.get("pool_name")) for pool in _pools(config)]
     for manager in mappings(config.get("additional_resource_managers")):
@@ -90,7 +92,7 @@ def _check_pool_names(config: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("resource_pools", f"two pools are named {name!r}; rename one")
 
 
-def _check_default_pools(config: dict[str, Any]) -> Iterator[Finding]:
+def _check_default_pools(config: Config) -> Findings:
     """Yield a finding for each default pool of an agent manager that is not there."""
     manager = mapping(config.get("resource_manager"))
     if _manager(config) != "agent" or manager.get("no_default_resource_pools"):
@@ -103,36 +105,37 @@ def _check_default_pools(config: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(f"resource_manager.{key}", problem)
 
 
-def _default(manager: dict[str, Any], key: str = "default_compute_resource_pool") -> str:
+def _default(manager: Config, key: str = "default_compute_resource_pool") -> str:
     return str(manager.get(key) or manager.get(_DEFAULT_POOLS[key]) or "default")
 
 
-def _pools(config: dict[str, Any]) -> list[dict[str, Any]]:
+def _pools(config: Config) -> list[Config]:
     """Return the main manager's pools; `default`, as the master does, if the config has none."""
     if config.get("resource_pools") is None:
         return [{"pool_name": "default"}]
     return mappings(config["resource_pools"])
 
 
-def _check_instance(key: str, provider: dict[str, Any]) -> Iterator[Finding]:
-    """Yield findings on the instance type of a provider and its slots."""
-    instance = provider["instance_type"]
+def _check_instance(key: str, instance: str, slots: Any) -> Findings:
+    """Yield findings on the instance type of the provider at `key`, and its `instance_slots`."""
+    gpus = SLOTS.get(instance)
     problem = retired(instance, load_prices())
     if problem:
         yield Finding(f"{key}.instance_type", problem, warning=True)
-    slots, gpus = provider.get("instance_slots"), SLOTS.get(instance)
-    if slots is None:
-        if instance not in MAPPED and not schema.PLACEHOLDER.search(instance):
-            hint = f" ({nearest(instance, SLOTS)})" if gpus is None else ""
-            problem = f"missing; Determined's map has no {instance}{hint}"
-            cure = "set instance_slots to its GPUs" + (f", {gpus}" if gpus else "")
-            yield Finding(f"{key}.instance_slots", f"{problem}: {cure}")
-    elif gpus is not None and slots != gpus:
-        problem = f"{slots}, but a {instance} has {gpus}; set {gpus}"
-        yield Finding(f"{key}.instance_slots", problem)
+    if slots is not None:
+        if gpus not in (None, slots):
+            problem = f"{slots}, but a {instance} has {gpus}; set {gpus}"
+            yield Finding(f"{key}.instance_slots", problem)
+    elif instance not in MAPPED and not schema.PLACEHOLDER.search(instance):
+        problem = f"missing; Determined's map has no {instance}"
+        cure = f"set instance_slots to its GPUs, {gpus}"
+        if gpus is None:
+            problem += f" ({nearest(instance, SLOTS)})"
+            cure = "set instance_slots to its GPUs"
+        yield Finding(f"{key}.instance_slots", f"{problem}: {cure}")
 
 
-def cluster_of(config: dict[str, Any]) -> Cluster:
+def cluster_of(config: Config) -> Cluster:
     """Return the pools and settings of the master with this config that affect experiments."""
     tasks = mapping(config.get("task_container_defaults"))
     manager = mapping(config.get("resource_manager"))
@@ -147,7 +150,7 @@ def cluster_of(config: dict[str, Any]) -> Cluster:
     )
 
 
-def _with_pods(pool: Pool, manager: dict[str, Any]) -> Pool:
+def _with_pods(pool: Pool, manager: Config) -> Pool:
     """Return a pool of Kubernetes, whose pods stand for machines: the pool's own number of slots
     counts before the manager's.
     """
@@ -157,7 +160,7 @@ def _with_pods(pool: Pool, manager: dict[str, Any]) -> Pool:
     return own_pool(pool.name, tasks=pool.tasks)._replace(slots_per_agent=slots)
 
 
-def _pool(pool: dict[str, Any], tasks: dict[str, Any]) -> Pool:
+def _pool(pool: Config, tasks: Config) -> Pool:
     """Return a pool of a master's config; `tasks` are the master's task_container_defaults."""
     name = str(pool.get("pool_name"))
     provider = mapping(pool.get("provider"))
@@ -180,7 +183,7 @@ def _pool(pool: dict[str, Any], tasks: dict[str, Any]) -> Pool:
     )
 
 
-def own_pool(name: str, tasks: dict[str, Any]) -> Pool:
+def own_pool(name: str, tasks: Config) -> Pool:
     """Return a pool without provider, whose machines are of the type in its name, if any is."""
     instance = instance_in(name)
     return Pool(
@@ -195,7 +198,7 @@ def own_pool(name: str, tasks: dict[str, Any]) -> Pool:
     )
 
 
-def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
+def _machine(provider: Config) -> tuple[str, int | None, Gpu | None]:
     """Return a provider's machine type, slots per machine and GPU, each as far as known."""
     if provider.get("type") == "gcp":
         return _gce_machine(mapping(provider.get("instance_type")))
@@ -206,7 +209,7 @@ def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
     return instance, slots, gpu_of(instance)
 
 
-def _gce_machine(machine: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
+def _gce_machine(machine: Config) -> tuple[str, int | None, Gpu | None]:
     instance = str(machine.get("machine_type", "n1-standard-32"))
     slots = whole(machine.get("gpu_num", 4))
     gpu = GCE_GPUS.get(str(machine.get("gpu_type", "nvidia-tesla-t4")))

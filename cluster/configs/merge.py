@@ -17,19 +17,21 @@ def merge(config: Any, template: Any, section: str = "") -> Any:
     if config is None:
         return template
     if isinstance(config, list) and isinstance(template, list):
-        return _merge_lists(config, template, section)
+        if section == "environment_variables":
+            return template + config
+        if section in KEYS:
+            key = KEYS[section]
+            taken = [item.get(key) for item in mappings(config)]
+            config = config + [item for item in mappings(template) if item.get(key) not in taken]
+        return config
     if not isinstance(config, dict) or not isinstance(template, dict):
         return config
-    if config.get("type") not in (None, template.get("type")):
-        template = {key: value for key, value in template.items() if str(key).startswith("save_")}
-    return {key: merge(config.get(key), template.get(key), key) for key in template | config}
-
-
-def _merge_lists(config: list[Any], template: list[Any], section: str) -> list[Any]:
-    if section == "environment_variables":
-        return template + config
-    if section not in KEYS:
-        return config
-    key = KEYS[section]
-    taken = [item.get(key) for item in mappings(config)]
-    return config + [item for item in mappings(template) if item.get(key) not in taken]
+    of_other_type = config.get("type") not in (None, template.get("type"))
+    merged = {}
+    for key in template | config:
+        below = template.get(key)
+        if of_other_type and not str(key).startswith("save_"):
+            below = None
+        if key in config or below is not None:
+            merged[key] = merge(config.get(key), below, key)
+    return merged

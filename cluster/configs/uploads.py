@@ -15,6 +15,7 @@ from typing import Any
 from determined.common import constants, context
 
 from cluster.configs.expconf import entrypoint_words, runs
+from cluster.configs.schema import Config, Findings
 from detalbert.reading.forms import ENDINGS, PACKED
 from detalbert.reading.storage import is_remote
 from detalbert.settings.rules import WORKDIR
@@ -40,49 +41,57 @@ def read_upload(folder: Path) -> tuple[set[str], Finding | None]:
     return {PurePath(file.path).as_posix() for file in files}, None
 
 
-def check_data(config: dict[str, Any], names: set[str], folder: Path) -> Iterator[Finding]:
+def check_data(config: Config, names: set[str], folder: Path) -> Findings:
     """Yield a finding for each relative path of data, model or tokenizer that a container will not
     have: it is neither sent nor below a bind mount.
     """
+    mounts = mappings(config.get("bind_mounts"))
+    targets = [_in_container(mount.get("container_path")) for mount in mounts]
+    for key, address in _addresses(config):
+        if not _is_relative(address, folder, of_model=key in _FOLDERS):
+            continue
+        if _is_sent(address, names):
+            continue
+        if _in_container(address).startswith(tuple(targets)):
+            continue
+        problem = f"{address}: no such file in {folder}; add it, or name an address (s3://...)"
+        if (folder / address).exists():
+            problem = (
+                f"{address} is not uploaded: .detignore leaves it out; "
+                f"move it, to questions/{PurePath(address).name} for example"
+            )
+        yield Finding(key, problem)
+
+
+def _addresses(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the keys that may name a file or a folder, with their values, "" for none."""
     for key in _SOURCES:
-        value = at(config, key)
-        for source in value if isinstance(value, list) else [value]:
-            address = source.get("source") if isinstance(source, dict) else source
-            yield from _check_address(key, address, config, names, folder)
+        sources = at(config, key)
+        if not isinstance(sources, list):
+            sources = [sources]
+        for source in sources:
+            if isinstance(source, dict):
+                source = source.get("source")
+            yield key, str(source or "")
     for key in _FOLDERS:
-        yield from _check_address(key, at(config, key), config, names, folder)
+        yield key, str(at(config, key) or "")
     if runs(config, "predict.py"):
-        for address in _FLAGS.findall(" ".join(entrypoint_words(config))):
-            yield from _check_address("entrypoint", address, config, names, folder)
+        text = " ".join(entrypoint_words(config))
+        for address in _FLAGS.findall(text):
+            yield "entrypoint", address
 
 
-def _check_address(
-    key: str, address: Any, config: dict[str, Any], names: set[str], folder: Path
-) -> Iterator[Finding]:
-    if not isinstance(address, str) or not _is_relative(address, folder, key in _FOLDERS):
-        return
-    path = posixpath.normpath(posixpath.join(WORKDIR, address))
-    for mount in mappings(config.get("bind_mounts")):
-        target = posixpath.join(WORKDIR, str(mount.get("container_path")))
-        if f"{path}/".startswith(f"{posixpath.normpath(target)}/"):
-            return
-    if not _is_sent(address, names):
-        yield Finding(key, _describe_missing(address, folder))
-
-
-def _describe_missing(address: str, folder: Path) -> str:
-    if (folder / address).exists():
-        beside = f"questions/{PurePath(address).name}"
-        problem = f"{address} is not uploaded: .detignore leaves it out"
-        return f"{problem}; move it, to {beside} for example"
-    return f"{address}: no such file in {folder}; add it, or name an address (s3://...)"
+def _in_container(path: Any) -> str:
+    return posixpath.normpath(posixpath.join(WORKDIR, str(path))) + "/"
 
 
 def _is_relative(address: str, folder: Path, of_model: bool) -> bool:
     """Return whether an address is a path below the folder, and no name of a hub's."""
-    if address in OFFICIAL_SHA256 or is_remote(address) or posixpath.isabs(address):
+    if address in ("", *OFFICIAL_SHA256) or is_remote(address) or address.startswith("/"):
         return False
-    if (folder / address).exists() or address.startswith(".") or address.endswith("/"):
+    if address.startswith(".") or address.endswith("/"):
+        return True
+    if (folder / address).exists():
         return True
     if of_model:
         return address.partition("@")[0].count("/") > 1  # org/name@refs/pr/1 is a hub's
@@ -92,6 +101,7 @@ def _is_relative(address: str, folder: Path, of_model: bool) -> bool:
 def _is_sent(address: str, names: Collection[str]) -> bool:
     """Return whether a file, a folder or a pattern has files that are sent."""
     name = PurePath(address).as_posix()
-    if name in names:
-        return True
-    return any(sent.startswith(f"{name}/") or PurePath(sent).match(name) for sent in names)
+    for sent in names:
+        if sent == name or sent.startswith(f"{name}/") or PurePath(sent).match(name):
+            return True
+    return False
