@@ -48,7 +48,7 @@ if __name__ == "__main__":
     _parser().help_first()
 
 from cluster.configs.ask import Master
-from cluster.configs.expconf import check_experiment, is_ours, runs
+from cluster.configs.expconf import check_experiment, is_ours
 from cluster.configs.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
 from cluster.configs.masterconf import MASTER_KEYS, Cluster, Pool, check_master, cluster_of, is_helm
 from cluster.configs.merge import merge
@@ -111,58 +111,64 @@ def parse_flags(argv: list[str] | None) -> Namespace:
     return args
 
 
-def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
-    """Return the findings of all files, and a line for each experiment whose pool is known.
+class Report:
+    """The findings of all files, and a line for each experiment whose pool is known."""
 
-    Raises Unavailable if the master that is asked does not answer.
-    """
-    findings = list[Finding]()
-    plans = list[str]()
+    def __init__(self) -> None:
+        self.findings = list[Finding]()
+        self.plans = list[str]()
 
-    def tell(path: Path, problems: Iterable[Finding]) -> None:
-        findings.extend(finding._replace(file=str(path)) for finding in problems)
+    def tell(self, path: Path, findings: Iterable[Finding]) -> None:
+        """Add the findings of a file."""
+        self.findings += [finding._replace(file=str(path)) for finding in findings]
 
-    def load(path: Path | None) -> Config:
-        """Return the config in a file; an empty one if there is none, or none that can be read."""
+    def load(self, path: Path) -> Config | None:
+        """Return the config in a file; None, with a finding, if it cannot be read."""
         try:
-            return read_yaml(path) if path is not None else {}
+            return read_yaml(path)
         except UserError as error:
-            assert path is not None
-            tell(path, [Finding("file", str(error).partition(": ")[2])])
-            return {}
+            self.tell(path, [Finding("file", str(error).partition(": ")[2])])
+            return None
 
+
+def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
+    """Return the findings and the lines of a `Report`. Raises Unavailable if the master that is
+    asked does not answer.
+    """
+    report = Report()
     asked = Master.login() if args.ask else None
     cluster = asked.cluster() if asked is not None else None
-    master = load(args.master)
-    if master:
-        tell(args.master, [*placeholders(master), *check_master(master)])
+    master = report.load(args.master) if args.master is not None else None
+    if master is not None:
+        report.tell(args.master, [*placeholders(master), *check_master(master)])
         cluster = cluster_of(master)
     names, too_large = read_upload(args.context) if args.configs else (set(), None)
-    template = load(args.template)
+    template = report.load(args.template) if args.template is not None else None
     for path in args.configs:
-        config = load(path)
-        if not config:
+        config = report.load(path)
+        if config is None:
             continue
         if not is_experiment(config):
-            tell(path, check_other(config))
+            report.tell(path, check_other(config))
             continue
         text = path.read_text(encoding="utf-8-sig")
         if args.set or template:
             apply_overrides(config, args.set)
-            config = merge(config, template)
+            config = merge(config, template or {})
             text = json.dumps(config)  # is YAML too
-        tell(path, check_one(config, cluster, args.context))
+        report.tell(path, check_one(config, cluster, args.context))
         if asked is not None:
-            tell(path, asked.check(text))
+            report.tell(path, asked.check(text))
         if cluster is not None:
             pool = cluster.pool_of(config)
             if pool is not None:
-                plans.append(f"{path}: {describe_plan(config, cluster, pool, args.context)}")
-        if too_large is None and (is_ours(config) or runs(config, "predict.py")):
-            tell(path, check_data(config, names, args.context))
+                plan = describe_plan(config, cluster, pool, args.context)
+                report.plans.append(f"{path}: {plan}")
+        if too_large is None:
+            report.tell(path, check_data(config, names, args.context))
     if too_large is not None:
-        tell(args.context, [too_large])
-    return findings, plans
+        report.tell(args.context, [too_large])
+    return report.findings, report.plans
 
 
 def describe_plan(config: Config, cluster: Cluster, pool: Pool, folder: Path) -> str:

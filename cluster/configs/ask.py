@@ -124,7 +124,7 @@ def _pool(row: Config, agents: list[Config]) -> Pool:
     width = whole(row.get("slotsPerAgent"))
     pool = own_pool(name, tasks={})._replace(spot=bool(at(row, "details.aws.spotEnabled")))
     if kind == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0
-        return pool._replace(slots_per_agent=width, gpu=None, instance="")
+        return pool._replace(slots_per_agent=width)
     if kind != "RESOURCE_POOL_TYPE_STATIC":
         instance = str(row.get("instanceType") or "")
         return pool._replace(

@@ -14,7 +14,7 @@ from typing import Any
 
 from determined.common import constants, context
 
-from cluster.configs.expconf import entrypoint_words, runs
+from cluster.configs.expconf import entrypoint_words, is_ours, runs
 from cluster.configs.schema import Config, Findings
 from detalbert.reading.forms import ENDINGS, PACKED
 from detalbert.reading.storage import is_remote
@@ -65,6 +65,12 @@ def check_data(config: Config, names: set[str], folder: Path) -> Findings:
 
 def _addresses(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the keys that may name a file or a folder, with their values, "" for none."""
+    if runs(config, "predict.py"):
+        text = " ".join(entrypoint_words(config))
+        for address in _FLAGS.findall(text):
+            yield "entrypoint", address
+    if not is_ours(config):
+        return
     for key in _SOURCES:
         sources = at(config, key)
         if not isinstance(sources, list):
@@ -75,10 +81,6 @@ def _addresses(config: Config) -> Iterator[tuple[str, str]]:
             yield key, str(source or "")
     for key in _FOLDERS:
         yield key, str(at(config, key) or "")
-    if runs(config, "predict.py"):
-        text = " ".join(entrypoint_words(config))
-        for address in _FLAGS.findall(text):
-            yield "entrypoint", address
 
 
 def _in_container(path: Any) -> str:

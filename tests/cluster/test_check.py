@@ -133,9 +133,8 @@ def test_data_that_a_container_will_not_have(source, tmp_path):
     (tmp_path / ".detignore").write_text("/data/\n")
     names, _ = uploads.read_upload(tmp_path)
     for data in ({"train": source}, {"text": [{"source": source, "weight": 1}]}):
-        problems = [
-            finding.problem for finding in uploads.check_data({"data": data}, names, tmp_path)
-        ]
+        config = {"entrypoint": "python3 train.py", "data": data}
+        problems = [finding.problem for finding in uploads.check_data(config, names, tmp_path)]
         problem = SOURCES[source]
         assert len(problems) == (problem is not None)
         assert problem is None or problem in problems[0]
@@ -164,9 +163,10 @@ def test_models_and_tokenizers_that_a_container_will_not_have(address, problem, 
     mounts = [{"host_path": "/mnt", "container_path": "mounted"}]
     for key, config in {
         "hyperparameters.model": {"hyperparameters": {"model": address}},
-        "data.tokenizer": {"data": {"tokenizer": address}},
+        "data.tokenizer": {"data": {"tokenizer": address, "text": "s3://bucket/text"}},
     }.items():
-        found = list(uploads.check_data({**config, "bind_mounts": mounts}, names, tmp_path))
+        config |= {"entrypoint": "python3 train.py", "bind_mounts": mounts}
+        found = list(uploads.check_data(config, names, tmp_path))
         assert [finding.key for finding in found] == ([key] if problem else [])
         assert all(finding.problem.startswith(problem) for finding in found)
 
@@ -206,6 +206,16 @@ def test_exit_status_and_json(capsys, tmp_path):
     assert f"{path}: records_per_epoch: warning: deprecated" in out and "nothing to fix" in out
     assert check.main([str(tmp_path / "none.yaml"), "--context", str(tmp_path)]) == 2
     assert "cannot read it" in capsys.readouterr().out
+
+
+def test_an_empty_mapping_is_checked_too(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("{}")
+    assert {"entrypoint", "searcher"} <= {finding.key for finding in checked(path)}
+    assert {finding.key for finding in checked(master=path)} == {
+        "checkpoint_storage",
+        "security.initial_user_password",
+    }
 
 
 def test_template_and_master_fill_in(capsys, tmp_path):
