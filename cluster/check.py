@@ -14,10 +14,9 @@ import datetime
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from cluster.flags import Parser, needing
 from detalbert.errors import UserError
@@ -52,9 +51,9 @@ if __name__ == "__main__":
 from cluster.configs.ask import Master
 from cluster.configs.expconf import check_experiment, is_ours
 from cluster.configs.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
-from cluster.configs.masterconf import Cluster, Pool, check_master, cluster_of
+from cluster.configs.masterconf import MASTER_KEYS, Cluster, Pool, check_master, cluster_of, is_helm
 from cluster.configs.merge import merge
-from cluster.configs.schema import placeholders
+from cluster.configs.schema import Config, Findings, placeholders
 from cluster.configs.uploads import check_data, read_upload
 from cluster.estimates.findings import check_job
 from cluster.facts.prices import load_prices, prices_head
@@ -66,7 +65,6 @@ from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.schema import Finding
 from detalbert.settings.yaml_files import read_yaml
 
-MASTER_KEYS = {"db", "resource_pools", "resource_manager"}  # a config with one is no experiment's
 NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
 workspaces, webhooks, and trials and checkpoints to start from
 quotas of the cloud account, free machines, today's prices
@@ -85,18 +83,24 @@ def main(argv: list[str] | None = None) -> int:
     faults = [finding for finding in findings if not finding.warning]
     left_out = [NOT_CHECKED[0], *NOT_CHECKED[2:]] if args.ask else NOT_CHECKED
     if args.json:
-        said: dict[str, Any] = {"findings": [], "warnings": []}
-        for key, problem, warning, file in findings:
-            facts = {"file": file, "key": key, "problem": problem}
-            said["warnings" if warning else "findings"].append(facts)
-        print(json.dumps({**said, "plans": plans, "not_checked": left_out}, indent=2))
-    else:
-        for line in [*findings, *plans]:
-            print(line)
-        if not faults:
-            print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
-        print(f"not checked: {'; '.join(left_out)}")
+        report = {
+            "findings": [_row(finding) for finding in faults],
+            "warnings": [_row(finding) for finding in findings if finding.warning],
+            "plans": plans,
+            "not_checked": left_out,
+        }
+        print(json.dumps(report, indent=2))
+        return 2 if faults else 0
+    for line in [*findings, *plans]:
+        print(line)
+    if not faults:
+        print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
+    print(f"not checked: {'; '.join(left_out)}")
     return 2 if faults else 0
+
+
+def _row(finding: Finding) -> dict[str, str]:
+    return {"file": finding.file, "key": finding.key, "problem": finding.problem}
 
 
 def parse_flags(argv: list[str] | None) -> Namespace:
@@ -109,49 +113,67 @@ def parse_flags(argv: list[str] | None) -> Namespace:
     return args
 
 
-def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
-    """Return the findings of all files, and a line for each experiment whose pool is known.
+class Report:
+    """The findings of all files, and a line for each experiment whose pool is known."""
 
-    Raises Unavailable if the master that is asked does not answer.
-    """
-    asked = Master.login() if args.ask else None
-    cluster, findings, plans = asked and asked.cluster(), list[Finding](), list[str]()
+    def __init__(self) -> None:
+        self.findings = list[Finding]()
+        self.plans = list[str]()
 
-    def tell(path: Path, found: Iterable[Finding]) -> None:
-        findings.extend(finding._replace(file=str(path)) for finding in found)
+    def tell(self, path: Path, findings: Iterable[Finding]) -> None:
+        """Add the findings of a file."""
+        self.findings += [finding._replace(file=str(path)) for finding in findings]
 
-    def load(path: Path) -> dict[str, Any] | None:
+    def load(self, path: Path) -> Config | None:
+        """Return the config in a file; None, with a finding, if it cannot be read."""
         try:
             return read_yaml(path)
         except UserError as error:
-            tell(path, [Finding("file", str(error).partition(": ")[2])])
+            self.tell(path, [Finding("file", str(error).partition(": ")[2])])
             return None
 
-    if args.master is not None and (config := load(args.master)) is not None:
-        tell(args.master, [*placeholders(config), *check_master(config)])
-        cluster = cluster_of(config)
+
+def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
+    """Return the findings and the lines of a `Report`. Raises Unavailable if the master that is
+    asked does not answer.
+    """
+    report = Report()
+    asked = Master.login() if args.ask else None
+    cluster = asked.cluster() if asked is not None else None
+    master = report.load(args.master) if args.master is not None else None
+    if master is not None:
+        report.tell(args.master, [*placeholders(master), *check_master(master)])
+        cluster = cluster_of(master)
     names, too_large = read_upload(args.context) if args.configs else (set(), None)
-    template = args.template and load(args.template)
+    template = report.load(args.template) if args.template is not None else None
     for path in args.configs:
-        if (config := load(path)) is None:
+        config = report.load(path)
+        if config is None:
+            continue
+        if not is_experiment(config):
+            report.tell(path, check_other(config))
             continue
         text = path.read_text(encoding="utf-8-sig")
-        experiment = {"triggers", *MASTER_KEYS}.isdisjoint(config)
-        if experiment and (args.set or template):
+        if args.set or template:
             apply_overrides(config, args.set)
             config = merge(config, template or {})
             text = json.dumps(config)  # is YAML too
-        tell(path, check_one(config, cluster, args.context))
-        tell(path, asked.check(text) if asked and experiment else ())
-        if experiment and cluster is not None and (pool := cluster.pool_of(config)) is not None:
-            plans.append(f"{path}: {describe_plan(config, cluster, pool, args.context)}")
-        if too_large is None and experiment and is_ours(config):
-            tell(path, check_data(config, names, args.context))
-    tell(args.context, [too_large] if too_large else ())
-    return findings, plans
+        report.tell(path, check_one(config, cluster, args.context))
+        if asked is not None:
+            report.tell(path, asked.check(text))
+        if cluster is not None:
+            pool = cluster.pool_of(config)
+            if pool is not None:
+                plan = describe_plan(config, cluster, pool, args.context)
+                report.plans.append(f"{path}: {plan}")
+        if too_large is None:
+            report.tell(path, check_data(config, names, args.context))
+    if too_large is not None:
+        report.tell(args.context, [too_large])
+    return report.findings, report.plans
 
 
-def describe_plan(config: dict[str, Any], cluster: Cluster, pool: Pool, folder: Path) -> str:
+def describe_plan(config: Config, cluster: Cluster, pool: Pool, folder: Path) -> str:
     """Describe image, machines, hours and cost of an experiment as it stands, as far as known."""
     image = image_of(config, pool) or "Determined's own"
     text = f"image {image}; {describe_start(config, pool, load_prices())}"
@@ -163,31 +185,46 @@ def describe_plan(config: dict[str, Any], cluster: Cluster, pool: Pool, folder: 
     return text
 
 
-def check_one(config: dict[str, Any], cluster: Cluster | None, folder: Path) -> Iterator[Finding]:
-    """Yield the findings of one file: an experiment config, a master config or a webhook."""
+def is_experiment(config: Config) -> bool:
+    """Return whether a file is an experiment config, not a webhook or a master's."""
+    return {"triggers", *MASTER_KEYS}.isdisjoint(config) and not is_helm(config)
+
+
+def check_other(config: Config) -> Findings:
+    """Yield the findings of a master config or a webhook that is given as an experiment."""
     yield from placeholders(config)
     if "triggers" in config:
         problem = "a webhook, not an experiment; its placeholders alone are checked"
         yield Finding("triggers", problem, warning=True)
-        return
-    if MASTER_KEYS & set(config):
+    else:
         yield from check_master(config)
-        return
-    storage = {"checkpoint_storage": cluster and cluster.storage}
-    broken = list(check_experiment(merge(config, storage)))
-    if cluster is not None:
-        broken += check_fleet(config, cluster)
-    yield from broken
+
+
+def check_one(config: Config, cluster: Cluster | None, folder: Path) -> Findings:
+    """Yield the findings of one experiment config, with its pool if the cluster is known."""
+    yield from placeholders(config)
+    pool = None
+    if cluster is None:
+        findings = list(check_experiment(config))
+    else:
+        pool = cluster.pool_of(config)
+        merged = merge(config, {"checkpoint_storage": cluster.storage})
+        findings = [*check_experiment(merged), *check_fleet(config, cluster)]
+    yield from findings
     if not is_ours(config):
         return
     if slots_of(config) == 0:
         problem = "0: one process without a GPU, on a machine for notebooks; use 1 or more"
         yield Finding(SLOTS, problem, warning=True)
-    given = {name: config.get(name) or {} for name in ("hyperparameters", "data", "searcher")}
-    if all(isinstance(section, dict) for section in given.values()):
-        found = check_job({**config, **given}, cluster and cluster.pool_of(config), folder)
-        named = {finding.key for finding in broken if not finding.warning}
-        yield from (finding for finding in found if finding.key not in named)
+    config = {**config}
+    for section in ("hyperparameters", "data", "searcher"):
+        config[section] = config.get(section) or {}
+        if not isinstance(config[section], dict):
+            return
+    faulty = {finding.key for finding in findings if not finding.warning}
+    for finding in check_job(config, pool, folder):
+        if finding.key not in faulty:
+            yield finding
 
 
 if __name__ == "__main__":

@@ -2,25 +2,37 @@
 
 python -m detalbert.torchrun --nproc_per_node 8 train.py --config configs/distributed8.yaml
 
-A scheduler starts a run again after 143 and not after 2; torchrun's own status is 1 for both.
+A scheduler starts a run again after 143 and not after 2; torchrun's own status is 1 for both. A
+port that is taken is 4, as whatever another try may overcome.
 """
 
 import os
 import sys
 
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import get_args_parser, run
+
+from detalbert.errors import Unavailable
+from detalbert.log import fail
 
 
 def main(argv: list[str]) -> int:
     """Run the ranks; return the exit status."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun, which would say so in four lines
+    args = get_args_parser().parse_args(argv)
     try:
-        run(get_args_parser().parse_args(argv))
+        run(args)
     except ChildFailedError as error:
         _, failure = error.get_first_failure()
         return 128 - failure.exitcode if failure.exitcode < 0 else failure.exitcode
+    except DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        problem = "another program of this machine has that port"
+        cure = "give another, or none for a run on one machine"
+        return fail("torchrun", Unavailable(f"--master_port {args.master_port}: {problem}; {cure}"))
     except SignalException as error:
         return 128 + error.sigval
     return 0

@@ -13,29 +13,42 @@ from determined.common import api
 from determined.common.api import authentication, certs, errors
 
 from cluster.configs.masterconf import Cluster, Pool, cluster_of, own_pool
+from cluster.configs.schema import Config, Findings
 from cluster.facts.machines import gpu_of
 from detalbert.errors import Unavailable, first_line
-from detalbert.settings.schema import Finding, at, mapping, mappings
+from detalbert.settings.schema import Finding, at, mapping, mappings, whole
 
 _LOGIN = "log in with `det user login`, or set DET_USER and DET_PASS"
 _AWAY = (502, 503, 504)
 _UNREACHED = (errors.MasterNotFoundException, requests.exceptions.ConnectionError)
-_FAULTS: tuple[type[Exception], ...] = errors.BadRequestException, errors.BadResponseException
-_FAULTS += OSError, ValueError, KeyError, TypeError, AttributeError  # not a master's answer
+_FAULTS: tuple[type[Exception], ...] = (
+    errors.BadRequestException,
+    errors.BadResponseException,
+    OSError,
+    ValueError,  # this and what follows: not a master's answer
+    KeyError,
+    TypeError,
+    AttributeError,
+)
 
 
 @contextlib.contextmanager
-def reaching(address: str, said: str, cure: str) -> Iterator[None]:
-    """Convert the failures of a query to Unavailable: no login, or `said`, why and the cure."""
+def reaching(address: str, problem: str, cure: str) -> Iterator[None]:
+    """Convert the failures of a query to Unavailable: no login, or problem, reason and cure."""
     try:
         yield
     except errors.UnauthenticatedException:
         raise Unavailable(f"{address} wants a login; {_LOGIN}") from None
     except _FAULTS as error:
-        if getattr(error, "status_code", 0) in _AWAY:
-            said, cure = f"{address} is not ready", "try again"
-        why = "" if isinstance(error, _UNREACHED) else f" ({first_line(error)})"
-        raise Unavailable(f"{said}{why}; {cure}") from None
+        if _is_away(error):
+            problem, cure = f"{address} is not ready", "try again"
+        if not isinstance(error, _UNREACHED):
+            problem += f" ({first_line(error)})"
+        raise Unavailable(f"{problem}; {cure}") from None
+
+
+def _is_away(error: Exception) -> bool:
+    return getattr(error, "status_code", 0) in _AWAY
 
 
 class Master(NamedTuple):
@@ -55,62 +68,77 @@ class Master(NamedTuple):
             address = api.canonicalize_master_url(address)
             cert = certs.default_load(address)
             try:  # a password of None would be asked for
-                found = authentication.login_with_cache(address, user, "", cert)
-                session = api.Session(address, found.username, found.token, cert, 0)
+                token = authentication.login_with_cache(address, user, "", cert)
+                session = api.Session(address, token.username, token.token, cert, 0)
                 session.get("/api/v1/me")  # a token of the environment was not tried yet
-                return cls(address, session)
             except errors.ForbiddenException:
-                said = f"{address} does not know this user and password; {_LOGIN}"
-                raise Unavailable(said) from None
+                problem = f"{address} does not know this user and password"
+                raise Unavailable(f"{problem}; {_LOGIN}") from None
+        return cls(address, session)
 
-    def check(self, text: str) -> Iterator[Finding]:
+    def check(self, text: str) -> Findings:
         """Yield a finding with the master's reason if it rejects the experiment config `text`."""
         body = {"config": text, "validateOnly": True}
-        refused = self._ask("/api/v1/experiments", body).get("refused")
-        if refused:
-            reason = str(refused).replace("invalid experiment configuration: ", "")
+        refusal = self._ask("/api/v1/experiments", body).get("refused")
+        if refusal:
+            reason = str(refusal).replace("invalid experiment configuration: ", "")
             yield Finding("master", "refuses it: " + "; ".join(reason.splitlines()))
 
     def cluster(self) -> Cluster:
         """Return the current pools; their images only if this user may read the master's config."""
-        raw = mappings(self._ask("/api/v1/resource-pools").get("resourcePools"))
+        rows = mappings(self._ask("/api/v1/resource-pools").get("resourcePools"))
         agents = mappings(self._ask("/api/v1/agents").get("agents"))
         config = mapping(self._ask("/api/v1/master/config").get("config"))
-        said, found = cluster_of(config), {}
-        # The fork keeps pools in its database, too; they take the master's defaults.
-        defaults = mapping(config.get("task_container_defaults"))
-        for pool in raw:
-            name = str(pool.get("name"))
-            tasks = said.pools[name].tasks if name in said.pools else defaults
-            found[name] = _pool(name, pool, agents)._replace(tasks={"image": tasks.get("image")})
-        default = next((p["name"] for p in raw if p.get("defaultComputePool")), "default")
-        known = bool(config)
-        return said._replace(pools=found, default=str(default), live=True, images_known=known)
+        configured = cluster_of(config)
+        pools = {}
+        default = "default"
+        for row in rows:
+            pool = _pool(row, agents)
+            if row.get("defaultComputePool"):
+                default = pool.name
+            # The fork keeps pools in its database, too; they take the master's defaults.
+            tasks = mapping(config.get("task_container_defaults"))
+            if pool.name in configured.pools:
+                tasks = configured.pools[pool.name].tasks
+            pools[pool.name] = pool._replace(tasks={"image": tasks.get("image")})
+        return configured._replace(
+            pools=pools, default=default, live=True, images_known=bool(config)
+        )
 
-    def _ask(self, path: str, body: Any = None) -> dict[str, Any]:
+    def _ask(self, path: str, body: Any = None) -> Config:
         """Return the answer, or the reason of a refusal under the key `refused`."""
         with reaching(self.address, f"{self.address} does not answer", "try again"):
             try:
-                get, post = self.session.get, self.session.post
-                return mapping((post(path, json=body) if body else get(path)).json())
+                if body is None:
+                    return mapping(self.session.get(path).json())
+                return mapping(self.session.post(path, json=body).json())
             except (errors.APIException, errors.ForbiddenException) as error:
-                if getattr(error, "status_code", 0) in _AWAY:
+                if _is_away(error):
                     raise
                 return {"refused": str(error) or type(error).__name__}
 
 
-def _pool(name: str, raw: dict[str, Any], agents: list[dict[str, Any]]) -> Pool:
+def _pool(row: Config, agents: list[Config]) -> Pool:
     """Return a pool from `/api/v1/resource-pools`; agents are counted for static pools only."""
-    kind, spot = raw.get("type"), bool(at(raw, "details.aws.spotEnabled"))
-    width = raw.get("slotsPerAgent")
-    width = width if isinstance(width, int) and width >= 0 else None
+    name, kind = str(row.get("name")), row.get("type")
+    width = whole(row.get("slotsPerAgent"))
+    pool = own_pool(name, tasks={})._replace(spot=bool(at(row, "details.aws.spotEnabled")))
     if kind == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0
-        return Pool(name, width, None, None, spot, own=True)
+        return pool._replace(slots_per_agent=width)
     if kind != "RESOURCE_POOL_TYPE_STATIC":
-        instance = str(raw.get("instanceType") or "")
-        pool = Pool(name, width, raw.get("maxAgents"), gpu_of(instance), spot, instance)
-        return pool._replace(region=str(at(raw, "details.aws.region") or ""))
+        instance = str(row.get("instanceType") or "")
+        return pool._replace(
+            slots_per_agent=width if width is not None and width >= 0 else None,
+            max_agents=row.get("maxAgents"),
+            gpu=gpu_of(instance),
+            instance=instance,
+            own=False,
+            region=str(at(row, "details.aws.region") or ""),
+        )
     mine = [a for a in agents if name in (a.get("resourcePools") or []) and a.get("enabled")]
     widths = {len(mapping(agent.get("slots"))) for agent in mine}
-    width, slots = widths.pop() if len(widths) == 1 else None, raw.get("slotsAvailable")
-    return own_pool(name, slots_per_agent=width, max_agents=len(mine), spot=spot, slots=slots)
+    return pool._replace(
+        slots_per_agent=widths.pop() if len(widths) == 1 else None,
+        max_agents=len(mine),
+        slots=row.get("slotsAvailable"),
+    )

@@ -1,9 +1,13 @@
-"""Checks of a master config (0.38.1) that span several keys, and its pools."""
+"""Checks of a master config (0.38.1) that span several keys, and its pools.
 
-from collections.abc import Iterator
+Single keys are checked by master.yaml. What the master alone can know is left out: whether an
+instance profile, a subnet or a logo is there.
+"""
+
 from typing import Any, NamedTuple
 
 from cluster.configs import schema
+from cluster.configs.schema import Config, Findings
 from cluster.facts.machines import GCE_GPUS, MAPPED, SLOTS, Gpu, gpu_of, instance_in
 from cluster.facts.prices import load_prices, retired
 from detalbert.errors import nearest
@@ -19,7 +23,7 @@ class Pool(NamedTuple):
     gpu: Gpu | None
     spot: bool
     instance: str = ""  # the cloud's name of its machines
-    tasks: dict[str, Any] = {}  # its task_container_defaults over the master's
+    tasks: Config = {}  # its task_container_defaults over the master's
     slots: int | None = None  # of all agents there now, where the master was asked
     root_gib: int = 200  # of a machine's root volume, 0.38.1's default
     own: bool = False  # machines of your own, which no provider starts
@@ -32,134 +36,186 @@ class Cluster(NamedTuple):
     pools: dict[str, Pool]
     default: str  # the pool of an experiment that names none
     launch_error: bool = True  # a trial that no longer fits its pool ends in ERROR
-    storage: dict[str, Any] | None = None  # its checkpoint_storage, merged into the experiment's
+    storage: Config | None = None  # its checkpoint_storage, merged into the experiment's
     live: bool = False  # a running master, which was asked
     images_known: bool = True  # False: it did not say what its task_container_defaults name
 
-    def pool_name(self, config: dict[str, Any]) -> str:
+    def pool_name(self, config: Config) -> str:
         """Return the name of an experiment's pool: the configured one or the default."""
         return str(at(config, "resources.resource_pool") or self.default)
 
-    def pool_of(self, config: dict[str, Any]) -> Pool | None:
+    def pool_of(self, config: Config) -> Pool | None:
         """Return the pool of an experiment; None if there is none of its name."""
         return self.pools.get(self.pool_name(config))
 
 
-_OLD = {"scheduler", "provisioner"}  # of the schema before 0.13
-_DEFAULTS = {
+MASTER_KEYS = {"db", "resource_pools", "resource_manager"}  # a config with one is no experiment's
+HELM_KEYS = {"checkpointStorage", "imageRegistry", "masterPort", "maxSlotsPerPod"}
+_DEFAULT_POOLS = {  # key of a default pool: its name before 0.15
     "default_aux_resource_pool": "default_cpu_resource_pool",
     "default_compute_resource_pool": "default_gpu_resource_pool",
 }
 
 
-def check_master(config: dict[str, Any]) -> Iterator[Finding]:
+def check_master(config: Config) -> Findings:
     """Yield findings on keys, types, instance types, prices and pool names of a master config."""
-    old, new = sorted(_OLD & set(config)), {"resource_manager", "resource_pools"} & set(config)
-    if old and new:
-        yield Finding(old[0], f"old schema beside {min(new)}; the master takes one of them")
-    elif old:
-        yield Finding(old[0], "the schema of 0.12; use resource_pools", warning=True)
-    config = {key: value for key, value in config.items() if key not in _OLD}
+    if is_helm(config):
+        problem = "this is a values.yaml of the Helm chart, not a master config"
+        yield Finding("file", f"{problem}; check the master.yaml that `helm template` makes of it")
+        return
     yield from schema.check(config, "master")
     yield from _check_pool_names(config)
-    pods = [at(config, "resource_manager.max_slots_per_pod")]
-    if not config.get("additional_resource_managers"):
-        pods.append(at(config, "task_container_defaults.kubernetes.max_slots_per_pod"))
-    if at(config, "resource_manager.type") == "kubernetes" and pods.count(None) != len(pods) - 1:
-        problem = "give it here or in task_container_defaults.kubernetes, exactly once"
-        yield Finding("resource_manager.max_slots_per_pod", problem)
+    yield from _check_default_pools(config)
     for number, pool in enumerate(mappings(config.get("resource_pools"))):
         provider = mapping(pool.get("provider"))
-        if provider.get("type") == "aws" and isinstance(provider.get("instance_type"), str):
-            yield from _check_instance(f"resource_pools[{number}].provider", provider)
+        instance = provider.get("instance_type")
+        if provider.get("type") == "aws" and isinstance(instance, str):
+            slots = provider.get("instance_slots")
+            yield from _check_instance(f"resource_pools[{number}].provider", instance, slots)
 
 
-def _check_pool_names(config: dict[str, Any]) -> Iterator[Finding]:
-    """Yield findings on pools that have one name, and on default pools that are not there."""
-    manager = mapping(config.get("resource_manager"))
-    kind, pools = manager.get("type", "agent"), config.get("resource_pools")
-    if pools == [] and kind in ("agent", "kubernetes"):
-        problem = "empty; name a pool, or leave the key out (only the fork takes it)"
-        yield Finding("resource_pools", problem)
-    mine = [pool.get("pool_name") for pool in _pools(config)]
-    extra = mappings(config.get("additional_resource_managers"))
-    others = [pool for one in extra for pool in mappings(one.get("resource_pools"))]
-    names = mine + [pool.get("pool_name") for pool in others]
-    for name in sorted({str(name) for name in names if names.count(name) > 1}):
+def is_helm(config: Config) -> bool:
+    """Return whether a config is a values.yaml of Determined's Helm chart."""
+    return not HELM_KEYS.isdisjoint(config)
+
+
+def _manager(config: Config) -> Any:
+    return mapping(config.get("resource_manager")).get("type", "agent")
+
+
+def _check_pool_names(config: Config) -> Findings:
+    """Yield findings on pools that have one name, whichever manager they are of."""
+    names = [str(pool.get("pool_name")) for pool in _pools(config)]
+    for manager in mappings(config.get("additional_resource_managers")):
+        names += [str(pool.get("pool_name")) for pool in mappings(manager.get("resource_pools"))]
+    for name in sorted({name for name in names if names.count(name) > 1}):
         yield Finding("resource_pools", f"two pools are named {name!r}; rename one")
-    for key in _DEFAULTS if kind == "agent" else ():
+
+
+def _check_default_pools(config: Config) -> Findings:
+    """Yield a finding for each default pool of an agent manager that is not there."""
+    manager = mapping(config.get("resource_manager"))
+    if _manager(config) != "agent" or manager.get("no_default_resource_pools"):
+        return
+    names = [str(pool.get("pool_name")) for pool in _pools(config)]
+    for key in _DEFAULT_POOLS:
         name = _default(manager, key)
-        if name not in mine and not manager.get("no_default_resource_pools"):
-            hint = nearest(str(name), [str(n) for n in mine])
-            yield Finding(f"resource_manager.{key}", f"no pool is named {name!r}; {hint}")
+        if name not in names:
+            problem = f"no pool is named {name!r}; {nearest(name, names)}"
+            yield Finding(f"resource_manager.{key}", problem)
 
 
-def _default(manager: dict[str, Any], key: str = "default_compute_resource_pool") -> Any:
-    return manager.get(key) or manager.get(_DEFAULTS[key]) or "default"
+def _default(manager: Config, key: str = "default_compute_resource_pool") -> str:
+    return str(manager.get(key) or manager.get(_DEFAULT_POOLS[key]) or "default")
 
 
-def _pools(config: dict[str, Any]) -> list[dict[str, Any]]:
+def _pools(config: Config) -> list[Config]:
     """Return the main manager's pools; `default`, as the master does, if the config has none."""
     if config.get("resource_pools") is None:
         return [{"pool_name": "default"}]
     return mappings(config["resource_pools"])
 
 
-def _check_instance(key: str, provider: dict[str, Any]) -> Iterator[Finding]:
-    """Yield findings on the instance type of a provider and its slots."""
-    kind, slots = provider["instance_type"], provider.get("instance_slots")
-    if problem := retired(kind, load_prices()):
+def _check_instance(key: str, instance: str, slots: Any) -> Findings:
+    """Yield findings on the instance type of the provider at `key`, and its `instance_slots`."""
+    gpus = SLOTS.get(instance)
+    problem = retired(instance, load_prices())
+    if problem:
         yield Finding(f"{key}.instance_type", problem, warning=True)
-    right = SLOTS.get(kind)
-    if kind not in MAPPED and slots is None and not schema.PLACEHOLDER.search(kind):
-        near, count = ("", f", {right}") if right else (f" ({nearest(kind, SLOTS)})", "")
-        problem = f"missing; Determined's map has no {kind}{near}: set instance_slots to its GPUs"
-        yield Finding(f"{key}.instance_slots", problem + count)
-    if slots is not None and right is not None and slots != right:
-        problem = f"{slots}, but a {kind} has {right}; set {right}"
-        yield Finding(f"{key}.instance_slots", problem)
+    if slots is not None:
+        if gpus not in (None, slots):
+            problem = f"{slots}, but a {instance} has {gpus}; set {gpus}"
+            yield Finding(f"{key}.instance_slots", problem)
+    elif instance not in MAPPED and not schema.PLACEHOLDER.search(instance):
+        problem = f"missing; Determined's map has no {instance}"
+        cure = f"set instance_slots to its GPUs, {gpus}"
+        if gpus is None:
+            problem += f" ({nearest(instance, SLOTS)})"
+            cure = "set instance_slots to its GPUs"
+        yield Finding(f"{key}.instance_slots", f"{problem}: {cure}")
 
 
-def cluster_of(config: dict[str, Any]) -> Cluster:
+def cluster_of(config: Config) -> Cluster:
     """Return the pools and settings of the master with this config that affect experiments."""
     tasks = mapping(config.get("task_container_defaults"))
-    pools = {str(raw.get("pool_name")): _pool(raw, tasks) for raw in _pools(config)}
-    storage = mapping(config.get("checkpoint_storage")) or None
-    default = str(_default(mapping(config.get("resource_manager"))))
-    return Cluster(pools, default, config.get("launch_error") is not False, storage)
+    manager = mapping(config.get("resource_manager"))
+    pools = [_pool(pool, tasks) for pool in _pools(config)]
+    if _manager(config) == "kubernetes":
+        pools = [_with_pods(pool, manager) for pool in pools]
+    return Cluster(
+        pools={pool.name: pool for pool in pools},
+        default=_default(manager),
+        launch_error=config.get("launch_error") is not False,
+        storage=mapping(config.get("checkpoint_storage")) or None,
+    )
 
 
-def _pool(raw: dict[str, Any], tasks: dict[str, Any]) -> Pool:
-    name, provider = str(raw.get("pool_name")), mapping(raw.get("provider"))
-    tasks = tasks | mapping(raw.get("task_container_defaults"))
-    if not provider:
+def _with_pods(pool: Pool, manager: Config) -> Pool:
+    """Return a pool of Kubernetes, whose pods stand for machines: the pool's own number of slots
+    counts before the manager's.
+    """
+    slots = whole(at(pool.tasks, "kubernetes.max_slots_per_pod"))
+    if slots is None:
+        slots = whole(manager.get("max_slots_per_pod"))
+    return own_pool(pool.name, tasks=pool.tasks)._replace(slots_per_agent=slots)
+
+
+def _pool(pool: Config, tasks: Config) -> Pool:
+    """Return a pool of a master's config; `tasks` are the master's task_container_defaults."""
+    name = str(pool.get("pool_name"))
+    provider = mapping(pool.get("provider"))
+    tasks = tasks | mapping(pool.get("task_container_defaults"))
+    if provider.get("type", "hpc") == "hpc":
         return own_pool(name, tasks=tasks)
-    kind, slots, gpu = _machine(provider)
+    instance, slots, gpu = _machine(provider)
     if slots == 0 and provider.get("cpu_slots_allowed"):
         slots = 1
-    spot = True in (provider.get("spot"), at(provider, "instance_type.preemptible"))
-    most, root = whole(provider.get("max_instances", 5)), whole(provider.get("root_volume_size"))
-    region = str(provider.get("region") or "") if provider.get("type") == "aws" else ""
-    region = "" if schema.PLACEHOLDER.search(region) else region
-    pool = Pool(name, slots, most, gpu, spot, kind, tasks, root_gib=root or 200)
-    return pool._replace(region=region)
+    region = str(provider.get("region") or "")
+    if provider.get("type") != "aws" or schema.PLACEHOLDER.search(region):
+        region = ""
+    return Pool(
+        name=name,
+        slots_per_agent=slots,
+        max_agents=whole(provider.get("max_instances", 5)),
+        gpu=gpu,
+        spot=True in (provider.get("spot"), at(provider, "instance_type.preemptible")),
+        instance=instance,
+        tasks=tasks,
+        root_gib=whole(provider.get("root_volume_size")) or 200,
+        region=region,
+    )
 
 
-def own_pool(name: str, **known: Any) -> Pool:
+def own_pool(name: str, tasks: Config) -> Pool:
     """Return a pool without provider, whose machines are of the type in its name, if any is."""
-    kind = instance_in(name)
-    pool = Pool(name, SLOTS.get(kind), None, gpu_of(kind), False, kind, own=True)
-    return pool._replace(**known)
+    instance = instance_in(name)
+    return Pool(
+        name=name,
+        slots_per_agent=SLOTS.get(instance),
+        max_agents=None,
+        gpu=gpu_of(instance),
+        spot=False,
+        instance=instance,
+        tasks=tasks,
+        own=True,
+    )
 
 
-def _machine(provider: dict[str, Any]) -> tuple[str, int | None, Gpu | None]:
+def _machine(provider: Config) -> tuple[str, int | None, Gpu | None]:
     """Return a provider's machine type, slots per machine and GPU, each as far as known."""
     if provider.get("type") == "gcp":
-        instance = mapping(provider.get("instance_type"))
-        gpu = GCE_GPUS.get(str(instance.get("gpu_type", "nvidia-tesla-t4")))
-        slots = whole(instance.get("gpu_num", 4))
-        kind = str(instance.get("machine_type", "n1-standard-32"))
-        return f"{kind} with {slots} {gpu.name}" if gpu and slots else kind, slots, gpu
-    kind = str(provider.get("instance_type", "g4dn.metal"))
+        return _gce_machine(mapping(provider.get("instance_type")))
+    instance = str(provider.get("instance_type", "g4dn.metal"))
     slots = whole(provider.get("instance_slots"))
-    return kind, SLOTS.get(kind) if slots is None or kind in MAPPED else slots, gpu_of(kind)
+    if slots is None or instance in MAPPED:  # Determined's map counts before the config
+        slots = SLOTS.get(instance)
+    return instance, slots, gpu_of(instance)
+
+
+def _gce_machine(machine: Config) -> tuple[str, int | None, Gpu | None]:
+    instance = str(machine.get("machine_type", "n1-standard-32"))
+    slots = whole(machine.get("gpu_num", 4))
+    gpu = GCE_GPUS.get(str(machine.get("gpu_type", "nvidia-tesla-t4")))
+    if gpu and slots:
+        instance = f"{instance} with {slots} {gpu.name}"
+    return instance, slots, gpu

@@ -8,6 +8,8 @@ from typing import Any
 from detalbert.settings import schema
 from detalbert.settings.schema import Finding, dotted, mapping
 
+Config = dict[str, Any]  # a mapping of YAML
+Findings = Iterator[Finding]
 PLACEHOLDER = re.compile(r"<<[^<>]*>>|(?<![\w.-])my-(?:bucket|pretrained-checkpoint)(?![\w.-])")
 SCHEMAS = {
     "experiment": schema.EXPERIMENT,
@@ -15,7 +17,7 @@ SCHEMAS = {
 }
 
 
-def check(config: dict[str, Any], kind: str) -> Iterator[Finding]:
+def check(config: Config, kind: str) -> Findings:
     """Yield the findings on a config by the schema of its kind. Values with a placeholder are left
     out: `placeholders` yields these.
     """
@@ -25,10 +27,12 @@ def check(config: dict[str, Any], kind: str) -> Iterator[Finding]:
             yield finding
 
 
-def placeholders(value: Any, *path: Any) -> Iterator[Finding]:
+def placeholders(value: Any, *path: Any) -> Findings:
     """Yield a finding for every placeholder in a config, at `path`, that is not filled in."""
+    if isinstance(value, str):
+        for text in PLACEHOLDER.findall(value):
+            yield Finding(dotted(path), f"placeholder {text} is not filled in")
+        return
     items = enumerate(value) if isinstance(value, list) else mapping(value).items()
-    for name, inner in items:
-        yield from placeholders(inner, *path, name)
-    for found in PLACEHOLDER.findall(value) if isinstance(value, str) else ():
-        yield Finding(dotted(path), f"placeholder {found} is not filled in")
+    for key, inner in items:
+        yield from placeholders(inner, *path, key)

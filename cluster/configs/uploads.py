@@ -1,21 +1,32 @@
-"""The upload of `det experiment create`: its files, and whether the config's data is in it."""
+"""The upload of `det experiment create`: its files, and whether what the config names is in it.
+
+A name such as `org/model` may be a folder here or a model of a hub. It counts as a folder if there
+is one; what no hub has, such as `./model` or `a/b/c`, always does.
+"""
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+import posixpath
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
 from determined.common import constants, context
 
-from detalbert.hub import looks_like_path
+from cluster.configs.expconf import entrypoint_words, is_ours, runs
+from cluster.configs.schema import Config, Findings
 from detalbert.reading.forms import ENDINGS, PACKED
 from detalbert.reading.storage import is_remote
-from detalbert.settings.schema import Finding
+from detalbert.settings.rules import WORKDIR
+from detalbert.settings.schema import Finding, at, mappings
 from detalbert.squad.sources import OFFICIAL_SHA256
+from workloads import DATA_KEYS
 
 CONTEXT_LIMIT = constants.MAX_CONTEXT_SIZE  # 95 MiB
-_KEYS = ("train", "validation", "text", "documents", "validation_documents", "shards")
+_SOURCES = [f"data.{key}" for key in [*DATA_KEYS, "validation_documents"]]
+_FOLDERS = ("hyperparameters.model", "data.tokenizer")
+_FLAGS = re.compile(r"--(?:model|data)[ =]['\"]?([^\s'\"]+)")  # of predict.py
 
 
 def read_upload(folder: Path) -> tuple[set[str], Finding | None]:
@@ -30,45 +41,69 @@ def read_upload(folder: Path) -> tuple[set[str], Finding | None]:
     return {PurePath(file.path).as_posix() for file in files}, None
 
 
-def check_data(config: Mapping[str, Any], names: set[str], folder: Path) -> Iterator[Finding]:
-    """Yield a finding for each relative path in `data:` that a container will not have."""
-    data = config.get("data")
-    if not isinstance(data, dict):
-        return
-    for key in _KEYS:
-        for source in _sources(data.get(key)):
-            if not _is_sent(source, names):
-                yield Finding(f"data.{key}", _describe_missing(source, folder))
-
-
-def _describe_missing(source: str, folder: Path) -> str:
-    if (folder / source).exists():
-        beside = f"questions/{PurePath(source).name}"
-        problem = f"{source} is not uploaded: .detignore leaves it out"
-        return f"{problem}; move it, to {beside} for example"
-    return f"{source}: no such file in {folder}; add it, or name an address (s3://...)"
-
-
-def _sources(value: Any) -> Iterator[str]:
-    """Yield the relative paths of a key's value: a text, a mapping with `source`, or a list."""
-    sources = value if isinstance(value, list) else [value]
-    for source in sources:
-        address = source.get("source") if isinstance(source, dict) else source
-        if not isinstance(address, str) or address in OFFICIAL_SHA256:
+def check_data(config: Config, names: set[str], folder: Path) -> Findings:
+    """Yield a finding for each relative path of data, model or tokenizer that a container will not
+    have: it is neither sent nor below a bind mount.
+    """
+    mounts = mappings(config.get("bind_mounts"))
+    targets = [_in_container(mount.get("container_path")) for mount in mounts]
+    for key, address in _addresses(config):
+        if not _is_relative(address, folder, of_model=key in _FOLDERS):
             continue
-        if _is_relative(address):
-            yield address
+        if _is_sent(address, names):
+            continue
+        if _in_container(address).startswith(tuple(targets)):
+            continue
+        problem = f"{address}: no such file in {folder}; add it, or name an address (s3://...)"
+        if (folder / address).exists():
+            problem = (
+                f"{address} is not uploaded: .detignore leaves it out; "
+                f"move it, to questions/{PurePath(address).name} for example"
+            )
+        yield Finding(key, problem)
 
 
-def _is_relative(address: str) -> bool:
-    """Return whether an address is a path below the folder; a folder's name may be a hub's."""
-    is_path = looks_like_path(address, (*ENDINGS, *PACKED)) or address.endswith("/")
-    return is_path and not is_remote(address) and not PurePath(address).is_absolute()
+def _addresses(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the keys that may name a file or a folder, with their values, "" for none."""
+    if runs(config, "predict.py"):
+        text = " ".join(entrypoint_words(config))
+        for address in _FLAGS.findall(text):
+            yield "entrypoint", address
+    if not is_ours(config):
+        return
+    for key in _SOURCES:
+        sources = at(config, key)
+        if not isinstance(sources, list):
+            sources = [sources]
+        for source in sources:
+            if isinstance(source, dict):
+                source = source.get("source")
+            yield key, str(source or "")
+    for key in _FOLDERS:
+        yield key, str(at(config, key) or "")
 
 
-def _is_sent(source: str, names: set[str]) -> bool:
-    """Return whether a file, a folder or a pattern has files that are sent."""
-    name = PurePath(source).as_posix()
-    if name in names:
+def _in_container(path: Any) -> str:
+    return posixpath.normpath(posixpath.join(WORKDIR, str(path))) + "/"
+
+
+def _is_relative(address: str, folder: Path, of_model: bool) -> bool:
+    """Return whether an address is a path below the folder, and no name of a hub's."""
+    if address in ("", *OFFICIAL_SHA256) or is_remote(address) or address.startswith("/"):
+        return False
+    if address.startswith(".") or address.endswith("/"):
         return True
-    return any(sent.startswith(f"{name}/") or PurePath(sent).match(name) for sent in names)
+    if (folder / address).exists():
+        return True
+    if of_model:
+        return address.partition("@")[0].count("/") > 1  # org/name@refs/pr/1 is a hub's
+    return PurePath(address).suffix.lower() in (*ENDINGS, *PACKED)
+
+
+def _is_sent(address: str, names: Collection[str]) -> bool:
+    """Return whether a file, a folder or a pattern has files that are sent."""
+    name = PurePath(address).as_posix()
+    for sent in names:
+        if sent == name or sent.startswith(f"{name}/") or PurePath(sent).match(name):
+            return True
+    return False

@@ -78,6 +78,28 @@ def find_remote(name: str) -> Any:
     return version.checkpoint
 
 
+def describe_reference(name: str, uuid: str) -> dict[str, Any]:
+    """Return checkpoint and version of the registry for a reference; {} for any other name.
+
+    Args:
+        uuid: the checkpoint that `fetch` found; of a model without a version, the newest one then.
+    """
+    reference = _REFERENCE.fullmatch(name)
+    if reference is None or Path(name).exists():
+        return {}
+    described: dict[str, Any] = {"checkpoint": uuid}
+    if reference["version"]:
+        described["version"] = int(reference["version"])
+    elif reference["model"]:
+        from determined.experimental import client
+
+        with contextlib.suppress(UserError), told(f"--model {name}"):
+            for version in client.Determined().get_model(reference["model"]).list_versions():
+                if version.checkpoint and version.checkpoint.uuid == uuid:
+                    described["version"] = version.model_version
+    return described
+
+
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
     """Convert errors of client and storage in the block to one line about `what`. Unavailable if

@@ -73,15 +73,22 @@ def register(checkpoint: Any, name: str) -> str:
 
 
 def describe_checkpoint(checkpoint: Any) -> dict[str, Any]:
-    """Return steps and validation scores; for a question-answering checkpoint also the thresholds.
-    Thresholds are only in its files, not on the master, so they are downloaded as by predict.py.
+    """Return the searcher's metric, the steps and the other scores; for a question-answering
+    checkpoint also the thresholds. These are only in its files, not on the master, so they are
+    downloaded as by predict.py.
     """
-    facts = {"steps": (checkpoint.metadata or {}).get("steps_completed")}
+    facts: dict[str, Any] = {}
     training = checkpoint.training
-    facts |= ((training and training.validation_metrics) or {}).get("avgMetrics") or {}
+    if training is not None:
+        facts = dict((training.validation_metrics or {}).get("avgMetrics") or {})
     facts.pop("batches", None)  # the steps, by Determined's name
     folder = fetch(checkpoint.uuid)
     facts |= read_json(folder / SCORES)
+    # First what the list of versions has room for: the searcher's metric.
+    searcher = (training.experiment_config.get("searcher") or {}) if training else {}
+    metric = searcher.get("metric", "steps")
+    steps = (checkpoint.metadata or {}).get("steps_completed")
+    facts = {metric: facts.get(metric), "steps": steps, **facts}
     facts[THRESHOLD] = read_json(folder / "load_data.json").get("hparams", {}).get(THRESHOLD)
     return {key: value for key, value in facts.items() if value is not None}
 

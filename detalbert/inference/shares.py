@@ -27,7 +27,7 @@ from detalbert.engine.cpu import set_threads
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.answering import Answered, answer
-from detalbert.inference.find import find
+from detalbert.inference.find import describe_reference, find
 from detalbert.inference.model import (
     Trained,
     choose_probabilities,
@@ -91,9 +91,36 @@ def answer_on_all_slots(
         asked: dict[str, Any] = {"model": folder.name, "questions": questions.stamp(), "raw": raw}
         total = together(distributed, lambda: questions.read_through(trained))
         asked |= {"total": total, "threshold": threshold, "chunk": CHUNK}
+        if distributed.rank == 0:
+            _record(name, data, asked)
         job = _Job(context, asked, questions, Path(own))
         if job.restore(master.task().latest_checkpoint):
             job.run(zip(job.mine, answer(trained, job.questions(), threshold), strict=True))
+
+
+def _record(name: str, data: str, asked: dict[str, Any]) -> None:
+    """Show on the master what is answered by which model: in the run's metadata and in the name of
+    the experiment, by which two predictions differ in a list.
+    """
+    reference = describe_reference(name, uuid=asked["model"])
+    facts = {
+        "model": name,
+        **reference,
+        "data": data,
+        "questions": asked["total"],
+        "threshold": asked["threshold"],
+        "threads": torch.get_num_threads(),
+        "raw": asked["raw"],
+    }
+    master.keep_resolved({"prediction": facts})
+    model = name
+    if "version" in reference and not name.endswith(f":{reference['version']}"):
+        model = f"{name}:{reference['version']}"
+    master.extend_name(f"{_last_part(model)}, {_last_part(data)}")
+
+
+def _last_part(address: str) -> str:
+    return address.rstrip("/").rsplit("/", 1)[-1]
 
 
 class _Job:

@@ -10,6 +10,8 @@ from typing import Any
 from detalbert.errors import nearest
 from detalbert.settings.schema import mappings
 
+WORKDIR = "/run/determined/workdir"  # of every trial, whatever task_container_defaults say
+
 
 def inside_host(storage: dict[str, Any]) -> str | None:
     """Check that storage_path, absolute or relative to host_path, is inside it."""
@@ -29,6 +31,14 @@ def unique(items: list[Any], name: str, said: str) -> str | None:
     found = [posixpath.normpath(each) if each.startswith("/") else each for each in found]
     twice = [each for each in found if found.count(each) > 1]
     return said.format(min(twice)) if twice else None
+
+
+def beside_workdir(path: str) -> str | None:
+    """Check that a mount in the container does not cover the working directory of a trial."""
+    target = posixpath.normpath(posixpath.join(WORKDIR, path))
+    if target != "/" and not f"{WORKDIR}/".startswith(f"{target}/"):
+        return None
+    return f"{path!r} covers {WORKDIR}, where the uploaded files are; mount it below or beside that"
 
 
 def pattern(text: str) -> str | None:

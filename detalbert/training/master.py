@@ -10,7 +10,7 @@ from determined.common.api import authentication, certs
 
 from detalbert import hub
 from detalbert.errors import first_line
-from detalbert.redact import masked
+from detalbert.redact import hide_secrets, masked
 
 TIMEOUT = 10  # seconds to connect, and again to answer
 log = logging.getLogger(__name__)
@@ -57,6 +57,19 @@ def keep_resolved(resolved: dict[str, Any]) -> None:
     except Exception as error:  # no common base, see `call`
         said = "the master does not keep the resolved config (%s): %s"
         log.warning(said, first_line(error), json.dumps(resolved))
+
+
+def extend_name(text: str) -> None:
+    """Add `text` to the experiment's name, by which lists show it, unless it is there already."""
+    number = task().trial.experiment_id
+    path = f"/api/v1/experiments/{number}"
+    text = hide_secrets(text)
+    try:
+        name = call("get", path)["experiment"]["name"]
+        if text not in name:
+            call("patch", path, json={"id": number, "name": f"{name}: {text}"})
+    except Exception as error:  # no common base, see `call`
+        log.warning("could not name the experiment after %s (%s)", text, first_line(error))
 
 
 def kept_commits() -> dict[str, str]:

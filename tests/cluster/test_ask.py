@@ -104,7 +104,7 @@ def test_pools_and_images_of_the_master(recorded: Any, master: Any, ask: Ask) ->
     config = yaml.safe_load(recorded[0]["request"]["config"])
     config["resources"] = {"slots_per_trial": 3, "resource_pool": "wide"}
     _, lines, _ = ask(config)
-    assert any("3 slots on agents of 2: no agents would start" in line for line in lines)
+    assert any("3 slots on machines or pods of 2: none would start" in line for line in lines)
     assert not any("environment.image" in line for line in lines)  # not this user's to read
     config["resources"]["slots_per_trial"] = 4
     _, lines, _ = ask(config)

@@ -133,12 +133,58 @@ def test_data_that_a_container_will_not_have(source, tmp_path):
     (tmp_path / ".detignore").write_text("/data/\n")
     names, _ = uploads.read_upload(tmp_path)
     for data in ({"train": source}, {"text": [{"source": source, "weight": 1}]}):
-        problems = [
-            finding.problem for finding in uploads.check_data({"data": data}, names, tmp_path)
-        ]
+        config = {"entrypoint": "python3 train.py", "data": data}
+        problems = [finding.problem for finding in uploads.check_data(config, names, tmp_path)]
         problem = SOURCES[source]
         assert len(problems) == (problem is not None)
         assert problem is None or problem in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("albert-base-v2", None),
+        ("org/name@refs/pr/1", None),
+        ("own", None),
+        ("./own/", None),
+        ("runs/local", "runs/local is not uploaded: .detignore leaves it out; move it"),
+        ("./gone", "./gone: no such file in "),
+        ("a/b/gone", "a/b/gone: no such file in "),
+        ("/mnt/model", None),
+        ("mounted/model", None),
+    ],
+)
+def test_models_and_tokenizers_that_a_container_will_not_have(address, problem, tmp_path):
+    for name in ("own/config.json", "runs/local/config.json", "mounted/model/config.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / ".detignore").write_text("/runs/\n/mounted/\n")
+    names, _ = uploads.read_upload(tmp_path)
+    mounts = [{"host_path": "/mnt", "container_path": "mounted"}]
+    for key, config in {
+        "hyperparameters.model": {"hyperparameters": {"model": address}},
+        "data.tokenizer": {"data": {"tokenizer": address, "text": "s3://bucket/text"}},
+    }.items():
+        config |= {"entrypoint": "python3 train.py", "bind_mounts": mounts}
+        found = list(uploads.check_data(config, names, tmp_path))
+        assert [finding.key for finding in found] == ([key] if problem else [])
+        assert all(finding.problem.startswith(problem) for finding in found)
+
+
+def test_files_that_a_prediction_names(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "model.safetensors").write_text("")
+    (tmp_path / "own.csv").write_text("question,context\n")
+    (tmp_path / ".detignore").write_text("/runs/\n")
+    names, _ = uploads.read_upload(tmp_path)
+    for words, keys in (
+        ("--model model:a:1 --data own.csv", []),
+        ("--model=trial:7 --data=dev-v2.0.json", []),
+        ("--model runs --data 'gone.csv'", ["entrypoint", "entrypoint"]),
+    ):
+        config = {"entrypoint": f"python3 predict.py {words}"}
+        found = uploads.check_data(config, names, tmp_path)
+        assert [finding.key for finding in found] == keys
 
 
 def test_exit_status_and_json(capsys, tmp_path):
@@ -160,6 +206,16 @@ def test_exit_status_and_json(capsys, tmp_path):
     assert f"{path}: records_per_epoch: warning: deprecated" in out and "nothing to fix" in out
     assert check.main([str(tmp_path / "none.yaml"), "--context", str(tmp_path)]) == 2
     assert "cannot read it" in capsys.readouterr().out
+
+
+def test_an_empty_mapping_is_checked_too(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("{}")
+    assert {"entrypoint", "searcher"} <= {finding.key for finding in checked(path)}
+    assert {finding.key for finding in checked(master=path)} == {
+        "checkpoint_storage",
+        "security.initial_user_password",
+    }
 
 
 def test_template_and_master_fill_in(capsys, tmp_path):
@@ -250,6 +306,23 @@ def test_without_re2_the_pip_command_is_said(monkeypatch, capsys):
         "cluster.check: error: re2 is not installed; run pip install -r cluster/requirements.txt\n"
     )
     assert capsys.readouterr().err == said
+
+
+PRINTED = yaml.safe_load((ROOT / "tests" / "cluster" / "printed_masters.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_what_a_master_prints_of_its_own_config_is_not_refused(name, tmp_path):
+    config = PRINTED["default"] | PRINTED[name]
+    assert [one for one in findings(tmp_path, cluster=config) if not one.warning] == []
+
+
+def test_values_of_the_helm_chart_are_known_for_what_they_are():
+    path = ROOT / "cluster" / "kubernetes-values.yaml"
+    for found in (checked(master=path), checked(path)):
+        others = [one for one in found if "placeholder" not in one.problem]
+        assert [one.key for one in others] == ["file"]
+        assert others[0].problem.startswith("this is a values.yaml of the Helm chart, not a master")
 
 
 def test_an_unknown_key_hides_no_mistake(tmp_path):

@@ -49,6 +49,43 @@ def test_machines_of_ones_own_and_more_than_needed():
     assert said({}, pool(9)) == said(one, pool(64)) == []
 
 
+PODS = {"type": "kubernetes", "max_slots_per_pod": 4}
+OWN_PODS = {"kubernetes": {"max_slots_per_pod": 8}}
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "single", "key"),
+    [
+        ("p", 4, True, None),
+        ("p", 6, False, "resources.slots_per_trial"),
+        ("p", 8, False, None),
+        ("p", 8, True, "resources.is_single_node"),
+        ("own", 8, True, None),  # a pool's own number of slots counts
+        ("own", 12, False, "resources.slots_per_trial"),
+    ],
+)
+def test_slots_that_fit_the_pods_of_kubernetes(name, slots, single, key):
+    """As `ValidateResources` of kubernetesrm/resource_pool.go has it."""
+    pools = [{"pool_name": "p"}, {"pool_name": "own", "task_container_defaults": OWN_PODS}]
+    cluster = cluster_of({"resource_manager": PODS, "resource_pools": pools})
+    resources = {"resource_pool": name, "slots_per_trial": slots, "is_single_node": single}
+    config = {"resources": resources, "environment": {"image": {"cpu": "c", "cuda": "g"}}}
+    assert [one.key for one in check_fleet(config, cluster)] == ([key] if key else [])
+    assert image_of(config, cluster.pools[name]) == "g"
+
+
+def test_an_image_is_asked_of_this_package_alone():
+    ours = {"entrypoint": "python3 train.py", "hyperparameters": {"model": "albert-base-v2"}}
+    answers = {"entrypoint": "python3 predict.py --model a --data b"}
+    theirs = {"entrypoint": "python3 train.py", "hyperparameters": {"lr": 0.1}}
+    for config, keys in (
+        (ours, ["environment.image"]),
+        (answers, ["environment.image"]),
+        (theirs, []),
+    ):
+        assert [one.key for one in said(config, pool(tasks={}))] == keys
+
+
 def test_start_and_price():
     wide, search = {"resources": {"slots_per_trial": 64}}, {"resources": {"slots_per_trial": 4}}
     search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}

@@ -43,10 +43,21 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     trial.config["entrypoint"] = f"{RUN} {' '.join(arguments)}"
     with trial.master(slots=(2,), preempt_at=("progress", 1)) as master:
         trial.run(master)
+    name, metadata = master.name, master.metadata
+    assert name == "answers: model, questions.jsonl"
+    assert metadata["prediction"].pop("threshold") == pytest.approx(0, abs=50)
+    assert metadata["prediction"] == {
+        "model": str(model),
+        "data": str(questions),
+        "questions": (PARTS - 1) * CHUNK + 100,
+        "threads": 1,
+        "raw": False,
+    }
     (cut,), (steps,) = master.checkpoints, steps_of(master.checkpoints)
     assert master.acknowledged == 1
     assert 0 < len(list((trial.storage / cut.uuid).glob("part-*.json"))) == steps < PARTS
     with trial.master(slots=(2,)) as master:
+        master.name = name  # which a restart finds, and leaves
         done = trial.run(master, checkpoint=cut.uuid, steps=steps)
     assert f"{steps} of {PARTS} parts are answered already\n" in done.stderr
     said = [line.removeprefix("[rank=0] ") for line in done.stderr.splitlines()]
@@ -55,6 +66,7 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     assert f"INFO: {asked}" in said and "INFO: best threshold  " in "\n".join(said)
     assert (master.states[0], master.states[-1]) == ("loading", "done")
     assert steps_of(master.checkpoints) == [PARTS, PARTS + 1] and master.acknowledged == 0
+    assert master.name == name
     newest = master.checkpoints[-1]
     for file in (tmp_path / "alone").glob("*.*s*"):  # of JSON and CSV
         assert (trial.storage / newest.uuid / file.name).read_bytes() == file.read_bytes()

@@ -108,7 +108,7 @@ def _handler(server: FakeServer) -> type:
                 self.end_headers()
                 self.wfile.write(b"" if self.command == "HEAD" else data)
 
-        do_HEAD = do_POST = do_PUT = do_GET
+        do_HEAD = do_POST = do_PUT = do_PATCH = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -44,6 +44,7 @@ class FakeMaster(FakeServer):
         self.unknown: list[str] = []  # those that this master does not speak
         self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
         self.slow = 0.0  # seconds that a validation's report takes to arrive
+        self.name = "answers"  # of the experiment
         self.metadata: dict[str, Any] = {}  # of the run
         self.kept: list[dict[str, Any]] = []  # each time that it was set
         self.checkpoints: list[bindings.v1Checkpoint] = []
@@ -106,6 +107,13 @@ class FakeMaster(FakeServer):
                 asked = bindings.v1PostRunMetadataRequest.from_json(body)
                 assert asked.runId == int(run)
                 return self.keep_metadata(dict(asked.metadata))
+            case "GET", "experiments", _:
+                return {"experiment": {"name": self.name}, "config": {}}
+            case "PATCH", "experiments", number:
+                change = bindings.v1PatchExperiment.from_json(body)
+                assert change.id == int(number) and isinstance(change.name, str)
+                self.name = change.name
+                return {"experiment": {"name": self.name}}
             case "POST", "checkpoints":
                 self.checkpoints.append(bindings.v1Checkpoint.from_json(body))
                 return {}

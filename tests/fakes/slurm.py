@@ -2,7 +2,8 @@
 
 As seen on a real 22.05: a job's own signal, and `scancel --signal`, reach each process of the step
 and not the batch script; a requeue and a preemption reach that, too, and SIGKILL comes after a
-grace. The job then starts again, with SLURM_RESTART_COUNT.
+grace. The job then starts again, with SLURM_RESTART_COUNT. With SLURM_EXPORT_ENV=NONE, which sbatch
+makes of SBATCH_EXPORT, a task has no PATH.
 """
 
 import contextlib
@@ -17,7 +18,15 @@ from tests.fakes.runs import wait_for
 from tests.leftovers import Started
 
 SRUN = """#!/bin/bash
-while [[ $1 == --* ]]; do shift; done
+export=$SLURM_EXPORT_ENV
+while [[ $1 == --* ]]; do
+  [[ $1 == --export=* ]] && export=${1#*=}
+  shift
+done
+if [[ $export == NONE ]]; then
+  echo "slurmstepd: error: execve(): $1: No such file or directory" >&2
+  exit 2
+fi
 export SLURM_LAUNCH_NODE_IPADDR=127.0.0.1
 for ((node = 0; node < SLURM_NNODES; node++)); do
   SLURM_NODEID=$node "$@" &

@@ -135,7 +135,7 @@ def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: Any) -> None:
 def test_the_registry_has_the_best_with_its_scores(master: CheckpointMaster, capsys: Any) -> None:
     assert register.main(["experiment:3", "--as", "squad-albert"]) == 0
     first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("squad-albert version 1: steps 1, f1 ")
+    assert first.startswith("squad-albert version 1: f1 ") and ", steps 1, " in first
     assert last == "python predict.py --model model:squad-albert:1"
     (sent,) = master.models["squad-albert"]
     assert sent["checkpointUuid"] == BEST and sent["modelName"] == "squad-albert"
@@ -150,6 +150,11 @@ def test_the_registry_has_the_best_with_its_scores(master: CheckpointMaster, cap
     for number, uuid in {"": LATEST, ":1": BEST, ":2": LATEST}.items():
         folder = find.fetch(f"model:squad-albert{number}")
         assert folder.name == uuid and (folder / "state_dict.pth").is_file()
+    for reference, version in (("model:squad-albert", 2), ("model:squad-albert:2", 2)):
+        described = find.describe_reference(reference, uuid=LATEST)
+        assert described == {"checkpoint": LATEST, "version": version}
+    assert find.describe_reference("experiment:3", uuid=BEST) == {"checkpoint": BEST}
+    assert find.describe_reference("runs/local", uuid="local") == {}
     for checkpoint, name, said in (
         ("squad", "a", "squad: give experiment:ID, trial:ID or a UUID"),
         ("model:squad", "a", "give experiment:ID"),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,32 @@ def test_a_job_array_draws_a_search(tiny_config: Path, python: str, tmp_path: Pa
     assert run["hyperparameters"]["lr_scale"] == wanted
 
 
+def test_an_environment_that_sbatch_does_not_hand_on(python: str, tmp_path: Path) -> None:
+    slurm = Slurm(tmp_path, python, 1, "configs/none.yaml")
+    job = slurm.start(SLURM_EXPORT_ENV="NONE")
+    assert slurm.end(job) == (2, False)
+    assert "train.py: error: configs/none.yaml" in job.said and "execve" not in job.said
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_port_that_is_taken(nodes: int, tiny_config: Path, python: str, tmp_path: Path) -> None:
+    """One machine takes another; several are queued again, with one line that says why."""
+    change(tiny_config, max_steps=2)
+    slurm = Slurm(tmp_path, python, nodes, tiny_config)
+    port = 20000 + os.getpid() % 10000
+    with socket.create_server(("", port)):
+        job = slurm.start()
+        status = slurm.end(job)
+    if nodes == 1:
+        assert status == (0, False), job.said
+        return
+    assert status == (0, True), job.said
+    problem = f"torchrun: unavailable: --master_port {port}: another program"
+    assert job.said.count(problem) == 1
+
+
 AGAIN = {(0, 0): 0, (1, 0): 0, (2, 0): 0, (4, 0): 1, (5, 19): 1, (137, 20): 0, (130, 20): 1}
-AGAIN[143, 20] = 1
+AGAIN |= {(143, 20): 1, (126, 0): 0, (127, 0): 0}
 
 
 @pytest.mark.parametrize("status, restarts", AGAIN)
