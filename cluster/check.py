@@ -56,7 +56,7 @@ from cluster.configs.merge import merge
 from cluster.configs.schema import Config, Findings, placeholders
 from cluster.configs.uploads import check_data, read_upload
 from cluster.estimates.findings import check_job
-from cluster.facts.prices import load_prices, prices_head
+from cluster.facts.prices import prices_head
 from cluster.facts.rates import Rates
 from cluster.planning.options import Asked, plan_own
 from cluster.planning.plan_text import outcome
@@ -176,9 +176,11 @@ def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
 def describe_plan(config: Config, cluster: Cluster, pool: Pool, folder: Path) -> str:
     """Describe image, machines, hours and cost of an experiment as it stands, as far as known."""
     image = image_of(config, pool) or "Determined's own"
-    text = f"image {image}; {describe_start(config, pool, load_prices())}"
+    rates = Rates()
+    price = rates.at(rates.kind(pool.instance, pool.region))
+    text = f"image {image}; {describe_start(config, pool, price)}"
     with contextlib.suppress(UserError):  # told by the findings
-        option = plan_own(config, cluster, Asked(Rates(), folder))
+        option = plan_own(config, cluster, Asked(rates, folder))
         if option and option.cases:
             prices = [option.price] if option.price else []
             text += f"; {outcome(option)}; {prices_head(prices, datetime.date.today())}"

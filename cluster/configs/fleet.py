@@ -3,20 +3,17 @@
 A pool of Kubernetes has pods for machines: `max_slots_per_pod` is its slots per agent.
 """
 
-from collections.abc import Mapping
-
 from cluster.configs.expconf import is_ours, runs
 from cluster.configs.masterconf import Cluster, Pool
 from cluster.configs.schema import Config, Findings
+from cluster.configs.search import search_of
 from cluster.facts.machines import no_code
 from cluster.facts.prices import Price, load_prices, retired
 from detalbert.errors import nearest
-from detalbert.settings.schema import Finding, at, mapping, mappings, whole
+from detalbert.settings.schema import Finding, at, mappings, whole
 
 SLOTS = "resources.slots_per_trial"
 POOL = "resources.resource_pool"
-AT_ONCE = 16  # trials of a search, unless max_concurrent_trials says otherwise
-ALL_AT_ONCE = 1024  # stands for max_concurrent_trials 0, no limit, without max_trials
 
 
 def slots_of(config: Config) -> int:
@@ -36,7 +33,7 @@ def machines_at_start(config: Config, pool: Pool) -> tuple[int, int] | None:
     width = pool.slots_per_agent
     if not width:
         return None
-    trials = _trials_at_once(config)
+    trials = search_of(config).at_once
     if slots <= width:  # several trials may share a machine
         needed = started = -(-slots * trials // width)
     else:
@@ -48,15 +45,7 @@ def machines_at_start(config: Config, pool: Pool) -> tuple[int, int] | None:
     return min(needed, limit), min(started, limit)
 
 
-def _trials_at_once(config: Config) -> int:
-    searcher = mapping(config.get("searcher"))
-    if searcher.get("name") in (None, "single"):
-        return 1
-    limits = [searcher.get("max_concurrent_trials", AT_ONCE), searcher.get("max_trials")]
-    return min(whole(limit) or ALL_AT_ONCE for limit in limits)
-
-
-def describe_start(config: Config, pool: Pool, prices: Mapping[str, Price]) -> str:
+def describe_start(config: Config, pool: Pool, price: Price | None) -> str:
     """Describe the machines that an idle pool starts: number, type and price per hour."""
     numbers = machines_at_start(config, pool)
     if numbers is None or pool.own or not pool.instance:
@@ -67,10 +56,11 @@ def describe_start(config: Config, pool: Pool, prices: Mapping[str, Price]) -> s
     count = " to ".join(map(str, counts))
     market = "spot" if pool.spot else "on demand"
     text = f"pool {pool.name}: {count} {pool.instance} ({market}) at the start"
-    if pool.instance not in prices:
-        return f"{text}, no price in cluster/facts/prices.yaml"
-    price = prices[pool.instance].hourly(pool.spot)
-    dollars = " to ".join(f"${number * price:,.2f}" for number in counts)
+    if price is None:
+        where = f" of {pool.region}" if pool.region else ""
+        return f"{text}, no price{where} in cluster/facts/prices.yaml"
+    hourly = price.hourly(pool.spot)
+    dollars = " to ".join(f"${number * hourly:,.2f}" for number in counts)
     return f"{text}, {dollars} an hour"
 
 

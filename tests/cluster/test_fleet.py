@@ -98,7 +98,7 @@ def test_start_and_price():
         ({}, pool(instance="x9.large"), "no price in cluster/facts/prices.yaml"),
         (wide, pool(slots_per_agent=None, instance=""), "pool p: your own machines"),
     ):
-        assert describe_start(config, its, load_prices()).endswith(words)
+        assert describe_start(config, its, load_prices().get(its.instance)).endswith(words)
 
 
 def test_templates():
