@@ -113,7 +113,7 @@ def parse_flags(argv: list[str] | None) -> Namespace:
     return args
 
 
-class Report:
+class Verdicts:
     """The findings of all files, and a line for each experiment whose pool is known."""
 
     def __init__(self) -> None:
@@ -134,10 +134,10 @@ class Report:
 
 
 def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
-    """Return the findings and the lines of a `Report`. Raises Unavailable if the master that is
+    """Return the findings and the lines of `Verdicts`. Raises Unavailable if the master that is
     asked does not answer.
     """
-    report = Report()
+    report = Verdicts()
     asked = Master.login() if args.ask else None
     cluster = asked.cluster() if asked is not None else None
     master = report.load(args.master) if args.master is not None else None
