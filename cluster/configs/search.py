@@ -35,7 +35,8 @@ class Search(NamedTuple):
     @property
     def work(self) -> float:
         """Work of all trials, in whole trials."""
-        work, before = 0.0, 0.0
+        work = 0.0
+        before = 0.0  # share of its length that a trial has trained at the rung before
         for rung in self.rungs:
             work += rung.trials * (rung.share - before)
             before = rung.share
@@ -52,7 +53,8 @@ class Search(NamedTuple):
         text = f"{self.trials:,} trials, at most {self.at_once} at a time"
         if len(self.rungs) > 1:
             ends = [f"{rung.trials:.0f} to {rung.share:.0%}" for rung in self.rungs]
-            text += f"; about {', '.join(ends)} of the steps: the work of {self.work:.1f}"
+            split = ", ".join(ends)
+            text += f"; about {split} of the steps: the work of {self.work:.1f}"
         return text
 
 
@@ -103,9 +105,16 @@ def _all_rungs(searcher: Mapping[str, Any], trials: int) -> list[Rung]:
     totals = [0.0] * most
     for rungs, count in brackets:
         # Before a bracket's own first rung none of its trials stops.
-        reaching = [float(count)] * (most - rungs) + _reaching(count, rungs, divisor)
-        totals = [total + reach for total, reach in zip(totals, reaching, strict=True)]
-    return [Rung(total, divisor ** (rung + 1 - most)) for rung, total in enumerate(totals)]
+        first = most - rungs
+        for rung in range(first):
+            totals[rung] += count
+        for rung, reached in enumerate(_reaching(count, rungs, divisor), start=first):
+            totals[rung] += reached
+    all_rungs = []
+    for rung, total in enumerate(totals):
+        share = divisor ** (rung + 1 - most)
+        all_rungs.append(Rung(total, share))
+    return all_rungs
 
 
 def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
@@ -114,17 +123,19 @@ def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
     A trial that reports at a rung trains on if it is among the best of those that have: 1 / divisor
     of them, at least the best one (doEarlyStopping of asha_stopping.go).
     """
-    draw, reached = random.Random(0), [0] * rungs
+    generator = random.Random(0)
+    reached = [0] * rungs
     draws = max(1, DRAWN_TRIALS // trials)
     for _ in range(draws):
         metrics: list[list[float]] = [[] for _ in range(rungs)]
         for _ in range(trials):
-            metric = draw.random()
+            metric = generator.random()
             for rung, others in enumerate(metrics):
                 reached[rung] += 1
                 place = bisect.bisect(others, metric)
                 others.insert(place, metric)
-                if place >= max(1, int(len(others) / divisor)):
+                trains_on = max(1, int(len(others) / divisor))
+                if place >= trains_on:
                     break
     return [count / draws for count in reached]
 
@@ -136,10 +147,15 @@ def _brackets(
     if searcher.get("name") == "async_halving":
         yield max(1, whole(searcher.get("num_rungs")) or 1), trials
         return
-    rungs = searcher.get("bracket_rungs") or _mode_rungs(searcher, trials, divisor)
-    rungs = sorted((max(1, whole(count) or 1) for count in rungs), reverse=True)
+    asked = searcher.get("bracket_rungs") or _mode_rungs(searcher, trials, divisor)
+    rungs = [max(1, whole(count) or 1) for count in asked]
+    rungs.sort(reverse=True)
     weights = [divisor ** (count - 1) / count for count in rungs]
-    shares = [max(1, int(weight / sum(weights) * trials)) for weight in weights]
+    shares = []
+    for weight in weights:
+        share = int(weight / sum(weights) * trials)
+        shares.append(max(1, share))
+    # The bracket with the most rungs has what is left.
     shares[0] += max(0, trials - sum(shares))
     yield from zip(rungs, shares, strict=True)
 
@@ -150,6 +166,10 @@ def _mode_rungs(searcher: Mapping[str, Any], trials: int, divisor: float) -> lis
     length = whole(searcher.get("max_time")) or 1
     for number in (length, trials):  # the top rung has a trial
         most = min(most, int(math.log(number) / math.log(divisor)) + 1)
-    mode = searcher.get("mode") or "standard"
-    first = {"aggressive": most, "conservative": 1}.get(mode, (most - 1) // 2 + 1)
+    mode = searcher.get("mode")
+    first = (most - 1) // 2 + 1  # of `standard`, the default
+    if mode == "aggressive":
+        first = most
+    elif mode == "conservative":
+        first = 1
     return list(range(first, most + 1))

@@ -20,7 +20,9 @@ def find_faults(estimate: Estimate) -> Iterator[Finding]:
 
 
 def _memory(estimate: Estimate) -> Iterator[Finding]:
-    gpu, most, budget = estimate.gpu, estimate.most, estimate.hparams.max_tokens_per_forward
+    gpu = estimate.gpu
+    most = estimate.most
+    budget = estimate.hparams.max_tokens_per_forward
     where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
     sharded = bool(estimate.demand.layout)
     more = ""
@@ -39,7 +41,8 @@ def _memory(estimate: Estimate) -> Iterator[Finding]:
 
 
 def _data_ranks(estimate: Estimate) -> Iterator[Finding]:
-    batch, ranks = estimate.hparams.global_batch_size, estimate.demand.data_ranks
+    batch = estimate.hparams.global_batch_size
+    ranks = estimate.demand.data_ranks
     if batch < ranks:
         layout = " x ".join(f"{name} {count}" for name, count in estimate.demand.layout.items())
         problem = f"{batch} windows for {ranks} data ranks ({layout}): some train on nothing"
@@ -49,7 +52,8 @@ def _data_ranks(estimate: Estimate) -> Iterator[Finding]:
 
 def _network(estimate: Estimate) -> Iterator[Finding]:
     """Yield a warning if training waits for one plain interface where EFA would be faster."""
-    step, machine = estimate.step, estimate.machine
+    step = estimate.step
+    machine = estimate.machine
     offers_efa = machine is not None and machine.efa > machine.plain
     if offers_efa and not step.has_efa and step.plain > step.compute / 2:
         yield Finding(
@@ -64,7 +68,8 @@ def _network(estimate: Estimate) -> Iterator[Finding]:
 
 def _notice(estimate: Estimate) -> Iterator[Finding]:
     """Yield a finding if the job cannot leave within EC2's notice."""
-    checkpoint, leaving = estimate.checkpoint, estimate.leaving
+    checkpoint = estimate.checkpoint
+    leaving = estimate.leaving
     if leaving > spot.NOTICE_SECONDS:
         step = leaving - checkpoint.seconds
         yield Finding(
@@ -78,7 +83,8 @@ def _notice(estimate: Estimate) -> Iterator[Finding]:
 
 def _lost_work(estimate: Estimate) -> Iterator[Finding]:
     """Yield a finding if a reclaim without notice loses too much work, with full-length windows."""
-    period, hparams = estimate.period, estimate.hparams
+    period = estimate.period
+    hparams = estimate.hparams
     step = estimate.step.seconds * hparams.max_seq_length / estimate.demand.window
     if period is not None and period * step > spot.LONGEST:
         default = "" if hparams.checkpoint_period else " (an epoch, the default)"

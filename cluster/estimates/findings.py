@@ -64,7 +64,8 @@ def _check_size(job: Job) -> Iterator[Finding]:
 
 def check_place(job: Job) -> Iterator[Finding]:
     """Yield the findings on keys that depend on a trial's slots and pool."""
-    batch, slots = job.hparams.global_batch_size, job.slots
+    batch = job.hparams.global_batch_size
+    slots = job.slots
     if batch % slots and not job.workload.sharded:
         problem = f"{batch} windows cannot be dealt evenly to {slots} slots"
         cure = f"use {-(-batch // slots) * slots}"
@@ -127,11 +128,10 @@ def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | No
         return workload.parsers.hyperparameters(values), []
     except UserError as error:
         problems = _problems(error)
-    foreign = [
-        problem
-        for problem in problems
-        if isinstance(problem, UnknownKey) and problem.key in values and not problem.is_typo
-    ]
+    foreign = []
+    for problem in problems:
+        if isinstance(problem, UnknownKey) and problem.key in values and not problem.is_typo:
+            foreign.append(problem)
     if not foreign:
         return None, [_from_error(problem) for problem in problems]
     names = {problem.key for problem in foreign}
@@ -147,8 +147,10 @@ def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | No
 
 def _check_length(job: Job) -> Iterator[Finding]:
     """Yield findings if the searcher's length is not the number of steps that a trial trains."""
-    searcher, steps = mapping(job.config.get("searcher")), job.hparams.max_steps
-    length, most = searcher.get("max_length"), searcher.get("max_time")
+    searcher = mapping(job.config.get("searcher"))
+    steps = job.hparams.max_steps
+    length = searcher.get("max_length")
+    most = searcher.get("max_time")
     if job.workload.sharded and steps is None and isinstance(length, dict):
         problem = f"missing, and searcher.max_length {length} ends no run of this package"
         cure = "a trial would train its epochs; say its length here"
@@ -187,7 +189,9 @@ def _check_layout(job: Job) -> None:
 
 
 def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
-    key, gpu, precision = "hyperparameters.precision", pool.gpu, job.hparams.precision
+    key = "hyperparameters.precision"
+    gpu = pool.gpu
+    precision = job.hparams.precision
     if gpu is None:
         if precision == "fp16" and pool.slots_per_agent is not None:
             yield Finding(key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")

@@ -109,10 +109,14 @@ def distance(one: Shape, other: Shape) -> float:
     Most is what changes the kernels (the task, a GPU without bf16), then the GPU, then by the
     logarithm how much a forward computes and how many GPUs exchange gradients.
     """
-    far = 2.0 * (one.task != other.task) + 1.5 * (one.half != other.half)
-    far += 1.0 * (one.gpu != other.gpu) + 0.2 * (one.gigabytes != other.gigabytes)
-    far += 0.5 * (one.compiled != other.compiled) + 1.0 * (one.fp8 != other.fp8)
-    far += 0.3 * (one.recomputed != other.recomputed) + 0.3 * (one.ours != other.ours)
+    far = 2.0 * (one.task != other.task)
+    far += 1.5 * (one.half != other.half)
+    far += 1.0 * (one.gpu != other.gpu)
+    far += 0.2 * (one.gigabytes != other.gigabytes)
+    far += 0.5 * (one.compiled != other.compiled)
+    far += 1.0 * (one.fp8 != other.fp8)
+    far += 0.3 * (one.recomputed != other.recomputed)
+    far += 0.3 * (one.ours != other.ours)
     far += 0.3 * abs(math.log(one.flops / other.flops))
     far += 0.1 * abs(math.log(one.gpus / other.gpus))
     if one.forward and other.forward:

@@ -23,8 +23,10 @@ def sent_bytes(
     one forward: 13.2e9 * (2 * 2 + 4) * 7 / 8 = 92 GB.
     """
     replicas = max(1, machines // span)
+    # Of weights and gradients inside a replica, then of the gradients of replicas.
     inside = forwards * (2 * weight + 4) * (span - 1) / span
-    return parameters * (inside + 2 * gradient / span * (replicas - 1) / replicas)
+    between = 2 * gradient / span * (replicas - 1) / replicas
+    return parameters * (inside + between)
 
 
 def has_efa(config: dict[str, Any], pool: Pool) -> bool:
@@ -44,12 +46,15 @@ def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
     """
     variables = _variables(at(config, "environment.environment_variables"))
     variables += _variables(pool.tasks.get("environment_variables"))
-    folders = [item.removeprefix("TMPDIR=") for item in variables if item.startswith("TMPDIR=")]
-    mounts = mappings(config.get("bind_mounts")) + mappings(pool.tasks.get("bind_mounts"))
+    mounts = mappings(config.get("bind_mounts"))
+    mounts += mappings(pool.tasks.get("bind_mounts"))
     mounted = tuple(str(mount.get("container_path")) for mount in mounts)
     machine = MACHINES.get(pool.instance)
-    if folders and machine and machine.store and folders[0].startswith(mounted):
-        return f"{folders[0]}, taken for the instance store", STORE_RATE
+    has_store = machine is not None and machine.store > 0
+    for variable in variables:
+        name, _, folder = variable.partition("=")
+        if name == "TMPDIR" and has_store and folder.startswith(mounted):
+            return f"{folder}, taken for the instance store", STORE_RATE
     operations = max(100, 3 * pool.root_gib)
     rate = min(250.0, operations * 0.25) * 2**20
     return f"the root volume of {pool.root_gib} GiB (gp2)", rate

@@ -54,19 +54,20 @@ MACHINES: dict[str, Machine] = {}
 for _family, _sizes in _DATA["families"].items():
     FAMILIES[_family] = Gpu(**_sizes.pop("gpu"))
     _mapped = _sizes.pop("mapped", False)
-    for _size, _facts in _sizes.items():
-        _kind = f"{_family}.{_size}"
-        SLOTS[_kind] = _facts["gpus"]
-        MAPPED |= {_kind} if _mapped else set()
-        if "plain" in _facts:
-            MACHINES[_kind] = Machine(**_facts)
+    for _size, _hardware in _sizes.items():
+        _type = f"{_family}.{_size}"
+        SLOTS[_type] = _hardware["gpus"]
+        if _mapped:
+            MAPPED.add(_type)
+        if "plain" in _hardware:
+            MACHINES[_type] = Machine(**_hardware)
 
 
 def instance_in(name: str) -> str:
     """Return the type in the name of a pool of your own: efa-p4d-24xlarge is p4d.24xlarge."""
-    plain = name.replace(".", "-")
-    found = [kind for kind in MACHINES if kind.replace(".", "-") in plain]
-    return max(found, key=len, default="")
+    dashed = name.replace(".", "-")
+    types = [kind for kind in MACHINES if kind.replace(".", "-") in dashed]
+    return max(types, key=len, default="")
 
 
 def gpu_of(instance_type: str | None) -> Gpu | None:
@@ -79,15 +80,21 @@ def no_code(image: str | None, gpu: Gpu | None) -> str | None:
 
     Known are tags with the versions of torch and CUDA, as in pytorch/pytorch:2.12.0-cuda12.6-...
     """
-    found = re.search(r":(\d+)\.(\d+)\S*?-cuda(\d+\.\d+)", image or "")
-    if gpu is None or found is None or (int(found[1]), int(found[2])) < (2, 11):
+    tag = re.search(r":(\d+)\.(\d+)\S*?-cuda(\d+\.\d+)", image or "")
+    if gpu is None or tag is None:
         return None
-    version, major = found[3], int(gpu.capability)
+    torch = (int(tag[1]), int(tag[2]))
+    cuda = tag[3]
+    if torch < (2, 11) or cuda not in _DATA["cuda"]:
+        return None
     # Machine code runs on its own and later minor versions of the capability.
-    suited = [
-        c for c, built in _DATA["cuda"].items() if any(major <= b <= gpu.capability for b in built)
-    ]
-    if version in suited or version not in _DATA["cuda"]:
+    suited = []
+    for version, capabilities in _DATA["cuda"].items():
+        for capability in capabilities:
+            if int(gpu.capability) <= capability <= gpu.capability:
+                suited.append(version)
+                break
+    if cuda in suited:
         return None
     cure = f"take one of CUDA {' or '.join(suited)}" if suited else "take other machines"
-    return f"torch's builds for CUDA {version} have no code for a {gpu.name}; {cure}"
+    return f"torch's builds for CUDA {cuda} have no code for a {gpu.name}; {cure}"

@@ -46,7 +46,10 @@ class Price(Section):
 
     def spot_range(self) -> tuple[float, float, float]:
         """Return low, middle and high spot price; all are the same if no range is known."""
-        seen = [p for p in (self.spot_low, self.spot, self.spot_high) if p is not None]
+        seen = [self.spot]
+        for price in (self.spot_low, self.spot_high):
+            if price is not None:
+                seen.append(price)
         return min(seen), self.spot, max(seen)
 
     def machines(self, slots: int) -> int:
@@ -101,7 +104,8 @@ def price_rows(path: Path = PRICE_FILE) -> Mapping[str, Sequence[Price]]:
         where = f"{path}: instances.{name}"
         if not isinstance(entry, dict):
             raise UserError(f"{where}: expected keys such as on_demand")
-        loaded[name] = [_price(where, name, row) for row in _regions({**content, **entry})]
+        rows = _regions({**content, **entry})
+        loaded[name] = [_price(where, name, row) for row in rows]
     return loaded
 
 
@@ -112,9 +116,9 @@ def prices_in(path: Path, region: str = "") -> Mapping[str, Price]:
     sold = dict[str, Price]()
     for name, rows in price_rows(path).items():
         wanted = (region, NO_REGION) if region else (rows[0].region,)
-        price = next((row for row in rows if row.region in wanted), None)
-        if price is not None:
-            sold[name] = price
+        prices = [row for row in rows if row.region in wanted]
+        if prices:
+            sold[name] = prices[0]
     return sold
 
 
@@ -138,8 +142,10 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
     listed, usual = mapping(entry.pop("regions", None)), entry.get("region")
     if not listed:
         return [entry]
-    names = sorted(listed, key=lambda name: (name != usual, name))
-    return [{**entry, "region": name, **mapping(listed[name])} for name in names]
+    rows = []
+    for name in sorted(listed, key=lambda name: (name != usual, name)):
+        rows.append({**entry, "region": name, **mapping(listed[name])})
+    return rows
 
 
 def _price(where: str, instance: str, row: dict[str, Any]) -> Price:
@@ -151,8 +157,11 @@ def _price(where: str, instance: str, row: dict[str, Any]) -> Price:
     if slots and gpu:
         values["gpu"] = f"{gpu.name} {gpu.gigabytes} GB"
     for key, value in row.items():
-        if value is not None:
-            values[key] = _day(f"{where}.{key}", value) if key in ("date", "retired") else value
+        if value is None:
+            continue
+        values[key] = value
+        if key in ("date", "retired"):
+            values[key] = _day(f"{where}.{key}", value)
     price = parse_section(Price, where, values)
     highest = price.spot_high or 1.01 * price.on_demand
     if not (price.spot_low or 0) <= price.spot <= highest:
@@ -179,10 +188,13 @@ def prices_head(prices: Sequence[Price], today: datetime.date) -> str:
     if not prices:
         return "no prices"
     regions = sorted({price.region for price in prices} - {NO_REGION})
+    place = " and ".join(regions) or "a region not given"
     days = sorted({price.date for price in prices})
-    dated = f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    dated = f"{days[0]}"
+    if len(days) > 1:
+        dated += f" to {days[-1]}"
     age = max((today - days[0]).days, 0)
-    return f"prices of {' and '.join(regions) or 'a region not given'}, {dated}, {age} days old"
+    return f"prices of {place}, {dated}, {age} days old"
 
 
 def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:

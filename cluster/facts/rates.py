@@ -96,7 +96,8 @@ class Rates:
             fresh, more = live_prices.priced(self._live, known, region)
             notes += more
             for kind in wanted:
-                table, price = self.table(kind.region), fresh[kind.instance]
+                table = self.table(kind.region)
+                price = fresh[kind.instance]
                 if kind.instance in table or price.region == region:
                     table[kind.instance] = price
         return notes
@@ -131,6 +132,7 @@ class Rates:
         by_region = defaultdict[str, list[PricedType]](list)
         for kind in sorted(set(kinds)):
             if kind.instance in self.rows:
-                region = self.region or kind.region or self.rows[kind.instance][0].region
+                usual = self.rows[kind.instance][0].region
+                region = self.region or kind.region or usual
                 by_region[region].append(kind)
         return dict(by_region)

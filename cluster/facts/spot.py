@@ -103,7 +103,9 @@ def simulate(
     now = market.first_wait(rng, runs)  # seconds since the run was ordered
     waited = now.copy()
     done = np.zeros(runs)  # progress in total_seconds that is saved
-    lost, paid, reclaims = np.zeros(runs), np.zeros(runs), np.zeros(runs)
+    lost = np.zeros(runs)
+    paid = np.zeros(runs)  # seconds of a machine
+    reclaims = np.zeros(runs)
     left = np.arange(runs)  # runs that have not ended
     for life in range(FOLLOWED_LIVES):
         if life == SHORT_LIVES and len(left) > runs / 2 and runs > FEWER_RUNS:
@@ -113,12 +115,14 @@ def simulate(
         # From the launch to the reclaim or the end.
         until_reclaim = market.until_reclaim(rng, len(left))
         needed = job.restart_seconds + job.total_seconds - done[left]
-        stopped, ran = until_reclaim < needed, np.minimum(until_reclaim, needed)
+        stopped = until_reclaim < needed
+        ran = np.minimum(until_reclaim, needed)
         up = BOOT_SECONDS + ran
         free = stopped & (up < FREE_HOUR * 3600)
         paid[left] += np.where(free, 0.0, up)
         now[left] += up
-        left, ran = left[stopped], ran[stopped]
+        left = left[stopped]
+        ran = ran[stopped]
         if not len(left):
             break
         # From the reclaim to the next launch.

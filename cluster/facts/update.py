@@ -32,14 +32,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--day", required=True, type=datetime.date.fromisoformat)
     parser.add_argument("--file", type=Path, default=PRICE_FILE, help="default: prices.yaml")
     args = parser.parse_args(argv)
-    by_hand = args.file.read_text(encoding="utf-8").partition(MARK)[0]
+    old = args.file.read_text(encoding="utf-8")
+    by_hand, _, _ = old.partition(MARK)
+    source = f"SkyPilot's catalog at {args.commit}"
     by_hand = re.sub("(?m)^date: .*$", f"date: {args.day}", by_hand)
-    by_hand = re.sub("(?m)^source: .*$", f"source: SkyPilot's catalog at {args.commit}", by_hand)
-    wanted = set(SLOTS) - set(yaml.safe_load(by_hand)["instances"])
-    rows = read_catalog(args.catalog, wanted)
-    text = yaml.safe_dump(rows, sort_keys=False, default_flow_style=None, width=200)
+    by_hand = re.sub("(?m)^source: .*$", f"source: {source}", by_hand)
+    typed_in = yaml.safe_load(by_hand)["instances"]
+    rows = read_catalog(args.catalog, wanted=set(SLOTS) - set(typed_in))
+    text = yaml.safe_dump(
+        rows,
+        sort_keys=False,
+        default_flow_style=None,
+        width=200,
+    )
+    indented = re.sub("(?m)^(?=.)", "  ", text)
     with whole_file(args.file) as file:
-        file.write(by_hand + MARK + re.sub("(?m)^(?=.)", "  ", text))
+        file.write(by_hand + MARK + indented)
     load_prices(args.file)
 
 
@@ -48,7 +56,12 @@ def read_catalog(path: Path, wanted: Container[str]) -> dict[str, Any]:
     table = pd.read_csv(path).dropna(subset=["Price"])
     table = table[[kind in wanted for kind in table["InstanceType"]]]
     zones = table.groupby(["InstanceType", "Region"])
-    prices = zones["SpotPrice"].agg(spot="median", spot_low="min", spot_high="max").round(4)
+    prices = zones["SpotPrice"].agg(
+        spot="median",
+        spot_low="min",
+        spot_high="max",
+    )
+    prices = prices.round(4)
     prices.insert(0, "on_demand", zones["Price"].first())
     prices["spot"] = prices["spot"].fillna(prices["on_demand"])
     rows: dict[str, Any] = {}

@@ -73,7 +73,9 @@ def _prices(price: Price | None, on_spot: bool) -> tuple[float, float, float]:
 def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
     """Return the trial at the middle speed, and the seconds of its work in the three cases."""
     length = estimated.job.length
-    parts = {part.name: part.seconds for part in time_parts(estimated)}
+    parts = {}
+    for part in time_parts(estimated):
+        parts[part.name] = part.seconds
     assert length is not None  # `time_parts` has raised UserError
     # Those of the periods are simulated.
     parts["checkpoints"] -= periodic_checkpoints(estimated, length)
@@ -123,7 +125,8 @@ def _figures(runs: dict[str, np.ndarray]) -> dict[str, float]:
     figures = {name: float(values.mean()) for name, values in runs.items()}
     for what in ("hours", "cost"):
         ordered = np.sort(runs[what])
+        last = len(ordered) - 1
         for percent in (5, SURE):
-            nearest = round(percent / 100 * (len(ordered) - 1))
+            nearest = round(percent / 100 * last)
             figures[f"{what} {percent} %"] = float(ordered[nearest])
     return figures

@@ -24,7 +24,9 @@ class Recommendation(NamedTuple):
 def finishing(options: Sequence[Option]) -> list[Option]:
     """Return the options that can run and end in all cases, the cheapest first."""
     fine = [option for option in options if not option.why_not and option.ends]
-    return sorted(fine, key=lambda option: (option.mean("cost"), option.mean("hours")))
+    fine.sort(key=lambda option: option.mean("hours"))
+    fine.sort(key=lambda option: option.mean("cost"))  # stable: of equal cost the fastest first
+    return fine
 
 
 def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Recommendation:
@@ -99,12 +101,16 @@ def reasons_against(
     choice: Recommendation, options: Sequence[Option], limits: Mapping[str, float]
 ) -> Iterator[tuple[str, Option, str]]:
     """Yield the cheapest and the fastest option, where they are others, and why not these."""
-    best, fine = choice.option, finishing(options)
-    cheapest, fastest = fine[0], _fastest(fine)
+    best = choice.option
+    fine = finishing(options)
+    cheapest = fine[0]
+    fastest = _fastest(fine)
     if cheapest is not best:
-        yield "cheapest", cheapest, _misses(cheapest, limits) or _compare(cheapest, best)
+        reason = _misses(cheapest, limits) or _compare(cheapest, best)
+        yield "cheapest", cheapest, reason
     if fastest is not best and fastest is not cheapest:
-        yield "fastest", fastest, _misses(fastest, limits) or _compare(fastest, best)
+        reason = _misses(fastest, limits) or _compare(fastest, best)
+        yield "fastest", fastest, reason
 
 
 def _misses(option: Option, limits: Mapping[str, float]) -> str:
@@ -120,7 +126,9 @@ def _misses(option: Option, limits: Mapping[str, float]) -> str:
 
 def _compare(option: Option, best: Option) -> str:
     """Return how many times the recommended option's time and cost another takes."""
-    text = f"{option.mean('hours') / best.mean('hours'):,.2g} x the time"
+    slower = option.mean("hours") / best.mean("hours")
+    text = f"{slower:,.2g} x the time"
     if best.mean("cost"):
-        text += f", {option.mean('cost') / best.mean('cost'):,.2g} x the cost"
+        dearer = option.mean("cost") / best.mean("cost")
+        text += f", {dearer:,.2g} x the cost"
     return text

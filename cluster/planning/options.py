@@ -80,8 +80,10 @@ class Option:
         market = "spot" if self.pool.spot else "on demand"
         if self.pool.own:
             market = f"of pool {self.pool.name}"
-        kind = self.pool.instance or (self.pool.gpu.name if self.pool.gpu else "machine")
-        return f"{self.all_machines} x {kind}, {market}"
+        machine = self.pool.instance
+        if not machine:
+            machine = self.pool.gpu.name if self.pool.gpu else "machine"
+        return f"{self.all_machines} x {machine}, {market}"
 
     @property
     def ends(self) -> bool:
@@ -188,10 +190,13 @@ def plan_option(
     option = Option(pool, price, slots, search=search_of(config))
     resources = {"slots_per_trial": slots, "resource_pool": pool.name}
     moved = {**config, "resources": {**(config.get("resources") or {}), **resources}}
-    why_not = retired(pool.instance, {pool.instance: price} if price else {})
-    why_not = why_not or first_fault(check_fleet(moved, cluster))
-    if why_not:
-        return replace(option, why_not=why_not)
+    if price is not None:
+        why_not = retired(pool.instance, {pool.instance: price})
+        if why_not:
+            return replace(option, why_not=why_not)
+    fault = first_fault(check_fleet(moved, cluster))
+    if fault:
+        return replace(option, why_not=fault)
     trials = [job._replace(config=moved, pool=pool, slots=slots) for job in jobs]
     try:
         # The trial that needs most memory decides, of equal ones the slowest.
@@ -210,8 +215,12 @@ def plan_option(
     findings = list[Finding]()
     for estimated in written:
         findings += [*check_place(estimated.job), *find_faults(estimated)]
-    slow = next((finding.problem for finding in findings if finding.warning), "")
-    return replace(option, why_not=first_fault(findings), slow=slow)
+    warnings = [finding.problem for finding in findings if finding.warning]
+    return replace(
+        option,
+        why_not=first_fault(findings),
+        slow=warnings[0] if warnings else "",
+    )
 
 
 def first_fault(findings: Iterable[Finding]) -> str:
@@ -257,6 +266,11 @@ def _with_keys(estimated: Estimate, keys: Mapping[str, Any]) -> Estimate:
     return replace(estimated, job=estimated.job._replace(hparams=hparams))
 
 
+def _seconds(estimated: Estimate) -> float:
+    """Return the time of a trial without reclaims."""
+    return sum(part.seconds for part in time_parts(estimated))
+
+
 def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> Option:
     """Return the option with its cases.
 
@@ -265,8 +279,7 @@ def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> O
         trials: at the corners of the search, which may be shorter.
     """
     search = option.search
-    seconds = [sum(part.seconds for part in time_parts(trial)) for trial in trials]
-    mean = sum(seconds) / len(seconds) / sum(part.seconds for part in time_parts(fitted))
+    mean = sum(_seconds(trial) for trial in trials) / len(trials) / _seconds(fitted)
     # Small trials share a machine.
     share = option.all_machines / (option.at_once * option.machines)
     cases = simulate_cases(

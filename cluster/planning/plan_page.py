@@ -28,10 +28,13 @@ def published_run(option: Option) -> PublishedRun | None:
     """Return the published run on 64 GPUs if the option trains the same recipe."""
     if option.estimate is None:
         return None
-    run, job = FINE_TUNING[-1], option.estimate.job
+    run = FINE_TUNING[-1]
+    job = option.estimate.job
+    steps = math.ceil(WINDOWS * EPOCHS / run.batch)
     same_model = job.hparams.model == MODEL
     same_batch = job.hparams.global_batch_size == run.batch
-    if not (same_model and same_batch and job.steps == math.ceil(WINDOWS * EPOCHS / run.batch)):
+    same_steps = job.steps == steps
+    if not (same_model and same_batch and same_steps):
         return None
     price = load_prices()[run.instance]
     machines = price.machines(run.slots)
@@ -69,23 +72,32 @@ def write_page(plan: Plan, path: Path) -> None:
 
 def _row(option: Option, plan: Plan) -> dict[str, Any]:
     """Return the cells of an option; its ranges are in the plot."""
-    hours, cost = option.mean("hours"), option.mean("cost")
-    beside = "recommended"
-    if option is not plan.best:
-        beside = "as it stands: " if option is plan.own else ""
-        beside += f"{hours / plan.best.mean('hours'):,.2g} x time"
-        if plan.best.mean("cost"):
-            beside += f", {cost / plan.best.mean('cost'):,.2g} x cost"
+    hours = option.mean("hours")
+    cost = option.mean("cost")
     priced = option.price is not None and math.isfinite(cost)
     return {
         "option": option.name,
         "slots": option.slots,
         "hours": f"{hours:,.2f}" if math.isfinite(hours) else "never",
         "dollars": f"${cost:,.2f}" if priced else "-",
-        "beside the recommended": beside,
+        "beside the recommended": _beside(option, plan),
         "speed": plan_text.speed_source(option),
         "pool": "" if plan_text.is_any(option.pool) else option.pool.name,
     }
+
+
+def _beside(option: Option, plan: Plan) -> str:
+    """Return how many times the recommended option's time and cost an option takes."""
+    best = plan.best
+    if option is best:
+        return "recommended"
+    text = "as it stands: " if option is plan.own else ""
+    slower = option.mean("hours") / best.mean("hours")
+    text += f"{slower:,.2g} x time"
+    if best.mean("cost"):
+        dearer = option.mean("cost") / best.mean("cost")
+        text += f", {dearer:,.2g} x cost"
+    return text
 
 
 def _reasons(plan: Plan, published: PublishedRun | None) -> Iterator[str]:

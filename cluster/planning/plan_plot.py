@@ -53,9 +53,24 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Point | None) -
     for option in finishing(plan.options):
         if option.mean("cost"):
             _draw_point(axes, option, large=option in best or option in named)
-    line = [_at(option) for option in best]
-    axes.plot(*zip(*line, strict=True), "-", color=TEXT, lw=0.8, zorder=2)
-    axes.plot(*_at(plan.best), "o", mfc="none", color=TEXT, ms=13, mew=1.4, zorder=4)
+    axes.plot(
+        [option.mean("hours") for option in best],
+        [option.mean("cost") for option in best],
+        "-",
+        color=TEXT,
+        lw=0.8,
+        zorder=2,
+    )
+    axes.plot(
+        plan.best.mean("hours"),
+        plan.best.mean("cost"),
+        "o",
+        mfc="none",
+        color=TEXT,
+        ms=13,
+        mew=1.4,
+        zorder=4,
+    )
     if published is not None:
         axes.plot(published.hours, published.dollars, "*", color=TEXT, ms=10, zorder=4)
     for what, limit in plan.asked.limits.items():
@@ -73,15 +88,14 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Point | None) -
 
 
 def _draw_point(axes: Axes, option: Option, large: bool) -> None:
-    shape = "o" if option.pool.spot else "s"
-    if large:
-        axes.plot(*_at(option), shape, color=_colour(option), ms=6, zorder=3)
-    else:
-        axes.plot(*_at(option), shape, color=OTHER, ms=3, zorder=2)
-
-
-def _at(option: Option) -> tuple[float, float]:
-    return option.mean("hours"), option.mean("cost")
+    axes.plot(
+        option.mean("hours"),
+        option.mean("cost"),
+        "o" if option.pool.spot else "s",
+        color=_colour(option) if large else OTHER,
+        ms=6 if large else 3,
+        zorder=3 if large else 2,
+    )
 
 
 def _colour(option: Option) -> str:
@@ -102,7 +116,9 @@ def _scale(axis: Any, figures: Sequence[tuple[float, float, float]]) -> None:
 def _name(axes: Axes, named: Sequence[Option], best: Option) -> None:
     """Draw the ranges of options, and names and slots beside the plot, the dearest on top."""
     for number, option in enumerate(sorted(named, key=lambda option: option.mean("cost"))):
-        (hours, dollars), colour = _at(option), _colour(option)
+        hours = option.mean("hours")
+        dollars = option.mean("cost")
+        colour = _colour(option)
         low, middle, high = option.figures("hours")
         end = min(high, 1e3 * middle)  # one without an end leaves the plot
         axes.hlines(dollars, low, end, color=colour, lw=2.5, alpha=0.35)
@@ -129,7 +145,8 @@ def _inline_svg(figure: Figure) -> Markup:
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(text, format="svg", metadata=nothing)
     svg = text.getvalue()
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])  # HTML knows them
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)  # HTML knows them
     svg = svg.replace("xlink:href", "href")
     for colour, name in _COLOURS.items():
         svg = svg.replace(colour, name)

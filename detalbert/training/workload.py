@@ -29,7 +29,7 @@ class DataSummary(NamedTuple):
     lines: dict[str, str]
     windows: int
     tokens: int
-    validation_windows: int  # of the held-out text; a validation may use fewer
+    validation_windows: int | None = None  # of the held-out text; a validation may use fewer
 
 
 class Workload(NamedTuple):
