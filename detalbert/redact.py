@@ -19,7 +19,7 @@ _LAST_WORD = re.compile(
     r"|pwd|pass|pat|sig|secrets|passwords|auth|cookie"
 )
 _LAST_WORDS = re.compile(
-    r"(?:api|access|secret|private|account|storage|encryption|signing|license)_key(?:_id)?"
+    r"(?:api|access|secret|private|account|storage|encryption|signing|license)_key"
     r"|connection_string"
 )
 # Tokens of text: pad_token, mask_token.
@@ -43,15 +43,20 @@ _PAIR = re.compile(rf"{_NAME}\s*:\s*")
 
 def is_secret(name: str) -> bool:
     """Return whether what is called `name` is secret, in any style: HF_TOKEN, --api-key, apiKey."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    words = re.sub(r"\W+", "_", words).strip("_")
-    parts = words.split("_")
-    if parts[-1] == "token" and len(parts) > 1 and parts[-2] in _OF_TEXT:
+    snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    snake_case = re.sub(r"\W+", "_", snake_case).strip("_")
+    *before, last = snake_case.split("_")
+    if last == "token" and before and before[-1] in _OF_TEXT:
         return False
-    if name.isupper() and parts[-1] == "key" and len(parts) > 1:
+    if last == "key" and before and name.isupper():
         return True  # a variable of the environment, KAGGLE_KEY
-    last_two = re.sub(r"_id$", "", words).split("_")[-2:]
-    return bool(_LAST_WORD.fullmatch(parts[-1]) or _LAST_WORDS.fullmatch("_".join(last_two)))
+    if _LAST_WORD.fullmatch(last):
+        return True
+
+    # An access_key_id is as secret as an access_key.
+    words = snake_case.removesuffix("_id").split("_")
+    last_two = "_".join(words[-2:])
+    return _LAST_WORDS.fullmatch(last_two) is not None
 
 
 def hide_secrets(text: str) -> str:
@@ -107,8 +112,12 @@ def _secret_key(key: Any, beside: Mapping[Any, Any]) -> str:
     """Return `key` if its value is secret, else an empty text. {name: TOKEN, value: ...} is a pair
     like TOKEN: ...
     """
-    name = str(beside.get("name", "")) if key == "value" else str(key)
-    return str(key) if key in _SECTIONS or is_secret(name) else ""
+    name = str(key)
+    if key == "value":
+        name = str(beside.get("name", ""))
+    if key in _SECTIONS or is_secret(name):
+        return str(key)
+    return ""
 
 
 def _masked_items(items: list[Any], under: str) -> list[Any]:
