@@ -16,7 +16,7 @@ _LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
 _SECTIONS = {"env", "environment_variables", "registry_auth"}
 _LAST_WORD = re.compile(
     r"\w*(?:password|passwd|passphrase|secret|apikey|accesskey|secretkey|credentials?|token)"
-    r"|pwd|pass|pat|sig|secrets|passwords|auth|cookie"
+    r"|pwd|pass|pat|sig|signature|secrets|passwords|auth|cookie"
 )
 _LAST_WORDS = re.compile(
     r"(?:api|access|secret|private|account|storage|encryption|signing|license)_key"
@@ -32,6 +32,17 @@ _SHAPES = re.compile(
 )
 _HEADER = re.compile(
     r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?(?:(?:basic|bearer|digest|token)\s+)?|bearer\s+)\S+"
+)
+# Who knows such an address may post there.
+_WEBHOOK = re.compile(
+    r"(?i)(\bhooks\.slack\.com/\w+/|\bdiscord(?:app)?\.com/api/(?:v\d+/)?webhooks/"
+    r"|\boffice(?:365)?\.com/webhook\w*/)[^\s'\"<>]+"
+)
+# The only flag of these programs that a value follows at once, without a space.
+_DATABASE_FLAG = re.compile(r"(\b(?:mysql|mariadb)[^\n;|&]{0,200}?\s-p)(?:'[^']*'|\"[^\"]*\"|\S+)")
+# In a sentence only a word with a digit is taken for a password: most have one, prose has none.
+_SENTENCE = re.compile(
+    r"(?i)(\b\w*(?:password|passwd|passphrase)(?::|\s+is|\s+was)?\s+['\"]?)(?=\S*\d)[^\s'\"]{4,}"
 )
 _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
 _NAME = r"(?P<name>[A-Za-z_][\w.-]*)"
@@ -61,10 +72,11 @@ def is_secret(name: str) -> bool:
 
 def hide_secrets(text: str) -> str:
     """Return `text` with "***" for logins in addresses, headers of authorization, values that are
-    assigned to a secret name, and what has the shape of a secret.
+    assigned to a secret name, and what has the shape of a secret or stands where one is expected.
     """
     text = _LOGIN.sub(r"\1***@", text)
-    text = _HEADER.sub(r"\1***", text)
+    for before in (_HEADER, _WEBHOOK, _DATABASE_FLAG, _SENTENCE):
+        text = before.sub(r"\1***", text)
     return _SHAPES.sub("***", _hide_values(_ASSIGNED, text))
 
 
