@@ -178,8 +178,9 @@ def _sample(parts: list[Part], total: int, held_out: float, cache: Path) -> Iter
     step = math.ceil(max(total, 1) / _SAMPLE)
     with waiting("reading text for a tokenizer", total // step, "B") as wait:
         reader = TextReader(wait.update)
-        chosen = itertools.islice(cut_parts(parts, _PART), 0, None, step)
-        blocks = itertools.chain.from_iterable(map(reader.read, chosen))
+        small_parts = cut_parts(parts, _PART)
+        sample = itertools.islice(small_parts, 0, None, step)
+        blocks = itertools.chain.from_iterable(map(reader.read, sample))
         segments = cut_segments(blocks, find_space, _SEGMENT)
         for share, segment in decide(segments, held_out, cache):
             if not is_held_out(segment.text, share):

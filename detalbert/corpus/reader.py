@@ -244,9 +244,10 @@ class Corpus(Shards):
         shard = self.shard_of(number)
         columns = self.columns(shard)
         place = number - int(self.bounds[shard])  # within the shard
-        begin, end = columns["token_ptr"][place : place + 2].tolist()
+        bounds = slice(place, place + 2)
+        begin, end = columns["token_ptr"][bounds].tolist()
         ids = columns["tokens"][begin:end]
-        begin, end = columns["sentence_ptr"][place : place + 2].tolist()
+        begin, end = columns["sentence_ptr"][bounds].tolist()
         lengths = columns["sentences"][begin:end]
         return ids.astype(np.int64), lengths.astype(np.int64)
 

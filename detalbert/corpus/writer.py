@@ -269,7 +269,11 @@ def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[S
         counts = {name: sum(shard[name] for shard in shard_facts) for name in kind.counts}
         description = kind.describe(folder, target.address, split, shard_facts)
         splits[split] = {"shards": shard_facts, "counts": counts, **description}
-    write_json(folder / shards.INDEX, seal({**facts, "splits": splits}))
-    tables = [path.name for path in folder.glob("*-lengths.npy")]
-    tables += [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).iterdir()]
-    target.move(tables, shards.INDEX)
+    index = seal({**facts, "splits": splits})
+    write_json(folder / shards.INDEX, index)
+
+    # The index makes the others count, so it goes last.
+    names = [path.name for path in folder.glob("*-lengths.npy")]
+    for path in (folder / TOKENIZER).iterdir():
+        names.append(f"{TOKENIZER}/{path.name}")
+    target.move(names, shards.INDEX)

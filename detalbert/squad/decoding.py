@@ -70,23 +70,29 @@ def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return values[:, :k], order[:, :k]  # [n, k]
 
 
-def _spans(
-    start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
-) -> tuple[torch.Tensor, ...]:
-    """Return starts, ends and their logits, [n, K] each, from all K * K pairs, without blocking."""
-    # Lay the row out as a grid of windows; k columns at least, for _top.
+def _grid(row: Mapping[str, Any], k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the row's tokens as a grid with a line for each window, [n, width], and which of its
+    places are padding; k columns at least, for _top.
+    """
     cu_seqlens = row["cu_seqlens"].long()
     lengths = cu_seqlens.diff()  # [n]
     if "max_length" in row:
         longest = row["max_length"]
     else:
         longest = max(lengths.tolist(), default=0)
-    column = torch.arange(max(longest, k), device=start_logits.device)
-    pad = column >= lengths[:, None]  # [n, width]
+    column = torch.arange(max(longest, k), device=cu_seqlens.device)
+    pad = column >= lengths[:, None]
     begin = cu_seqlens[:-1, None]
-    token = (begin + column).masked_fill(pad, 0)  # [n, width], number in the row
+    token = (begin + column).masked_fill(pad, 0)
+    return token, pad
 
+
+def _spans(
+    start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
+) -> tuple[torch.Tensor, ...]:
+    """Return starts, ends and their logits, [n, K] each, from all K * K pairs, without blocking."""
     # The best starts and ends of each window.
+    token, pad = _grid(row, k)  # [n, width]
     start_grid = start_logits[token].masked_fill(pad, -np.inf)
     end_grid = end_logits[token].masked_fill(pad, -np.inf)
     start, start_at = _top(start_grid, k)  # [n, K]
@@ -103,7 +109,8 @@ def _spans(
     scores = scores.masked_fill(wrong, -np.inf)
 
     # The best pairs.
-    score, pair = _top(scores.view(len(lengths), k * k), k)  # [n, K]
+    pairs = scores.view(len(scores), k * k)
+    score, pair = _top(pairs, k)  # [n, K]
     start_rank = pair // k
     end_rank = pair % k
     empty = score == -np.inf  # the window has fewer spans

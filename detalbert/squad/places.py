@@ -98,8 +98,7 @@ def _is_inside_word(edge: str) -> bool:
     """Return whether two neighbours are of one word; False for a lone character."""
     if len(edge) < 2 or not edge.isalnum():
         return False
-    left, right = edge
-    return _script(left) == _script(right)
+    return _script(edge[0]) == _script(edge[1])
 
 
 def _script(character: str) -> str | None:

@@ -235,7 +235,7 @@ def generate(split: str, seed: int = 0, paragraphs: int | None = None) -> dict:
             qas.append({"id": digest[:24], "question": question, **answers})
         made.append({"context": paragraph.context, "qas": qas})
 
-    articles = []
+    articles: list[dict[str, Any]] = []
     for first in range(0, len(made), PARAGRAPHS_PER_ARTICLE):
         title = f"Chronicle_{len(articles) + 1}"
         members = made[first : first + PARAGRAPHS_PER_ARTICLE]
