@@ -32,6 +32,10 @@ def installed(name):
         return None
 
 
+def normalised(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+
 def fits(requirement):
     version = installed(requirement.name)
     return version is not None and requirement.specifier.contains(version, prereleases=True)
@@ -86,16 +90,16 @@ wanted = [parse(line) for line in lines(sys.argv[1])]
 wanted = [one for one in wanted if one.marker is None or one.marker.evaluate()]
 missing = [one for one in wanted if not fits(one)]
 for one in missing:
-    if one.name in KEPT:
+    if normalised(one.name) in KEPT:
         there = installed(one.name) or "none"
         fail("error", f"{one} is needed, {there} is there and never replaced; {CURE}")
 if missing:
     print("startup-hook.sh: installing", *map(str, missing), flush=True)
-    misfits = {one.name for one in missing}
+    misfits = {normalised(one.name) for one in missing}
     kept = {name: installed(name) for name in PINNED if name not in misfits}
     kept = {name: version for name, version in kept.items() if version}
     pins = [f"{name}=={version}" for name, version in kept.items()]
-    tested = [line for line in lines(sys.argv[2]) if line.split("==")[0] not in kept]
+    tested = [line for line in lines(sys.argv[2]) if normalised(line.split("==")[0]) not in kept]
     done = install(wanted, pins + tested)
     if done.returncode:
         reason = find_line(done.stderr, "ERROR: ").removeprefix("ERROR: ")

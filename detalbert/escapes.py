@@ -22,7 +22,8 @@ def escape_controls(text: str) -> str:
     r"""Return `text` for a terminal or a log: control characters as Python writes them, `\x1b`."""
 
     def escaped(match: re.Match[str]) -> str:
-        return match[0].encode("unicode_escape").decode()
+        character = match[0]
+        return character.encode("unicode_escape").decode()
 
     return _CONTROL.sub(escaped, text)
 
@@ -33,7 +34,8 @@ def json_line(value: Any) -> str:
     """
 
     def escaped(match: re.Match[str]) -> str:
-        return f"\\u{ord(match[0]):04x}"
+        code_point = ord(match[0])
+        return f"\\u{code_point:04x}"
 
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return _CONTROL.sub(escaped, text)

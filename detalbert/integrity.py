@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -99,7 +100,7 @@ def check_model_folder(folder: Path, small: bool = False) -> None:
     An export of an older version has sums of its weights alone. `small` leaves weights out: for
     what reads the config or the tokenizer only.
     """
-    if not (folder / SUMS).is_file():
+    if not os.path.lexists(folder / SUMS):  # a folder or a dead link of that name is a change
         return
     changed = find_change(folder / SUMS, small=small)
     if changed is None:

@@ -16,10 +16,10 @@ _LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
 _SECTIONS = {"env", "environment_variables", "registry_auth"}
 _LAST_WORD = re.compile(
     r"\w*(?:password|passwd|passphrase|secret|apikey|accesskey|secretkey|credentials?|token)"
-    r"|pwd|pass|pat|sig|secrets|passwords|auth|cookie"
+    r"|pwd|pass|pat|sig|signature|secrets|passwords|auth|cookie"
 )
 _LAST_WORDS = re.compile(
-    r"(?:api|access|secret|private|account|storage|encryption|signing|license)_key(?:_id)?"
+    r"(?:api|access|secret|private|account|storage|encryption|signing|license)_key"
     r"|connection_string"
 )
 # Tokens of text: pad_token, mask_token.
@@ -33,6 +33,17 @@ _SHAPES = re.compile(
 _HEADER = re.compile(
     r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?(?:(?:basic|bearer|digest|token)\s+)?|bearer\s+)\S+"
 )
+# Who knows such an address may post there.
+_WEBHOOK = re.compile(
+    r"(?i)(\bhooks\.slack\.com/\w+/|\bdiscord(?:app)?\.com/api/(?:v\d+/)?webhooks/"
+    r"|\boffice(?:365)?\.com/webhook\w*/)[^\s'\"<>]+"
+)
+# The only flag of these programs that a value follows at once, without a space.
+_DATABASE_FLAG = re.compile(r"(\b(?:mysql|mariadb)[^\n;|&]{0,200}?\s-p)(?:'[^']*'|\"[^\"]*\"|\S+)")
+# In a sentence only a word with a digit is taken for a password: most have one, prose has none.
+_SENTENCE = re.compile(
+    r"(?i)(\b\w*(?:password|passwd|passphrase)(?::|\s+is|\s+was)?\s+['\"]?)(?=\S*\d)[^\s'\"]{4,}"
+)
 _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
 _NAME = r"(?P<name>[A-Za-z_][\w.-]*)"
 _ASSIGNED = re.compile(rf"{_NAME}\s?=\s?|['\"]-*{_NAME.replace('name', 'quoted')}['\"]\s*:\s*")
@@ -43,23 +54,29 @@ _PAIR = re.compile(rf"{_NAME}\s*:\s*")
 
 def is_secret(name: str) -> bool:
     """Return whether what is called `name` is secret, in any style: HF_TOKEN, --api-key, apiKey."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    words = re.sub(r"\W+", "_", words).strip("_")
-    parts = words.split("_")
-    if parts[-1] == "token" and len(parts) > 1 and parts[-2] in _OF_TEXT:
+    snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    snake_case = re.sub(r"\W+", "_", snake_case).strip("_")
+    *before, last = snake_case.split("_")
+    if last == "token" and before and before[-1] in _OF_TEXT:
         return False
-    if name.isupper() and parts[-1] == "key" and len(parts) > 1:
+    if last == "key" and before and name.isupper():
         return True  # a variable of the environment, KAGGLE_KEY
-    last_two = re.sub(r"_id$", "", words).split("_")[-2:]
-    return bool(_LAST_WORD.fullmatch(parts[-1]) or _LAST_WORDS.fullmatch("_".join(last_two)))
+    if _LAST_WORD.fullmatch(last):
+        return True
+
+    # An access_key_id is as secret as an access_key.
+    words = snake_case.removesuffix("_id").split("_")
+    last_two = "_".join(words[-2:])
+    return _LAST_WORDS.fullmatch(last_two) is not None
 
 
 def hide_secrets(text: str) -> str:
     """Return `text` with "***" for logins in addresses, headers of authorization, values that are
-    assigned to a secret name, and what has the shape of a secret.
+    assigned to a secret name, and what has the shape of a secret or stands where one is expected.
     """
     text = _LOGIN.sub(r"\1***@", text)
-    text = _HEADER.sub(r"\1***", text)
+    for before in (_HEADER, _WEBHOOK, _DATABASE_FLAG, _SENTENCE):
+        text = before.sub(r"\1***", text)
     return _SHAPES.sub("***", _hide_values(_ASSIGNED, text))
 
 
@@ -107,8 +124,12 @@ def _secret_key(key: Any, beside: Mapping[Any, Any]) -> str:
     """Return `key` if its value is secret, else an empty text. {name: TOKEN, value: ...} is a pair
     like TOKEN: ...
     """
-    name = str(beside.get("name", "")) if key == "value" else str(key)
-    return str(key) if key in _SECTIONS or is_secret(name) else ""
+    name = str(key)
+    if key == "value":
+        name = str(beside.get("name", ""))
+    if key in _SECTIONS or is_secret(name):
+        return str(key)
+    return ""
 
 
 def _masked_items(items: list[Any], under: str) -> list[Any]:

@@ -22,14 +22,18 @@ _TAG = re.compile(r"<[^>]*>")
 def find_services() -> list[Path]:
     """Return the files of the newest description of each service, by the service's name."""
     root = Path(botocore.__file__).parent / "data"
-    newest = {path.parent.parent.name: path for path in sorted(root.glob("*/*/service-2.json.gz"))}
+    newest = {}
+    for path in sorted(root.glob("*/*/service-2.json.gz")):  # SERVICE/DATE/..., the latest last
+        service = path.parent.parent.name
+        newest[service] = path
     return [newest[service] for service in sorted(newest)]
 
 
 def read_service(path: Path) -> list[str]:
     """Return the distinct texts of one service in the order of its file, one paragraph per line."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        texts = dict.fromkeys(map(_plain, _descriptions(json.load(file))))
+        descriptions = _descriptions(json.load(file))
+        texts = dict.fromkeys(map(_plain, descriptions))
     return [text for text in texts if len(text) >= _SHORTEST]
 
 
@@ -46,6 +50,8 @@ def _descriptions(node: Any) -> Iterator[str]:
 
 
 def _plain(fragment: str) -> str:
-    text = html.unescape(_TAG.sub("", _ENDS_LINE.sub("\n", fragment)))
-    lines = (" ".join(line.split()) for line in text.splitlines())
+    fragment = _ENDS_LINE.sub("\n", fragment)
+    fragment = _TAG.sub("", fragment)
+    text = html.unescape(fragment)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     return "\n".join(line for line in lines if line)

@@ -44,8 +44,11 @@ class DocumentKind(Kind):
         self.begin_of_text = list(begin_of_text)
 
     def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        facts = {"kind": "documents", **super().facts(tokenizer), "end_of_text": self.end_of_text}
-        return {**facts, "begin_of_text": self.begin_of_text} if self.begin_of_text else facts
+        facts = {"kind": "documents", **super().facts(tokenizer)}
+        facts["end_of_text"] = self.end_of_text
+        if self.begin_of_text:
+            facts["begin_of_text"] = self.begin_of_text
+        return facts
 
     def backend(self, tokenizer: PreTrainedTokenizerBase) -> Any:
         """Return one that truncates nothing, and reads "<|endoftext|>" in documents as text."""
@@ -63,19 +66,26 @@ class DocumentKind(Kind):
         ids, lengths = encoder(segments.texts)  # tokens of text, [R]
         ends = np.array(segments.ends)  # [R], whether a document ends with the segment
         begins = np.array([segments.starts, *segments.ends[:-1]])  # [R], or begins
+        before = len(self.begin_of_text)  # tokens
+
+        # The places of the new tokens among those of text.
         stops = np.cumsum(lengths)
+        starts = stops - lengths
+        end_places = stops[ends]
+        begin_places = np.repeat(starts[begins], before)
+        places = np.concatenate([end_places, begin_places])
+
         # Where one document ends and the next begins, values stay in this order.
-        last = stops[ends]
-        first = np.repeat((stops - lengths)[begins], len(self.begin_of_text))
-        marks = np.full(len(last), self.end_of_text)
-        starts = np.tile(np.array(self.begin_of_text, marks.dtype), int(begins.sum()))
-        ids = np.insert(ids, np.concatenate([last, first]), np.concatenate([marks, starts]))  # [N]
-        size = sum(len(text.encode()) for text in segments.texts)
+        end_ids = np.full(len(end_places), self.end_of_text)
+        begin_ids = np.tile(np.array(self.begin_of_text, end_ids.dtype), int(begins.sum()))
+        new_ids = np.concatenate([end_ids, begin_ids])
+        ids = np.insert(ids, places, new_ids)  # [N]
+        ends_with = np.where(ends, DOCUMENT, OPEN)
         return Rows(
             ids,
-            lengths=lengths + ends + begins * len(self.begin_of_text),
-            ends=np.where(ends, DOCUMENT, OPEN).astype(np.uint8),
-            text_bytes=size,
+            lengths=lengths + ends + begins * before,
+            ends=ends_with.astype(np.uint8),
+            text_bytes=sum(len(text.encode()) for text in segments.texts),
         )
 
     def columns(self) -> Columns:
@@ -89,9 +99,10 @@ class DocumentColumns(Columns):
         self.open = 0  # tokens of a document that has not ended
 
     def add(self, rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-        stops = np.cumsum(rows.lengths)[rows.ends == DOCUMENT]  # [D]
+        is_last = rows.ends == DOCUMENT
+        stops = np.cumsum(rows.lengths)[is_last]  # [D]
         lengths = np.diff(stops, prepend=-self.open)  # [D]
-        self.open += len(rows.tokens) - int(lengths.sum())
-        sizes = len(lengths), len(rows.tokens), rows.text_bytes
-        counts = dict(zip(DocumentKind.counts, sizes, strict=True))
+        tokens = len(rows.tokens)
+        self.open += tokens - int(lengths.sum())
+        counts = {"documents": len(lengths), "tokens": tokens, "text_bytes": rows.text_bytes}
         return {"document_ptr": lengths}, counts

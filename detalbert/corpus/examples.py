@@ -40,9 +40,9 @@ class ExampleKind(Kind):
         ends: list[int] = []  # of each: what ends with it
         starts = segments.starts
         for text, is_last in zip(segments.texts, segments.ends, strict=True):
-            in_text = split_sentences(text, starts) or [""]
-            sentences += in_text
-            ends += [SENTENCE] * len(in_text)
+            text_sentences = split_sentences(text, starts) or [""]
+            sentences += text_sentences
+            ends += [SENTENCE] * len(text_sentences)
             if is_last:
                 ends[-1] = DOCUMENT
             elif not text[-1].isspace():  # cut behind a word: see `find_cut`
@@ -64,7 +64,8 @@ class ExampleKind(Kind):
         with whole_file(path, binary=True) as file:
             np.lib.format.write_array_header_1_0(file, header)
             for shard in shards:
-                for block in _read_lengths(join(address, shard["name"]), shard["columns"]):
+                shard_address = join(address, shard["name"])
+                for block in _read_lengths(shard_address, shard["columns"]):
                     file.write(block.tobytes())
         return {"lengths_sha256": checksum(path)}
 
@@ -85,27 +86,39 @@ class ExampleColumns(Columns):
         lengths = np.append(self.open_lengths, rows.lengths)  # [R]
         ends = np.append(self.open_ends, rows.ends)  # [R]
         lengths, ends = _join_rows(lengths, ends)  # [S], [S]
-        sizes, counts = cut_examples(lengths, ends == DOCUMENT, self.capacity)  # [S'], [E]
+        is_last = ends == DOCUMENT
+        sizes, counts = cut_examples(lengths, is_last, self.capacity)  # [S'], [E]
+
         # Hold the open example back.
         held = 0
         if _is_open(lengths, ends):
             held = int(counts[-1])
             counts = counts[:-1]
-        sizes, held_sizes = np.split(sizes, [len(sizes) - held])
+        complete = len(sizes) - held
+        sizes, held_sizes = np.split(sizes, [complete])
         self.open_lengths = held_sizes.astype(np.int64)
         self.open_ends = np.full(held, SENTENCE, np.uint8)
         if held and lengths[-1]:
             self.open_ends[-1] = ends[-1]
-        tokens = np.append(0, np.cumsum(sizes, dtype=np.int64))  # [S' + 1]: before each sentence
-        places = np.append(0, np.cumsum(counts, dtype=np.int64))  # [E + 1]: first sentence of each
+
+        # The tokens of an example are those of its sentences.
+        token_ends = np.cumsum(sizes, dtype=np.int64)
+        sentence_ends = np.cumsum(counts, dtype=np.int64)
+        tokens = np.append(0, token_ends)  # [S' + 1]: before each sentence
+        first = np.append(0, sentence_ends)  # [E + 1]: first sentence of each example
+        lengths = np.diff(tokens[first])  # [E]
         columns = {
             "sentences": sizes,
             "sentence_ptr": counts,
-            "token_ptr": np.diff(tokens[places]).astype("<u2"),  # [E]
+            "token_ptr": lengths.astype("<u2"),
         }
-        documents = int((ends == DOCUMENT).sum())
-        totals = len(counts), documents, len(sizes), len(rows.tokens)
-        return columns, dict(zip(ExampleKind.counts, totals, strict=True))
+        totals = {
+            "examples": len(counts),
+            "documents": int(is_last.sum()),
+            "sentences": len(sizes),
+            "tokens": len(rows.tokens),
+        }
+        return columns, totals
 
 
 def _join_rows(lengths: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -113,14 +126,16 @@ def _join_rows(lengths: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.nd
     follows_end = np.append(True, ends[:-1] != OPEN)  # [R]
     first = np.flatnonzero(follows_end)  # [S]: row
     last = np.append(first[1:], len(ends)) - 1  # [S]: row
-    return np.add.reduceat(lengths, first), ends[last]
+    tokens = np.add.reduceat(lengths, first)
+    return tokens, ends[last]
 
 
 def _is_open(lengths: np.ndarray, ends: np.ndarray) -> bool:
     """Return whether there are tokens behind the last document that ends."""
     documents = np.flatnonzero(ends == DOCUMENT)
     first = documents[-1] + 1 if len(documents) else 0
-    return bool(lengths[first:].any())
+    open_lengths = lengths[first:]
+    return bool(open_lengths.any())
 
 
 def cut_examples(
@@ -132,16 +147,21 @@ def cut_examples(
     each), of which `last` marks the second and fourth as ends of documents, give [3, 4, 8, 1, 2]
     and [2, 1, 2] with a capacity of 8.
     """
-    parts = -(-sentences // capacity)  # of each sentence; 0 of an empty one
+    parts = -(-sentences // capacity)  # of each sentence, rounded up; 0 of an empty one
     part_ends = np.cumsum(parts)
     sizes = np.full(parts.sum(), capacity)  # [S]
+    # The last part of a sentence has what the others leave.
     remainders = sentences - (parts - 1) * capacity
-    sizes[part_ends[parts > 0] - 1] = remainders[parts > 0]
+    has_parts = parts > 0
+    last_parts = part_ends[has_parts] - 1
+    sizes[last_parts] = remainders[has_parts]
+
     # Take as many sentences as fit, within each document.
     ends = np.append(0, np.cumsum(sizes)).tolist()  # [S + 1]: in tokens
+    document_ends = part_ends[last].tolist()
     counts: list[int] = []
     begin = 0
-    for stop in [*part_ends[last].tolist(), len(sizes)]:
+    for stop in [*document_ends, len(sizes)]:
         while begin < stop:
             room = ends[begin] + capacity
             end = bisect.bisect_right(ends, room, lo=begin + 1, hi=stop + 1) - 1
@@ -157,8 +177,12 @@ def _read_lengths(address: str, columns: dict[str, Any]) -> Iterator[np.ndarray]
         stop = min(examples, first + _EXAMPLES) + 1
         pointers = []
         for name in ("token_ptr", "sentence_ptr"):
-            dtype, at, _ = columns[name]
+            dtype, column_begin, _ = columns[name]
             size = np.dtype(dtype).itemsize
-            content = b"".join(read(address, at + first * size, at + stop * size))
-            pointers.append(np.diff(np.frombuffer(content, dtype)))
-        yield np.stack(pointers, axis=1).astype("<u2")
+            begin = column_begin + first * size
+            end = column_begin + stop * size
+            content = b"".join(read(address, begin, end))
+            offsets = np.frombuffer(content, dtype)
+            pointers.append(np.diff(offsets))
+        lengths = np.stack(pointers, axis=1)
+        yield lengths.astype("<u2")

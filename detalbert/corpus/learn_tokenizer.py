@@ -25,7 +25,7 @@ from detalbert.corpus.held_out import decide
 from detalbert.corpus.index import fetch_tokenizer
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import is_held_out
-from detalbert.corpus.sources import Part, cut_parts, open_text, size_of, unpack_sizes
+from detalbert.corpus.sources import Part, Text, cut_parts, open_text, size_of, unpack_sizes
 from detalbert.integrity import SUMS, find_change, write_facts
 from detalbert.settings.text import CorpusConfig
 from detalbert.waiting import waiting
@@ -55,11 +55,17 @@ def train_bpe(texts: Iterable[str], size: int, positions: int | None) -> PreTrai
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
     # White space comes first, so that words are encoded apart from one another: see words.py.
-    kinds = pre_tokenizers.WhitespaceSplit, pre_tokenizers.Metaspace, pre_tokenizers.Punctuation
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([kind() for kind in kinds])
-    letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
-    special, most = list(SPECIALS.values()), {"limit_alphabet": _ALPHABET}
-    _train(tokenizer, texts, size, special, letters, **most)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(),
+            pre_tokenizers.Punctuation(),
+        ]
+    )
+    printable = [chr(code) for code in range(33, 127)]
+    letters = [letter for letter in printable if not letter.isupper()]
+    special = list(SPECIALS.values())
+    _train(tokenizer, texts, size, special, letters, limit_alphabet=_ALPHABET)
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -82,9 +88,13 @@ def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    _train(tokenizer, texts, size, [END_OF_TEXT], sorted(pre_tokenizers.ByteLevel.alphabet()))
-    ends = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ends)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    _train(tokenizer, texts, size, [END_OF_TEXT], letters)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+    )
 
 
 def _train(
@@ -101,7 +111,10 @@ def find_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = 
     """
     if data.shards and not data.tokenizer:
         return str(fetch_tokenizer(data))
-    return data.tokenizer or str(own_tokenizer(data, held_out, positions))
+    if data.tokenizer:
+        return data.tokenizer
+    folder = own_tokenizer(data, held_out, positions)
+    return str(folder)
 
 
 def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = None) -> Path:
@@ -111,30 +124,51 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     It is trained once and cached below `data.cache_dir`; the ranks of a machine wait for the first.
     Raises UserError if text cannot be read or the folder cannot be written.
     """
-    size, cache, of_bytes = data.vocab_size, Path(data.cache_dir), positions is None
+    size = data.vocab_size
     assert size is not None
-    where = f"data.{data.source}", "train", of_bytes, data.article
-    texts = [open_text(one, *where, one.form or data.form) for one in data.training]
+    of_bytes = positions is None
+    texts = []
+    for source in data.training:
+        form = source.form or data.form
+        text = open_text(source, f"data.{data.source}", "train", of_bytes, data.article, form)
+        texts.append(text)
+
+    # The folder's name is a sum of all that the tokenizer depends on.
     stamp = "+".join(text.fingerprint for text in texts)
     key = [_FORMAT, stamp, size, held_out]
     facts = ["bytes", *key] if of_bytes else [*key, positions]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    folder = cache / f"tokenizer-{digest[:24]}"
+    folder = Path(data.cache_dir) / f"tokenizer-{digest[:24]}"
     with writing(folder, what="the tokenizer"), alone(folder):
-        if fault := find_change(folder / SUMS, digest):
-            if folder.is_dir():
-                said = "%s: %s is not as it was written; it is learned anew"
-                log.warning(said, folder, fault)
-            parts = [part for text in texts for part in unpack_sizes(text, cache)]
-            rows = [] if of_bytes else [part for part in parts if part.form == "hub"]
-            total = size_of(parts) - size_of(rows) + sum(part.end for part in rows)
-            some = _sample(parts, total, held_out, folder.parent)
-            with waiting(f"training a tokenizer of {size:,} tokens"):
-                bpe = train_byte_bpe(some, size) if of_bytes else train_bpe(some, size, positions)
-            with whole_folder(folder) as aside:
-                bpe.save_pretrained(aside)
-                write_facts(aside / SUMS, {}, digest)
+        fault = find_change(folder / SUMS, key=digest)
+        if fault is None:
+            return folder
+        if folder.is_dir():
+            problem = "%s: %s is not as it was written; it is learned anew"
+            log.warning(problem, folder, fault)
+        documents = _open_sample(texts, of_bytes, held_out, folder.parent)
+        with waiting(f"training a tokenizer of {size:,} tokens"):
+            if of_bytes:
+                bpe = train_byte_bpe(documents, size)
+            else:
+                bpe = train_bpe(documents, size, positions)
+        with whole_folder(folder) as aside:
+            bpe.save_pretrained(aside)
+            write_facts(aside / SUMS, {}, digest)
     return folder
+
+
+def _open_sample(texts: list[Text], of_bytes: bool, held_out: float, cache: Path) -> Iterator[str]:
+    """Return the sample of some texts: see `_sample`."""
+    parts: list[Part] = []
+    for text in texts:
+        parts += unpack_sizes(text, cache)
+    total = size_of(parts)
+    if not of_bytes:
+        # Rows of the hub are not counted in bytes.
+        rows = [part for part in parts if part.form == "hub"]
+        total += sum(part.end for part in rows) - size_of(rows)
+    return _sample(parts, total, held_out, cache)
 
 
 def _sample(parts: list[Part], total: int, held_out: float, cache: Path) -> Iterator[str]:
@@ -144,8 +178,9 @@ def _sample(parts: list[Part], total: int, held_out: float, cache: Path) -> Iter
     step = math.ceil(max(total, 1) / _SAMPLE)
     with waiting("reading text for a tokenizer", total // step, "B") as wait:
         reader = TextReader(wait.update)
-        chosen = itertools.islice(cut_parts(parts, _PART), 0, None, step)
-        blocks = itertools.chain.from_iterable(map(reader.read, chosen))
+        small_parts = cut_parts(parts, _PART)
+        sample = itertools.islice(small_parts, 0, None, step)
+        blocks = itertools.chain.from_iterable(map(reader.read, sample))
         segments = cut_segments(blocks, find_space, _SEGMENT)
         for share, segment in decide(segments, held_out, cache):
             if not is_held_out(segment.text, share):

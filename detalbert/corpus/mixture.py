@@ -1,5 +1,6 @@
 """Shares of several sources: of training by weights, of a capped validation by sizes."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -28,11 +29,12 @@ class Mixture:
         decimals = [Fraction(str(weight)) for weight in weights]
         total = sum(decimals)
         shares = [weight / total for weight in decimals]
-        denominators = [share.denominator for share in shares]
 
         # The positions after which the pattern repeats, and a source's windows in them, int64 [S].
         # Both are exact, except in the longest cycle.
-        cycle = math.lcm(*denominators)
+        cycle = 1
+        for share in shares:
+            cycle = math.lcm(cycle, share.denominator)
         self.cycle = min(cycle, _LONGEST_CYCLE)
         rounded = [float(share) for share in shares]
         self.counts = apportion(rounded, self.cycle)
@@ -81,10 +83,12 @@ def apportion(weights: Sequence[float], total: int) -> np.ndarray:
     """Return whole numbers that add up to `total`, in proportion to `weights`, int64 [S]; those
     that are rounded down most get one more.
     """
-    exact = np.asarray(weights, np.float64) / sum(weights) * total
+    shares = np.asarray(weights, np.float64) / sum(weights)
+    exact = shares * total
     counts = np.floor(exact + 1e-9).astype(np.int64)
-    most = np.argsort(counts - exact, kind="stable")
-    counts[most[: total - counts.sum()]] += 1
+    missing = total - counts.sum()
+    by_loss = np.argsort(counts - exact, kind="stable")  # rounded down most first
+    counts[by_loss[:missing]] += 1
     return counts
 
 
@@ -95,16 +99,23 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     Args:
         sources: of every window, int [W].
     """
-    windows = [np.flatnonzero(sources == source) for source in range(sources.max(initial=0) + 1)]
+    count = sources.max(initial=0) + 1
+    windows = [np.flatnonzero(sources == source) for source in range(count)]
     if limit is None or limit >= len(sources):
         return windows
-    takes = zip(windows, apportion([len(some) for some in windows], limit), strict=True)
-    return [
-        np.sort(np.random.default_rng([number]).choice(some, count, replace=False))
-        for number, (some, count) in enumerate(takes)
-    ]
+    sizes = [len(numbers) for numbers in windows]
+    counts = apportion(sizes, limit)
+    drawn = []
+    for source, numbers in enumerate(windows):
+        rng = np.random.default_rng([source])
+        chosen = rng.choice(numbers, counts[source], replace=False)
+        drawn.append(np.sort(chosen))
+    return drawn
 
 
 def name_scores(scores: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the scores of each of two to six sources; of more there is no chart."""
-    return {f"{score}_{name}" for score in scores for name in names if 1 < len(names) <= 6}
+    if not 1 < len(names) <= 6:
+        return set()
+    pairs = itertools.product(scores, names)
+    return {f"{score}_{name}" for score, name in pairs}

@@ -36,7 +36,8 @@ class TextReader:
     def __init__(self, count: Callable[[int], None] = lambda size: None) -> None:
         self.count = count
         self.notes = Notes()  # what a user should know of the text
-        self.stream, self.end = "", 0  # the file that is streamed, and up to which byte
+        self.stream = ""  # the file that is streamed
+        self.end = 0  # up to which byte
         self.at = 0  # the byte of its content at which the next document begins
         self.documents: Iterator[Block] = iter(())
 
@@ -68,14 +69,18 @@ class TextReader:
         """Yield the documents that begin in the part; the last may end after it."""
         # Whether it can only be read from the file's start.
         whole = part.is_packed or _kind(part) in _STREAMS
-        if not whole or part.address != self.stream or part.begin < self.end:
+        goes_on = whole and part.address == self.stream and part.begin >= self.end
+        if not goes_on:
             self.at = 0 if whole else max(0, part.begin - 1)
-            lines = Lines(part.address, as_file(_blocks(part, self.at)), self._move)
+            file = as_file(_blocks(part, self.at))
+            lines = Lines(part.address, file, self._move)
             if part.begin and not whole:
                 # A line that began before the part: what follows the byte before it, to a line end.
                 lines.skip()
-            self.documents = _PARSERS[_kind(part)](part, lines, self.notes)
-        self.stream, self.end = part.address, part.end
+            parse = _PARSERS[_kind(part)]
+            self.documents = parse(part, lines, self.notes)
+        self.stream = part.address
+        self.end = part.end
         while self.at < part.end:
             begin = self.at
             for block in self.documents:
@@ -135,17 +140,21 @@ def _numbers_of_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]
         size += len(text)
         if count == number:
             yield Block(without_line_end("".join(pieces)), ends=True)
-            pieces, count, size = [], 0, 0
+            pieces = []
+            count = 0
+            size = 0
         elif size > _PIECE:
             text = "".join(pieces)
             # The last two characters may be a line end, which the document has not.
             yield Block(text[:-2], ends=False)
-            pieces, size = [text[-2:]], 2
+            pieces = [text[-2:]]
+            size = 2
     yield Block(without_line_end("".join(pieces)), ends=True)
 
 
 def _each_line(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
-    return (Block(without_line_end(text), ends) for text, ends in lines.pieces())
+    for text, ends in lines.pieces():
+        yield Block(without_line_end(text), ends)
 
 
 def _json_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
@@ -165,9 +174,11 @@ def _json_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
 
 
 def _table(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
-    rows = table_rows(part.address, lines.cut_at_carriage_returns(), notes, [part.text_key.lower()])
+    needed = [part.text_key.lower()]
+    rows = table_rows(part.address, lines.cut_at_carriage_returns(), notes, needed)
     for line, row in rows:
-        text = _text_of(row, part, f"{part.address}: line {line}", notes)
+        where = f"{part.address}: line {line}"
+        text = _text_of(row, part, where, notes)
         yield Block(text, ends=True)
 
 
@@ -187,11 +198,17 @@ def _values(part: Part, notes: Notes) -> Iterable[str]:
     if part.form == "botocore":
         return api_text.read_service(Path(part.address))
     if part.form == "hub":
-        rows = hub_rows(part.address, "data.text", part.text_key)
-        numbers = range(part.begin, part.end)
-        placed = ((f"{part.address}: row {number}", rows[number]) for number in numbers)
-        return (_text_of(row, part, where, notes) for where, row in placed)
-    return _parquet(part, notes) if part.form == forms.PARQUET else _whole_file(part, notes)
+        return _hub(part, notes)
+    if part.form == forms.PARQUET:
+        return _parquet(part, notes)
+    return _whole_file(part, notes)
+
+
+def _hub(part: Part, notes: Notes) -> Iterator[str]:
+    rows = hub_rows(part.address, "data.text", part.text_key)
+    for number in range(part.begin, part.end):
+        where = f"{part.address}: row {number}"
+        yield _text_of(rows[number], part, where, notes)
 
 
 def _whole_file(part: Part, notes: Notes) -> Iterator[str]:
@@ -204,8 +221,9 @@ def _whole_file(part: Part, notes: Notes) -> Iterator[str]:
             except (KeyError, TypeError):
                 problem = "a paragraph has no context; correct it"
                 raise UserError(f"{where}: {problem}") from None
+            paragraphs = part._replace(text_key="context")
             for text in texts:
-                yield _text_of({"context": text}, part._replace(text_key="context"), where, notes)
+                yield _text_of({"context": text}, paragraphs, where, notes)
         else:
             yield _text_of(row, part, where, notes)
 
@@ -215,14 +233,20 @@ def _parquet(part: Part, notes: Notes) -> Iterator[str]:
         return UserError(f"{part.address}: not a whole Parquet file ({all_lines(error)}); fix it")
 
     with as_user_error(unreadable), open_parquet(part) as table:
-        sizes = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
-        ends = list(itertools.accumulate(sizes))
-        groups = range(bisect_right(ends, part.begin), bisect_left(ends, part.end) + 1)
+        metadata = table.metadata
+        sizes = [metadata.row_group(number).num_rows for number in range(table.num_row_groups)]
+        ends = list(itertools.accumulate(sizes))  # rows up to the end of each group
+
+        # The groups that hold the part's rows, and those of their rows.
+        first_group = bisect_right(ends, part.begin)
+        last_group = bisect_left(ends, part.end)
+        groups = range(first_group, last_group + 1)
         rows = rows_of_table(table, [part.text_key], groups)
-        first = ends[groups[0]] - sizes[groups[0]]
-        chosen = itertools.islice(rows, part.begin - first, part.end - first)
-        for number, row in enumerate(chosen, part.begin + 1):
-            yield _text_of(row, part, f"{part.address}: row {number}", notes)
+        before = ends[first_group] - sizes[first_group]
+        part_rows = itertools.islice(rows, part.begin - before, part.end - before)
+        for number, row in enumerate(part_rows, part.begin + 1):
+            where = f"{part.address}: row {number}"
+            yield _text_of(row, part, where, notes)
 
 
 def _text_of(row: Any, part: Part, where: str, notes: Notes) -> str:

@@ -31,6 +31,7 @@ from detalbert.settings.text import CorpusConfig, TextConfig
 from detalbert.squad.encoding import tokenizer_sum
 
 log = logging.getLogger(__name__)
+_ARTICLES = {"line": "a line", "file": "a file", "blank_line": "what blank lines enclose"}
 
 
 class Shards:
@@ -43,11 +44,14 @@ class Shards:
     described: tuple[str, ...] = "documents", "tokens"
 
     def __init__(self, address: str, split: str, data: CorpusConfig) -> None:
-        self.address, self.split, self.data = address, split, data
+        self.address = address
+        self.split = split
+        self.data = data
         self.index = read_index(address)
-        if (found := self.index.get("kind", "examples")) != self.kind:
-            said = f"holds {found}, and {self.kind} are wanted; write shards for this workload"
-            raise UserError(f"data.shards: {address}: {said}")
+        kind = self.index.get("kind", "examples")
+        if kind != self.kind:
+            problem = f"holds {kind}, and {self.kind} are wanted; write shards for this workload"
+            raise UserError(f"data.shards: {address}: {problem}")
         self.facts = self.index["splits"][split]
         self.shards: list[dict[str, Any]] = self.facts["shards"]
         self.counts: dict[str, int] = self.facts["counts"]
@@ -56,9 +60,10 @@ class Shards:
         self.sources = [self.names.index(name) for name in names]  # of each shard
         # Of each source in training; None: all windows once an epoch.
         self.weights = self._find_weights() if split == "train" else None
-        self.remote, self.folder = storage.is_remote(address), Path(address)  # of the files here
+        self.remote = storage.is_remote(address)
+        self.folder = Path(address)  # of the files here
         if self.remote:
-            key = hashlib.sha256(json.dumps([address, self.index["text"]]).encode()).hexdigest()
+            key = _json_sum([address, self.index["text"]])
             self.folder = Path(data.cache_dir) / f"fetched-{key[:24]}"
         self._columns = lru_cache(2 * data.shuffle_shards + 1)(self._map)  # the others are over
         self._prefetched: list[int] = []  # the last ones
@@ -66,26 +71,33 @@ class Shards:
             self._check_files()
 
     def _find_weights(self) -> list[float] | None:
-        known = {one.name: one.weight for one in self.data.training if one.weight}
-        known = known or self.index.get("weights") or {}
-        if empty := sorted(set(known) - set(self.names)):
+        """Return the weights of the config, else of the index, by source; None without any."""
+        weights = {source.name: source.weight for source in self.data.training if source.weight}
+        if not weights:
+            weights = self.index.get("weights") or {}
+        empty = sorted(weights.keys() - set(self.names))
+        if empty:
             raise UserError(f"data.{self.data.source}: source {empty[0]} has no text; leave it out")
-        return [known[name] for name in self.names] if known else None
+        return [weights[name] for name in self.names] if weights else None
 
     def describe(self) -> str:
         """Return the split's counts in one line."""
-        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in self.described)
-        said = {"line": "a line", "file": "a file", "blank_line": "what blank lines enclose"}
+        counts = [f"{self.counts[name]:,} {name}" for name in self.described]
+        text = f"{', '.join(counts)} in {len(self.shards)} shard(s)"
         article = self.index.get("article", "")
-        article = said.get(article, article)
-        told = f" (a document of plain text is {article})" if article else ""
-        return f"{counts} in {len(self.shards)} shard(s){told}"
+        if article:
+            article = _ARTICLES.get(article, article)
+            text += f" (a document of plain text is {article})"
+        return text
 
     def describe_sources(self, windows: np.ndarray) -> dict[str, str]:
         """Return a line for each of several sources: its share of an epoch, which has as many
         windows as all have (`windows`: of each shard), and how often its text is read in that.
         """
-        sizes = np.bincount(self.sources, windows, len(self.names)).astype(int).tolist()
+        if len(self.names) < 2:
+            return {}
+        totals = np.bincount(self.sources, weights=windows, minlength=len(self.names))
+        sizes = totals.astype(int).tolist()
         weights = self.weights or sizes
         lines = {}
         for name, weight, size in zip(self.names, weights, sizes, strict=True):
@@ -93,7 +105,7 @@ class Shards:
             percent = _decimals(100 * share, 1)
             times = _decimals(share * sum(sizes) / size, 2)
             lines[f"- {name}"] = f"{percent}% of an epoch, its {size:,} windows {times} times"
-        return lines if len(lines) > 1 else {}
+        return lines
 
     def weights_by_name(self) -> dict[str, Any]:
         """Return the weights by name under "data.weights"; {} without any."""
@@ -104,13 +116,14 @@ class Shards:
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise UserError unless the shards were written with `tokenizer`."""
         if self.index["tokenizer"] != tokenizer_sum(tokenizer):
-            said = f"not the one that the shards of {self.address} were written with"
-            raise UserError(f"data.tokenizer: {self.data.tokenizer!r} is {said}; give that one")
+            raise UserError(
+                f"data.tokenizer: {self.data.tokenizer!r} is not the one that the shards of "
+                f"{self.address} were written with; give that one"
+            )
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the shards' checksums."""
-        sums = [shard["sha256"] for shard in self.shards]
-        return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
+        return _json_sum([shard["sha256"] for shard in self.shards])
 
     def columns(self, shard: int) -> dict[str, np.ndarray]:
         """Return the arrays of a shard, memory-mapped; download it first if it is remote."""
@@ -121,10 +134,7 @@ class Shards:
         while True:
             path = self.fetch(shard)
             try:
-                return {
-                    name: np.memmap(path, dtype, "r", at, (n,)) if n else np.zeros(0, dtype)
-                    for name, (dtype, at, n) in columns.items()
-                }
+                return {name: _map_column(path, *place) for name, place in columns.items()}
             except FileNotFoundError:
                 if not self.remote:
                     raise
@@ -165,31 +175,36 @@ class Shards:
         threading.Thread(target=work, daemon=True).start()
 
     def _download(self, facts: dict[str, Any], path: Path) -> None:
-        address, digest = storage.join(self.address, facts["name"]), hashlib.sha256()
+        address = storage.join(self.address, facts["name"])
+        digest = hashlib.sha256()
         with whole_file(path, binary=True) as file:
             for block in storage.read(address, 0, facts["bytes"]):
                 digest.update(block)
                 file.write(block)
             if digest.hexdigest() != facts["sha256"]:
-                said = "not the bytes that were written there; upload it again"
-                raise UserError(f"{address}: {said}")
+                problem = "not the bytes that were written there; upload it again"
+                raise UserError(f"{address}: {problem}")
 
     def _evict(self, newest: Path) -> None:
         """Remove the least recently used shards. A mapped one stays readable."""
         files = []
         for path in self.folder.glob("*.bin"):
             with contextlib.suppress(FileNotFoundError):  # evicted by another thread or process
-                files.append((path.stat().st_atime, path.stat().st_size, path))
+                status = path.stat()
+                files.append((status.st_atime, status.st_size, path))
+        limit = self.data.cache_gib * 2**30
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
-            if total <= self.data.cache_gib * 2**30 or path == newest:
+            if total <= limit or path == newest:
                 break
             total -= size
             path.unlink(missing_ok=True)
 
     def _check_files(self) -> None:
+        """Raise UserError if a file is not as it was written."""
         sums = file_sums(self.folder, self.index)
-        if damaged := find_damaged(sums, self.folder, Path(self.data.cache_dir)):
+        damaged = find_damaged(sums, self.folder, Path(self.data.cache_dir))
+        if damaged:
             cure = "copy it there again, or repeat the command that wrote it"
             raise UserError(f"{damaged[0]}: missing or not as it was written; {cure}")
 
@@ -203,13 +218,15 @@ class Corpus(Shards):
 
     def __init__(self, address: str, split: str, data: TextConfig) -> None:
         super().__init__(address, split, data)
-        table = storage.read_all(storage.join(address, f"{split}-lengths.npy"))
+        name = f"{split}-lengths.npy"
+        table = storage.read_all(storage.join(address, name))
         if hashlib.sha256(table).hexdigest() != self.facts["lengths_sha256"]:
-            raise UserError(f"{address}: {split}-lengths.npy is not as it was written; write again")
+            raise UserError(f"{address}: {name} is not as it was written; write again")
         # uint16 [E, 2]: text tokens and sentences of every example.
         self.table = np.load(io.BytesIO(table), allow_pickle=False)
         # int64 [shards + 1]: the first example of every shard, and E.
-        self.bounds = np.cumsum([0, *(shard["examples"] for shard in self.shards)])
+        counts = [shard["examples"] for shard in self.shards]
+        self.bounds = np.cumsum([0, *counts])
 
     def __len__(self) -> int:
         return len(self.table)
@@ -226,18 +243,33 @@ class Corpus(Shards):
         """Return text tokens int64 [T] and tokens per sentence int64 [S] of one example."""
         shard = self.shard_of(number)
         columns = self.columns(shard)
-        at = number - int(self.bounds[shard])  # within the shard
-        tokens = slice(*columns["token_ptr"][at : at + 2].tolist())
-        sentences = slice(*columns["sentence_ptr"][at : at + 2].tolist())
-        ids, lengths = columns["tokens"][tokens], columns["sentences"][sentences]
+        place = number - int(self.bounds[shard])  # within the shard
+        bounds = slice(place, place + 2)
+        begin, end = columns["token_ptr"][bounds].tolist()
+        ids = columns["tokens"][begin:end]
+        begin, end = columns["sentence_ptr"][bounds].tolist()
+        lengths = columns["sentences"][begin:end]
         return ids.astype(np.int64), lengths.astype(np.int64)
 
 
-KINDS: dict[str, type[Shards]] = {kind.kind: kind for kind in (Shards, Corpus)}
+KINDS: dict[str, type[Shards]] = {Shards.kind: Shards, Corpus.kind: Corpus}
+
+
+def _map_column(path: Path, dtype: str, begin: int, count: int) -> np.ndarray:
+    """Return a column of a shard's file, memory-mapped."""
+    if not count:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, "r", offset=begin, shape=(count,))
+
+
+def _json_sum(values: Any) -> str:
+    text = json.dumps(values)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _decimals(value: float, decimals: int) -> str:
     """Return `value` with `decimals` decimals, or as many as show two digits of a small value."""
     if 0 < value < 1:
-        decimals = max(decimals, 1 - math.floor(math.log10(value)))
+        first_digit = -math.floor(math.log10(value))  # its place behind the point
+        decimals = max(decimals, first_digit + 1)
     return f"{value:.{decimals}f}"

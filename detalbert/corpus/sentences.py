@@ -19,8 +19,11 @@ _ABBREVIATION = re.compile(
 )
 # A character that no match of _END takes in, and that ends what its look-ahead reads.
 _PLAIN = r"""[^\s.!?"'”’)\]“‘(\[]"""
-_FIRST_PLAIN, _LAST_PLAIN = re.compile(_PLAIN), re.compile(f".*{_PLAIN}", re.DOTALL)
-_TAILS = 1 << 12, 1 << 15, SEGMENT  # characters that are searched for the last sentence's end
+_FIRST_PLAIN = re.compile(_PLAIN)
+_LAST_PLAIN = re.compile(f".*{_PLAIN}", re.DOTALL)
+# Characters at a text's end that are searched for its last sentence's end: few first, then more.
+_TAILS = (4096, 32_768, SEGMENT)
+_LONGEST_ABBREVIATION = 12  # characters, with those around it
 
 
 def split_sentences(text: str, starts: bool = True) -> list[str]:
@@ -30,16 +33,17 @@ def split_sentences(text: str, starts: bool = True) -> list[str]:
     >>> split_sentences('Dr. Who came. "Who?" He left.')
     ['Dr. Who came.', '"Who?"', 'He left.']
     """
+    if not starts:
+        text = "\n" + text  # _ABBREVIATION's ^ is the start of a document
     sentences: list[str] = []
-    begin = 0
-    text = text if starts else "\n" + text  # _ABBREVIATION's ^ is the start of a document
+    begin = 0  # of the sentence
     for end in _END.finditer(text):
-        stop = end.end(1) if end.group(1) is not None else end.start()
-        if not _ABBREVIATION.search(text, max(begin, stop - 12), stop):
+        stop = _find_stop(text, begin, end)
+        if stop is not None:
             sentences.append(text[begin:stop].strip())
             begin = end.end()
     sentences.append(text[begin:].strip())
-    return list(filter(None, sentences))
+    return [sentence for sentence in sentences if sentence]
 
 
 def find_sentence_end(text: str) -> int | None:
@@ -59,7 +63,18 @@ def find_sentence_end(text: str) -> int | None:
             continue
         ends = list(_END.finditer(text, first.start(), last.end()))
         for end in reversed(ends):
-            stop = end.end(1) if end.group(1) is not None else end.start()
-            if not _ABBREVIATION.search(text, max(0, stop - 12), stop):
+            if _find_stop(text, 0, end) is not None:
                 return end.end()
     return None
+
+
+def _find_stop(text: str, begin: int, end: re.Match[str]) -> int | None:
+    """Return the place where a sentence from `begin` on stops: behind the end mark and the quotes
+    of `end`, or before its line end. None if the mark is the point of an abbreviation.
+    """
+    after_a_mark = end.group(1) is not None
+    stop = end.end(1) if after_a_mark else end.start()
+    last_word = max(begin, stop - _LONGEST_ABBREVIATION)
+    if _ABBREVIATION.search(text, last_word, stop):
+        return None
+    return stop

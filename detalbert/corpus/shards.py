@@ -30,6 +30,7 @@ FORMAT = 1  # raise it when the columns or their meaning change
 RECORD = "jobs/{:05d}.json"
 INDEX, PLAN = "index.json", "plan.json"
 SPLITS = ("train", "validation")
+_ALIGNMENT = 64  # bytes; of columns
 _SPOOLED = 1 << 20  # bytes of a column in memory, at most
 # Regular expressions of the names of shards, and of all files that are written beside them.
 SHARD = rf"({'|'.join(SPLITS)})-\d{{5,}}\.bin"
@@ -115,13 +116,19 @@ def read_record(folder: Path, number: int, sizes: Mapping[str, int]) -> dict[str
     """Return the facts on a job's shards, by split; None if it is to be done, or done again.
     `sizes` are those of all shards that are there, in bytes.
     """
-    if (record := read_sealed(folder / RECORD.format(number))) is None:
+    record = read_sealed(folder / RECORD.format(number))
+    if record is None:
         return None
-    shards = {split: record[split] for split in SPLITS if split in record}
-    for split, shard in shards.items():
-        own = shard["name"] == _shard_name(split, number)  # not another job's record
-        if not own or sizes.get(shard["name"]) != shard["bytes"]:
+    shards = {}
+    for split in SPLITS:
+        if split not in record:
+            continue
+        shard = record[split]
+        name = _shard_name(split, number)
+        is_own = shard["name"] == name  # not another job's record
+        if not is_own or sizes.get(name) != shard["bytes"]:
             return None
+        shards[split] = shard
     return shards
 
 
@@ -133,7 +140,9 @@ def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
     """Return the SHA-256 of each file that the index of shards in `folder` names."""
     sums: dict[Path, str] = {}
     for split, facts in index["splits"].items():
-        sums |= {folder / shard["name"]: shard["sha256"] for shard in facts["shards"]}
+        for shard in facts["shards"]:
+            path = folder / shard["name"]
+            sums[path] = shard["sha256"]
         if "lengths_sha256" in facts:
             sums[folder / f"{split}-lengths.npy"] = facts["lengths_sha256"]
     return sums
@@ -144,10 +153,10 @@ def write_job(
 ) -> list[str]:
     """Write shards and record of a job from its rows, by split; return the shards' names."""
     with contextlib.ExitStack() as files:
-        shards = {
-            split: _Shard(folder / _shard_name(split, number), kind.columns(), files)
-            for split in SPLITS
-        }
+        shards = {}
+        for split in SPLITS:
+            path = folder / _shard_name(split, number)
+            shards[split] = _Shard(path, kind.columns(), files)
         for batch in batches:
             for split, rows in batch.items():
                 shards[split].add(rows)
@@ -162,7 +171,9 @@ class _Shard:
     """
 
     def __init__(self, path: Path, columns: Columns, files: contextlib.ExitStack) -> None:
-        self.path, self.columns, self.files = path, columns, files
+        self.path = path
+        self.columns = columns
+        self.files = files
         self.sum = hashlib.sha256()
         self.file: BinaryIO | None = None
         self.stored: dict[str, _Column] = {}
@@ -182,12 +193,14 @@ class _Shard:
             self.stored[name].add(values)
 
     def finish(self) -> dict[str, Any]:
-        """Write the other columns, each at a multiple of 64 bytes; return the shard's facts."""
-        places = {"tokens": [self.dtype.str, 0, self.counts["tokens"]]}
-        end = self.counts["tokens"] * self.dtype.itemsize
+        """Write the other columns, each at a multiple of _ALIGNMENT; return the shard's facts."""
+        tokens = self.counts["tokens"]
+        places = {"tokens": [self.dtype.str, 0, tokens]}
+        end = tokens * self.dtype.itemsize
         for name, column in self.stored.items():
-            begin = -(-end // 64) * 64
-            self._write(bytes(begin - end))
+            padding = -end % _ALIGNMENT
+            begin = end + padding
+            self._write(bytes(padding))
             places[name] = [column.dtype.str, begin, column.count]
             end = begin + column.count * column.dtype.itemsize
             for block in column.read():
@@ -241,10 +254,14 @@ class Target:
     """
 
     def __init__(self, address: str, cache_dir: str) -> None:
-        self.remote = address if bucket.is_bucket(address) else None
-        key = hashlib.sha256(address.encode()).hexdigest()[:24]
-        self.folder = Path(cache_dir) / f"writing-{key}" if self.remote else Path(address)
-        self.address = self.remote or str(self.folder)
+        self.remote: str | None = None
+        self.folder = Path(address)
+        self.address = str(self.folder)
+        if bucket.is_bucket(address):
+            key = hashlib.sha256(address.encode()).hexdigest()
+            self.remote = address
+            self.folder = Path(cache_dir) / f"writing-{key[:24]}"
+            self.address = address
 
     def open(self) -> None:
         """Fetch plan, records and index of what is there already."""
@@ -260,9 +277,13 @@ class Target:
         """Return the bytes of the shards that are there, by name."""
         if self.remote is None:
             return {path.name: path.stat().st_size for path in self.folder.glob("*.bin")}
-        start = len(storage.join(self.remote, ""))
-        found = storage.list_files(self.remote, "--output")
-        return {f.address[start:]: f.size for f in found if f.address.endswith(".bin")}
+        prefix = storage.join(self.remote, "")
+        sizes = {}
+        for file in storage.list_files(self.remote, "--output"):
+            name = file.address[len(prefix) :]
+            if name.endswith(".bin"):
+                sizes[name] = file.size
+        return sizes
 
     def move(self, names: list[str], *last: str) -> None:
         """Upload files, those that make them count last; remove the others here."""

@@ -33,6 +33,7 @@ _SPLITTERS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")  # these drop
 _PLAIN = "\\x20-\\u02ff\\u2010-\\u2027"
 _DROPPED = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad"
 _DROPPED += "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
+_PRINTABLE = re.compile("[ -~]*")  # ASCII that is not odd
 _ODD = re.compile(f"(?:^| )[^{_PLAIN}]|[^{_PLAIN}](?:$| )|[{_DROPPED}]")
 
 # Words as `tokenizers.pre_tokenizers.ByteLevel` finds them, in texts of ASCII, Latin letters and
@@ -56,10 +57,11 @@ class WordEncoder:
         self.ptr: np.ndarray
         self.backend = backend
         self.words = find_word_rule(backend)
-        added = backend.get_added_tokens_decoder().values()
         # Added tokens that take in spaces beside them; where a space is part of a token, any may.
-        apart = self.words == "apart"
-        self.greedy = [t.content for t in added if not apart or t.lstrip or t.rstrip]
+        self.greedy = []
+        for token in backend.get_added_tokens_decoder().values():
+            if self.words != "apart" or token.lstrip or token.rstrip:
+                self.greedy.append(token.content)
         self._forget()
 
     def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -72,52 +74,80 @@ class WordEncoder:
         if len(self.numbers) > _MOST_WORDS or self.size > _MOST_TEXT:
             self._forget()
         whole = np.array(self._stay_whole(sentences))  # bool [n]
-        others = [sentences[at] for at in np.flatnonzero(whole)]
-        split = _BYTE_WORD.findall if self.words == "bytes" else methodcaller("split", " ")
-        texts = [split(sentences[at]) for at in np.flatnonzero(~whole)]
-        words = self._look_up(list(chain.from_iterable(texts)))  # [p]
-        sizes = self.ptr[words + 1] - self.ptr[words]  # [p]: tokens per word
-        ends = np.cumsum([0, *map(len, texts)])
-        plain = np.diff(np.append(0, np.cumsum(sizes))[ends])  # tokens per sentence in `texts`
-        ids, lengths = _encode(self.backend, others)
-        ids = np.concatenate([self.ids[ranges(self.ptr[words], sizes)], ids])  # [N]
-        lengths = np.concatenate([plain, lengths])  # [n]
-        place = np.argsort(np.argsort(whole, kind="stable"))  # [n]: plain ones are first
+        plain_texts = [sentences[number] for number in np.flatnonzero(~whole)]
+        whole_texts = [sentences[number] for number in np.flatnonzero(whole)]
+        plain_ids, plain_lengths = self._encode_words(plain_texts)
+        whole_ids, whole_lengths = _encode(self.backend, whole_texts)
+
+        # Both one after the other; sentence i is at place[i] among them.
+        ids = np.concatenate([plain_ids, whole_ids])  # [N]
+        lengths = np.concatenate([plain_lengths, whole_lengths])  # [n]
+        order = np.argsort(whole, kind="stable")  # [n]: plain ones are first
+        place = np.argsort(order)
         first = np.cumsum(lengths) - lengths
-        return ids[ranges(first[place], lengths[place])], lengths[place]
+        tokens = ranges(first[place], lengths[place])
+        return ids[tokens], lengths[place]
+
+    def _encode_words(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode sentences by their words; return as `_encode`."""
+        split = _BYTE_WORD.findall if self.words == "bytes" else methodcaller("split", " ")
+        texts = [split(sentence) for sentence in sentences]
+        words = self._look_up(list(chain.from_iterable(texts)))  # [p]
+        begin = self.ptr[words]
+        sizes = self.ptr[words + 1] - begin  # [p]: tokens per word
+
+        # Add the tokens of each sentence's words up.
+        last_word = np.cumsum([0, *map(len, texts)])  # [n + 1]
+        tokens_before = np.append(0, np.cumsum(sizes))  # [p + 1]
+        lengths = np.diff(tokens_before[last_word])  # [n]
+        return self.ids[ranges(begin, sizes)], lengths
 
     def _stay_whole(self, sentences: list[str]) -> list[bool]:
         """Return for each sentence whether it must not be split into words."""
-        odd = _NOT_PLAIN if self.words == "bytes" else _ODD
-        plain = str.isascii if self.words == "bytes" else re.compile("[ -~]*").fullmatch
-        whole = [not s or not plain(s) and odd.search(s) is not None for s in sentences]
+        if self.words == "bytes":
+            is_plain: Any = str.isascii
+            odd = _NOT_PLAIN
+        else:
+            is_plain = _PRINTABLE.fullmatch
+            odd = _ODD
+        # The quick test first: most sentences are plain.
+        whole = [not s or not is_plain(s) and odd.search(s) is not None for s in sentences]
         joined = " ".join(sentences)
         for token in self.greedy:
             if token in joined:
-                whole = [w or token in s for w, s in zip(whole, sentences, strict=True)]
+                for number, sentence in enumerate(sentences):
+                    if token in sentence:
+                        whole[number] = True
         return whole
 
     def _look_up(self, words: list[str]) -> np.ndarray:
         """Return the numbers of words, int64 [p]; encode new ones."""
-        known = len(self.numbers)
-        numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
-        if new := list(islice(reversed(self.numbers), len(self.numbers) - known))[::-1]:
+        before = len(self.numbers)
+        looked_up = map(self.numbers.__getitem__, words)  # which numbers new ones, too
+        numbers = np.fromiter(looked_up, np.int64, len(words))
+        new_count = len(self.numbers) - before
+        if new_count:
+            # Dictionaries keep their order: the new ones are its last.
+            new = list(islice(reversed(self.numbers), new_count))
+            new.reverse()
             self.size += sum(map(len, new))
             ids, lengths = self._learn(new)
+            ends = self.ptr[-1] + np.cumsum(lengths)
             self.ids = np.concatenate([self.ids, ids])
-            self.ptr = np.concatenate([self.ptr, self.ptr[-1] + np.cumsum(lengths)])
+            self.ptr = np.concatenate([self.ptr, ends])
         return numbers
 
     def _learn(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode each word separately, many per call as calls are costly; return as `_encode`."""
-        lines = [words[at : at + _AT_ONCE] for at in range(0, len(words), _AT_ONCE)]
-        ids, lengths = [], []  # per line: int32 [tokens], int64 [words]
-        for some in group(lines, lambda line: sum(map(_size, line)), _ENCODED):
+        lines = [words[first : first + _AT_ONCE] for first in range(0, len(words), _AT_ONCE)]
+        ids = []  # per line: int32 [tokens]
+        lengths = []  # per line: int64 [words]
+        for batch in group(lines, _line_size, _ENCODED):
             with tokenizing():
                 encodings = self.backend.encode_batch(
-                    some, is_pretokenized=True, add_special_tokens=False
+                    batch, is_pretokenized=True, add_special_tokens=False
                 )
-            for line, encoding in zip(some, encodings, strict=True):
+            for line, encoding in zip(batch, encodings, strict=True):
                 ids.append(np.array(encoding.ids, np.int32))
                 owners = np.array(encoding.word_ids, np.int64)
                 lengths.append(np.bincount(owners, minlength=len(line)))
@@ -127,15 +157,17 @@ class WordEncoder:
         """Clear the cache: word i has tokens ids[ptr[i]:ptr[i + 1]]; int32, int64 [words + 1]."""
         self.numbers: dict[str, int] = defaultdict(count().__next__)
         self.size = 0  # characters of all words
-        self.ids, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
+        self.ids = np.zeros(0, np.int32)
+        self.ptr = np.zeros(1, np.int64)
 
 
 def _encode(backend: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
-    ids, lengths = [np.zeros(0, np.int32)], list[int]()
-    for some in group(texts, _size, _ENCODED):
+    ids = [np.zeros(0, np.int32)]
+    lengths: list[int] = []
+    for batch in group(texts, _size, _ENCODED):
         with tokenizing():
-            encodings = backend.encode_batch_fast(some, add_special_tokens=False)
+            encodings = backend.encode_batch_fast(batch, add_special_tokens=False)
         for encoding in encodings:
             ids.append(np.array(encoding.ids, np.int32))
             lengths.append(len(encoding))
@@ -145,6 +177,10 @@ def _encode(backend: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
 def _size(text: str) -> int:
     """Return the bytes of a text, of which none has more than one token."""
     return len(text.encode())
+
+
+def _line_size(words: list[str]) -> int:
+    return sum(map(_size, words))
 
 
 def find_word_rule(backend: Any) -> str:
@@ -158,19 +194,32 @@ def find_word_rule(backend: Any) -> str:
     except Exception:  # a step that is written in Python
         return ""
     normalizers = _parts(steps["normalizer"], "normalizers")
-    first, *others = _parts(steps["pre_tokenizer"], "pretokenizers") or [{"type": None}]
-    if steps["model"].get("dropout"):  # BPE that draws its merges
+    splitters = _parts(steps["pre_tokenizer"], "pretokenizers")
+    first, *others = splitters or [{"type": None}]
+    model = steps["model"]
+    if model.get("dropout"):  # BPE that draws its merges
         return ""
+
     if first["type"] == "ByteLevel" and first["use_regex"] and not first["add_prefix_space"]:
         # Plain text is already in its normal form (NFC).
-        plain = normalizers in ([], [{"type": "NFC"}]) and steps["model"]["type"] == "BPE"
-        return "bytes" if plain and not others else ""
-    apart = first["type"] in _SPLITTERS and all(map(_is_local, normalizers))
-    apart = apart and all(map(_stays_in_word, others))
-    for token in steps["added_tokens"]:
-        takes_spaces = token["normalized"] and (token["lstrip"] or token["rstrip"])
-        apart = apart and not takes_spaces and not re.search(r"\s", token["content"])
-    return "apart" if apart else ""
+        leaves_plain = normalizers in ([], [{"type": "NFC"}])
+        is_gpt2_like = leaves_plain and model["type"] == "BPE" and not others
+        return "bytes" if is_gpt2_like else ""
+
+    is_apart = (
+        first["type"] in _SPLITTERS
+        and all(map(_is_local, normalizers))
+        and all(map(_stays_in_word, others))
+        and not any(map(_crosses_words, steps["added_tokens"]))
+    )
+    return "apart" if is_apart else ""
+
+
+def _crosses_words(token: dict[str, Any]) -> bool:
+    """Return whether an added token may take in a space, of the text or of its own."""
+    if re.search(r"\s", token["content"]):
+        return True
+    return token["normalized"] and (token["lstrip"] or token["rstrip"])
 
 
 def _parts(step: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:

@@ -7,11 +7,9 @@ import hashlib
 import itertools
 import json
 import logging
-import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +25,8 @@ from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import SPLITS, Kind, Rows, Target, is_held_out
 from detalbert.corpus.sources import Part, Text, cut_parts, group, open_text, size_of, unpack_sizes
 from detalbert.corpus.words import WordEncoder
-from detalbert.errors import Unavailable, UserError
+from detalbert.corpus.workers import map_in_processes
+from detalbert.errors import UserError
 from detalbert.integrity import read_sealed, seal
 from detalbert.processes import CHILDREN, count_cores
 from detalbert.settings.text import CorpusConfig
@@ -55,9 +54,6 @@ class Batch(NamedTuple):
     segments: Segments
 
 
-Tokenize = Callable[[Batch], tuple[int, dict[str, Rows]]]
-
-
 def write_shards(
     data: CorpusConfig,
     tokenizer: PreTrainedTokenizerBase,
@@ -80,13 +76,10 @@ def write_shards(
         "held_out": 0.0 if held_out else data.validation_fraction,
         "text": _fingerprints(texts),
     }
-    known = {
-        "weights": {one.name: one.weight for one in data.training if one.weight},
-        "article": next((text.articles for *_, text in texts if text.articles), None),
-    }
-    found = {key: value for key, value in known.items() if value}
-    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    target = Target(output or str(Path(data.cache_dir) / f"shards-{key}"), data.cache_dir)
+    notes = _notes(data, texts)
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    cached = Path(data.cache_dir) / f"shards-{key[:24]}"
+    target = Target(output or str(cached), data.cache_dir)
     folder = target.folder
     with writing(folder, what="token shards"):
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
@@ -96,14 +89,27 @@ def write_shards(
             target.move([], shards.PLAN)  # before any shard: so no other text's are added to these
             if target.remote is None:
                 remove_damaged(folder)
-            there = folder / shards.INDEX
-            index = json.loads(there.read_text()) if there.is_file() else {}
-            if not index or output and {**index, **found} != index:
+            path = folder / shards.INDEX
+            index = json.loads(path.read_text()) if path.is_file() else {}
+            has_other_notes = {**index, **notes} != index
+            if not index or output and has_other_notes:
                 jobs = _plan_jobs(folder, texts, facts)
                 _write_missing(target, jobs, kind, tokenizer, processes)
                 tokenizer.save_pretrained(folder / TOKENIZER)
-                _write_index(target, kind, {**facts, **found}, jobs)
+                _write_index(target, kind, {**facts, **notes}, jobs)
     return target.address
+
+
+def _notes(data: CorpusConfig, texts: list["Opened"]) -> dict[str, Any]:
+    """Return what the index says of the text besides what the shards' bytes depend on."""
+    notes: dict[str, Any] = {}
+    weights = {source.name: source.weight for source in data.training if source.weight}
+    if weights:
+        notes["weights"] = weights
+    articles = [text.articles for _, _, text in texts if text.articles]
+    if articles:
+        notes["article"] = articles[0]
+    return notes
 
 
 def load_in_child(name: str, *needed: str, kind: str) -> PreTrainedTokenizerBase:
@@ -125,67 +131,81 @@ Opened = tuple[str, str, Text]  # text or validation, name of the source, its te
 
 def _open_texts(data: CorpusConfig, exact: bool) -> list[Opened]:
     """Open the sources. Without any for "validation", some documents of "text" are held out."""
-    wanted = [("text", data.source, "train", one) for one in data.training]
-    wanted += [("validation", data.held_out_source, "validation", one) for one in data.held_out]
-    return [
-        (
-            purpose,
-            one.name or "",
-            open_text(one, f"data.{key}", split, exact, data.article, one.form or data.form),
-        )
-        for purpose, key, split, one in wanted
-    ]
+    wanted = [("text", data.source, "train", source) for source in data.training]
+    for source in data.held_out:
+        wanted.append(("validation", data.held_out_source, "validation", source))
+    opened = []
+    for purpose, key, split, source in wanted:
+        form = source.form or data.form
+        text = open_text(source, f"data.{key}", split, exact, data.article, form)
+        opened.append((purpose, source.name or "", text))
+    return opened
 
 
 def _fingerprints(texts: list[Opened]) -> dict[str, Any]:
     """Return the fingerprints by purpose, and by name where a purpose has a list of sources."""
-    found: dict[str, Any] = {}
+    fingerprints: dict[str, Any] = {}
     for purpose, name, text in texts:
-        place = found.setdefault(purpose, {}) if name else found
-        place[name or purpose] = text.fingerprint
-    return found
+        if name:
+            by_name = fingerprints.setdefault(purpose, {})
+            by_name[name] = text.fingerprint
+        else:
+            fingerprints[purpose] = text.fingerprint
+    return fingerprints
 
 
 def _check_same(folder: Path, facts: dict[str, Any]) -> None:
     """Raise UserError if the folder holds shards of another text, tokenizer or length."""
-    plan, index = folder / shards.PLAN, folder / shards.INDEX
-    indexed = read_sealed(index) or {}  # facts and more; a damaged one is written again
+    plan = folder / shards.PLAN
+    index = read_sealed(folder / shards.INDEX) or {}  # facts and more; a damaged one is rewritten
     with contextlib.suppress(FileNotFoundError, ValueError):
-        same = json.loads(plan.read_text()) == facts
-        if same and (not indexed or indexed == {**indexed, **facts}):
+        same_plan = json.loads(plan.read_text()) == facts
+        same_index = not index or index == {**index, **facts}
+        if same_plan and same_index:
             return
-        said = "holds shards of another text, tokenizer or length; give a fresh folder"
-        raise UserError(f"{folder}: {said}")
+        problem = "holds shards of another text, tokenizer or length; give a fresh folder"
+        raise UserError(f"{folder}: {problem}")
     write_json(plan, facts)
 
 
 def _plan_jobs(folder: Path, texts: list[Opened], facts: dict[str, Any]) -> list[ShardText]:
-    least, jobs = facts["part_bytes"], list[ShardText]()
+    """Return the text of each shard: parts of one source, of some `part_bytes` together."""
+    size = facts["part_bytes"]
+    jobs: list[ShardText] = []
     for purpose, name, text in texts:
         held_out = 1.0 if purpose == "validation" else facts["held_out"]
-        parts = cut_parts(unpack_sizes(text, folder), least)
-        for some in group(parts, lambda part: part.text_bytes, least):
-            jobs.append(ShardText(len(jobs), some, held_out, name))
+        sources = unpack_sizes(text, folder)
+        parts = cut_parts(sources, size)
+        for members in group(parts, lambda part: part.text_bytes, size):
+            jobs.append(ShardText(len(jobs), members, held_out, name))
     return jobs
 
 
 def _write_missing(
     target: Target, jobs: list[ShardText], kind: Kind, tokenizer: Any, processes: int | None
 ) -> None:
-    folder, there = target.folder, target.sizes()
+    """Write the shards that have no record yet, and their records."""
+    folder = target.folder
+    sizes = target.sizes()
     sweep(folder, shards.FILES)
     sweep(folder / "jobs", r"\d{5,}\.json")
-    todo = [job for job in jobs if shards.read_record(folder, job.number, there) is None]
-    total, missing = (sum(size_of(job.parts) for job in some) for some in (jobs, todo))
-    processes = min(processes or count_cores(), -(-missing // _BATCH))
+    todo = [job for job in jobs if shards.read_record(folder, job.number, sizes) is None]
+    total = sum(size_of(job.parts) for job in jobs)
+    missing = sum(size_of(job.parts) for job in todo)
+
+    # No more processes than there are batches.
+    batch_count = math.ceil(missing / _BATCH)
+    processes = min(processes or count_cores(), batch_count)
     dtype = "<u2" if len(tokenizer) <= 1 << 16 else "<u4"
-    tokenize = partial(_tokenize, kind, WordEncoder(kind.backend(tokenizer)), dtype)
+    encoder = WordEncoder(kind.backend(tokenizer))
+    tokenize = partial(_tokenize, kind, encoder, dtype)
     with waiting("writing token shards", total, "B", total - missing) as wait:
         batches = _read_batches(todo, kind, folder, wait.update)
-        made = _map_in_processes(folder, tokenize, batches, processes)
+        made = map_in_processes(folder, tokenize, batches, processes)
         with contextlib.closing(made):  # which ends the processes
-            for number, rows in itertools.groupby(made, key=lambda pair: pair[0]):
-                names = shards.write_job(folder, number, kind, (by_split for _, by_split in rows))
+            for number, pairs in itertools.groupby(made, key=lambda pair: pair[0]):
+                rows = (by_split for _, by_split in pairs)
+                names = shards.write_job(folder, number, kind, rows)
                 target.move(names, shards.RECORD.format(number))
 
 
@@ -218,7 +238,9 @@ def _tokenize(
     """Return the batch's job, and rows by split."""
     by_split = {split: Segments([], [], batch.segments.starts) for split in SPLITS}
     for text, ends in zip(batch.segments.texts, batch.segments.ends, strict=True):
-        segments = by_split[SPLITS[is_held_out(text, batch.held_out)]]
+        train, validation = SPLITS
+        split = validation if is_held_out(text, batch.held_out) else train
+        segments = by_split[split]
         segments.texts.append(text)
         segments.ends.append(ends)
     made = {}
@@ -229,53 +251,29 @@ def _tokenize(
     return batch.job, made
 
 
-_work: Tokenize  # of the workers, which are forks
-
-
-def _run_worker(batch: Batch) -> tuple[int, dict[str, Rows]]:
-    return _work(batch)
-
-
-def _map_in_processes(
-    folder: Path, tokenize: Tokenize, batches: Iterable[Batch], processes: int
-) -> Generator[tuple[int, dict[str, Rows]], None, None]:
-    """Yield `tokenize` of each batch, in order, with at most two batches per process in memory."""
-    global _work
-    if processes <= 1:
-        yield from map(tokenize, batches)
-        return
-    _work, waiting = tokenize, deque[Any]()
-    one_thread = {"TOKENIZERS_PARALLELISM": "false"}  # the cores have a worker each
-    try:
-        with ProcessPoolExecutor(processes, CHILDREN, os.environ.update, (one_thread,)) as pool:
-            for batch in batches:
-                waiting.append(pool.submit(_run_worker, batch))
-                if len(waiting) > 2 * processes:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-    except BrokenProcessPool:
-        said = "a writer of token shards was killed, perhaps for memory; run the same command again"
-        raise Unavailable(f"{folder}: {said}") from None
-
-
 def _write_index(target: Target, kind: Kind, facts: dict[str, Any], jobs: list[ShardText]) -> None:
     """Write the index, last of all: the shards, their counts and the facts of the format."""
-    folder, there, splits = target.folder, target.sizes(), {}
-    records = [shards.read_record(folder, job.number, there) for job in jobs]
-    assert None not in records, f"{folder}: a shard that was written is gone"
-    for split in SPLITS:
-        found = [
-            {**record[split], **({"source": job.source} if job.source else {})}
-            for job, record in zip(jobs, records, strict=True)
-            if record and split in record
-        ]
-        splits[split] = {
-            "shards": found,
-            "counts": {name: sum(shard[name] for shard in found) for name in kind.counts},
-            **kind.describe(folder, target.address, split, found),
-        }
-    write_json(folder / shards.INDEX, seal({**facts, "splits": splits}))
-    tables = [path.name for path in folder.glob("*-lengths.npy")]
-    tables += [f"{TOKENIZER}/{path.name}" for path in (folder / TOKENIZER).iterdir()]
-    target.move(tables, shards.INDEX)
+    folder = target.folder
+    sizes = target.sizes()
+    members: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+    for job in jobs:
+        record = shards.read_record(folder, job.number, sizes)
+        assert record is not None, f"{folder}: a shard that was written is gone"
+        for split, shard in record.items():
+            if job.source:
+                shard["source"] = job.source
+            members[split].append(shard)
+
+    splits = {}
+    for split, shard_facts in members.items():
+        counts = {name: sum(shard[name] for shard in shard_facts) for name in kind.counts}
+        description = kind.describe(folder, target.address, split, shard_facts)
+        splits[split] = {"shards": shard_facts, "counts": counts, **description}
+    index = seal({**facts, "splits": splits})
+    write_json(folder / shards.INDEX, index)
+
+    # The index makes the others count, so it goes last.
+    names = [path.name for path in folder.glob("*-lengths.npy")]
+    for path in (folder / TOKENIZER).iterdir():
+        names.append(f"{TOKENIZER}/{path.name}")
+    target.move(names, shards.INDEX)

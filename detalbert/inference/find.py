@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -171,7 +172,8 @@ def _find_change(fetched: Path) -> str | None:
     """
     if not fetched.is_dir():
         return fetched.name
-    return find_change(fetched / SUMS, fetched.name) if (fetched / SUMS).is_file() else None
+    sums = fetched / SUMS
+    return find_change(sums, key=fetched.name) if os.path.lexists(sums) else None
 
 
 def _describe(training: Any) -> dict[str, Any]:

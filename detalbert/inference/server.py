@@ -48,9 +48,7 @@ _RESPONSES: Any = dict.fromkeys((400, 401, 413, 422, 503, 504), _PROBLEM)
 
 
 class Waiting(NamedTuple):
-    """A question, its name in errors, and the future of its reply, which is cancelled if nobody
-    waits any more.
-    """
+    """A question, its name in errors, and its reply to be, cancelled if nobody waits any more."""
 
     name: str
     question: str
@@ -109,20 +107,23 @@ class Batcher:
             self.changed.wait_for(lambda: self.queue)
 
             # A few questions that find the model idle are one row, computed by all cores.
-            whole = self.slots == 1 or (not self.busy and len(self.queue) < 2 * self.slots)
-            idle_slots = 1 if whole else self.slots - self.busy
+            few = len(self.queue) < 2 * self.slots
+            together = self.slots == 1 or (few and not self.busy)
+            idle_slots = 1 if together else self.slots - self.busy
             share = math.ceil(len(self.queue) / idle_slots)
 
             # Take questions up to the share, and up to a row.
             jobs: list[Waiting] = []
             size = 0
             while self.queue and len(jobs) < share:
-                size += len(self.queue[0].question) + len(self.queue[0].context)
+                job = self.queue[0]
+                size += len(job.question) + len(job.context)
                 if jobs and size > self.row:
                     break
-                jobs.append(self.queue.popleft())
+                jobs.append(job)
+                self.queue.popleft()
             self.busy += 1
-        torch.set_num_threads(self.cores if whole else 1)  # of this thread
+        torch.set_num_threads(self.cores if together else 1)  # of this thread
         return [job for job in jobs if not job.reply.done()]
 
     def _answer(self, jobs: list[Waiting]) -> list[Reply | Exception]:
@@ -136,7 +137,7 @@ class Batcher:
 
         questions = [(job.question, job.context) for job in jobs]
         try:
-            return [*ask_together(self.trained, questions, self.threshold, go_on)]
+            return list(ask_together(self.trained, questions, self.threshold, go_on))
         except Stopped as error:
             return [error] * len(jobs)
         except UserError as error:
@@ -167,9 +168,7 @@ class Ask(BaseModel):
 
 
 async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
-    """Return a reply for each question, by its name in errors. Raises HTTPException for the first
-    that fails.
-    """
+    """Return the replies to questions, named as in errors. Raises HTTPException if one fails."""
     loop = asyncio.get_running_loop()
     jobs = []
     for name, ask in questions.items():
@@ -198,7 +197,8 @@ async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
 
 
 router = APIRouter()
-_ONE, _LIST = TypeAdapter(Reply), TypeAdapter(list[Reply])
+_ONE = TypeAdapter(Reply)
+_LIST = TypeAdapter(list[Reply])
 
 
 # A reply is written as it is: the framework would check each of its entries first.
@@ -275,8 +275,7 @@ def make_app(
 def serve(
     trained: Trained, threshold: float, address: tuple[str, int], names: Any, token: str | None
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then end the process. Raises UserError if the address is not
-    available.
+    """Serve until a signal ends the process. Raises UserError if the address is not available.
 
     Args:
         names: other names by which clients call the server.
@@ -285,10 +284,15 @@ def serve(
     listener = web.listen(*address)
     served = web.served_names(address[0], names)
     server = web.make_server(make_app(trained, threshold, served, token))
-    for number in STOP_SIGNALS:  # uvicorn's own handlers hand them on to these at the end
-        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+
+    def stop(*_: Any) -> None:
+        server.should_exit = True
+
+    for number in STOP_SIGNALS:  # uvicorn's own handlers hand them on to this one at the end
+        signal.signal(number, stop)
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    shown_host = f"[{host}]" if ":" in host else host  # an IPv6 address
+    url = f"http://{shown_host}:{port}"
     access = web.describe_access(host, served, token)
     print(f"serving on {url} (the endpoint: /openapi.json): {access}; Ctrl-C ends it", flush=True)
     server.run(sockets=[listener])

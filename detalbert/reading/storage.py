@@ -77,11 +77,13 @@ def list_files(address: str, key: str) -> list[File]:
 
 def read(address: str, begin: int, end: int) -> Iterator[bytes]:
     """Yield bytes begin..end (exclusive) in blocks. Raises Unavailable after TRIES failed reads."""
-    failures, reason = 0, ""
+    failures = 0  # in a row
+    reason = ""
     while begin < end:
         try:
             for block in _blocks(address, begin, end):
-                begin, failures = begin + len(block), 0
+                begin += len(block)
+                failures = 0
                 yield block
                 if begin >= end:
                     return
@@ -93,7 +95,8 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
         failures += 1
         if failures >= TRIES:
             raise Unavailable(f"{address}: not read after {TRIES} tries: {reason}")
-        time.sleep(min(5.0, 0.1 * 2**failures))
+        pause = 0.1 * 2**failures
+        time.sleep(min(5.0, pause))
 
 
 def read_all(address: str) -> bytes:
@@ -125,24 +128,37 @@ def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
 def find_paths(address: str) -> list[Path]:
     """Return the files of this machine that `address` names, as file, folder or pattern."""
     path = Path(address)
-    roots = [path] if path.exists() else [Path(name) for name in glob.glob(address, recursive=True)]
-    found = [p for root in roots for p in (root.rglob("*") if root.is_dir() else [root])]
-    return list(dict.fromkeys(path for path in found if path.is_file()))
+    if path.exists():
+        roots = [path]
+    else:
+        roots = [Path(name) for name in glob.glob(address, recursive=True)]
+    paths: dict[Path, None] = {}  # a pattern may fit a folder and a file in it
+    for root in roots:
+        members = root.rglob("*") if root.is_dir() else [root]
+        for member in members:
+            if member.is_file():
+                paths[member] = None
+    return list(paths)
 
 
 def _list_local(address: str, key: str) -> list[File]:
-    found = find_paths(address)
-    if not found and not Path(address).exists():
+    paths = find_paths(address)
+    if not paths and not Path(address).exists():
         raise UserError(
             f"{key}: {Path(address)}: no such file or folder; set {key} to where the text is"
         )
-    files = []
-    for path in found:
-        with as_user_error(lambda e: UserError(f"{key}: {path}: cannot read it: {first_line(e)}")):  # noqa: B023
-            size, time_ns = path.stat().st_size, path.stat().st_mtime_ns
-            stamp = checksum(path) if size <= _WHOLE else f"{size} {time_ns}"
-            files.append(File(str(path), size, stamp))
-    return files
+    return [_stamp_local(path, key) for path in paths]
+
+
+def _stamp_local(path: Path, key: str) -> File:
+    def not_read(error: Exception) -> UserError:
+        return UserError(f"{key}: {path}: cannot read it: {first_line(error)}")
+
+    with as_user_error(not_read):
+        status = path.stat()
+        size = status.st_size
+        stamp = checksum(path) if size <= _WHOLE else f"{size} {status.st_mtime_ns}"
+    return File(str(path), size, stamp)
 
 
 @lru_cache(maxsize=1)
@@ -151,37 +167,55 @@ def _s3(process: int) -> Any:
     import boto3
     from botocore.config import Config
 
-    retries = {"mode": "standard", "max_attempts": 4}
-    return boto3.client("s3", config=Config(connect_timeout=10, read_timeout=20, retries=retries))
+    config = Config(
+        connect_timeout=10,
+        read_timeout=20,
+        retries={"mode": "standard", "max_attempts": 4},
+    )
+    return boto3.client("s3", config=config)
 
 
 def _list_s3(address: str) -> list[File]:
     bucket, _, wanted = address.removeprefix("s3://").partition("/")
     prefix = _PATTERN.split(wanted)[0]
+    is_pattern = prefix != wanted
+    folder = prefix
+    if prefix and not prefix.endswith("/"):
+        folder = f"{prefix}/"
+
     paginator = _s3(os.getpid()).get_paginator("list_objects_v2")
-    pages = paginator.paginate(Bucket=bucket, Prefix=prefix)
-    objects = [o for page in pages for o in page.get("Contents", ()) if o["Size"]]
-    below = prefix if not prefix or prefix.endswith("/") else prefix + "/"
-    mine = [o for o in objects if o["Key"] == prefix or o["Key"].startswith(below)]
-    if prefix != wanted:
-        mine = [o for o in objects if fnmatch.fnmatchcase(o["Key"], wanted)]
-    return [File(f"s3://{bucket}/{o['Key']}", o["Size"], o["ETag"]) for o in mine]
+    files = []
+    for page in paginator.paginate(Bucket=bucket, Prefix=prefix):
+        for item in page.get("Contents", ()):
+            key = item["Key"]
+            if is_pattern:
+                fits = fnmatch.fnmatchcase(key, wanted)
+            else:
+                fits = key == prefix or key.startswith(folder)
+            if fits and item["Size"]:
+                files.append(File(f"s3://{bucket}/{key}", item["Size"], item["ETag"]))
+    return files
 
 
 def _fsspec(address: str) -> Any:
     try:
-        return fsspec.core.url_to_fs(address)[0]
+        system, _ = fsspec.core.url_to_fs(address)
+        return system
     except (ImportError, ValueError) as error:
         raise UserError(f"{address}: {error}; install what reads this kind of address") from None
 
 
 def _list_fsspec(address: str) -> list[File]:
     system = _fsspec(address)
-    found = (system.glob if _PATTERN.search(address) else system.find)(address, detail=True)
+    is_pattern = _PATTERN.search(address) is not None
+    find = system.glob if is_pattern else system.find
     files = []
-    for name, facts in found.items():
-        stamp = facts.get("ETag") or facts.get("etag") or facts.get("mtime") or facts.get("created")
-        files.append(File(system.unstrip_protocol(name), facts["size"], str(stamp)))
+    for name, details in find(address, detail=True).items():
+        stamp = None  # systems have one of these
+        for field in ("ETag", "etag", "mtime", "created"):
+            stamp = stamp or details.get(field)
+        full_address = system.unstrip_protocol(name)
+        files.append(File(full_address, details["size"], str(stamp)))
     return files
 
 
@@ -206,7 +240,8 @@ class _Blocks(io.RawIOBase):
     """File interface to an iterator of blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
-        self.blocks, self.rest = blocks, memoryview(b"")
+        self.blocks = blocks
+        self.rest = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -214,5 +249,6 @@ class _Blocks(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         self.rest = self.rest or memoryview(next(self.blocks, b""))
         count = min(len(buffer), len(self.rest))
-        buffer[:count], self.rest = self.rest[:count], self.rest[count:]
+        buffer[:count] = self.rest[:count]
+        self.rest = self.rest[count:]
         return count

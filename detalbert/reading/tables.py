@@ -53,10 +53,12 @@ def table_rows(
     separator = excel[1] if excel else _find_separator(header)
     # The header too, as a name in quotes may hold line breaks.
     recorded = _Recorded(itertools.chain([header], lines))
+    separators = header.count(separator)
+    all_with_space = separators > 0 and header.count(f"{separator} ") == separators
     reader = csv.reader(
         recorded,
         delimiter=separator,
-        skipinitialspace=0 < header.count(separator) == header.count(f"{separator} "),
+        skipinitialspace=all_with_space,
         strict=True,
     )
     width = 0  # cells of a row
@@ -69,12 +71,14 @@ def table_rows(
             _check_quotes(recorded, cells, separator)
             if any(cells):
                 width = width or _find_width(names, cells)
+                place = f"line {begin}"
                 if _repeats(names, cells):
-                    notes.add("rows repeat the header and are left out", f"line {begin}")
+                    notes.add("rows repeat the header and are left out", place)
                 else:
                     _check_row(names, cells, width, needed)
-                    _note_width(names, cells, notes, f"line {begin}")
-                    yield begin, dict(itertools.zip_longest(names, cells[: len(names)]))
+                    _note_width(names, cells, notes, place)
+                    named_cells = cells[: len(names)]
+                    yield begin, dict(itertools.zip_longest(names, named_cells))
             begin = before + reader.line_num + 1
             recorded.lines.clear()
     except csv.Error as error:
@@ -100,8 +104,10 @@ def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None
     """
     if separator == "\t" or not any('"' in cell for cell in cells):
         return
-    outside_quotes = _QUOTED.sub("", "".join(recorded.lines))
-    if '"' not in outside_quotes and outside_quotes.count(separator) != len(cells) - 1:
+    row = "".join(recorded.lines)
+    outside_quotes = _QUOTED.sub("", row)
+    all_closed = '"' not in outside_quotes
+    if all_closed and outside_quotes.count(separator) != len(cells) - 1:
         raise csv.Error("a quote is inside a cell without quotes")
 
 
@@ -129,8 +135,11 @@ def _names(where: str, cells: list[str]) -> list[str]:
 
 def _find_width(names: list[str], cells: list[str]) -> int:
     """Return how many cells the rows have by the first one: all may end in a separator."""
-    is_more = len(cells) == len(names) + 1 and not cells[-1]
-    return len(names) + (is_more and not _is_cut(cells) and not _ends_twice(cells))
+    width = len(names)
+    has_one_more = len(cells) == width + 1 and not cells[-1]
+    if has_one_more and not _is_cut(cells) and not _ends_twice(cells):
+        width += 1
+    return width
 
 
 def _ends_twice(cells: list[str]) -> bool:
@@ -153,18 +162,25 @@ def _note_width(names: list[str], cells: list[str], notes: Notes, place: str) ->
 
 
 def _repeats(names: list[str], cells: list[str]) -> bool:
-    return cells[0].strip() == names[0] and [cell.strip() for cell in cells] == names
+    if cells[0].strip() != names[0]:  # as most rows
+        return False
+    return [cell.strip() for cell in cells] == names
 
 
 def _check_row(names: list[str], cells: list[str], width: int, needed: Collection[str]) -> None:
     """Raise csv.Error if a row does not fit the header."""
-    is_numbered = not names[0] and cells[0].isdecimal()  # as pandas and R do
     unnamed = [cell for cell, name in zip(cells, names, strict=False) if not name]
-    is_unnamed = any(unnamed[is_numbered:])
-    is_wider = len(cells) > width and not (len(cells) == len(names) + 1 and _ends_twice(cells))
+    is_numbered = not names[0] and cells[0].isdecimal()  # as pandas and R do
+    if is_numbered:
+        unnamed = unnamed[1:]
+    surplus = cells[len(names) :]
+
+    one_more = len(cells) == len(names) + 1
+    is_wider = len(cells) > width and not (one_more and _ends_twice(cells))
     is_odd = len(cells) == len(names) < width  # where the first row has a cell more
-    if is_wider or is_odd or any(cells[len(names) :]) or is_unnamed:
-        raise csv.Error(f"{len(cells)} cells under {len(list(filter(None, names)))} names")
+    if is_wider or is_odd or any(surplus) or any(unnamed):
+        named = [name for name in names if name]
+        raise csv.Error(f"{len(cells)} cells under {len(named)} names")
     for name in names[len(cells) :]:
         if name.lower() in needed:
             raise csv.Error(f"{len(cells)} cells under {len(names)} names, and none for {name!r}")

@@ -41,5 +41,8 @@ def _check_count(name: str, value: Any, limit: int) -> None:
     """Raise UserError if a number, or one of a list of numbers, is greater than `limit`."""
     numbers = value if isinstance(value, list) else [value]
     for number in numbers:
-        if isinstance(number, (int, float)) and number > limit:
-            raise UserError(f"{name}: {value!r:.60}; use a number from 1 to {limit:,}")
+        if not isinstance(number, (int, float)):
+            continue
+        if number > limit:
+            shown = f"{value!r:.60}"  # a list may be long
+            raise UserError(f"{name}: {shown}; use a number from 1 to {limit:,}")

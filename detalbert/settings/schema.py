@@ -51,15 +51,18 @@ def check(
     Args:
         local: leave out missing keys that only a master needs, `x-master` and `x-wanted`.
     """
-    errors = list(_validator(schema).iter_errors(without_nulls(config)))
+    validator = _validator(schema)
+    errors = list(validator.iter_errors(without_nulls(config)))
     mistyped = {tuple(error.absolute_path) for error in errors if error.validator == "type"}
     findings: dict[Finding, None] = {}  # two branches of a schema may say the same
     for error in errors:
         if local and error.validator == "x-wanted":
             continue
+        # A value of a wrong type breaks most other rules as well: its type is all there is to say.
+        path = tuple(error.absolute_path)
         speaks_of_type = error.validator in ("type", *_WARNINGS)
-        if speaks_of_type or tuple(error.absolute_path) not in mistyped:
-            findings |= dict.fromkeys(_findings(error, local))
+        if speaks_of_type or path not in mistyped:
+            findings.update(dict.fromkeys(_findings(error, local)))
     yield from findings
 
 
@@ -94,22 +97,25 @@ def _validator(path: Path) -> Any:
 
 def _is_integer(_: Any, value: Any) -> bool:
     """Return whether a value is a whole number that Go's int64 holds; 8.0 is one, as in JSON."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) < LARGEST and value == int(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) < LARGEST and value == int(value)
 
 
-def _check_rule(validator: Any, name: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+def _check_rule(validator: Any, rule: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
     """Apply `x-rule`: the name of a function of rules.py, or a list of it and its arguments."""
     from jsonschema import ValidationError
 
     from detalbert.settings import rules
 
-    name, *arguments = [name] if isinstance(name, str) else name
-    if validator.is_type(value, schema.get("type", "object")):
-        problem = getattr(rules, name)(value, *arguments)
-        if problem:
-            yield ValidationError(problem)
+    value_type = schema.get("type", "object")
+    if not validator.is_type(value, value_type):
+        return
+    words = [rule] if isinstance(rule, str) else rule
+    name, *arguments = words
+    check_value = getattr(rules, name)
+    problem = check_value(value, *arguments)
+    if problem:
+        yield ValidationError(problem)
 
 
 def _warn(validator: Any, text: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
@@ -131,11 +137,17 @@ def _warn_of_missing(validator: Any, texts: Any, value: Any, _: Any) -> Iterator
 
 def without_nulls(value: Any) -> Any:
     """Return part of a config without the keys whose null counts as absent."""
-    if isinstance(value, dict):
-        nulls = load_schema(EXPERIMENT)["x-null"]
-        present = {k: v for k, v in value.items() if v is not None or k in nulls}
-        return {str(k): without_nulls(v) for k, v in present.items()}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    # For a few keys null is a value of its own.
+    nullable = load_schema(EXPERIMENT)["x-null"]
+    present = {}
+    for key, inner in value.items():
+        if inner is not None or key in nullable:
+            present[str(key)] = without_nulls(inner)
+    return present
 
 
 def _findings(error: Any, local: bool) -> Iterator[Finding]:
@@ -170,11 +182,12 @@ def _cure_of_missing(schema: dict[str, Any], name: str) -> str:
     return schema.get("x-missing", "set it")
 
 
-def _unknown(key: str, name: str, known: Iterable[str]) -> Finding:
+def _unknown(key: str, name: str, names: Iterable[str]) -> Finding:
+    """Return the finding on a key that is not one of `names`."""
     if name in load_schema(EXPERIMENT)["x-fork"]:
-        said = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
-        return Finding(key, said, warning=True)
-    return Finding(key, f"unknown key; {nearest(name, known)}")
+        problem = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
+        return Finding(key, problem, warning=True)
+    return Finding(key, f"unknown key; {nearest(name, names)}")
 
 
 def _problem(error: Any) -> str:
@@ -221,15 +234,26 @@ def _wrong_choice(error: Any, shown: str) -> str:
     """Say which choices there are; `shown` is the value without its secrets."""
     choices = error.validator_value
     message = error.schema.get("errorMessage")
-    problem = f"{shown}: {message}" if message else f"{shown} is not one of {_list(choices)}"
-    hint = nearest(error.instance, map(str, choices)) if isinstance(error.instance, str) else ""
-    return f"{problem}; {hint}" if hint.startswith("did you") else problem
+    if message:
+        problem = f"{shown}: {message}"
+    else:
+        problem = f"{shown} is not one of {_list(choices)}"
+
+    # A list of all choices would say nothing new: only a near one is named.
+    if isinstance(error.instance, str):
+        hint = nearest(error.instance, map(str, choices))
+        if hint.startswith("did you"):
+            problem = f"{problem}; {hint}"
+    return problem
 
 
 def _masked_value(error: Any) -> Any:
     """Return the value of an error without its secrets, by the keys above it, too."""
     keys = [str(key) for key in error.absolute_path if not isinstance(key, int)]
-    return masked({keys[-1]: error.instance})[keys[-1]] if keys else masked(error.instance)
+    if not keys:
+        return masked(error.instance)
+    section = masked({keys[-1]: error.instance})
+    return section[keys[-1]]
 
 
 def _list(choices: list[Any]) -> str:
@@ -238,15 +262,20 @@ def _list(choices: list[Any]) -> str:
 
 def dotted(path: Any) -> str:
     """Return a path of keys and numbers as `a.b[0].c`."""
-    words = (f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
-    return "".join(words).removeprefix(".")
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.removeprefix(".")
 
 
 def at(config: Any, path: str) -> Any:
     """Return what a config has at `a.b.c`; None if it has nothing there. A value of a wrong type on
     the way is reported elsewhere.
     """
-    return functools.reduce(lambda node, key: mapping(node).get(key), path.split("."), config)
+    value = config
+    for key in path.split("."):
+        value = mapping(value).get(key)
+    return value
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -256,11 +285,14 @@ def mapping(value: Any) -> dict[str, Any]:
 
 def mappings(value: Any) -> list[dict[str, Any]]:
     """Return the mappings in `value` if it is a list, else an empty list."""
-    return [item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict)]
+    if not isinstance(value, list):
+        return []
+    return [item for item in value if isinstance(item, dict)]
 
 
 def whole(value: Any) -> int | None:
     """Return `value` if it is a whole number (8.0 too, as in the master), else None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return int(value) if value == value // 1 else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and value == value // 1:
+        return int(value)
+    return None

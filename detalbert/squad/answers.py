@@ -8,6 +8,8 @@ import numpy as np
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.windows import Example, Windows
 
+_PLACEHOLDER = "empty"  # the reference's text of a question without a span that has text
+
 
 class Answers(NamedTuple):
     """One answer per question, by question id."""
@@ -29,15 +31,23 @@ class _Pool(NamedTuple):
 def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
     """Sort by window and drop repeats, so that the result is independent of order and batching."""
     columns = [np.concatenate(column) for column in zip(*candidates, strict=True)]
-    number, keep = np.unique(columns[0], return_index=True)  # [n]
-    spans = Candidates(*(column[keep] for column in columns))
+    number, rows = np.unique(columns[0], return_index=True)  # [n]
+    spans = Candidates(*(column[rows] for column in columns))
+
+    # A position in the window plus the shift is a token of context_ids, which has its characters.
     shift = windows.context_begin[number] - windows.context_starts(number)  # [n]
-    real = spans.scores > -np.inf  # [n, K]
-    begin, end = np.zeros((2, *real.shape), np.int32)
-    begin[real] = windows.context_offsets[(spans.starts + shift[:, None])[real], 0]
-    end[real] = windows.context_offsets[(spans.ends + shift[:, None])[real], 1]
-    scores = np.where(end > begin, spans.scores, np.float32(-np.inf))
-    return _Pool(windows.example_index[number], begin, end, scores, spans)
+    first_token = spans.starts + shift[:, None]  # [n, K]
+    last_token = spans.ends + shift[:, None]
+    is_span = spans.scores > -np.inf
+    begin = np.zeros(is_span.shape, np.int32)
+    end = np.zeros(is_span.shape, np.int32)
+    begin[is_span] = windows.context_offsets[first_token[is_span], 0]
+    end[is_span] = windows.context_offsets[last_token[is_span], 1]
+
+    has_text = end > begin
+    scores = np.where(has_text, spans.scores, np.float32(-np.inf))
+    question = windows.example_index[number]
+    return _Pool(question, begin, end, scores, spans)
 
 
 def merge_answers(
@@ -59,24 +69,32 @@ def merge_answers(
     lower.
     """
     pool = _pool(windows, candidates)
-    window = np.arange(len(pool.question))
-    rank = (pool.scores > -np.inf).argmax(axis=1)  # [n], of the best span with text; 0 without
-    score = pool.scores[window, rank]  # [n]
-    order = np.lexsort((-score, pool.question))  # stable: the earlier window of equals
+
+    # The best span with text of each window; rank 0, with the score -inf, without any.
+    rank = (pool.scores > -np.inf).argmax(axis=1)  # [n]
+    score = pool.scores[np.arange(len(rank)), rank]
+
+    # The window that has the question's best span: stable, so the earlier one of equals.
+    order = np.lexsort((-score, pool.question))
     question, first = np.unique(pool.question[order], return_index=True)  # [questions]
-    best = order[first]  # [questions], the window that has the question's best span
+    window = order[first]
+    best = (window, rank[window])  # the best span's place
+
     null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
-    place, empty = (best, rank[best]), np.isneginf(score[best])
-    sides = pool.spans.start_logits, pool.spans.end_logits
-    start, end = (np.where(empty, 0, logits[place]) for logits in sides)  # [questions]
-    odds = null - start - end
+    empty = np.isneginf(score[window])
+    start = np.where(empty, 0, pool.spans.start_logits[best])
+    end = np.where(empty, 0, pool.spans.end_logits[best])
+    odds = null - start - end  # in this order, as the reference rounds
+
     answers = Answers({}, {})
-    rows = (c.tolist() for c in (question, pool.begin[place], pool.end[place], odds))
-    for e, b, t, x in zip(*rows, strict=True):
-        example = examples[e]
-        text = example.context[b:t] or "empty"
-        answers.predictions[example.id] = "" if x > null_score_diff_threshold else text
-        answers.null_odds[example.id] = x
+    columns = (question, pool.begin[best], pool.end[best], odds)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for number, begin, stop, null_odds in rows:
+        example = examples[number]
+        is_null = null_odds > null_score_diff_threshold
+        text = example.context[begin:stop] or _PLACEHOLDER
+        answers.predictions[example.id] = "" if is_null else text
+        answers.null_odds[example.id] = null_odds
     return answers
 
 
@@ -95,26 +113,51 @@ def n_best_list(
     pool = _pool(windows, candidates)
     question, first = np.unique(pool.question, return_index=True)  # [questions]
     null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
-    rows = np.split(np.arange(len(pool.question)), first)[1:]  # of each question
+    bounds = [*first.tolist(), len(pool.question)]
     result = {}
-    for e, none, mine in zip(question.tolist(), null, rows, strict=True):
-        # "No answer" stands behind all spans, as one more, characters 0 to 0.
-        begin, end = (np.append(column[mine], 0) for column in (pool.begin, pool.end))
-        scores = np.append(pool.scores[mine], none)  # [spans + 1]
-        order = np.argsort(-scores, kind="stable")  # the earlier of equals first
-        best = (np.arange(len(order)) < n_best_size) & (scores[order] > -np.inf)
-        order = order[best | (order == len(order) - 1)]  # [listed]
-        weights = np.exp(scores[order] - scores[order[0]])  # [listed]
-        columns = begin[order], end[order], scores[order], weights / weights.sum()
-        context = examples[e].context
-        entries = [
-            {"text": context[b:t], "start": b, "end": t, "score": s, "probability": p}
-            for b, t, s, p in zip(*(column.tolist() for column in columns), strict=True)
-        ]
+    for place, number in enumerate(question.tolist()):
+        rows = slice(bounds[place], bounds[place + 1])  # the question's windows
+        example = examples[number]
+        entries = _list_best(pool, rows, null[place], example.context, n_best_size)
         if len(entries) == 1:
-            share = float(np.exp(-np.logaddexp(0, entries[0]["score"])))
-            entries[0]["probability"] = 1 - share
-            empty = {"text": "empty", "start": 0, "end": 0, "score": 0.0, "probability": share}
-            entries.insert(entries[0]["score"] > 0, empty)
-        result[examples[e].id] = entries
+            _add_placeholder(entries)
+        result[example.id] = entries
     return result
+
+
+def _list_best(
+    pool: _Pool, rows: slice, null: np.float32, context: str, n_best_size: int
+) -> list[dict[str, Any]]:
+    """Return the best spans of a question's windows, and "no answer", best first."""
+    # "No answer" stands behind all spans, as one more, characters 0 to 0.
+    begin = np.append(pool.begin[rows], 0)  # [spans + 1]
+    end = np.append(pool.end[rows], 0)
+    scores = np.append(pool.scores[rows], null)
+    no_answer = len(scores) - 1
+
+    order = np.argsort(-scores, kind="stable")  # the earlier of equals first
+    is_listed = scores[order] > -np.inf
+    is_listed[n_best_size:] = False
+    is_listed |= order == no_answer
+    order = order[is_listed]  # [listed]
+
+    scores = scores[order]
+    weights = np.exp(scores - scores[0])
+    probabilities = weights / weights.sum()
+    entries = []
+    columns = (begin[order], end[order], scores, probabilities)
+    for first, stop, score, probability in zip(*map(np.ndarray.tolist, columns), strict=True):
+        text = context[first:stop]
+        entry = {"text": text, "start": first, "end": stop, "score": score}
+        entries.append({**entry, "probability": probability})
+    return entries
+
+
+def _add_placeholder(entries: list[dict[str, Any]]) -> None:
+    """Add the reference's text to the list of a question that has "no answer" alone."""
+    (no_answer,) = entries
+    share = float(np.exp(-np.logaddexp(0, no_answer["score"])))
+    no_answer["probability"] = 1 - share
+    entry = {"text": _PLACEHOLDER, "start": 0, "end": 0, "score": 0.0, "probability": share}
+    place = 1 if no_answer["score"] > 0 else 0
+    entries.insert(place, entry)

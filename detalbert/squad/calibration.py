@@ -19,7 +19,8 @@ import numpy as np
 from detalbert.squad.metrics import answer_words
 from detalbert.squad.windows import Example
 
-SPAN, NULL = "span_temperature", "null_temperature"
+SPAN = "span_temperature"
+NULL = "null_temperature"
 BINS = 15  # of the calibration error, equally wide
 _FEWEST = 50  # questions that a temperature is fitted to; it is 1 with fewer
 _log_sum: Callable[..., Any] = partial(np.logaddexp.reduce, axis=-1)  # log(sum(exp(values)))
@@ -38,10 +39,16 @@ class _Given(NamedTuple):
 
     def confidence(self, span: float, null: float) -> np.ndarray:
         """Return the probability of each answer given, float64 [Q]."""
-        silent = _sigmoid(self.odds / null)
-        spans = np.where(self.silent[:, None], 0.0, self.spans / span)
-        share = np.exp(_log_sum(np.where(self.same, spans, -np.inf)) - _log_sum(spans))
-        return np.where(self.silent, silent, (1 - silent) * share)
+        no_answer = _sigmoid(self.odds / null)  # [Q]
+
+        # A question without a span has no sum: zeros stand in, and are not used below.
+        silent = self.silent[:, None]
+        spans = np.where(silent, 0.0, self.spans / span)  # [Q, K]
+        given = np.where(self.same, spans, -np.inf)
+        share = np.exp(_log_sum(given) - _log_sum(spans))  # [Q], of the answer among all spans
+
+        answer = (1 - no_answer) * share
+        return np.where(self.silent, no_answer, answer)
 
 
 def fit_temperatures(
@@ -56,73 +63,125 @@ def fit_temperatures(
         examples: with known answers.
         n_best: as `n_best_list` gives it.
     """
-    found = _collect(examples, n_best, predictions)
-    signs = np.where(found.answerable, 1.0, -1.0)  # [Q]
-    scores = {SPAN: 1.0, NULL: 1.0}
-    if min(found.answerable.sum(), (~found.answerable).sum()) >= _FEWEST:
-        scores[NULL] = _lowest(lambda t: np.logaddexp(0, signs * found.odds / t).mean())
+    answers = _collect(examples, n_best, predictions)
+    null = _fit_null(answers)
+    span = _fit_span(answers, null)
+    raw = answers.confidence(span=1.0, null=1.0)
+    fitted = answers.confidence(span=span, null=null)
+    return {
+        SPAN: span,
+        NULL: null,
+        "calibration_error_raw": calibration_error(raw, answers.right),
+        "calibration_error": calibration_error(fitted, answers.right),
+    }
 
-    def of_spans(temperature: float) -> float:
-        sure = np.clip(found.confidence(temperature, scores[NULL]), 1e-9, 1 - 1e-9)
-        return -np.log(np.where(found.right, sure, 1 - sure))[~found.silent].mean()
 
-    if (~found.silent).sum() >= _FEWEST:
-        scores[SPAN] = _lowest(of_spans)
-    raw, sure = found.confidence(1.0, 1.0), found.confidence(scores[SPAN], scores[NULL])
-    errors = calibration_error(raw, found.right), calibration_error(sure, found.right)
-    return {**scores, "calibration_error_raw": errors[0], "calibration_error": errors[1]}
+def _fit_null(answers: _Given) -> float:
+    """Return the likeliest temperature of "no answer"."""
+    answerable = int(answers.answerable.sum())
+    unanswerable = len(answers.answerable) - answerable
+    if min(answerable, unanswerable) < _FEWEST:
+        return 1.0
+    signs = np.where(answers.answerable, 1.0, -1.0)  # [Q]
+    surprise = signs * answers.odds  # [Q], logit of being wrong about "no answer"
+
+    def loss(temperature: float) -> float:
+        return np.logaddexp(0, surprise / temperature).mean()
+
+    return _lowest(loss)
+
+
+def _fit_span(answers: _Given, null: float) -> float:
+    """Return the likeliest temperature of the spans, given that of "no answer"."""
+    answered = ~answers.silent
+    if answered.sum() < _FEWEST:
+        return 1.0
+
+    def loss(temperature: float) -> float:
+        confidence = answers.confidence(span=temperature, null=null)
+        confidence = np.clip(confidence, 1e-9, 1 - 1e-9)
+        likelihood = np.where(answers.right, confidence, 1 - confidence)
+        return -np.log(likelihood)[answered].mean()
+
+    return _lowest(loss)
 
 
 def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return a question's list with probabilities by the temperatures in `scores`, if any."""
-    if not {SPAN, NULL} <= scores.keys():
-        return list(map(dict, entries))
-    spans = np.array([entry["score"] if entry["text"] else -np.inf for entry in entries])
+    if SPAN not in scores or NULL not in scores:
+        return [dict(entry) for entry in entries]
+    spans = np.full(len(entries), -np.inf)
+    for place, entry in enumerate(entries):
+        if entry["text"]:
+            spans[place] = entry["score"]
     null = next(entry["score"] for entry in entries if not entry["text"])
-    silent = _sigmoid((null - _log_sum(spans)) / scores[NULL])
+
+    # The same two steps as in `_Given.confidence`, for every span.
+    odds = null - _log_sum(spans)
+    no_answer = _sigmoid(odds / scores[NULL])
     spans = spans / scores[SPAN]
-    shares = ((1 - silent) * np.exp(spans - _log_sum(spans))).tolist()
-    return [
-        {**entry, "probability": share if entry["text"] else float(silent)}
-        for entry, share in zip(entries, shares, strict=True)
-    ]
+    shares = np.exp(spans - _log_sum(spans))
+    probabilities = (1 - no_answer) * shares  # [entries]
+
+    result = []
+    for entry, probability in zip(entries, probabilities.tolist(), strict=True):
+        if not entry["text"]:
+            probability = float(no_answer)
+        result.append({**entry, "probability": probability})
+    return result
 
 
 def given(entries: NBest, prediction: str) -> tuple[Mapping[str, Any], float]:
     """Return the entry of the answer given ("": no answer), and its probability."""
-    kind = [entry for entry in entries if bool(entry["text"]) == bool(prediction)]
-    words = answer_words(kind[0]["text"])
-    return kind[0], sum(e["probability"] for e in kind if answer_words(e["text"]) == words)
+    is_answer = bool(prediction)
+    candidates = [entry for entry in entries if bool(entry["text"]) == is_answer]
+    best = candidates[0]
+    words = answer_words(best["text"])
+    same = [entry for entry in candidates if answer_words(entry["text"]) == words]
+    return best, sum(entry["probability"] for entry in same)
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     """Return the expected calibration error of Q answers: the distance between the share that is
     right and the mean confidence in each bin, averaged over the answers. 0 is perfect.
     """
-    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(place, confidence - right, minlength=BINS)
-    return float(np.abs(gaps).sum() / max(len(confidence), 1))
+    place = (confidence * BINS).astype(int)
+    place = np.minimum(place, BINS - 1)  # a confidence of 1 is in the last bin
+    gaps = np.bincount(place, weights=confidence - right, minlength=BINS)
+    total = np.abs(gaps).sum()
+    return float(total / max(len(confidence), 1))
 
 
 def _collect(
     examples: Sequence[Example], n_best: Mapping[str, NBest], predictions: Mapping[str, str]
 ) -> _Given:
-    shape = len(examples), max((len(n_best[e.id]) for e in examples), default=1)
-    spans, same = np.full(shape, -np.inf), np.zeros(shape, bool)
-    null, right = np.zeros(len(examples)), np.zeros(len(examples), bool)
+    """Lay the lists of all questions out as arrays."""
+    count = len(examples)
+    longest = max((len(n_best[example.id]) for example in examples), default=1)
+    spans = np.full((count, longest), -np.inf)
+    same = np.zeros((count, longest), bool)
+    null = np.zeros(count)
+    right = np.zeros(count, bool)
+    silent = np.zeros(count, bool)
+    answerable = np.zeros(count, bool)
     for q, example in enumerate(examples):
-        words = answer_words(predictions[example.id])
+        prediction = predictions[example.id]
+        words = answer_words(prediction)
+        silent[q] = not prediction
+        answerable[q] = bool(example.answers)
+
+        # An unanswerable question has one right answer, the empty text.
         gold = [text for text, _ in example.answers or ()] or [""]
-        right[q] = words in map(answer_words, gold)
+        right[q] = any(answer_words(text) == words for text in gold)
+
         for k, entry in enumerate(n_best[example.id]):
             if entry["text"]:
                 spans[q, k] = entry["score"]
                 same[q, k] = answer_words(entry["text"]) == words
             else:
                 null[q] = entry["score"]
-    silent = np.array([not predictions[example.id] for example in examples], bool)
-    answerable = np.array([bool(example.answers) for example in examples], bool)
-    return _Given(spans, same, null - _log_sum(spans), silent, right, answerable)
+    odds = null - _log_sum(spans)
+    return _Given(spans, same, odds, silent, right, answerable)
 
 
 def _sigmoid(x: Any) -> Any:
@@ -133,11 +192,16 @@ def _lowest(loss: Callable[[float], float]) -> float:
     """Return the temperature of the lowest loss, from 0.05 to 20, by golden-section search over its
     logarithm.
     """
-    low, high, ratio = np.log(0.05), np.log(20.0), (np.sqrt(5) - 1) / 2
+    low = np.log(0.05)
+    high = np.log(20.0)
+    golden_ratio = (np.sqrt(5) - 1) / 2
     for _ in range(40):
-        width = ratio * (high - low)
-        if loss(np.exp(high - width)) < loss(np.exp(low + width)):
-            high = low + width
+        width = golden_ratio * (high - low)
+        left = high - width
+        right = low + width
+        if loss(np.exp(left)) < loss(np.exp(right)):
+            high = right
         else:
-            low = high - width
-    return float(np.exp((low + high) / 2))
+            low = left
+    middle = (low + high) / 2
+    return float(np.exp(middle))

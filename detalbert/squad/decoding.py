@@ -49,11 +49,17 @@ def best_spans(
             `Windows.pack` returns them, on the same device; n may be 0; without max_length it
             blocks on the device.
     """
-    logits = start_logits.detach().float(), end_logits.detach().float()  # [T]
-    spans = _spans(*logits, row, n_best_size, max_answer_length)  # [n, K] each
-    null = row["cu_seqlens"][:-1].long() + row["null_positions"]  # [n], of [CLS]
-    start, end = (side[null] for side in logits)  # [n]
-    return Candidates(*(c.cpu().numpy() for c in (row["windows"], *spans, start + end)))
+    start_logits = start_logits.detach().float()  # [T]
+    end_logits = end_logits.detach().float()
+    spans = _spans(start_logits, end_logits, row, n_best_size, max_answer_length)
+
+    window_begin = row["cu_seqlens"][:-1].long()  # [n]
+    cls_token = window_begin + row["null_positions"]
+    null_scores = start_logits[cls_token] + end_logits[cls_token]  # [n]
+
+    # Nothing above waits for the device; copying does.
+    columns = (row["windows"], *spans, null_scores)
+    return Candidates(*(column.cpu().numpy() for column in columns))
 
 
 def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,28 +70,49 @@ def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return values[:, :k], order[:, :k]  # [n, k]
 
 
+def _grid(row: Mapping[str, Any], k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the row's tokens as a grid with a line for each window, [n, width], and which of its
+    places are padding; k columns at least, for _top.
+    """
+    cu_seqlens = row["cu_seqlens"].long()
+    lengths = cu_seqlens.diff()  # [n]
+    if "max_length" in row:
+        longest = row["max_length"]
+    else:
+        longest = max(lengths.tolist(), default=0)
+    column = torch.arange(max(longest, k), device=cu_seqlens.device)
+    pad = column >= lengths[:, None]
+    begin = cu_seqlens[:-1, None]
+    token = (begin + column).masked_fill(pad, 0)
+    return token, pad
+
+
 def _spans(
     start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
 ) -> tuple[torch.Tensor, ...]:
     """Return starts, ends and their logits, [n, K] each, from all K * K pairs, without blocking."""
-    cu_seqlens = row["cu_seqlens"].long()
-    lengths = cu_seqlens.diff()  # [n]
-    n = len(lengths)
-    longest = row["max_length"] if "max_length" in row else max(lengths.tolist(), default=0)
-    width = max(longest, k)
-    column = torch.arange(width, device=start_logits.device)
-    pad = column >= lengths[:, None]  # [n, width]
-    token = (cu_seqlens[:-1, None] + column).masked_fill(pad, 0)  # [n, width], number in the row
+    # The best starts and ends of each window.
+    token, pad = _grid(row, k)  # [n, width]
+    start_grid = start_logits[token].masked_fill(pad, -np.inf)
+    end_grid = end_logits[token].masked_fill(pad, -np.inf)
+    start, start_at = _top(start_grid, k)  # [n, K]
+    end, end_at = _top(end_grid, k)
 
-    start, start_at = _top(start_logits[token].masked_fill(pad, -np.inf), k)  # [n, K]
-    end, end_at = _top(end_logits[token].masked_fill(pad, -np.inf), k)
-    low, high = row["context_start"][:, None], row["context_end"][:, None]  # [n, 1]
-    steps = end_at[:, None, :] - start_at[:, :, None]  # [n, K starts, K ends], tokens less one
+    # All pairs of them, [n, K starts, K ends]; those that are no spans get -inf.
+    steps = end_at[:, None, :] - start_at[:, :, None]  # tokens less one
+    before_context = start_at < row["context_start"][:, None]  # [n, K]
+    after_context = end_at >= row["context_end"][:, None]
     wrong = (steps < 0) | (steps >= reach)
-    wrong |= (start_at < low)[:, :, None] | (end_at >= high)[:, None, :]
-    scores = (start[:, :, None] + end[:, None, :]).masked_fill(wrong, -np.inf)  # [n, K, K]
-    score, pair = _top(scores.view(n, k * k), k)  # [n, K]
-    start_rank, end_rank = pair // k, pair % k
+    wrong |= before_context[:, :, None]
+    wrong |= after_context[:, None, :]
+    scores = start[:, :, None] + end[:, None, :]
+    scores = scores.masked_fill(wrong, -np.inf)
+
+    # The best pairs.
+    pairs = scores.view(len(scores), k * k)
+    score, pair = _top(pairs, k)  # [n, K]
+    start_rank = pair // k
+    end_rank = pair % k
     empty = score == -np.inf  # the window has fewer spans
     return (
         start_at.gather(1, start_rank).masked_fill(empty, 0).int(),

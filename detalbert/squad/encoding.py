@@ -25,7 +25,8 @@ class Tokens(NamedTuple):
 
 def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the SHA-256 (hex) of a fast tokenizer: its tokens, merges, normalizer."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    text = tokenizer.backend_tokenizer.to_str()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -45,25 +46,36 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(begins - ends + lengths, lengths) + np.arange(total)
+    # Number t of the result is its range's begin, plus t, less what the ranges before it have.
+    shift = begins - (ends - lengths)
+    return np.repeat(shift, lengths) + np.arange(total)
 
 
 def encode(backend: Any, texts: Sequence[str], with_offsets: bool = True) -> Tokens:
     """Encode texts without special tokens, `_CHUNK` at a time. `backend` is a
     `tokenizers.Tokenizer` without truncation and padding. Raises UserError if it panics.
     """
-    call = backend.encode_batch if with_offsets else backend.encode_batch_fast
-    ids, lengths, offsets = [np.zeros(0, np.int32)], [0], [np.zeros((0, 2), np.int32)]
-    for at in range(0, len(texts), _CHUNK):
-        some = texts[at : at + _CHUNK]
+    encode_batch = backend.encode_batch if with_offsets else backend.encode_batch_fast
+    ids = [np.zeros(0, np.int32)]
+    lengths = [0]
+    offsets = [np.zeros((0, 2), np.int32)]
+    for begin in range(0, len(texts), _CHUNK):
+        chunk = texts[begin : begin + _CHUNK]
         with tokenizing():
-            if len(some) <= _FEW:  # `encode_batch` takes longer to start threads
-                encodings = [backend.encode(text, add_special_tokens=False) for text in some]
+            if len(chunk) <= _FEW:  # `encode_batch` takes longer to start threads
+                encodings = [backend.encode(text, add_special_tokens=False) for text in chunk]
             else:
-                encodings = call(some, add_special_tokens=False)
+                encodings = encode_batch(chunk, add_special_tokens=False)
+
         lengths += [len(encoding) for encoding in encodings]
-        ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32))
+        chunk_ids = chain.from_iterable(encoding.ids for encoding in encodings)
+        ids.append(np.fromiter(chunk_ids, np.int32))
         if with_offsets:
-            pairs = chain.from_iterable(chain.from_iterable(e.offsets for e in encodings))
-            offsets.append(np.fromiter(pairs, np.int32).reshape(-1, 2))
-    return Tokens(np.concatenate(ids), np.cumsum(lengths, dtype=np.int64), np.concatenate(offsets))
+            pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
+            numbers = np.fromiter(chain.from_iterable(pairs), np.int32)
+            offsets.append(numbers.reshape(-1, 2))
+    return Tokens(
+        ids=np.concatenate(ids),
+        ptr=np.cumsum(lengths, dtype=np.int64),
+        offsets=np.concatenate(offsets),
+    )

@@ -12,6 +12,7 @@ fault.
 """
 
 import ast
+import itertools
 import json
 import math
 import re
@@ -77,7 +78,8 @@ def _from_value(value: Any, starts: Any) -> list[Label]:
         own = value.get("answer_start", value.get("start"))
         return _from_columns(value["text"], starts if own is None else own)
     labels = value if isinstance(value, list) else [value]
-    if not any(isinstance(label, dict) for label in labels):
+    mappings = [label for label in labels if isinstance(label, dict)]
+    if not mappings:
         return _from_columns(value, starts)
     if isinstance(value, dict) and "answer_start" not in value and "start" not in value:
         labels = [{**value, "answer_start": starts}]
@@ -127,14 +129,17 @@ def _from_columns(texts: Any, starts: Any) -> list[Label]:
     starts = _from_text(starts, "answer_start")
     if isinstance(starts, str) and starts.strip().startswith("["):
         starts = _read_numbers(starts)
-    starts = starts if isinstance(starts, list) else [starts, *[None] * (len(texts) - 1)]
+    if not isinstance(starts, list):
+        starts = [starts] + [None] * (len(texts) - 1)
     if texts and starts and len(texts) != len(starts):
         raise LabelError(f"answer_start has {len(starts)} places for {len(texts)} answers")
+
     labels = []
-    for number, text in enumerate(texts):
+    for text, start in itertools.zip_longest(texts, starts[: len(texts)]):
         if not is_empty(text):
-            start = starts[number] if number < len(starts) else None
-            labels.append(Label(_read_text(text), _read_place(start, "answer_start")))
+            answer = _read_text(text)
+            place = _read_place(start, "answer_start")
+            labels.append(Label(answer, place))
     return labels
 
 

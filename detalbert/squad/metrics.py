@@ -25,7 +25,9 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 @lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
 def answer_words(text: str) -> tuple[str, ...]:
     """Return lower-case words, no ASCII punctuation, no articles: us, army of "The U.S. army"."""
-    return tuple(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    letters = text.lower().translate(_NO_PUNCTUATION)
+    words = _ARTICLE.sub(" ", letters).split()
+    return tuple(words)
 
 
 def exact_match(prediction: str, gold: str) -> int:
@@ -37,13 +39,16 @@ def f1(prediction: str, gold: str) -> float:
     """Return the harmonic mean of precision and recall over the two bags of `answer_words`. If one
     text has no words: 1 if the other has none either, else 0.
     """
-    guess, truth = answer_words(prediction), answer_words(gold)
+    guess = answer_words(prediction)
+    truth = answer_words(gold)
     if guess == truth:
         return 1.0
-    common = (Counter(guess) & Counter(truth)).total()
+    overlap = Counter(guess) & Counter(truth)
+    common = overlap.total()
     if not common:
         return 0.0
-    precision, recall = common / len(guess), common / len(truth)
+    precision = common / len(guess)
+    recall = common / len(truth)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -84,18 +89,18 @@ class Tally:
     ) -> None:
         """Add those of `examples` that have a prediction. Pass null_odds always or never."""
         odds: Mapping[str, float] = null_odds or {}
-        place = {id_: i for i, id_ in enumerate(odds, self._odds)}
-        rows = [
-            (
-                *_best_of_gold(predictions[example.id], example),
-                bool(example.answers),
-                not predictions[example.id],
-                odds.get(example.id, 0.0),
-                place.get(example.id, 0),
-            )
-            for example in examples
-            if example.id in predictions
-        ]
+        places = {name: place for place, name in enumerate(odds, self._odds)}
+        rows = []
+        for example in examples:
+            if example.id not in predictions:
+                continue
+            prediction = predictions[example.id]
+            exact, overlap = _best_of_gold(prediction, example)
+            answerable = bool(example.answers)
+            silent = not prediction
+            null_score = odds.get(example.id, 0.0)
+            place = places.get(example.id, 0)
+            rows.append((exact, overlap, answerable, silent, null_score, place))
         self._parts.append(np.array(rows, np.float64).reshape(-1, 6))
         self._odds += len(odds)
         self._with_odds = null_odds is not None
@@ -104,33 +109,51 @@ class Tally:
         """Return the result of `score` for all questions so far."""
         columns = np.concatenate([np.empty((0, 6)), *self._parts])  # [questions, 6]
         scores = np.ascontiguousarray(columns[:, :2])  # [questions, (exact, f1)]
-        answerable, silent = columns[:, 2:4].astype(bool).T  # [questions] each
-        odds, place = columns[:, 4:].T
+        answerable = columns[:, 2].astype(bool)  # [questions]
+        silent = columns[:, 3].astype(bool)
+        odds = columns[:, 4]
+        place = columns[:, 5]
         best: dict[str, float] = {}
         if self._with_odds:
             # The official scorer takes equal odds in the order of the odds file.
             order = np.lexsort((place, odds))
-            for name, column in zip(("exact", "f1"), scores.T, strict=True):
-                sorted_columns = (values[order] for values in (column, odds, answerable, silent))
-                share, best_threshold = _best_threshold(*sorted_columns)
-                best[f"best_{name}"], best[f"best_{name}_thresh"] = share, best_threshold
-            scores = np.where((odds > threshold)[:, None], ~answerable[:, None], scores)
+            for name, column in (("exact", scores[:, 0]), ("f1", scores[:, 1])):
+                share, best_threshold = _best_threshold(
+                    column[order],
+                    odds=odds[order],
+                    answerable=answerable[order],
+                    silent=silent[order],
+                )
+                best[f"best_{name}"] = share
+                best[f"best_{name}_thresh"] = best_threshold
+
+            # Above the threshold the prediction counts as no answer.
+            is_null = odds > threshold
+            null_scores = ~answerable[:, None]  # right if there is none
+            scores = np.where(is_null[:, None], null_scores, scores)
+
         result: dict[str, float] = {}
-        groups = {"": np.ones_like(answerable), "HasAns_": answerable, "NoAns_": ~answerable}
+        everything = np.ones_like(answerable)
+        groups = {"": everything, "HasAns_": answerable, "NoAns_": ~answerable}
         for prefix, group in groups.items():
             total = int(group.sum())
-            if total or not prefix:
-                exact, overlap = 100.0 * scores[group].sum(axis=0) / max(total, 1)
-                result[f"{prefix}exact"], result[f"{prefix}f1"] = float(exact), float(overlap)
-                result[f"{prefix}total"] = total
+            if not total and prefix:
+                continue
+            exact, overlap = 100.0 * scores[group].sum(axis=0) / max(total, 1)
+            result[f"{prefix}exact"] = float(exact)
+            result[f"{prefix}f1"] = float(overlap)
+            result[f"{prefix}total"] = total
         return {**result, **best}
 
 
 def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
     """Return the largest exact match and F1 over gold answers with words, or "" without any."""
-    texts = [text for text, _ in example.answers or () if answer_words(text)]
+    answers = example.answers or ()
+    texts = [text for text, _ in answers if answer_words(text)]
     gold = list(dict.fromkeys(texts)) or [""]
-    return max(exact_match(prediction, g) for g in gold), max(f1(prediction, g) for g in gold)
+    exact = max(exact_match(prediction, text) for text in gold)
+    overlap = max(f1(prediction, text) for text in gold)
+    return exact, overlap
 
 
 def _best_threshold(
@@ -142,8 +165,11 @@ def _best_threshold(
     One that rises past an answerable question gains its score; past an unanswerable one it loses 1,
     unless the prediction is "". The threshold is 0.0 if nothing is gained.
     """
-    gain = np.where(answerable, scores, np.where(silent, 0.0, -1.0))
-    total = np.cumsum(np.append(float((~answerable).sum()), gain))
+    loss = np.where(silent, 0.0, -1.0)
+    gain = np.where(answerable, scores, loss)  # [questions], of a threshold that passes each
+    unanswerable = float((~answerable).sum())
+    total = np.cumsum(np.append(unanswerable, gain))  # [questions + 1]
     best = int(total.argmax())
     share = 100.0 * float(total[best]) / max(len(scores), 1)
-    return share, float(odds[best - 1]) if best else 0.0
+    threshold = float(odds[best - 1]) if best else 0.0
+    return share, threshold

@@ -61,7 +61,9 @@ def find_answer(context: str, answer: str) -> Place | None:
 
 def _exact_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of an answer as it is, which do not overlap."""
-    start = context.find(answer) if answer else -1
+    if not answer:
+        return
+    start = context.find(answer)
     while start >= 0:
         end = start + len(answer)
         yield start, end
@@ -75,18 +77,28 @@ def _first(context: str, spans: list[tuple[int, int]], is_folded: bool) -> Place
     if not chosen:
         return None
     start, end = chosen[0]
-    return Place(start, end, len(chosen), bool(between), is_folded)
+    return Place(
+        start=start,
+        end=end,
+        times=len(chosen),
+        is_word=bool(between),
+        is_folded=is_folded,
+    )
 
 
 def _is_word(context: str, start: int, end: int) -> bool:
     """Return whether no word goes on over the start or the end."""
-    edges = context[max(start - 1, 0) : start + 1], context[end - 1 : end + 1]
-    return not any(map(_is_inside_word, edges))
+    before = max(start - 1, 0)
+    first_edge = context[before : start + 1]
+    last_edge = context[end - 1 : end + 1]
+    return not _is_inside_word(first_edge) and not _is_inside_word(last_edge)
 
 
 def _is_inside_word(edge: str) -> bool:
     """Return whether two neighbours are of one word; False for a lone character."""
-    return len(edge) == 2 and edge.isalnum() and _script(edge[0]) == _script(edge[1])
+    if len(edge) < 2 or not edge.isalnum():
+        return False
+    return _script(edge[0]) == _script(edge[1])
 
 
 def _script(character: str) -> str | None:
@@ -97,13 +109,18 @@ def _script(character: str) -> str | None:
 def _folded_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of the context that are the answer once both are folded."""
     wanted = fold(answer).text.strip()
+    if not wanted:
+        return
     folded = fold(context)
-    begin = folded.text.find(wanted) if wanted else -1
+    begin = folded.text.find(wanted)
     while begin >= 0:
         last = begin + len(wanted) - 1
         # A span cuts no character of the context, such as a ligature, in two.
-        if folded.first[begin] and folded.last[last]:
-            yield folded.starts[begin], folded.ends[last]
+        is_whole = folded.first[begin] and folded.last[last]
+        if is_whole:
+            start = folded.starts[begin]
+            end = folded.ends[last]
+            yield start, end
         begin = folded.text.find(wanted, begin + 1)
 
 

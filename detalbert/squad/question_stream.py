@@ -131,7 +131,8 @@ class _Faults:
             self.file = where.rpartition(": ")[0] or where
             self.lines.append(f"{where}: {fault.problem}")
         elif len(self.lines) < _TOLD:
-            self.lines.append(f"{where}: {fault.problem}".removeprefix(f"{self.file}: "))
+            line = f"{where}: {fault.problem}"
+            self.lines.append(line.removeprefix(f"{self.file}: "))
         if fault.answer is not None and len(self.marks) < 1000:
             self.marks[fault.answer] += 1
         # Left out, all of them could be missing: a file without answers.
@@ -186,8 +187,11 @@ def _checked(
 
 def _checked_texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return id, question and context of a row. Raises Fault if one is no text."""
-    name, text, context = row.get("id"), row.get("question"), row.get("context")
-    name = str(name) if type(name) is int else name
+    text = row.get("question")
+    context = row.get("context")
+    name = row.get("id")
+    if type(name) is int:
+        name = str(name)
     if not isinstance(name, str):
         raise Fault("no id", f"its id is {name!r:.40}; write a text or a whole number")
     where = f"question {name}:"

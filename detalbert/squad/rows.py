@@ -63,7 +63,8 @@ def row_questions(
     """Yield the questions of rows of a hub data set or of articles, as `file_questions` does."""
     names = ColumnNames(columns or {}, where, notes, answers_needed=True)
     placed = ((f"{where}: row {number}", row) for number, row in enumerate(rows, 1))
-    yield from _numbered(_questions(placed, names, forms.JSON))
+    questions = _questions(placed, names, forms.JSON)
+    yield from _numbered(questions)
     names.check_all()
 
 
@@ -73,7 +74,9 @@ def _numbered(questions: Iterable[Question]) -> Iterator[Question]:
         name = row.get("id")
         if isinstance(name, float) and name.is_integer():
             name = int(name)  # a column of numbers with gaps, as pandas reads it
-        yield Question(where, {**row, "id": str(number) if is_empty(name) else name})
+        if is_empty(name):
+            name = str(number)
+        yield Question(where, {**row, "id": name})
 
 
 def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question]:
@@ -87,11 +90,13 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
             yield from _article_questions(file, f"article {number}", row, names)
             number += 1
         elif "qas" in row and not is_question:  # a paragraph, as MRQA has them
-            yield from _article_questions(where, "the row", {"paragraphs": [row]}, names)
+            article = {"paragraphs": [row]}
+            yield from _article_questions(where, "the row", article, names)
         elif tuple(row) != ("header",):  # which MRQA writes first
             # A row of a table has all columns; one of JSON may lack some.
             is_table = form in (forms.TABLE, forms.PARQUET, forms.ARROW)
-            names.check(where, row, COLUMNS if is_table else ("question", "context"))
+            needed = COLUMNS if is_table else ("question", "context")
+            names.check(where, row, needed)
             yield Question(where, names.rename(row))
 
 
@@ -101,19 +106,24 @@ def _article_questions(
     """Yield the questions of an article of SQuAD's shape: data > paragraphs > context, qas."""
     title = names.rename(article).get("title")
     for paragraph in _list_in(article, "paragraphs", where, name):
-        context = names.rename(paragraph).get("context") if isinstance(paragraph, dict) else None
+        context = None
+        if isinstance(paragraph, dict):
+            context = names.rename(paragraph).get("context")
         for question in _list_in(paragraph, "qas", where, f"a paragraph of {name}"):
-            if not isinstance(question, dict):
-                row = {"question": [question], "context": context, "title": title}  # a fault
+            if isinstance(question, dict):
+                row = names.rename(question)
             else:
-                row = {**names.rename(question), "context": context, "title": title}
+                row = {"question": [question]}  # a fault, which is named later
+            row["context"] = context
+            row["title"] = title
             yield Question(where, row)
 
 
 def _list_in(value: Any, key: str, where: str, name: str) -> list[Any]:
-    inner = value.get(key) if isinstance(value, dict) else None
-    if isinstance(inner, list):
-        return inner
+    if isinstance(value, dict):
+        inner = value.get(key)
+        if isinstance(inner, list):
+            return inner
     shape = "expected data > paragraphs > context, qas"
     raise UserError(f"{where}: not of SQuAD's shape ({name} has no list {key!r}); {shape}")
 
@@ -145,17 +155,20 @@ class ColumnNames:
 
     def of_table(self) -> list[str]:
         """Return all names, in small letters, of columns of which a table may lack no cell."""
-        names = ("question", "context", *_OF_ANSWERS)
-        own = map(self.own, names)
-        return [name.lower() for name in (*names, *own, *_ALIASES["answer"])]
+        names = ["question", "context", *_OF_ANSWERS]
+        own = [self.own(name) for name in names]
+        spellings = names + own + list(_ALIASES["answer"])
+        return [name.lower() for name in spellings]
 
     def has(self, row: dict[str, Any], name: str) -> bool:
         """Return whether a row has a column."""
-        return name in self._plan(row)
+        plan = self._plan(row)
+        return name in plan
 
     def rename(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the values of a row by names of COLUMNS; bytes that are UTF-8 as texts."""
-        return {name: _decoded(row[own]) for name, own in self._plan(row).items()}
+        plan = self._plan(row)
+        return {name: _decoded(row[own]) for name, own in plan.items()}
 
     def check(self, where: str, row: dict[str, Any], names: Iterable[str]) -> None:
         """Raise UserError if a row lacks a column of `names` that every question has, or that the
@@ -163,8 +176,10 @@ class ColumnNames:
         """
         plan = self._plan(row)
         for name in names:
+            if name in plan:
+                continue
             is_needed = name in ("question", "context") or name in self.columns
-            if name not in plan and is_needed:
+            if is_needed:
                 self._miss(where, name, tuple(row))
 
     def check_all(self) -> None:
@@ -174,14 +189,18 @@ class ColumnNames:
                 self._miss(self.where, name, self.there)
 
     def _miss(self, where: str, name: str, there: tuple[Any, ...]) -> None:
+        """Raise UserError for a missing column, or note it if it is not needed."""
+        own = self.own(name)
         if name in _OF_ANSWERS and not self.answers_needed:
-            kind = f"data.columns.{name}: there is no column {self.own(name)!r}, so no scores"
+            kind = f"data.columns.{name}: there is no column {own!r}, so no scores"
             self.notes.counts[kind] = 1
             return
         names = ", ".join(map(str, there))
-        cure = "correct data.columns" if name in self.columns else "add it, or name yours in "
-        cure += "" if name in self.columns else f"data.columns: {{{name}: ...}}"
-        raise UserError(f"{where}: no column {self.own(name)!r} (there: {names:.100}); {cure}")
+        if name in self.columns:
+            cure = "correct data.columns"
+        else:
+            cure = f"add it, or name yours in data.columns: {{{name}: ...}}"
+        raise UserError(f"{where}: no column {own!r} (there: {names:.100}); {cure}")
 
     def _plan(self, row: dict[str, Any]) -> dict[str, str]:
         """Return the names of a row's columns by names of COLUMNS."""
@@ -190,9 +209,11 @@ class ColumnNames:
         if plan is None:
             if len(self._plans) > _PLANS:  # rows without end of other keys
                 self._plans.clear()
-            plan = self._plans[key] = self._find(row)
-            self.there = self.there or key
+            plan = self._find(row)
+            self._plans[key] = plan
             self.seen.update(plan)
+            if not self.there:
+                self.there = key
         return plan
 
     def _find(self, row: dict[str, Any]) -> dict[str, str]:
@@ -201,16 +222,17 @@ class ColumnNames:
         for name in COLUMNS:
             if name not in self.columns and self._is_other(name, row):
                 continue
-            if self.own(name) in row:
-                plan[name] = self.own(name)
-            elif name in self.columns:  # one file of a run may have our names, as they are
-                plan |= {name: name} if name in row else {}
+            own = self.own(name)
+            if own in row:
+                plan[name] = own
+            elif name in self.columns:
+                if name in row:  # one file of a run may have our names, as they are
+                    plan[name] = name
             else:
-                spellings = [name, *_ALIASES.get(name, ())]
-                there = [
-                    by_small_letters[other] for other in spellings if other in by_small_letters
-                ]
-                plan |= {name: there[0]} if there else {}
+                for spelling in (name, *_ALIASES.get(name, ())):
+                    if spelling in by_small_letters:
+                        plan[name] = by_small_letters[spelling]
+                        break
         return plan
 
     def _is_other(self, name: str, row: dict[str, Any]) -> bool:
@@ -220,9 +242,12 @@ class ColumnNames:
             UserError: several columns could be meant.
         """
         spellings = (name, *_ALIASES.get(name, ()))
-        there = [str(own) for own in row if str(own).lower() in spellings]
-        if len(there) > 1 and name not in ("id", "title"):
-            names = " and ".join(map(repr, there))
+        meant = []
+        for own in map(str, row):
+            if own.lower() in spellings:
+                meant.append(own)
+        if len(meant) > 1 and name not in ("id", "title"):
+            names = " and ".join(map(repr, meant))
             cure = f"name it in data.columns: {{{name}: ...}}"
             raise UserError(f"{self.where}: {names} could be the {name}; {cure}")
         # `answer` of Prodigy's rows, whose answers are `spans`, says "accept".

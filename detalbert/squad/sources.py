@@ -87,21 +87,30 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading = DEFAU
     """
     split_there = "train" if reading.fraction else split
     files = find_question_files(name, split_there, cache_dir)
-    contents = tuple(recognise(file, reading.form, plain=TABLE) for file in files)
+    contents = [recognise(file, reading.form, plain=TABLE) for file in files]
     if files:
-        digest = "".join(map(_stamp, files))  # of one file its own
+        fingerprint = "".join(map(_stamp, files))  # of one file its own
+    elif name == "generated":
+        fingerprint = _sha256(_world(split_there))
     else:
-        text = _world(split_there) if name == "generated" else repr(_hub_rows(name, split_there))
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        rows = _hub_rows(name, split_there)
+        fingerprint = _sha256(repr(rows))
     parts = reading.parts()
     if parts:
-        digest = hashlib.sha256(json.dumps([digest, *parts]).encode()).hexdigest()
-    return Source(name, split, contents, digest, reading)
+        text = json.dumps([fingerprint, *parts])
+        fingerprint = _sha256(text)
+    return Source(name, split, tuple(contents), fingerprint, reading)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _stamp(file: storage.File) -> str:
     """Return what changes with a file's bytes."""
-    return file.stamp if storage.is_remote(file.address) else checksum(Path(file.address))
+    if storage.is_remote(file.address):
+        return file.stamp
+    return checksum(Path(file.address))
 
 
 def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.File]:
@@ -112,12 +121,14 @@ def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.
     key = f"data.{split}"
     path = Path(name)
     if name in OFFICIAL_SHA256 and not path.exists():
-        return _only(storage.list_files(str(_download(name, cache_dir)), key), name, key)
-    endings = (*ENDINGS, *PACKED, ".xlsx")
-    if path.is_dir() or name.endswith("/") and storage.is_remote(name):
+        downloaded = _download(name, cache_dir)
+        return _only(storage.list_files(str(downloaded), key), name, key)
+    is_remote = storage.is_remote(name)
+    if path.is_dir() or (is_remote and name.endswith("/")):
         return _files_of_split(name, split, key)
-    if storage.is_remote(name) or path.is_file():
+    if is_remote or path.is_file():
         return _only(storage.list_files(name, key), name, key)
+    endings = (*ENDINGS, *PACKED, ".xlsx")
     if looks_like_path(name, endings):
         raise UserError(f"{path}: no such file; set {key} to a file of questions")
     return []
@@ -128,7 +139,7 @@ def _only(files: list[storage.File], address: str, key: str) -> list[storage.Fil
         return files
     if not files:
         raise UserError(f"{key}: {address}: no such file, or it is empty; correct the address")
-    names = ", ".join(Path(file.address).name for file in files)
+    names = ", ".join([Path(file.address).name for file in files])
     cure = "Name one file, or a folder with / at its end"
     raise UserError(f"{key}: {address}: {names:.200}: which is it? {cure}")
 
@@ -136,8 +147,15 @@ def _only(files: list[storage.File], address: str, key: str) -> list[storage.Fil
 def _files_of_split(folder: str, split: str, key: str) -> list[storage.File]:
     """Return the file of a folder that is a split by its name, or all shards of the split."""
     files = find_files(folder, key, split)
-    named = [file for file in files if stem_of(file.address).lower() in STEMS[split]]
-    if not named and all(_SHARD.search(file.address) for file in files):
+    named = []
+    shards = []
+    for file in files:
+        stem = stem_of(file.address).lower()
+        if stem in STEMS[split]:
+            named.append(file)
+        if _SHARD.search(file.address):
+            shards.append(file)
+    if not named and len(shards) == len(files):
         return files
     return _only(named or files, folder, key)
 
@@ -164,7 +182,8 @@ def read_examples(
     if source.contents:
         questions = file_questions(source.contents, notes, reading.columns)
     elif source.name == "generated":
-        questions = row_questions("generated", json.loads(_world(split))["data"], notes)
+        articles = json.loads(_world(split))["data"]
+        questions = row_questions("generated", articles, notes)
     else:
         rows = _hub_rows(source.name, split)
         questions = row_questions(source.name, rows, notes, reading.columns)
@@ -191,15 +210,21 @@ def _part(source: Source, fraction: float, questions: Iterable[Question]) -> lis
     """
     everything = list(questions)
     contexts = [str(question.row.get("context")) for question in everything]
-    by_hash = sorted(set(contexts), key=lambda text: hashlib.sha256(text.encode()).digest())
+    by_hash = sorted(set(contexts), key=_sha256)
     if len(by_hash) == 1:
         problem = "has one context, and each set needs one; name a file in data.validation"
         raise UserError(f"data.validation_fraction: {source.name} {problem}")
-    count = min(max(1, round(fraction * len(by_hash))), len(by_hash) - 1)
+    count = round(fraction * len(by_hash))
+    count = max(count, 1)
+    count = min(count, len(by_hash) - 1)
     held_out = set(by_hash[:count])
-    is_validation = source.split == "validation"
-    pairs = zip(everything, contexts, strict=True)
-    return [question for question, context in pairs if (context in held_out) == is_validation]
+
+    part = []
+    for question, context in zip(everything, contexts, strict=True):
+        split = "validation" if context in held_out else "train"
+        if split == source.split:
+            part.append(question)
+    return part
 
 
 @lru_cache(maxsize=2)
@@ -210,12 +235,14 @@ def _world(split: str) -> str:
 @lru_cache(maxsize=2)
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     problem = f"data.{split}: {name!r} is no file, and as a data set it does not load"
-    return list(load_hub_rows(name, split, problem))
+    rows = load_hub_rows(name, split, problem)
+    return list(rows)
 
 
 def _download(name: str, cache_dir: Path) -> Path:
     """Download an official file once, with progress; atomic, and only if its SHA-256 is correct."""
-    target, url = cache_dir / name, f"{OFFICIAL_URL}/{name}"
+    target = cache_dir / name
+    url = f"{OFFICIAL_URL}/{name}"
     sums = {target: OFFICIAL_SHA256[name]}
     if target.is_file() and not find_damaged(sums, cache_dir):
         return target

@@ -21,11 +21,15 @@ QUESTIONS = 6
 IMPOSSIBLE = 0.36
 
 
-_FOUND: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("world.yaml").read_text())
-WORDS, SYLLABLES = (
-    {name: words.split() for name, words in _FOUND[key].items()} for key in ("words", "syllables")
-)
-KINDS: list[dict[str, Any]] = _FOUND["kinds"]
+def _split(texts: dict[str, str]) -> dict[str, list[str]]:
+    return {name: words.split() for name, words in texts.items()}
+
+
+_FILE = Path(__file__).with_name("world.yaml")
+_WORLD: dict[str, Any] = yaml.safe_load(_FILE.read_text())
+WORDS = _split(_WORLD["words"])
+SYLLABLES = _split(_WORLD["syllables"])
+KINDS: list[dict[str, Any]] = _WORLD["kinds"]
 
 
 @dataclass(eq=False)
@@ -43,7 +47,8 @@ class _Paragraph:
     """A written paragraph of `split`, whose facts and words are drawn by `rng`."""
 
     def __init__(self, rng: Random, split: str) -> None:
-        self.rng, self.split = rng, split
+        self.rng = rng
+        self.split = split
         self.used: set[str] = set()  # words
         self.told: list[Fact] = []  # thing by thing
         while len(self.told) < 5:
@@ -57,9 +62,16 @@ class _Paragraph:
         """Compose a word of SYLLABLES that belongs to the split, by the word's checksum."""
         draw = self.rng.choice
         while True:
-            middle = draw(SYLLABLES["middles"]) if self.rng.random() < 0.4 else ""
-            word = (draw(SYLLABLES["beginnings"]) + middle + draw(SYLLABLES[ends])).capitalize()
-            if (crc32(word.encode()) % 4 == 0) == (self.split == "validation"):
+            middle = ""
+            if self.rng.random() < 0.4:
+                middle = draw(SYLLABLES["middles"])
+            beginning = draw(SYLLABLES["beginnings"])
+            end = draw(SYLLABLES[ends])
+            word = f"{beginning}{middle}{end}".capitalize()
+            # A quarter of all words is of the validation alone.
+            checksum = crc32(word.encode())
+            split = "validation" if checksum % 4 == 0 else "train"
+            if split == self.split:
                 return word
 
     def _draw(self, sort: str) -> str:
@@ -71,92 +83,136 @@ class _Paragraph:
                 words = [str(self.rng.randrange(1100, 1900))]
             elif sort == "person":
                 words = [self._word(), self._word()]
+            elif sort in ("town", "place"):
+                words = [self._word("town_ends")]
             else:
-                words = [self._word("town_ends" if sort in ("town", "place") else "ends")]
+                words = [self._word()]
             if not self.used.intersection(words):
                 self.used.update(words)
                 return " ".join(words)
 
     def _facts(self) -> tuple[list[Fact], list[Fact]]:
         """Draw the facts that the paragraph states, and those that it omits."""
-        rng, told, untold = self.rng, list[Fact](), list[Fact]()
-        counts = zip(rng.sample(KINDS, 2), rng.choice(((4, 0), (5, 0), (3, 2))), strict=True)
-        for kind, count in counts:
+        rng = self.rng
+        told: list[Fact] = []
+        untold: list[Fact] = []
+        kinds = rng.sample(KINDS, 2)
+        counts = rng.choice(((4, 0), (5, 0), (3, 2)))  # things of each kind
+        for kind, count in zip(kinds, counts, strict=True):
             relations = rng.sample(kind["relations"], 2)
-            for thing in [self._draw(kind["sort"]) for _ in range(count)]:
+            things = [self._draw(kind["sort"]) for _ in range(count)]
+            for thing in things:
                 for relation in rng.sample(relations, len(relations)):
-                    fact = Fact(kind, relation, thing, self._draw(relation["sort"]))
-                    (told if rng.random() < 0.75 else untold).append(fact)
+                    value = self._draw(relation["sort"])
+                    fact = Fact(kind, relation, thing, value)
+                    if rng.random() < 0.75:
+                        told.append(fact)
+                    else:
+                        untold.append(fact)
         return told, untold
 
     def _write(self) -> str:
         """Return the text, and note where things and values stand in it."""
-        text, kind, thing = "", None, None  # those of the fact before
+        text = ""
+        kind = None  # of the fact before
+        thing = None
         for fact in self.told:
             if fact.kind is not kind:
                 opening = self._form(fact.kind["opening"])
-                text += opening + " " if opening else ""
+                if opening:
+                    text += f"{opening} "
+
+            # The second fact on a thing may leave out its name.
             follows = fact.thing == thing and self.rng.random() < 0.5
-            form = self._form(fact.relation["later" if follows else "says"])
+            forms = fact.relation["later"] if follows else fact.relation["says"]
+            form = self._form(forms)
             slots = {"x": fact.thing, "v": fact.value}
             for slot in slots:
-                before, found, _ = form.partition("{" + slot + "}")
-                if found:
-                    fact.places[slot] = len(text) + len(before.format(**slots))
+                before, mark, _ = form.partition("{" + slot + "}")
+                if mark:
+                    filled = before.format(**slots)
+                    fact.places[slot] = len(text) + len(filled)
+
             sentence = form.format(**slots)
-            text += sentence[0].upper() + sentence[1:] + ". "
-            kind, thing = fact.kind, fact.thing
+            first = sentence[0].upper()
+            text += f"{first}{sentence[1:]}. "
+            kind = fact.kind
+            thing = fact.thing
         return text.rstrip()
 
     def _span(self, fact: Fact, slot: str) -> dict:
         """Return the fact's thing ("x") or value ("v") as it is written in the paragraph."""
-        start, length = fact.places[slot], len(fact.thing if slot == "x" else fact.value)
-        return {"text": self.context[start : start + length], "answer_start": start}
+        word = fact.thing if slot == "x" else fact.value
+        start = fact.places[slot]
+        end = start + len(word)
+        return {"text": self.context[start:end], "answer_start": start}
 
     def _shorter_and_longer(self, fact: Fact, slot: str, span: dict) -> list[dict]:
         """Return answers that a second annotator may choose: a last name, "river" and its name."""
-        start, text = span["answer_start"], span["text"]
+        start = span["answer_start"]
+        text = span["text"]
         first, _, last = text.partition(" ")
         if last:
-            return [{"text": last, "answer_start": start + len(first) + 1}]
-        river = slot == "v" and fact.relation["sort"] == "river"
-        if river and self.context[:start].endswith("river "):
-            return [{"text": "river " + text, "answer_start": start - len("river ")}]
+            start += len(first) + 1
+            return [{"text": last, "answer_start": start}]
+
+        before = "river "
+        is_river = slot == "v" and fact.relation["sort"] == "river"
+        if is_river and self.context[:start].endswith(before):
+            start -= len(before)
+            return [{"text": f"{before}{text}", "answer_start": start}]
         return []
 
     def _answerable(self) -> tuple[str, dict]:
         """Ask for the value of a told fact, or now and then for the thing that has the value."""
         fact = self.rng.choice(self.told)
-        slot = "x" if "x" in fact.places and self.rng.random() < 0.25 else "v"
-        forms = fact.relation["back" if slot == "x" else "asks"]
-        answers = [self._span(fact, slot)]
+        slot = "v"
+        forms = fact.relation["asks"]
+        if "x" in fact.places and self.rng.random() < 0.25:
+            slot = "x"
+            forms = fact.relation["back"]
+        span = self._span(fact, slot)
+        answers = [span]
         if self.split == "validation":
-            answers += self._shorter_and_longer(fact, slot, answers[0])
-        question = self._form(forms).format(x=fact.thing, v=fact.value)
+            answers += self._shorter_and_longer(fact, slot, span)
+        form = self._form(forms)
+        question = form.format(x=fact.thing, v=fact.value)
         return question, {"answers": answers, "is_impossible": False}
 
     def _impossible(self) -> tuple[str, dict]:
         """Ask for an untold fact whose relation is told of another thing, or about a new name."""
-        rng, things = self.rng, {fact.thing for fact in self.told}
-        like = {fact.relation["asks"]: fact for fact in rng.sample(self.told, len(self.told))}
-        missing = [f for f in self.untold if f.relation["asks"] in like and f.thing in things]
+        rng = self.rng
+        things = {fact.thing for fact in self.told}
+        shuffled = rng.sample(self.told, len(self.told))
+        told = {fact.relation["asks"]: fact for fact in shuffled}  # one of each relation
+        missing = []
+        for fact in self.untold:
+            if fact.relation["asks"] in told and fact.thing in things:
+                missing.append(fact)
+
         if missing and rng.random() < 0.75:
             fact = rng.choice(missing)
-            asks, thing = fact.relation["asks"], fact.thing
+            asks = fact.relation["asks"]
+            thing = fact.thing
         else:
-            asks, fact = rng.choice(list(like.items()))
+            asks, fact = rng.choice(list(told.items()))
             thing = self._draw(fact.kind["sort"])
-        plausible = [self._span(like[asks], "v")]
-        question = self._form(asks).format(x=thing)
+
+        # Whoever overlooks that it is another thing's would give the value of the told fact.
+        plausible = [self._span(told[asks], "v")]
+        form = self._form(asks)
+        question = form.format(x=thing)
         return question, {"answers": [], "plausible_answers": plausible, "is_impossible": True}
 
     def ask(self) -> dict[str, dict]:
         """Return QUESTIONS different questions, each with what SQuAD has on it."""
         qas: dict[str, dict] = {}
         while len(qas) < QUESTIONS:
-            draw = self._impossible if self.rng.random() < IMPOSSIBLE else self._answerable
-            question, rest = draw()
-            qas.setdefault(question, rest)
+            if self.rng.random() < IMPOSSIBLE:
+                question, answers = self._impossible()
+            else:
+                question, answers = self._answerable()
+            qas.setdefault(question, answers)
         return qas
 
 
@@ -166,15 +222,22 @@ def generate(split: str, seed: int = 0, paragraphs: int | None = None) -> dict:
     `split` is "train" or "validation"; `paragraphs` have QUESTIONS questions each, and their number
     is by default that of PARAGRAPHS.
     """
-    rng, made = Random(f"{split} {seed}"), []
-    for p in range(PARAGRAPHS[split] if paragraphs is None else paragraphs):
-        paragraph, qas = _Paragraph(rng, split), []
-        for q, (question, rest) in enumerate(paragraph.ask().items()):
-            digest = hashlib.sha256(f"{split} {seed} {p} {q}".encode()).hexdigest()
-            qas.append({"id": digest[:24], "question": question, **rest})
+    if paragraphs is None:
+        paragraphs = PARAGRAPHS[split]
+    rng = Random(f"{split} {seed}")
+    made = []
+    for number in range(paragraphs):
+        paragraph = _Paragraph(rng, split)
+        qas = []
+        for place, (question, answers) in enumerate(paragraph.ask().items()):
+            name = f"{split} {seed} {number} {place}"
+            digest = hashlib.sha256(name.encode()).hexdigest()
+            qas.append({"id": digest[:24], "question": question, **answers})
         made.append({"context": paragraph.context, "qas": qas})
-    articles = [
-        {"title": f"Chronicle_{number}", "paragraphs": made[at : at + PARAGRAPHS_PER_ARTICLE]}
-        for number, at in enumerate(range(0, len(made), PARAGRAPHS_PER_ARTICLE), 1)
-    ]
+
+    articles: list[dict[str, Any]] = []
+    for first in range(0, len(made), PARAGRAPHS_PER_ARTICLE):
+        title = f"Chronicle_{len(articles) + 1}"
+        members = made[first : first + PARAGRAPHS_PER_ARTICLE]
+        articles.append({"title": title, "paragraphs": members})
     return {"version": "v2.0", "data": articles}

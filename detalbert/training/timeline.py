@@ -58,16 +58,21 @@ def own_checkpoints(
 
 def _has_settings(manifest: Settings, run: Settings) -> bool:
     """Return whether a checkpoint's run had the settings of `run`, as far as both have them."""
-    before = manifest["run"]
-    common = before.keys() & run.keys() - {LENGTH}
-    return all(before[key] == run[key] for key in common)
+    for key, value in manifest["run"].items():
+        may_differ = key == LENGTH or key not in run
+        if not may_differ and value != run[key]:
+            return False
+    return True
 
 
 def _has_history(manifest: Settings, validations: History) -> bool:
     """Return whether a checkpoint has those of `validations` that came before it."""
     history = manifest["validations"]
     shared = validations[: len(history)]
-    remaining = validations[len(history) :]
+    if json_sum(history) != json_sum(shared):
+        return False
     # The last validation of a run may come after its last checkpoint, at the same step.
-    came_later = all(validation["steps"] >= manifest["steps"] for validation in remaining)
-    return came_later and json_sum(history) == json_sum(shared)
+    for validation in validations[len(history) :]:
+        if validation["steps"] < manifest["steps"]:
+            return False
+    return True

@@ -113,14 +113,19 @@ class Image:
 
 
 def hook(
-    python: Any, wheels: Any, *command: str, fails: bool = False, **more: str
+    python: Any,
+    wheels: Any,
+    *command: str,
+    fails: bool = False,
+    folder: pathlib.Path = ROOT,
+    **more: str,
 ) -> subprocess.CompletedProcess:
     """Run the hook with `python` as the task's and `wheels` as all that pip can reach."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     env |= {"DET_PYTHON_EXECUTABLE": str(python), "PIP_FIND_LINKS": str(wheels)}
     env |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", **more}
     command = command or ("bash", "startup-hook.sh")
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
     assert bool(done.returncode) == fails, done.stderr
     return done
 
@@ -192,6 +197,21 @@ def test_a_torch_or_harness_out_of_range_is_refused_once_not_replaced(image, whe
         assert f"{version} is there and never replaced" in line
         assert actions(line) == {"cancel_retries"}
         assert built.versions()[name] == version
+
+
+def test_torch_by_another_spelling_is_not_replaced_either(image, wheels, context):
+    built = image()
+    for name in ("Torch", "DETERMINED"):
+        (context / "requirements.txt").write_text(f"{name}>=99\n")
+        done = hook(built.python, wheels, fails=True, folder=context)
+        assert done.stdout == ""
+        assert done.stderr.startswith(f"startup-hook.sh: error: {name}>=99 is needed")
+    # Nor is a version that the image has asked for in another one.
+    (context / "requirements.txt").write_text("tqdm>=99\n")
+    (context / "constraints.txt").write_text("Torch==2.7.0\nNumPy==1.0\ntqdm==99.0\n")
+    done = hook(built.python, wheels, folder=context)
+    assert "does not fit" not in done.stdout
+    assert built.versions()["torch"] == TORCH and built.versions()["tqdm"] == "99.0"
 
 
 def test_an_externally_managed_python_with_torch_alone(image, wheels, tmp_path):

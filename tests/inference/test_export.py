@@ -122,6 +122,20 @@ def test_a_file_that_would_change_the_tokenizer_is_refused(
             reader(str(copy))
 
 
+def test_sums_that_are_no_file_are_refused(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    sums = copy / "sums.json"
+    sums.unlink()
+    sums.mkdir()
+    for reader in (load_model, named_config, named_tokenizer):
+        with pytest.raises(UserError, match="sums.json: not as it was written; copy it again"):
+            reader(str(copy))
+    sums.rmdir()
+    sums.symlink_to("elsewhere")
+    with pytest.raises(UserError, match="sums.json: not as it was written; copy it again"):
+        load_model(str(copy))
+
+
 def test_an_export_of_an_older_version_loads(folder: Path, tmp_path: Path) -> None:
     """It has a sum of its weights alone."""
     copy = shutil.copytree(folder, tmp_path / "copy")

@@ -129,6 +129,12 @@ def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: Any) -> None:
         assert set(threads.map(find._download, [slow] * 2)) == {tmp_path / BEST}
     assert len(fetched) == 1
     assert {path.name for path in tmp_path.iterdir()} == {BEST, f".{BEST}.lock"}
+    # It is fetched again if something else stands where its sums were.
+    sums = tmp_path / BEST / "sums.json"
+    sums.unlink()
+    sums.mkdir()
+    find._download(slow)
+    assert len(fetched) == 2 and sums.is_file()
 
 
 @on("shared_fs")

@@ -76,6 +76,42 @@ def test_what_has_the_shape_of_a_secret_is_masked(text: str) -> None:
     assert masked(f"run {text} after") == str(UserError(f"run {text} after")) == "run *** after"
 
 
+IN_TEXT = [
+    "https://hooks.slack.com/services/T0/B0/planted",
+    "https://discord.com/api/webhooks/1/planted",
+    "https://x.webhook.office.com/webhookb2/planted/IncomingWebhook/planted",
+    "SharedAccessSignature=sr=planted&sig=planted",
+    "mysqldump -u root -pplanted db",
+    "mysql --host=a -p'planted' -e 'select 1'",
+    "the password planted-1",
+    "Password is planted-1",
+    "db_password: planted-1",
+]
+
+
+@pytest.mark.parametrize("text", IN_TEXT)
+def test_what_stands_where_a_secret_stands_is_masked(text: str) -> None:
+    for shown in (masked(text), masked([text])[0], str(UserError(text))):
+        assert "planted" not in shown and "***" in shown
+        assert masked(shown) == shown
+
+
+PROSE = [
+    "the password was wrong",
+    "the password is wrong; ask for a new one",
+    "password of user12 at host1",
+    "a pretrained mysql dump, -p 8080",
+    "https://hooks.slack.com/services",
+    "https://discord.com/api/gateway",
+    "mkdir -pv mysql",
+]
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_about_secrets_is_left(text: str) -> None:
+    assert masked(text) == str(UserError(text)) == text
+
+
 @given(st.sampled_from(PLAIN.split()), st.sampled_from(["{}=5", "{}: 5", "--{} 5", "{} 5"]))
 def test_what_is_no_secret_is_left(name: str, form: str) -> None:
     text = form.format(name)
