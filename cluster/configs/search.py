@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from detalbert.settings.schema import mapping, whole
 
 CONCURRENT = 16  # 0.38.1's default of max_concurrent_trials
+MOST_RUNGS = 64
 DRAWN_TRIALS = 50_000  # in all draws of an ASHA
 ASHA = ("adaptive_asha", "async_halving")
 
@@ -62,7 +63,7 @@ def search_of(config: Mapping[str, Any]) -> Search:
     """Return the trials of an experiment's searcher; one for `single` and an invalid one."""
     searcher = mapping(config.get("searcher"))
     name = searcher.get("name")
-    trials = whole(searcher.get("max_trials")) or 1
+    trials = max(1, whole(searcher.get("max_trials")) or 1)
     if name == "grid":
         trials = _grid_points(mapping(config.get("hyperparameters")))
     elif name not in ("random", *ASHA):
@@ -81,7 +82,9 @@ def _grid_points(values: Mapping[str, Any]) -> int:
         keys = mapping(value)
         kind = keys.get("type")
         if kind == "categorical":
-            points *= max(1, len(keys.get("vals") or []))
+            values_of_key = keys.get("vals")
+            if isinstance(values_of_key, list):
+                points *= max(1, len(values_of_key))
         elif kind in ("int", "double", "log"):
             points *= _axis_points(keys)
         elif kind is None and keys:
@@ -99,7 +102,9 @@ def _axis_points(keys: Mapping[str, Any]) -> int:
 
 def _all_rungs(searcher: Mapping[str, Any], trials: int) -> list[Rung]:
     """Return the rungs of all brackets of an ASHA together."""
-    divisor = float(searcher.get("divisor") or 4)
+    divisor = searcher.get("divisor")
+    if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e6:
+        divisor = 4  # 0.38.1's default
     brackets = list(_brackets(searcher, trials, divisor))
     most = max(rungs for rungs, _ in brackets)
     totals = [0.0] * most
@@ -125,10 +130,11 @@ def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
     """
     generator = random.Random(0)
     reached = [0] * rungs
-    draws = max(1, DRAWN_TRIALS // trials)
+    drawn = min(trials, DRAWN_TRIALS)  # of more trials the same shares go on
+    draws = DRAWN_TRIALS // drawn
     for _ in range(draws):
         metrics: list[list[float]] = [[] for _ in range(rungs)]
-        for _ in range(trials):
+        for _ in range(drawn):
             metric = generator.random()
             for rung, others in enumerate(metrics):
                 reached[rung] += 1
@@ -137,7 +143,7 @@ def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
                 trains_on = max(1, int(len(others) / divisor))
                 if place >= trains_on:
                     break
-    return [count / draws for count in reached]
+    return [count / draws * trials / drawn for count in reached]
 
 
 def _brackets(
@@ -145,10 +151,12 @@ def _brackets(
 ) -> Iterator[tuple[int, int]]:
     """Yield the rungs and the trials of each bracket (makeBrackets of adaptive_asha.go)."""
     if searcher.get("name") == "async_halving":
-        yield max(1, whole(searcher.get("num_rungs")) or 1), trials
+        yield _rungs(searcher.get("num_rungs")), trials
         return
-    asked = searcher.get("bracket_rungs") or _mode_rungs(searcher, trials, divisor)
-    rungs = [max(1, whole(count) or 1) for count in asked]
+    asked = searcher.get("bracket_rungs")
+    if not asked or not isinstance(asked, list):
+        asked = _mode_rungs(searcher, trials, divisor)
+    rungs = [_rungs(count) for count in asked]
     rungs.sort(reverse=True)
     weights = [divisor ** (count - 1) / count for count in rungs]
     shares = []
@@ -160,10 +168,15 @@ def _brackets(
     yield from zip(rungs, shares, strict=True)
 
 
+def _rungs(value: Any) -> int:
+    """Return a number of rungs, 1 for an invalid one."""
+    return min(max(1, whole(value) or 1), MOST_RUNGS)
+
+
 def _mode_rungs(searcher: Mapping[str, Any], trials: int, divisor: float) -> list[int]:
     """Return the rungs of each bracket by the searcher's `mode`."""
-    most = whole(searcher.get("max_rungs")) or 5
-    length = whole(searcher.get("max_time")) or 1
+    most = _rungs(searcher.get("max_rungs") or 5)
+    length = max(1, whole(searcher.get("max_time")) or 1)
     for number in (length, trials):  # the top rung has a trial
         most = min(most, int(math.log(number) / math.log(divisor)) + 1)
     mode = searcher.get("mode")

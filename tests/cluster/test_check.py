@@ -225,7 +225,7 @@ def test_template_and_master_fill_in(capsys, tmp_path):
     config.pop("environment", None)
     job.write_text(yaml.safe_dump(config))
     changed = master()
-    changed["resource_pools"][0]["provider"]["max_instances"] = 9
+    changed["resource_pools"][0]["provider"] |= {"max_instances": 9, "region": "us-east-1"}
     changed.get("task_container_defaults", {}).pop("image", None)
     cluster.write_text(yaml.safe_dump(changed))
     arguments = [str(job), "--master", str(cluster), "--context", str(tmp_path)]

@@ -1,5 +1,6 @@
 """Trials of a search, beside a walk through the rules of 0.38.1's searchers."""
 
+import math
 import random
 from typing import Any
 
@@ -76,6 +77,22 @@ GRID: dict[str, Any] = {
 def test_trials_of_each_searcher(searcher: Any, trials: int, at_once: int) -> None:
     search = search_of({"searcher": searcher, "hyperparameters": GRID})
     assert (search.trials, search.at_once, search.work) == (trials, at_once, trials)
+
+
+ODD = [None, -1, 0, 10**18, 1.5, math.nan, "odd", [], [10**9], {"type": "log"}]
+
+
+@pytest.mark.parametrize("key", ["max_trials", "max_concurrent_trials", "divisor", "max_rungs",
+                                 "max_time", "mode", "bracket_rungs", "num_rungs"])  # fmt: skip
+@pytest.mark.parametrize("name", ["adaptive_asha", "async_halving", "grid", "random"])
+def test_an_odd_value_is_told_elsewhere(key: str, name: str) -> None:
+    for value in ODD:
+        searcher = {"name": name, "max_trials": 9, "max_time": 64, key: value}
+        search = search_of(
+            {"searcher": searcher, "hyperparameters": {"a": GRID["a"] | {"vals": value}}}
+        )
+        assert search.trials >= search.at_once >= 1 and search.work > 0
+        assert search.rounds(search.at_once) >= 1 and search.describe()
 
 
 def test_rounds() -> None:
