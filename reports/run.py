@@ -167,7 +167,8 @@ def read_runs(
     runs = []
     notes = []
     for text in texts:
-        path, machine = text, None
+        path = text
+        machine = None
         if "@" in text:
             path, _, instance = text.rpartition("@")
             machine = parse_machine("--run", instance, prices)

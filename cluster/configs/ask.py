@@ -41,7 +41,8 @@ def reaching(address: str, problem: str, cure: str) -> Iterator[None]:
         raise Unavailable(f"{address} wants a login; {_LOGIN}") from None
     except _FAULTS as error:
         if _is_away(error):
-            problem, cure = f"{address} is not ready", "try again"
+            problem = f"{address} is not ready"
+            cure = "try again"
         if not isinstance(error, _UNREACHED):
             problem += f" ({first_line(error)})"
         raise Unavailable(f"{problem}; {cure}") from None
@@ -120,7 +121,8 @@ class Master(NamedTuple):
 
 def _pool(row: Config, agents: list[Config]) -> Pool:
     """Return a pool from `/api/v1/resource-pools`; agents are counted for static pools only."""
-    name, kind = str(row.get("name")), row.get("type")
+    name = str(row.get("name"))
+    kind = row.get("type")
     width = whole(row.get("slotsPerAgent"))
     pool = own_pool(name, tasks={})._replace(spot=bool(at(row, "details.aws.spotEnabled")))
     if kind == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0

@@ -94,7 +94,8 @@ def _grid_points(values: Mapping[str, Any]) -> int:
 
 def _axis_points(keys: Mapping[str, Any]) -> int:
     count = whole(keys.get("count")) or 1
-    low, high = whole(keys.get("minval")), whole(keys.get("maxval"))
+    low = whole(keys.get("minval"))
+    high = whole(keys.get("maxval"))
     if keys["type"] == "int" and low is not None and high is not None:
         count = min(count, high - low + 1)
     return max(1, count)

@@ -199,9 +199,12 @@ def time_step(
         rate: tokens a second of one GPU.
         forwards: forward passes of a data rank in a step.
     """
-    sizes, machine = model.sizes, MACHINES.get(pool.instance)
+    sizes = model.sizes
+    machine = MACHINES.get(pool.instance)
     tokens = job.hparams.global_batch_size * demand.window
-    compute, inside, machines_of_replica = tokens / slots.number / rate, 0.0, 1
+    compute = tokens / slots.number / rate
+    inside = 0.0
+    machines_of_replica = 1
     # Bytes of a number in products, and of one of a gradient that is sent.
     number = 4 if job.hparams.precision == "fp32" else 2
     wire = 4 if job.hparams.allreduce_dtype == "fp32" else 2

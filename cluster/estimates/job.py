@@ -163,7 +163,8 @@ def _ends(value: Any) -> list[Any]:
     """Return all choices of a hyperparameter or the ends of its range; [None] if it is wrong."""
     facts = mapping(value)
     ends: list[Any]
-    kind, ends = facts.get("type"), [facts.get(name) for name in ("minval", "maxval")]
+    kind = facts.get("type")
+    ends = [facts.get(name) for name in ("minval", "maxval")]
     if kind == "categorical":
         return facts["vals"] if isinstance(facts.get("vals"), list) and facts["vals"] else [None]
     if kind == "log":

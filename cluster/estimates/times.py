@@ -13,10 +13,13 @@ from detalbert.settings.schema import mapping
 COMPILING = 12.3
 # Windows per second and core of this package's tokenizer (20,333 on two cores) and loader (24,056
 # for pretraining on 16; SQuAD's was faster): docs/speed.md.
-TOKENIZING, LOADING, CORES = 10_000, 1_500, 8
+TOKENIZING = 10_000
+LOADING = 1_500
+CORES = 8
 # Bytes of text per second and core that become token shards, and per token: docs/speed.md (7.7 MB/s
 # on two cores), English.
-TEXT_RATE, TEXT = 3.8e6, 4.5
+TEXT_RATE = 3.8e6
+TEXT = 4.5
 LONG = 600  # seconds of GPUs that wait for text
 START = 60.0  # seconds from the container to the first batch; assumed
 
@@ -54,7 +57,9 @@ def time_parts(estimate: Estimate) -> list[TimePart]:
 
 def _steps(estimate: Estimate, steps: int) -> Iterator[TimePart]:
     """Yield the products of all steps, and what these wait for."""
-    step, rate, batch = estimate.step, estimate.rate, estimate.hparams.global_batch_size
+    step = estimate.step
+    rate = estimate.rate
+    batch = estimate.hparams.global_batch_size
     yield TimePart(
         "training",
         steps * step.compute,
@@ -74,7 +79,8 @@ def _steps(estimate: Estimate, steps: int) -> Iterator[TimePart]:
         how=f"{step.between:.2f} s a step, beside the products",
     )
     # Windows a second that a slot trains on, and that its cores load.
-    trained, loaded = batch / step.seconds / estimate.slots.number, LOADING * CORES
+    trained = batch / step.seconds / estimate.slots.number
+    loaded = LOADING * CORES
     yield TimePart(
         "loader",
         steps * step.seconds * max(0.0, trained / loaded - 1),
@@ -85,7 +91,8 @@ def _steps(estimate: Estimate, steps: int) -> Iterator[TimePart]:
 
 def _tokenizing(estimate: Estimate, steps: int) -> Iterator[TimePart]:
     """Yield the time in which each machine makes windows or token shards before it trains."""
-    hparams, windows = estimate.hparams, estimate.job.size.training
+    hparams = estimate.hparams
+    windows = estimate.job.size.training
     data = mapping(estimate.job.config.get("data"))
     if "train" in data and windows:
         yield TimePart(

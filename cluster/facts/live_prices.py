@@ -16,7 +16,8 @@ import pandas as pd
 from cluster.facts.prices import NO_REGION, Price
 from detalbert.errors import Unavailable, UserError, first_line
 
-SPOT, LIST = "spot price history", "price list"
+SPOT = "spot price history"
+LIST = "price list"
 
 
 class Live(NamedTuple):
@@ -33,7 +34,8 @@ def priced(
 
     Where AWS lacks a figure the price that is known stands, and a note says so.
     """
-    notes, now = list[str](), datetime.datetime.now(datetime.UTC)
+    notes = list[str]()
+    now = datetime.datetime.now(datetime.UTC)
     spot = _ask(live, lambda: _zones([*known], region, StartTime=now), SPOT, notes)
     listed = _ask(live, lambda: _list_prices(known, region), LIST, notes)
     fresh = {}
@@ -90,7 +92,8 @@ def _ask(live: Live, call: Callable[[], Any], what: str, notes: list[str]) -> An
     try:
         return call()
     except (errors.HTTPClientError, errors.EndpointConnectionError):
-        kind, reason = Unavailable, "AWS cannot be reached; check the network"
+        kind = Unavailable
+        reason = "AWS cannot be reached; check the network"
     except (errors.ClientError, errors.BotoCoreError, KeyError, TypeError, ValueError) as error:
         reason = f"{first_line(error)}; check the credentials and what they may ask"
     if live.must:

@@ -139,7 +139,8 @@ def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[s
 
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of an entry by region: first that of its key `region`, if it lists it."""
-    listed, usual = mapping(entry.pop("regions", None)), entry.get("region")
+    listed = mapping(entry.pop("regions", None))
+    usual = entry.get("region")
     if not listed:
         return [entry]
     rows = []
@@ -150,7 +151,8 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _price(where: str, instance: str, row: dict[str, Any]) -> Price:
     """Return a row of an instance type. Raises UserError, naming the key, if it is wrong."""
-    slots, gpu = SLOTS.get(instance), gpu_of(instance)
+    slots = SLOTS.get(instance)
+    gpu = gpu_of(instance)
     values: dict[str, Any] = {}
     if slots is not None:
         values["slots"] = slots

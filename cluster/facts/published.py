@@ -14,7 +14,9 @@ WINDOWS = 132_198
 KNOWN_WINDOWS = dict.fromkeys(("rajpurkar/squad_v2", "squad_v2", "train-v2.0.json"), WINDOWS)
 EPOCHS = 2
 VALIDATION_WINDOWS = 12_100  # of its dev-v2.0.json, from the ratio of windows to questions
-QUESTIONS, VALIDATION_QUESTIONS = 130_319, 11_873  # of its files
+# of its files
+QUESTIONS = 130_319
+VALIDATION_QUESTIONS = 11_873
 MODEL = "albert-xxlarge-v2"
 
 SPEEDS = yaml.safe_load(_FILE.with_name("speeds.yaml").read_text(encoding="utf-8"))["rows"]

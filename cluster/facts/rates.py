@@ -115,7 +115,8 @@ class Rates:
         self, kinds: Iterable[PricedType], since: datetime.datetime, until: datetime.datetime
     ) -> tuple[dict[PricedType, pd.Series], list[str]]:
         """Return past spot prices of these machines if AWS is to be asked, and notes."""
-        series, notes = dict[PricedType, pd.Series](), list[str]()
+        series = dict[PricedType, pd.Series]()
+        notes = list[str]()
         if self._live is None:
             return series, notes
         for region, wanted in self._by_region(kinds).items():

@@ -105,7 +105,8 @@ def choose_period(estimated: Estimate) -> int | None:
     Raises:
         UserError: if the number of steps is not known.
     """
-    step, period = estimated.step.seconds, estimated.hparams.checkpoint_period
+    step = estimated.step.seconds
+    period = estimated.hparams.checkpoint_period
     if not estimated.pool.spot:
         length = estimated.job.length
         return length.checkpoint if length else period

@@ -47,7 +47,8 @@ def published_run(option: Option) -> PublishedRun | None:
 
 def write_page(plan: Plan, path: Path) -> None:
     """Write the page atomically. Raises UserError if it cannot be written."""
-    named, published = open_options(plan), published_run(plan.best)
+    named = open_options(plan)
+    published = published_run(plan.best)
     own = [option for option in named if option is plan.own]
     others = [
         option
@@ -102,7 +103,8 @@ def _beside(option: Option, plan: Plan) -> str:
 
 def _reasons(plan: Plan, published: PublishedRun | None) -> Iterator[str]:
     """Yield why the recommended option and not the cheapest, the fastest or the config's own."""
-    best, fine = plan.best, finishing(plan.options)
+    best = plan.best
+    fine = finishing(plan.options)
     yield f"{best.name}: {plan.choice.why}."
     yield from plan_text.against(plan)
     fastest = min(fine, key=lambda option: option.mean("hours"))

@@ -18,7 +18,11 @@ from cluster.planning.plan_text import Plan
 
 STYLE = Path(__file__).with_name("page.mplstyle")
 # Colours of a figure, which become those of the page (page.css), light or dark.
-TEXT, LINE, OTHER, SPOT, DEMAND = "#000000", "#d9d9d9", "#9aa1a9", "#0b5cad", "#b34700"
+TEXT = "#000000"
+LINE = "#d9d9d9"
+OTHER = "#9aa1a9"
+SPOT = "#0b5cad"
+DEMAND = "#b34700"
 _COLOURS = {
     TEXT: "currentColor", LINE: "var(--line)", OTHER: "var(--other)", SPOT: "var(--spot)",
     DEMAND: "var(--demand)", "#ffffff": "var(--page)",

@@ -140,8 +140,10 @@ def tables(option: Option) -> dict[str, list[Row]]:
 
 def memory_rows(estimate: Estimate) -> list[Row]:
     """Return the memory of a GPU by part, and the largest forward pass that fits."""
-    memory, sold = estimate.demand.memory, estimate.gpu.gigabytes
-    length, tokens = estimate.hparams.max_seq_length, estimate.tokens
+    memory = estimate.demand.memory
+    sold = estimate.gpu.gigabytes
+    length = estimate.hparams.max_seq_length
+    tokens = estimate.tokens
     activations = f"{tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
     parts = [
         ("states", memory.states, "weights, gradients, two moments"),
@@ -163,7 +165,9 @@ def time_rows(estimate: Estimate) -> list[Row]:
         figure(part.name, f"{part.seconds / 3600:,.2f} h", part.source, part.how)
         for part in time_parts(estimate)
     ]
-    rate, step, checkpoint = estimate.rate, estimate.step, estimate.checkpoint
+    rate = estimate.rate
+    step = estimate.step
+    checkpoint = estimate.checkpoint
     windows = estimate.hparams.global_batch_size / step.seconds
     # Tokens a second of all slots at the low, middle and high speed.
     middle = estimate.step_tokens / step.seconds
@@ -256,7 +260,8 @@ def speed_source(option: Option) -> str:
 
 def snippet(plan: Plan) -> str:
     """Return the YAML keys of the recommended option."""
-    best, keys = plan.best, dict(plan.best.keys)
+    best = plan.best
+    keys = dict(plan.best.keys)
     region = f" at prices of {best.price.region}" if best.price else ""
     text = f"# {best.name}: {hours(best)}, {dollars(best)}{region}\n"
     if keys:
