@@ -76,17 +76,20 @@ def cut_segments(
         longest: characters of a segment, at most; default: SEGMENT.
     """
     longest = longest or SEGMENT
-    buffer, starts = "", True
+    buffer = ""
+    starts = True
     for text, ends in blocks:
         buffer = buffer + text if buffer else text
         begin = 0
         while len(buffer) - begin > longest:
             stop = begin + find_cut(buffer[begin : begin + longest])
             yield Segment(buffer[begin:stop], starts, ends=False)
-            begin, starts = stop, False
+            begin = stop
+            starts = False
         if ends:
             yield Segment(buffer[begin:] if begin else buffer, starts, ends=True)
-            buffer, starts = "", True
+            buffer = ""
+            starts = True
         else:
             buffer = buffer[begin:]
 

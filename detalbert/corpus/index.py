@@ -49,7 +49,8 @@ def fetch_tokenizer(data: CorpusConfig) -> Path:
     """
     assert data.shards is not None
     address = storage.join(data.shards, TOKENIZER)
-    folder, files = Path(address), []
+    folder = Path(address)
+    files = []
     if storage.is_remote(address):
         folder = Path(data.cache_dir) / f"tokenizer-{read_index(data.shards)['tokenizer'][:24]}"
         with writing(folder, what="the tokenizer"), alone(folder):

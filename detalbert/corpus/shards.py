@@ -28,7 +28,8 @@ from detalbert.squad.encoding import tokenizer_sum
 
 FORMAT = 1  # raise it when the columns or their meaning change
 RECORD = "jobs/{:05d}.json"
-INDEX, PLAN = "index.json", "plan.json"
+INDEX = "index.json"
+PLAN = "plan.json"
 SPLITS = ("train", "validation")
 _ALIGNMENT = 64  # bytes; of columns
 _SPOOLED = 1 << 20  # bytes of a column in memory, at most

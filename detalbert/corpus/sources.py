@@ -103,7 +103,8 @@ def open_text(
     Raises:
         UserError: the address has no text.
     """
-    address, text_key = source.source, source.text_key
+    address = source.source
+    text_key = source.text_key
     if address == "generated":
         stamp = hashlib.sha256("".join(generated(split)).encode()).hexdigest()
         return Text([Part("generated", split, 1, 1, exact=exact)], stamp)
@@ -249,13 +250,15 @@ def group(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[
     """Yield neighbours in lists of at least `least` in all, by the `size` of each; the last list
     may have less.
     """
-    some, total = list[T](), 0
+    some = list[T]()
+    total = 0
     for item in items:
         some.append(item)
         total += size(item)
         if total >= least:
             yield some
-            some, total = [], 0
+            some = []
+            total = 0
     if some:
         yield some
 

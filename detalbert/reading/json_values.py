@@ -28,7 +28,9 @@ class JsonValues:
         self.where = where
         self.blocks = blocks
         self.decoder = Decoder(where)
-        self.text, self.at = "", 0  # read from the file; the part from `at` on is not parsed yet
+        # read from the file; the part from `at` on is not parsed yet
+        self.text = ""
+        self.at = 0
         self.lines = 1  # number of the line on which `text` begins
         self.is_over = False  # whether all of the file is read
 
@@ -123,7 +125,8 @@ class JsonValues:
             self.is_over = not block
             pieces.append(self.decoder(block, last=self.is_over))
         piece = "".join(pieces)
-        self.text, self.at = rest + piece, 0
+        self.text = rest + piece
+        self.at = 0
         return bool(piece)
 
     def _broken(self, fault: str) -> UserError:
