@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from detalbert.errors import UserError
 from detalbert.reading.forms import ENDINGS, PACKED, ending_of, recognise
-from detalbert.reading.snapshot import CARD, DESCRIPTIONS, is_snapshot, split_names
+from detalbert.reading.snapshot import CARD, DESCRIPTIONS, has_splits, is_snapshot, split_names
 from detalbert.reading.storage import File, list_files, prefix_of, read_all
 from detalbert.settings.forms import TEXT
 
@@ -92,7 +92,9 @@ def _choose(files: dict[str, File], split: str, folder: str) -> list[str]:
             is_data = _begins_as_rows(file)
         if is_data:
             chosen.append(name)
-    return split_names(chosen, split, card, folder) if in_snapshot else chosen
+    if in_snapshot or has_splits(chosen):
+        return split_names(chosen, split, card, folder)
+    return chosen
 
 
 def _begins_as_rows(file: File) -> bool:

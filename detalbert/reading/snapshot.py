@@ -41,6 +41,18 @@ def is_snapshot(names: Iterable[str], card: str) -> bool:
     return bool(described or _metadata(card) or any(map(_SHARD.fullmatch, names)))
 
 
+def has_splits(names: Iterable[str]) -> bool:
+    """Return whether each of a folder's files, or the folder that it is in, is named after a split:
+    one after the training split, another after another (train.txt beside test.txt).
+    """
+    for words_of in (_folder_words, _file_words):
+        splits = [_keyword_splits(words_of(name)) for name in names]
+        named = set().union(*splits)
+        if all(splits) and "train" in named and len(named) > 1:
+            return True
+    return False
+
+
 def split_names(names: list[str], split: str, card: str, where: str) -> list[str]:
     """Return the names that belong to a split, in order.
 

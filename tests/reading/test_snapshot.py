@@ -157,3 +157,33 @@ def test_a_folder_is_read_by_its_split(tmp_path: Path, caplog: pytest.LogCapture
         assert file.address == str(tmp_path / f"data/{split}-00000-of-00001.jsonl")
         assert "4 files are passed over: README.md, data/" in caplog.text
         caplog.clear()
+
+
+def test_files_named_after_splits_are_splits_without_a_card(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All three were trained, the test split too."""
+    folder = fill(tmp_path / "a", ["train.jsonl", "test.jsonl", "valid.jsonl"])
+    for split, name in (("train", "train.jsonl"), ("validation", "valid.jsonl")):
+        caplog.clear()
+        (file,) = find_files(str(folder), "data.text", split=split)
+        assert Path(file.address).name == name
+        assert "data.text: 2 files are passed over: " in caplog.text
+    assert theirs(folder) is not None
+    by_folder = fill(tmp_path / "b", ["train/1.jsonl", "train/2.jsonl", "test/1.jsonl"])
+    files = find_files(str(by_folder), "data.text")
+    assert [Path(file.address).parent.name for file in files] == ["train", "train"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train.jsonl", "more.jsonl"],  # one is no split's
+        ["train-a.jsonl", "train-b.jsonl"],  # one split alone
+        ["test.jsonl", "dev.jsonl"],  # nothing to train on
+        ["trained.jsonl", "contest.jsonl"],  # words of books
+    ],
+)
+def test_other_folders_are_read_whole(tmp_path: Path, names: list[str]) -> None:
+    folder = fill(tmp_path / "a", names)
+    assert len(find_files(str(folder), "data.text")) == len(names)
