@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,16 @@ def _check_folder(folder: Path) -> None:
         raise UserError(f"--output-dir {folder}: a run's folder, {lost}; give another")
 
 
+# What predict.py calls keys of a config.
+_FLAGS = {
+    "data.validation": "--data",
+    "set data.skip_invalid: true": "take --skip-invalid",
+    "data.columns": "--columns",
+    "set data.form: ": "take --form ",
+    "data.form": "--form",
+}
+
+
 class Questions:
     """The questions of a file, read one at a time whenever they are iterated over.
 
@@ -122,10 +133,8 @@ class Questions:
         self.skip_invalid = skip_invalid
         self.left_out: list[LeftOut] = []  # by `read_through`
         self._unfit: set[str] = set()  # ids of questions that no window holds
-        try:
+        with _naming_flags():
             self._source = open_source(data, "validation", Path(".cache"), reading)
-        except UserError as error:
-            raise type(error)(str(error).replace("data.validation", "--data")) from None
 
     def __iter__(self) -> Iterator[Example]:
         examples = self._read(Notes(), [] if self.skip_invalid else None)
@@ -151,10 +160,12 @@ class Questions:
         """
         self.left_out.clear()
         self._unfit.clear()
-        notes, total = Notes(), 0
-        unread = iter(self._read(notes, self.left_out if self.skip_invalid else None))
-        while chunk := list(itertools.islice(unread, CHUNK)):
-            total += len(chunk) - self._check_fit(trained, chunk)
+        notes = Notes()
+        total = 0
+        left_out = self.left_out if self.skip_invalid else None
+        with _naming_flags():
+            for chunk in _chunks(self._read(notes, left_out)):
+                total += len(chunk) - self._check_fit(trained, chunk)
         for text, count in notes.texts().items():
             log.warning("%s: %s %s", self.data, f"{count:,}", text)
         if self.left_out:
@@ -181,6 +192,27 @@ class Questions:
             self._unfit.add(example.id)
             self.left_out.append(LeftOut(self.data, example.id, "too long", str(error)))
             return 1
+
+
+def _chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    """Yield the questions, at most CHUNK at a time."""
+    unread = iter(examples)
+    chunk = list(itertools.islice(unread, CHUNK))
+    while chunk:
+        yield chunk
+        chunk = list(itertools.islice(unread, CHUNK))
+
+
+@contextlib.contextmanager
+def _naming_flags() -> Iterator[None]:
+    """Let an error name predict.py's flags where it names keys of a config."""
+    try:
+        yield
+    except UserError as error:
+        text = re.sub(r"data\.columns: \{(\w+): \.\.\.\}", r"--columns \1=...", str(error))
+        for key, flag in _FLAGS.items():
+            text = text.replace(key, flag)
+        raise type(error)(text) from None
 
 
 @contextlib.contextmanager

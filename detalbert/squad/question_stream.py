@@ -95,7 +95,7 @@ def checked_examples(
         UserError: for the first faulty questions, naming file, place and id.
     """
     seen: set[str] = set()
-    faults = _Faults(answers_needed)
+    faults = _Faults()
     for where, row in questions:
         try:
             example = _checked(row, answers_needed, no_answer, notes)
@@ -118,11 +118,11 @@ def checked_examples(
 class _Faults:
     """The faulty questions of a file that must have none."""
 
-    def __init__(self, answers_needed: bool) -> None:
+    def __init__(self) -> None:
         self.file = ""  # which the first line names
         self.lines: list[str] = []  # the first ones
         self.count = 0
-        self.may_be_skipped = answers_needed
+        self.may_be_skipped = True
         self.marks: Counter[str] = Counter()  # answers that are not in their contexts
 
     def add(self, where: str, fault: Fault) -> None:

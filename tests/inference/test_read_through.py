@@ -83,6 +83,24 @@ def test_what_cannot_be_answered_is_left_out_and_listed(
     assert "3 questions are left out; the first: " in caplog.text
 
 
+FLAGS = {
+    "its context is empty; fix it or take --skip-invalid": ("a.jsonl", '{"question": "What?"}'),
+    "name yours in --columns context=...": ("b.csv", "question,passage\nWhat?,Tar.\n"),
+}
+
+
+@pytest.mark.parametrize("said", FLAGS)
+def test_a_cure_is_a_flag_of_the_command(
+    said: str, local_run: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """A config's keys are of no use to somebody who runs predict.py."""
+    name, text = FLAGS[said]
+    file = tmp_path / name
+    file.write_text(text.replace('"What?"}', '"What?", "context": " "}'))
+    words = ["--model", local_run.path, "--data", file, "--output-dir", tmp_path / "out"]
+    refused(words, said, capsys)
+
+
 words = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
 
 
