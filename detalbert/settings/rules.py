@@ -15,22 +15,30 @@ WORKDIR = "/run/determined/workdir"  # of every trial, whatever task_container_d
 
 def inside_host(storage: dict[str, Any]) -> str | None:
     """Check that storage_path, absolute or relative to host_path, is inside it."""
-    inner, outer = storage.get("storage_path"), storage.get("host_path")
+    inner = storage.get("storage_path")
+    outer = storage.get("host_path")
     if not isinstance(inner, str) or not isinstance(outer, str):
         return None
-    whole = posixpath.normpath(posixpath.join("/host", inner))
-    outer = posixpath.normpath(outer) if inner.startswith("/") else "/host"
-    if outer == "/" or f"{whole}/".startswith(f"{outer}/"):
+    path = posixpath.normpath(posixpath.join("/host", inner))
+    folder = "/host"
+    if inner.startswith("/"):
+        folder = posixpath.normpath(outer)
+    if folder == "/" or f"{path}/".startswith(f"{folder}/"):
         return None
     return f"storage_path {inner!r} is not inside host_path"
 
 
 def unique(items: list[Any], name: str, said: str) -> str | None:
     """Check that no two mappings have one text at `name`; paths are compared as Docker does."""
-    found = [item[name] for item in mappings(items) if isinstance(item.get(name), str)]
-    found = [posixpath.normpath(each) if each.startswith("/") else each for each in found]
-    twice = [each for each in found if found.count(each) > 1]
-    return said.format(min(twice)) if twice else None
+    texts = []
+    for item in mappings(items):
+        text = item.get(name)
+        if isinstance(text, str):
+            texts.append(posixpath.normpath(text) if text.startswith("/") else text)
+    repeated = [text for text in texts if texts.count(text) > 1]
+    if not repeated:
+        return None
+    return said.format(min(repeated))
 
 
 def beside_workdir(path: str) -> str | None:
@@ -76,10 +84,13 @@ def ordered(
     """Check that the number at `low` is less than that at `high`, or equal if `equal`; `usual` are
     their values where they are left out.
     """
-    least, most = value.get(low, *usual[:1]), value.get(high, *usual[1:])
-    if not isinstance(least, (int, float)) or not isinstance(most, (int, float)):
+    lower = value.get(low, *usual[:1])
+    upper = value.get(high, *usual[1:])
+    if not isinstance(lower, (int, float)) or not isinstance(upper, (int, float)):
         return None
-    return None if least < most or (equal and least == most) else said.format(least, most)
+    if lower < upper or (equal and lower == upper):
+        return None
+    return said.format(lower, upper)
 
 
 def network(name: str) -> str | None:
@@ -91,8 +102,16 @@ def network(name: str) -> str | None:
     return f"{name!r} is a Docker network that may not be there; {hint}"
 
 
-_MONTHS, _DAYS = "jan feb mar apr may jun jul aug sep oct nov dec", "sun mon tue wed thu fri sat"
-_FIELDS = [(0, 59, ""), (0, 23, ""), (1, 31, ""), (1, 12, _MONTHS), (0, 6, _DAYS)]
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
+_DAYS = "sun mon tue wed thu fri sat"
+# The least and the most of each field, and its names for them.
+_FIELDS = [
+    (0, 59, ""),
+    (0, 23, ""),
+    (1, 31, ""),
+    (1, 12, _MONTHS),
+    (0, 6, _DAYS),
+]
 
 
 def cron(text: str) -> str | None:
@@ -101,18 +120,24 @@ def cron(text: str) -> str | None:
     See https://pkg.go.dev/github.com/robfig/cron/v3, whose standard parser the master uses.
     """
     fields = re.sub(r"^(?:CRON_)?TZ=\S+ +", "", text).lower().split()
-    good = len(fields) == 5 and all(
-        _cron_part(part, *limits)
-        for field, limits in zip(fields, _FIELDS, strict=True)
-        for part in field.split(",")
-    )
-    return None if good else "no cron expression"
+    if len(fields) != len(_FIELDS):
+        return "no cron expression"
+    for field, (low, high, names) in zip(fields, _FIELDS, strict=True):
+        for part in field.split(","):
+            if not _is_cron_part(part, low, high, names):
+                return "no cron expression"
+    return None
 
 
-def _cron_part(text: str, low: int, high: int, words: str) -> bool:
+def _is_cron_part(part: str, low: int, high: int, names: str) -> bool:
     """Return whether a part is *, a value or a range within the limits, maybe with a step."""
-    named = {word: low + number for number, word in enumerate(words.split())}
-    span, slash, step = text.partition("/")
-    ends = [int(end) if end.isdigit() else named.get(end, -1) for end in span.split("-")]
-    inside = span in ("*", "?") or (len(ends) < 3 and low <= ends[0] <= ends[-1] <= high)
-    return inside and (not slash or (step.isdigit() and int(step) > 0))
+    numbers = {name: low + number for number, name in enumerate(names.split())}
+    span, slash, step = part.partition("/")
+    if slash and not (step.isdigit() and int(step) > 0):
+        return False
+    if span in ("*", "?"):
+        return True
+    ends = []
+    for end in span.split("-"):
+        ends.append(int(end) if end.isdigit() else numbers.get(end, -1))
+    return len(ends) < 3 and low <= ends[0] <= ends[-1] <= high
