@@ -137,7 +137,8 @@ def test_shards_of_others_are_refused(made, tmp_path):
     data = {"shards": str(made), "tokenizer": own_copy(tmp_path)}
     text = load_text(data, 32)
     assert len(text.train) > len(text.validation) > 0
-    assert text.summary()[1:] == (len(text.train), 32 * len(text.train))
+    windows = len(text.train)
+    assert text.summary()[1:] == (windows, 32 * windows, len(text.validation))
     (tmp_path / "a.txt").write_text("A line. Another.")
     learn = {"tokenizer": None, "vocab_size": 300}
     other = load_tokenizer(documents_config(tmp_path / "a.txt", tmp_path, **learn), named_tokenizer)
