@@ -34,7 +34,8 @@ def has_efa(config: dict[str, Any], pool: Pool) -> bool:
     devices = at(config, "resources.devices")  # mappings, or HOST:CONTAINER:MODE
     if not pool.own or not isinstance(devices, list):
         return False
-    return any(INFINIBAND in str(device) for device in devices)
+    names = [str(device) for device in devices]
+    return any(INFINIBAND in name for name in names)
 
 
 def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
