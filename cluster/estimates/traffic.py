@@ -57,7 +57,8 @@ def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
         if name == "TMPDIR" and has_store and folder.startswith(mounted):
             return f"{folder}, taken for the instance store", STORE_RATE
     operations = max(100, 3 * pool.root_gib)
-    rate = min(250.0, operations * 0.25) * 2**20
+    mib = min(250.0, operations * 0.25)
+    rate = mib * 2**20
     return f"the root volume of {pool.root_gib} GiB (gp2)", rate
 
 
@@ -73,4 +74,7 @@ def _variables(value: Any) -> list[str]:
 
 def seconds(sent: float, gbits: int) -> float:
     """Return the seconds of sending bytes at `gbits` Gbit/s; 0 if the rate is not known."""
-    return sent / (gbits / 8 * 1e9) if gbits else 0.0
+    if not gbits:
+        return 0.0
+    rate = gbits / 8 * 1e9
+    return sent / rate
