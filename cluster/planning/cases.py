@@ -41,11 +41,12 @@ def simulate_cases(
     """
     on_spot = estimated.pool.spot
     job, all_seconds = _job(estimated)
-    # Seconds of training between two checkpoints.
+    # Seconds of work between two checkpoints: validations and the rest are spread over the steps.
     between = job.work_seconds
     period = choose_period(estimated)
-    if period is not None:
-        between = min(period * estimated.step.seconds, job.work_seconds)
+    length = estimated.job.length
+    if period is not None and length is not None and period < length.steps:
+        between = job.work_seconds * period / length.steps
     cases = []
     for name, seconds, hourly in zip(spot.CASES, all_seconds, _prices(price, on_spot), strict=True):
         market = spot.CASES[name] if on_spot else spot.ON_DEMAND
