@@ -13,6 +13,7 @@ from cluster import check, plan
 from cluster.check import check_one
 from cluster.configs.masterconf import Cluster, Pool, cluster_of
 from cluster.configs.search import search_of
+from cluster.estimates.times import time_parts
 from cluster.facts.machines import gpu_of
 from cluster.facts.prices import load_prices
 from cluster.facts.rates import Rates
@@ -289,6 +290,20 @@ def test_machines_of_one_s_own_have_hours_and_with_a_price_dollars(
     free = planned(capsys, ONE, "--master", str(bare), "--price-pool", "home=p5.48xlarge:spot")
     assert {option["pool"] for option in free["options"]} == {"home"}
     assert free["recommended"]["spot"] and free["recommended"]["cost"][1] > 0
+
+
+@pytest.mark.parametrize("name", ["modern8", "single", "lm_1b", "pretrain_base"])
+def test_hours_on_demand_are_boot_and_the_parts_of_the_time(name: str) -> None:
+    """A checkpoint too many was counted where validations fill more than a period."""
+    pool = Pool("fixed", 8, 2, gpu_of("p4d.24xlarge"), False, "p4d.24xlarge")
+    cluster = Cluster({"fixed": pool}, "fixed", images_known=False)
+    options = plan_options(experiment(f"{name}.yaml"), cluster, Asked(Rates()))
+    (option,) = [option for option in options if option.slots == 8 and option.cases]
+    assert option.estimate is not None
+    seconds = 300 + sum(part.seconds for part in time_parts(option.estimate))
+    assert option.mean("hours") == pytest.approx(seconds / 3600)
+    dollars = load_prices()["p4d.24xlarge"].on_demand * seconds / 3600
+    assert option.mean("cost") == pytest.approx(dollars)
 
 
 def test_without_a_price_there_are_hours(capsys: Any) -> None:
