@@ -23,6 +23,13 @@ from detalbert.training.sizing import Model, find_model
 from detalbert.training.workload import Workload
 from workloads import choose
 
+# Hyperparameters that change neither time nor memory: trials that differ in these alone are one.
+NEUTRAL = frozenset(
+    "base_learning_rate base_batch_size lr_scale optimizer beta2 weight_decay warmup_fraction "
+    "schedule min_rate decay_fraction max_grad_norm seed threads early_stopping reporting_period "
+    "profile_steps max_answer_length n_best_size null_score_diff_threshold max_ngram".split()
+)
+
 
 class DataSize(NamedTuple):
     """Windows of the data; None where it must be read to know."""
@@ -100,7 +107,7 @@ def _share(windows: int, questions: Any, all_questions: int) -> int:
 def parse_jobs(
     config: dict[str, Any], pool: Pool | None, root: Path, size: DataSize | None = None
 ) -> Iterator[Job]:
-    """Yield the trials at a search's corners.
+    """Yield the trials at a search's corners that differ in more than NEUTRAL.
 
     Args:
         pool: None if it is not known.
@@ -112,8 +119,13 @@ def parse_jobs(
     """
     workload = choose(config)
     workload.parsers.data(config.get("data"))
+    seen = set()
     for values in samples(mapping(config.get("hyperparameters"))):
         hparams = workload.parsers.hyperparameters(values)
+        sized = {name: value for name, value in vars(hparams).items() if name not in NEUTRAL}
+        if repr(sized) in seen:
+            continue
+        seen.add(repr(sized))
         yield Job(
             config=config,
             workload=workload,
@@ -154,23 +166,27 @@ def _is_here(data: dict[str, Any]) -> bool:
 
 def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the trials at a search's corners (at most 1024): all choices, both ends of ranges."""
-    corners = itertools.product(*map(_ends, hyperparameters.values()))
-    found = itertools.islice(corners, 1024)
-    return [dict(zip(hyperparameters, corner, strict=True)) for corner in found]
+    # The last key changes first: so those that decide over time and memory take all their values.
+    names = sorted(hyperparameters, key=lambda name: name not in NEUTRAL)
+    corners = itertools.product(*(_ends(hyperparameters[name]) for name in names))
+    first = itertools.islice(corners, 1024)
+    return [dict(zip(names, corner, strict=True)) for corner in first]
 
 
 def _ends(value: Any) -> list[Any]:
     """Return all choices of a hyperparameter or the ends of its range; [None] if it is wrong."""
-    facts = mapping(value)
-    ends: list[Any]
-    kind = facts.get("type")
-    ends = [facts.get(name) for name in ("minval", "maxval")]
+    keys = mapping(value)
+    kind = keys.get("type")
+    if kind not in RANGES:
+        return [value]
+    if kind == "const":
+        return [keys.get("val")]
     if kind == "categorical":
-        return facts["vals"] if isinstance(facts.get("vals"), list) and facts["vals"] else [None]
+        choices = keys.get("vals")
+        return choices if choices and isinstance(choices, list) else [None]
+    ends: list[Any] = [keys.get("minval"), keys.get("maxval")]
     if kind == "log":
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):  # told elsewhere
-            return [math.pow(facts["base"], power) for power in ends]
+            return [math.pow(keys["base"], power) for power in ends]
         return [None]
-    if kind == "const":
-        return [facts.get("val")]
-    return ends if kind in RANGES else [value]
+    return ends

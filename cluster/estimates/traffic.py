@@ -54,8 +54,10 @@ def scratch(config: dict[str, Any], pool: Pool) -> tuple[str, float]:
     has_store = machine is not None and machine.store > 0
     for variable in variables:
         name, _, folder = variable.partition("=")
-        if name == "TMPDIR" and has_store and folder.startswith(mounted):
-            return f"{folder}, taken for the instance store", STORE_RATE
+        if name == "TMPDIR":  # the experiment's own comes first
+            if has_store and folder.startswith(mounted):
+                return f"{folder}, taken for the instance store", STORE_RATE
+            break
     operations = max(100, 3 * pool.root_gib)
     mib = min(250.0, operations * 0.25)
     rate = mib * 2**20

@@ -47,10 +47,13 @@ def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Recomme
         return _nearest(fine, limits)
     if len(fine) == 1:
         return Recommendation(fine[0], "the one that can run")
-    among = f"of {len(fine)} options"
+    meeting = ""
     if limits:
         given = " and ".join(WORDS[what] for what in limits)
-        among += f" of which {SURE} % of runs meet {given}"
+        meeting = f" of which {SURE} % of runs meet {given}"
+    if len(keeping) == 1:
+        return Recommendation(keeping[0], f"the only one of {len(fine)} options{meeting}")
+    among = f"of {len(keeping)} options{meeting}"
     if "cost" in limits:
         return Recommendation(_fastest(keeping), f"the fastest {among}")
     cheapest = keeping[0]

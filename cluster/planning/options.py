@@ -14,6 +14,7 @@ from cluster.estimates.faults import find_faults
 from cluster.estimates.findings import check_place, check_searcher, check_work
 from cluster.estimates.job import DataSize, Job, parse_jobs, read_size
 from cluster.estimates.times import time_parts
+from cluster.facts import spot
 from cluster.facts.machines import ROOT
 from cluster.facts.prices import Price, retired
 from cluster.facts.rates import Rates
@@ -22,7 +23,6 @@ from detalbert.errors import UserError
 from detalbert.settings.schema import Finding
 
 COUNTS = (1, 4, 8, 16, 32, 64)  # slots that are tried beside the config's own
-CORNERS = 32  # of a search that are estimated
 WIDE = 8  # slots of a machine whose network is like that of the measured ones
 
 
@@ -117,7 +117,7 @@ def plan_options(
         UserError: if the config is invalid, or no pool has machines with a known GPU that have a
             price or are one's own.
     """
-    jobs = list(parse_jobs(config, None, asked.root, size))[:CORNERS]
+    jobs = list(parse_jobs(config, None, asked.root, size))
     findings = list(check_searcher(config, jobs[0].workload))
     for job in jobs:
         findings += check_work(job)
@@ -162,7 +162,7 @@ def plan_own(config: dict[str, Any], cluster: Cluster, asked: Asked) -> Option |
     pool = cluster.pool_of(config)
     if pool is None:
         return None
-    jobs = list(parse_jobs(config, None, asked.root))[:CORNERS]
+    jobs = list(parse_jobs(config, None, asked.root))
     if any(job.model is None for job in jobs):
         return None
     size = read_size(jobs[0])
@@ -267,8 +267,8 @@ def _with_keys(estimated: Estimate, keys: Mapping[str, Any]) -> Estimate:
 
 
 def _seconds(estimated: Estimate) -> float:
-    """Return the time of a trial without reclaims."""
-    return sum(part.seconds for part in time_parts(estimated))
+    """Return the time of a trial without reclaims, from the launch of its machines."""
+    return spot.BOOT_SECONDS + sum(part.seconds for part in time_parts(estimated))
 
 
 def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> Option:

@@ -276,6 +276,41 @@ def test_a_search_costs_its_trials(capsys: Any) -> None:
     assert f"{printed.split('As it stands: ')[1].splitlines()[0][:-1]}" in capsys.readouterr().out
 
 
+def searched(**hyperparameters: Any) -> dict[str, Any]:
+    """A search whose first key is the batch: of its corners in order the first 64 have the first
+    batch alone.
+    """
+    config = experiment("modern8.yaml")
+    rates = {"type": "double", "minval": 1.0e-5, "maxval": 5.0e-5}
+    noise = {"base_learning_rate": rates, "weight_decay": rates, "warmup_fraction": rates}
+    noise |= {"beta2": {"type": "double", "minval": 0.9, "maxval": 0.99}}
+    noise |= {"seed": {"type": "categorical", "vals": [1, 2, 3, 4]}}
+    rest = {key: value for key, value in config["hyperparameters"].items() if key not in noise}
+    config["hyperparameters"] = {**hyperparameters, **rest, **hyperparameters, **noise}
+    metric = {"metric": "f1", "smaller_is_better": False}
+    config["searcher"] = {"name": "random", "max_trials": 8, **metric}
+    return config
+
+
+def test_every_corner_of_a_search_is_estimated() -> None:
+    """Thirty-two of the first counted: one batch of two, and a forward that does not fit unseen."""
+    pool = Pool("fixed", 8, 9, gpu_of("p4d.24xlarge"), False, "p4d.24xlarge")
+    cluster = Cluster({"fixed": pool}, "fixed", images_known=False)
+
+    def planned_option(**hyperparameters: Any) -> Option:
+        options = plan_options(searched(**hyperparameters), cluster, Asked(Rates()))
+        return next(option for option in options if option.slots == 8)
+
+    small = planned_option(global_batch_size=64, max_steps=500)
+    large = planned_option(global_batch_size=512, max_steps=500)
+    batches = {"type": "categorical", "vals": [64, 512]}
+    both = planned_option(global_batch_size=batches, max_steps=500)
+    mean = (small.mean("cost") + large.mean("cost")) / 2
+    assert both.mean("cost") == pytest.approx(mean, rel=0.001) != small.mean("cost")
+    forwards = {"type": "categorical", "vals": [4096, 1_000_000]}
+    assert "max_tokens_per_forward" in planned_option(max_tokens_per_forward=forwards).keys
+
+
 def test_machines_of_one_s_own_have_hours_and_with_a_price_dollars(
     tmp_path: Path, capsys: Any
 ) -> None:
