@@ -7,13 +7,13 @@ cluster with contexts that write to a folder instead of the master.
 import contextlib
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from determined import core, pytorch
-from torch.distributed.elastic.utils.distributed import get_free_port
 
 from detalbert.determined_internals import set_step
 from detalbert.errors import Unavailable, UserError
@@ -48,19 +48,36 @@ def process_group() -> Iterator[core.DistributedContext]:
         return
     os.environ["USE_TORCH_DISTRIBUTED"] = "1"  # Determined wraps the model in DDP only then
     torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    ports: list[Any] = [[get_free_port(), get_free_port()] if os.environ["RANK"] == "0" else None]
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.distributed.broadcast_object_list(ports)
+    pub_port, pull_port = _common_ports()
 
     class Context(core.DistributedContext):  # two runs must not meet on Determined's fixed ports
         def __init__(self, **ranks: Any) -> None:
-            super().__init__(**ranks, pub_port=ports[0][0], pull_port=ports[0][1])
+            super().__init__(**ranks, pub_port=pub_port, pull_port=pull_port)
 
     try:
         yield Context.from_torch_distributed(os.environ["MASTER_ADDR"])
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _common_ports() -> list[int]:
+    """Return two free ports of rank 0's machine, the same on all ranks. Collective.
+
+    Determined's server binds them on all addresses, so they are sought there: a port that is free
+    on localhost alone may be another address's. They are held until all ranks know them.
+    """
+    with contextlib.ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        if torch.distributed.get_rank() == 0:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for bound in sockets:
+            bound.bind(("", 0))
+        ports = [bound.getsockname()[1] for bound in sockets]
+        common: list[list[int]] = [ports]
+        torch.distributed.broadcast_object_list(common)
+    return common[0]
 
 
 def together(

@@ -53,7 +53,7 @@ def namespace() -> list[str]:
 
 def free_port() -> int:
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("", 0))  # as Determined's server: on all addresses
         return listener.getsockname()[1]
 
 

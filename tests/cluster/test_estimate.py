@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoConfig
 
 from cluster import plan
-from cluster.configs.masterconf import cluster_of
+from cluster.configs.masterconf import Pool, cluster_of
 from cluster.estimates import traffic
 from cluster.estimates.estimate import Estimate, estimate, ranked_layouts
 from cluster.estimates.faults import find_faults
@@ -179,3 +179,15 @@ def test_a_config_opens_with_what_the_planner_says(name: str, capsys: Any) -> No
     fixed = [o for o in said["options"] if o["instance"] == own["instance"] and not o["spot"]]
     fixed = next(o for o in fixed if o["slots"] == own["slots"])
     assert f"{fixed['hours'][1]:.0f} h" in head and f"${fixed['cost'][1]:,.0f}" in head
+
+
+def test_the_experiments_own_tmpdir_comes_before_the_pools() -> None:
+    """The pool's was taken where the experiment's own lay on no mounted folder."""
+    tasks = {
+        "environment_variables": ["TMPDIR=/store"],
+        "bind_mounts": [{"host_path": "/nvme", "container_path": "/store"}],
+    }
+    pool = Pool("a100", 8, max_agents=1, gpu=None, spot=True, instance="p4d.24xlarge", tasks=tasks)
+    own = {"environment": {"environment_variables": {"cuda": ["TMPDIR=/tmp"], "cpu": []}}}
+    assert traffic.scratch({}, pool)[0] == "/store, taken for the instance store"
+    assert traffic.scratch(own, pool)[0] == "the root volume of 200 GiB (gp2)"

@@ -179,6 +179,7 @@ def test_files_named_after_splits_are_splits_without_a_card(
     "names",
     [
         ["train.jsonl", "more.jsonl"],  # one is no split's
+        ["train.jsonl", "test.jsonl", "more.jsonl"],  # though two are
         ["train-a.jsonl", "train-b.jsonl"],  # one split alone
         ["test.jsonl", "dev.jsonl"],  # nothing to train on
         ["trained.jsonl", "contest.jsonl"],  # words of books
