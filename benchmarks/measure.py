@@ -19,7 +19,7 @@ from torch import Tensor
 
 from detalbert.corpus.api_text import find_services, read_service
 from detalbert.engine import flops
-from detalbert.errors import UserError
+from detalbert.errors import Different, UserError
 from detalbert.settings.albert import SIZE_KEYS, SIZES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,12 +27,6 @@ EXPERIMENTS = yaml.safe_load((ROOT / "benchmarks" / "experiments.yaml").read_tex
 # The published sizes, and two of our own that a CPU trains in no time.
 _SIZES = {**SIZES, "tiny": (32, 2, 2, 16, 64), "small": (256, 4, 4, 128, 1024)}
 SHAPES = {name: dict(zip(SIZE_KEYS, size, strict=True)) for name, size in _SIZES.items()}
-
-
-class Different(UserError):
-    """The two sides of a stage give different results, so their speeds cannot be compared."""
-
-    kind, status = "not equal", 1
 
 
 def device() -> torch.device:

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import ROOT, Different, compare, interleave, spread_of
+from benchmarks.measure import ROOT, compare, interleave, spread_of
 from benchmarks.predict import write_model, write_questions
 from detalbert.environment import commit_of
-from detalbert.errors import UserError
+from detalbert.errors import Different, UserError
 from detalbert.squad.sources import read_questions
 
 QUESTIONS, CLIENTS = 960, 32  # of a turn

@@ -25,8 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import measure
 from benchmarks.baselines import Baseline
-from benchmarks.measure import Different, compare, run_python
+from benchmarks.measure import compare, run_python
 from detalbert.engine.determinism import choose_exact_kernels
+from detalbert.errors import Different
 from detalbert.training.local import process_group, trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops

@@ -1,27 +1,105 @@
-"""Errors shown to the user: one line with what is wrong, where, and what to do."""
+"""Errors shown to the user: one line with what is wrong, where, and what to do.
+
+All classes stand here, as one tree. An error's parts are data: whoever catches one reads `key`,
+`problem` and `cure`, and never takes its text apart.
+"""
 
 import contextlib
+import copy
+import copyreg
 import difflib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from detalbert.escapes import escape_controls
 from detalbert.redact import hide_secrets
 
 
 class UserError(Exception):
-    """A mistake that the user can fix. The text is one line: what is wrong, where, what to do;
-    without control characters, logins and line breaks that it was made with.
+    """A mistake that the user can fix, shown as one line: `KEY: PROBLEM; CURE`.
 
-    A command prints it to standard error as `COMMAND: error: ...` and exits with `status`.
+    A command prints it to standard error as `COMMAND: error: ...` and exits with `status`. The
+    parts lose control characters, logins and line breaks that they were made with.
+
+    Args:
+        problem: what is wrong.
+        key: what it is wrong with: a config's key, a flag, a file with its line, a question.
+        cure: what to do.
     """
 
     kind, status = "error", 2
     on_all_ranks = False  # raised on all of them; rank 0 prints it
 
-    def __init__(self, text: str) -> None:
-        super().__init__(escape_controls(hide_secrets(" ".join(text.splitlines()))))
+    def __init__(self, problem: str, *, key: str = "", cure: str = "") -> None:
+        self.problem = _clean(problem)
+        self.key = _clean(key)
+        self.cure = _clean(cure)
+        super().__init__(self.problem)
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.detail}" if self.key else self.detail
+
+    @property
+    def detail(self) -> str:
+        """The line without its key."""
+        return f"{self.problem}; {self.cure}" if self.cure else self.problem
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let worker processes and other ranks send it whole, whatever its class's constructor."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+    def under(self, key: str) -> Self:
+        """Return the same error of another key: the flag that a user gave for a config's key."""
+        renamed = copy.copy(self)
+        renamed.key = _clean(key)
+        return renamed
+
+
+class UnknownKey(UserError):
+    """A key that a section does not have; a typo, if it is near one that the section has.
+
+    Args:
+        key: the section's key.
+        section: where it stands, such as `hyperparameters`.
+        known: the section's keys.
+        hint: what to use, if that is known better than by the spelling.
+    """
+
+    def __init__(
+        self, key: str, section: str, known: Iterable[str], hint: str | None = None
+    ) -> None:
+        hint = hint or nearest(key, known)
+        super().__init__("unknown key", key=f"{section}.{key}", cure=hint)
+        self.name = key
+        self.is_typo = hint.startswith("did you mean")
+
+
+class SectionError(UserError):
+    """The first of the problems of a section; `problems` has all of them."""
+
+    def __init__(self, problems: list[UserError]) -> None:
+        first = problems[0]
+        super().__init__(first.problem, key=first.key, cure=first.cure)
+        self.problems = problems
+
+
+class Different(UserError):
+    """The two sides of a benchmark's stage give different results: their speeds say nothing."""
+
+    kind, status = "not equal", 1
+
+
+class NotFinite(UserError):
+    """A model's numbers are not finite."""
+
+    status = 1
+
+
+class Diverged(NotFinite):
+    """Training has non-finite numbers; raised at the same step of all ranks."""
+
+    on_all_ranks = True
 
 
 class Unavailable(UserError):
@@ -34,20 +112,18 @@ class Unavailable(UserError):
     kind, status = "unavailable", 4
 
 
-class NotFinite(UserError):
-    """A model's numbers are not finite."""
+class PeerLost(Unavailable):
+    """Another rank ended. Schedulers retry status 4 without end; that rank may have a mistake."""
 
-    status = 1
+    status = 5
 
 
 class Panic(RuntimeError):
     """A library in Rust came upon what it takes for impossible, such as a hopeless regex."""
 
 
-class Diverged(NotFinite):
-    """Training has non-finite numbers; raised at the same step of all ranks."""
-
-    on_all_ranks = True
+def _clean(text: str) -> str:
+    return escape_controls(hide_secrets(" ".join(text.splitlines())))
 
 
 def as_raised(error: BaseException | None) -> UserError | None:
@@ -57,19 +133,6 @@ def as_raised(error: BaseException | None) -> UserError | None:
     while error is not None and not isinstance(error, UserError):
         error = error.__cause__
     return error
-
-
-class UnknownKey(UserError):
-    """A key that a section does not have; a typo, if it is near one that the section has. `hint`:
-    what to use, if that is known better than by the spelling.
-    """
-
-    def __init__(
-        self, key: str, section: str, known: Iterable[str], hint: str | None = None
-    ) -> None:
-        hint = hint or nearest(key, known)
-        super().__init__(f"{section}.{key}: unknown key; {hint}")
-        self.key, self.is_typo = key, hint.startswith("did you mean")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,10 +9,9 @@ from cluster.configs.masterconf import Pool
 from cluster.estimates.estimate import estimate
 from cluster.estimates.faults import find_faults
 from cluster.estimates.job import Job, known_size, samples
-from detalbert.errors import UnknownKey, UserError
+from detalbert.errors import SectionError, UnknownKey, UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.schema import Finding, mapping, without_nulls
-from detalbert.settings.sections import SectionError
 from detalbert.training.sizing import Slots, find_model
 from detalbert.training.workload import Workload
 from workloads import choose
@@ -98,7 +97,9 @@ def _problems(error: UserError) -> list[UserError]:
 
 
 def _from_error(error: UserError) -> Finding:
-    key, _, problem = str(error).partition(": ")
+    if error.key:
+        return Finding(error.key, error.detail)
+    key, _, problem = str(error).partition(": ")  # TODO goes when all raise with keys
     return Finding(key, problem)
 
 
@@ -130,11 +131,11 @@ def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | No
         problems = _problems(error)
     foreign = []
     for problem in problems:
-        if isinstance(problem, UnknownKey) and problem.key in values and not problem.is_typo:
+        if isinstance(problem, UnknownKey) and problem.name in values and not problem.is_typo:
             foreign.append(problem)
     if not foreign:
         return None, [_from_error(problem) for problem in problems]
-    names = {problem.key for problem in foreign}
+    names = {problem.name for problem in foreign}
     rest = {key: value for key, value in values.items() if key not in names}
     hparams, findings = _parse(workload, rest)
     warnings = [_from_error(problem)._replace(warning=True) for problem in foreign]

@@ -36,6 +36,27 @@ class Parcel:
         return [convert_row(row, Tensor, Tensor.pin_memory) for row in self.rows()]
 
 
+class _SendingErrors(Dataset):
+    """A data set whose item is the UserError that making it raised.
+
+    A worker process sends it as it is; torch would send its class and its traceback as text.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self.dataset[index]
+        except UserError as error:
+            return error
+
+
+def _parcel(item: Any) -> Any:
+    """Return a batch as it is sent from a worker process."""
+    return item if isinstance(item, UserError) else Parcel(item)
+
+
 class RowLoader(DataLoader):
     """Loader of the items of `dataset` (lists of rows), one for each item of `sampler`, made by
     `num_workers` processes; 0: the main process.
@@ -49,10 +70,10 @@ class RowLoader(DataLoader):
         pin_memory: bool = False,
     ) -> None:
         super().__init__(
-            dataset,
+            _SendingErrors(dataset) if num_workers else dataset,
             sampler=sampler,
             batch_size=None,  # an item is a whole batch; the data set packs it
-            collate_fn=Parcel if num_workers else list,
+            collate_fn=_parcel if num_workers else list,
             num_workers=num_workers,
             pin_memory=pin_memory,
             prefetch_factor=4 if num_workers else None,
@@ -71,6 +92,8 @@ class RowLoader(DataLoader):
 def _unpacked(batches: Iterable[Any]) -> Iterator[list[Row]]:
     with _worker_errors():
         for batch in batches:
+            if isinstance(batch, UserError):
+                raise batch
             yield batch.rows() if isinstance(batch, Parcel) else batch
 
 
@@ -108,20 +131,18 @@ def _watch_workers() -> None:
 
 @contextlib.contextmanager
 def _worker_errors() -> Iterator[None]:
-    """Raise Unavailable if a worker process was killed; re-raise a worker's UserError as it was."""
+    """Raise Unavailable if a worker process was killed."""
     try:
         yield
-    except UserError as error:  # torch put the process's traceback before it
-        kind = type(error)
-        raise kind(str(error).rpartition(f"{kind.__qualname__}: ")[2]) from None
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
         if isinstance(error.__cause__, Unavailable):  # of the handler above, and it says more
             raise error.__cause__ from None
-        said = f"a loader process was killed, perhaps for memory ({first_line(error)})"
-        cure = "lower hyperparameters.num_workers, then run the same command to resume"
-        raise Unavailable(f"{said}; {cure}") from None
+        raise Unavailable(
+            f"a loader process was killed, perhaps for memory ({first_line(error)})",
+            cure="lower hyperparameters.num_workers, then run the same command to resume",
+        ) from None
 
 
 class PackedRows(Dataset):

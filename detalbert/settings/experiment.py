@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detalbert.errors import UserError, as_user_error
+from detalbert.errors import SectionError, UserError, as_user_error
 from detalbert.settings import schema
-from detalbert.settings.sections import SectionError
 from detalbert.settings.yaml_files import parse_yaml, read_yaml
 
 log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ def check_sections(config: dict[str, Any]) -> None:
     findings = list(schema.check(config, local=True))
     faults = [finding for finding in findings if not finding.warning]
     if faults:
-        raise SectionError([UserError(f"{key}: {problem}") for key, problem, *_ in faults])
+        raise SectionError([UserError(fault.problem, key=fault.key) for fault in faults])
     for key, problem, *_ in findings:
         if os.environ.get("RANK", "0") == "0":
             log.warning("%s: %s", key, problem)

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Union
 
-from detalbert.errors import UnknownKey, UserError
+from detalbert.errors import SectionError, UnknownKey, UserError
 
 # What a limit is called in an error, and when a value keeps it.
 _LIMITS = {
@@ -39,14 +39,6 @@ class Section:
         """Raise UserError for values that contradict each other."""
 
 
-class SectionError(UserError):
-    """The first of the problems of a section; `problems` has all of them."""
-
-    def __init__(self, problems: list[UserError]) -> None:
-        super().__init__(str(problems[0]))
-        self.problems = problems
-
-
 class Parsers(NamedTuple):
     """Parsers of the sections of a workload's config, which import no heavy library."""
 
@@ -65,7 +57,7 @@ def parse_section(cls: type[T], section: str, values: Any) -> T:
     wrongly typed or impossible values, each named, UserError for no mapping and contradictions.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{section}: expected a mapping of keys, got {type(values).__name__}")
+        raise UserError(f"expected a mapping of keys, got {type(values).__name__}", key=section)
     checked: dict[str, Any] = {}
     if problems := list(_walk(cls, section, values, checked)):
         raise SectionError(problems)
@@ -86,7 +78,7 @@ def _walk(
     for key, field in fields.items():
         where = f"{section}.{key}"
         if field.default is dataclasses.MISSING and values.get(key) is None:
-            yield UserError(f"{where}: missing; set it in the config")
+            yield UserError("missing", key=where, cure="set it in the config")
         elif key in values:
             try:
                 checked[key] = _typed(where, values[key], hints[key])
@@ -147,15 +139,15 @@ def _typed(path: str, value: Any, wanted: Any) -> Any:
     name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     name[list[Any]] = "a list"
     names = [name.get(kind, "a mapping of keys") for kind in kinds] + list(filter(None, words))
-    raise UserError(f"{path}: expected {' or '.join(names)}, got {value!r:.60}")
+    raise UserError(f"expected {' or '.join(names)}, got {value!r:.60}", key=path)
 
 
 def _check_limits(path: str, value: Any, limits: Mapping[str, Any]) -> None:
     if value is None or isinstance(value, str) and "choices" not in limits:
         return
     if value not in limits.get("choices", (value,)):
-        raise UserError(f"{path}: {value!r} is not one of {', '.join(limits['choices'])}")
+        raise UserError(f"{value!r} is not one of {', '.join(limits['choices'])}", key=path)
     bounds = {name: _LIMITS[name] for name in _LIMITS if name in limits}
     if not all(holds(value, limits[name]) for name, (_, holds) in bounds.items()):
         wanted = " and ".join(f"{text} {limits[name]}" for name, (text, _) in bounds.items())
-        raise UserError(f"{path}: {value} must be {wanted}")
+        raise UserError(f"{value} must be {wanted}", key=path)

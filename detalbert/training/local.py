@@ -16,7 +16,7 @@ import torch
 from determined import core, pytorch
 
 from detalbert.determined_internals import set_step
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import PeerLost, UserError
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
@@ -86,25 +86,28 @@ def together(
     """Return what `work` returns, done if it is `mine`. A UserError of any rank is raised on all:
     those of another machine would else wait for that rank for ever. Collective.
     """
-    value, fault = None, None
+    value = None
+    own_error = None
     try:
-        value = work() if mine else None
+        if mine:
+            value = work()
     except UserError as error:
-        fault = error.status, str(error)
-    for status, text in filter(None, distributed.allgather(fault)):
-        common = (Unavailable if status == Unavailable.status else UserError)(text)
-        common.on_all_ranks = True
-        raise common
+        own_error = error
+    for rank_error in distributed.allgather(own_error):  # None where there is none
+        if rank_error is not None:
+            rank_error.on_all_ranks = True
+            raise rank_error
     return value
 
 
-def lost_rank(error: Exception) -> Unavailable | None:
-    """Return the fault of a rank whose peer ended, if `error` is NCCL's or gloo's of that."""
-    gone = isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)
-    said = str(error).split("] ", 1)[-1].split(". ")[0][:150]  # gloo's begins with its source file
-    fault = Unavailable(f"another rank is gone ({said}); its lines say why")
-    fault.status = 5  # not what a scheduler retries without end: that rank may have a mistake
-    return fault if gone else None
+def lost_rank(error: Exception) -> PeerLost | None:
+    """Return the error of a rank whose peer ended, if `error` is NCCL's or gloo's of that."""
+    text = str(error)
+    if not isinstance(error, torch.distributed.DistError) and "gloo/transport" not in text:
+        return None
+    without_source_file = text.split("] ", maxsplit=1)[-1]  # gloo's begins with it
+    reason = without_source_file.split(". ")[0][:150]
+    return PeerLost(f"another rank is gone ({reason})", cure="its lines say why")
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from detalbert.engine import loaders
 from detalbert.engine.loaders import PackedRows, Parcel, RowLoader, validation_loader
 from detalbert.engine.rows import validation_rows
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import Unavailable, UnknownKey
 from detalbert.processes import STOP_SIGNALS
 from detalbert.squad.windows import Windows
 from tests.conftest import ROOT, Script, max_examples
@@ -99,11 +99,12 @@ def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
 def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> None:
     class Wrong(Dataset):
         def __getitem__(self, number: int) -> list[dict[str, Any]]:
-            raise UserError("data.x: wrong; change it")
+            raise UnknownKey("x", "data", known=["y"])
 
     for workers in (0, 1):
-        with pytest.raises(UserError, match="^data.x: wrong; change it$"):
+        with pytest.raises(UnknownKey, match="^data.x: unknown key; known: y$") as error:
             list(RowLoader(Wrong(), range(2), num_workers=workers))
+        assert (error.value.key, error.value.cure) == ("data.x", "known: y")
 
 
 def make_windows(lengths: np.ndarray) -> Windows:

@@ -14,10 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.errors import UserError
+from detalbert.errors import SectionError, UserError
 from detalbert.settings import experiment
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config, parse_hparams
-from detalbert.settings.sections import SectionError, limits_of, parse_section
+from detalbert.settings.sections import limits_of, parse_section
 from detalbert.settings.text import parse_text_config
 from lm.hparams import parse_documents_config, parse_lm_hparams
 from lm.inference.complete import Sampling
@@ -67,7 +67,7 @@ def test_a_wrong_value_is_named(section: str, values: dict, said: str) -> None:
 def test_every_problem_is_told_and_the_first_is_raised() -> None:
     with pytest.raises(SectionError, match="lr_scal: unknown key") as error:
         parse_hparams({"lr_scal": 1, "epochs": "two", "seed": -1, "precision": "fp8"})
-    keys = [str(problem).partition(": ")[0] for problem in error.value.problems]
+    keys = [problem.key for problem in error.value.problems]
     assert keys == [f"hyperparameters.{key}" for key in ("lr_scal", "epochs", "precision", "seed")]
 
 

@@ -17,7 +17,7 @@ import torch
 import train
 from detalbert.engine.memory import Memory
 from detalbert.engine.models import span_model_sizes
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import NotFinite, Unavailable, UserError
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training import preflight
 from detalbert.training.local import lost_rank, together
@@ -176,9 +176,10 @@ def test_an_all_reduce_of_two_ranks(behave: str, tmp_path: Path, fork: None) -> 
     assert lost_rank(RuntimeError("size mismatch")) is None
 
 
-@pytest.mark.parametrize("status, kind", [(2, UserError), (4, Unavailable)])
-def test_a_fault_of_one_rank_is_raised_on_all(status: int, kind: type) -> None:
-    group: Any = SimpleNamespace(allgather=lambda mine: [mine, (status, "its line")])
+@pytest.mark.parametrize("kind", [UserError, Unavailable, NotFinite])
+def test_an_error_of_one_rank_is_raised_on_all(kind: type[UserError]) -> None:
+    other = kind("its line")
+    group: Any = SimpleNamespace(allgather=lambda own: [own, other])
     with pytest.raises(UserError, match="^its line$") as raised:
         together(group, lambda: 3)
     assert type(raised.value) is kind and raised.value.on_all_ranks
