@@ -97,8 +97,7 @@ def find_change(path: Path, key: str | None = None, small: bool = False) -> str 
 def check_model_folder(folder: Path, small: bool = False) -> None:
     """Raise UserError if files changed since their export; detected only if SUMS exists.
 
-    An export of an older version has sums of its weights alone. `small` leaves weights out: for
-    what reads the config or the tokenizer only.
+    `small` leaves weights out: for what reads the config or the tokenizer only.
     """
     if not os.path.lexists(folder / SUMS):  # a folder or a dead link of that name is a change
         return
@@ -113,12 +112,8 @@ def check_model_folder(folder: Path, small: bool = False) -> None:
 
 
 def _find_extra(folder: Path) -> str | None:
-    """Return the name of a file that came after the sums and would change the tokenizer, or None.
-    An export of an older version lists no tokenizer.
-    """
+    """Return the name of a file that came later and would change the tokenizer, or None."""
     listed = (read_sealed(folder / SUMS) or {}).get("files", {})
-    if "tokenizer.json" not in listed:
-        return None
     present = (name for name in _BESIDE_TOKENIZER if (folder / name).exists())
     return next((name for name in present if name not in listed), None)
 

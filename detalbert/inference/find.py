@@ -24,7 +24,7 @@ from detalbert.settings.yaml_files import read_yaml
 from detalbert.training.manifest import find_damage, find_fault, read_manifest
 from detalbert.training.metrics_file import METRICS, read_metrics
 from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
-from detalbert.training.table import TABLE, TABLES
+from detalbert.training.table import TABLE
 from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
@@ -214,7 +214,7 @@ def find(name: str) -> Path:
             return Path(hub.load_named(snapshot_download, name, allow_patterns=hub.MODEL_FILES))
     if not folder.is_dir():
         raise UserError(f"--model {name}: no such folder; give {_PLACES}")
-    if any((folder / mark).is_file() for mark in (STATE_DICT, *TABLES, "config.json")):
+    if any((folder / mark).is_file() for mark in (STATE_DICT, TABLE, "config.json")):
         return folder
     if (folder / "checkpoints").is_dir():
         return _best_of_run(folder)

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+from detalbert import __version__
 from detalbert.errors import first_line
-from detalbert.integrity import SUM, checksum, is_sealed, seal
+from detalbert.integrity import checksum, is_sealed, seal
 from detalbert.training.folder import step_name
 
-FORMAT = 2  # 1, of commit 596c121: a manifest without a sum of its own
+FORMAT = 2  # that of 1.0.0, the first release
 MANIFEST = "manifest.json"
 
 
@@ -51,9 +52,11 @@ def find_fault(
 
 def _manifest_fault(path: Path, manifest: dict[str, Any]) -> str | None:
     """Return what is wrong with a manifest; raise if a value is missing or of another type."""
-    may_lack_sum = manifest["format"] == 1 and SUM not in manifest
-    if not may_lack_sum and not is_sealed(manifest):
+    if not is_sealed(manifest):
         return f"{MANIFEST} is not as it was written"
+    if manifest["format"] != FORMAT:
+        version = manifest.get("version", "before 1.0.0")
+        return f"{MANIFEST} is of another format, of version {version}"
     dict(manifest.get("commits", {}))
     if path.name.startswith("step-"):
         steps = manifest["steps"]
@@ -91,6 +94,7 @@ def write_manifest(
     """List all files of a checkpoint, by default those of `folder`, with `facts`."""
     manifest = {
         "format": FORMAT,
+        "version": __version__,
         **facts,
         "files": files or describe_files(folder),
     }

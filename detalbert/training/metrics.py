@@ -85,7 +85,7 @@ class RunMetrics(core.DummyTrainContext):
         if self.predicted and not any(self._is_changed(name) for name in PREDICTIONS):
             return
         source = checkpoints / step_name(steps)
-        if self.predicted:  # else it has none, or is of an older version, which kept no sums
+        if self.predicted:  # else that validation wrote none
             self.fetch(source)
         if find_fault(source, PREDICTIONS) is None:
             for name in PREDICTIONS:
@@ -194,9 +194,7 @@ class RunMetrics(core.DummyTrainContext):
         """Return best and last validation as in JSON; {} before the first one."""
         if not self.validations:
             return {}
-        scores = json.dumps({"best": self.best(), "last": self.validations[-1]})
-        # NaN, in older checkpoints' validations, is no JSON.
-        return json.loads(scores, parse_constant=lambda _: None)
+        return json.loads(json.dumps({"best": self.best(), "last": self.validations[-1]}))
 
     def _throughput(self) -> dict[str, Any]:
         """Return the throughput of this process; until it has trained, of the one before it."""

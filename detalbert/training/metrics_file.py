@@ -15,8 +15,8 @@ METRICS = "metrics.json"
 def read_metrics(folder: Path) -> dict[str, Any] | None:
     """Return the `metrics.json` of an output directory; None if it is missing or not a run's.
 
-    It has `throughput`, perhaps with its `starts`, and after a validation `best` and `last`, each
-    with its `steps`.
+    It has `throughput`, with its `starts` unless those of earlier ones are lost, and after a
+    validation `best` and `last`, each with its `steps`.
     """
     try:
         content = json.loads((folder / METRICS).read_text(encoding="utf-8"))
@@ -36,7 +36,7 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
 
 
 def _are_starts(value: Any) -> bool:
-    """Return whether `value` lists begin and end of starts, which older versions do not have."""
+    """Return whether `value` lists begin and end of starts; None where earlier ones are lost."""
     if value is None:
         return True
     if not isinstance(value, list):

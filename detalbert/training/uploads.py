@@ -21,10 +21,10 @@ from detalbert.determined_internals import CheckpointContext
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.training.manifest import MANIFEST, describe_files, find_fault, write_manifest
 from detalbert.training.parts import NUMBERS
-from detalbert.training.table import TABLES, find_table
+from detalbert.training.table import TABLE
 
 STATE = "state.json"
-_HEAD = {*TABLES, NUMBERS, STATE, MANIFEST}  # what says which of the other files a process reads
+_HEAD = {TABLE, NUMBERS, STATE, MANIFEST}  # what says which of the other files a process reads
 
 
 class Peers:
@@ -101,7 +101,7 @@ class UploadedParts(CheckpointContext):
         """
         try:
             with super().restore_path(storage_id, selector=_HEAD.__contains__) as path:
-                self._check(path, storage_id, {find_table(path).name, NUMBERS, STATE})
+                self._check(path, storage_id, {TABLE, NUMBERS, STATE})
                 mine = self.needed(path)
             with super().restore_path(storage_id, selector=(_HEAD | mine).__contains__) as path:
                 self._check(path, storage_id, mine)
