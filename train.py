@@ -15,6 +15,7 @@ import os
 # once costs a third of the speed on idle cores; this many turns costs nothing there.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+from detalbert import __version__
 from detalbert.log import fail, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
 
@@ -31,26 +32,50 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 log = logging.getLogger("detalbert.train")
 HERE = Path(__file__).resolve().parent
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("train.py", description=__doc__, formatter_class=style)
-    add = parser.add_argument
-    config = "experiment config (default: configs/local.yaml)"
-    add("--config", type=Path, default=HERE / "configs" / "local.yaml", help=config)
-    output = "folder of a local run, or s3://, gs://, az:// of its copy (default: runs/local)"
-    add("--output-dir", default="runs/local", metavar="DIR", help=output)
-    key = "config key to set, e.g. hyperparameters.epochs=3 (repeatable)"
-    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
-    draw = "draw number N of a random search: a value for each search range of the config"
-    add("--draw", type=int, metavar="N", help=draw)
-    resume = "auto (default): resume from the newest checkpoint of the output directory, if any"
-    add("--resume", default="auto", metavar="auto|never|CHECKPOINT", help=resume)
+    parser = argparse.ArgumentParser(
+        "train.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=HERE / "configs" / "local.yaml",
+        help="experiment config (default: configs/local.yaml)",
+    )
+    parser.add_argument(
+        "--output-dir",
+        default="runs/local",
+        metavar="DIR",
+        help="folder of a local run, or s3://, gs://, az:// of its copy (default: runs/local)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        help="config key to set, e.g. hyperparameters.epochs=3 (repeatable)",
+    )
+    parser.add_argument(
+        "--draw",
+        type=int,
+        metavar="N",
+        help="draw number N of a random search: a value for each search range of the config",
+    )
+    parser.add_argument(
+        "--resume",
+        default="auto",
+        metavar="auto|never|CHECKPOINT",
+        help="auto (default): resume from the newest checkpoint of the output directory, if any",
+    )
     return parser.parse_args(argv)
 
 
@@ -73,7 +98,7 @@ from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run
 from detalbert.training.controller import loop_of
 from detalbert.training.length import choose_checkpoint
-from detalbert.training.local import lost_rank, process_group, together, trial_context
+from detalbert.training.local import Ranks, lost_rank, process_group, trial_context
 from detalbert.training.manifest import read_manifest
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.output import Output
@@ -117,54 +142,69 @@ def main(argv: list[str] | None = None) -> int:
                 return 0
             return run_locally(args)
         except Exception as error:
-            if (fault := as_raised(error) or lost_rank(error)) is None:
+            user_error = as_raised(error) or lost_rank(error)
+            if user_error is None:
                 raise
-            if fault.on_all_ranks and os.environ.get("RANK", "0") != "0":
-                return fault.status
-            return fail("train.py", fault)
+            if user_error.on_all_ranks and os.environ.get("RANK", "0") != "0":
+                return user_error.status  # rank 0 prints it
+            return fail("train.py", user_error)
 
 
 def run_locally(args: argparse.Namespace) -> int:
     """Train on this machine, as a single process or as one of torchrun's ranks; return the exit
     status: of a stopped run 128 + the signal's number on rank 0, whose end torchrun awaits.
     """
-    config = experiment.load(args.config, args.set)
+    config = experiment.load(args.config, overrides=args.set)
     experiment.check_sections(config)
     workload = choose(config, read=True)
-    ranges, seed = config["hyperparameters"], experiment.trial_seed(config)
-    values = experiment.single_values(ranges, seed, args.draw)
-    if args.draw is not None and values == ranges:
-        raise UserError(f"--draw {args.draw}: no hyperparameter has a search range; leave it out")
-    hparams = workload.read(config, values)
+    seed = experiment.trial_seed(config)
+    hparams = workload.read(config, draw_hyperparameters(config, seed=seed, draw=args.draw))
     output = Output(args.output_dir)
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
-        chief, leads = distributed.rank == 0, distributed.local_rank == 0
-        if chief:
+        ranks = Ranks(distributed)
+        if ranks.is_chief:
             say_scheduler()
-        claim, resume = folder.claim_folder(output.folder), args.resume
-        together(distributed, lambda: stack.enter_context(claim), chief)
-        together(distributed, output.fetch, leads)
-        found = together(distributed, lambda: select_checkpoint(resume, output), chief)
-        if checkpoint := distributed.broadcast(found):
+
+        # The folder is rank 0's; on another machine it is a copy of the bucket's.
+        ranks.on_chief(stack.enter_context, folder.claim_folder(output.folder))
+        ranks.on_leads(output.fetch)
+        checkpoint = ranks.on_chief(select_checkpoint, args.resume, output)
+        if checkpoint is not None:  # the commits of hub names that the run began with
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
-        parts = workload, config, hparams, seed
-        training: Training = together(distributed, lambda: Training.load(*parts))
-        chosen = together(distributed, lambda: begin(output, training, checkpoint, resume), chief)
-        if checkpoint := distributed.broadcast(chosen):
-            together(distributed, lambda: output.fill(checkpoint), leads)
+
+        training = ranks.on_all(Training.load, workload, config, hparams, seed)
+        checkpoint = ranks.on_chief(prepare_output, output, training, checkpoint, args.resume)
+        if checkpoint is not None:
+            ranks.on_leads(output.fill, checkpoint)
         return train_locally(training, distributed, output, checkpoint)
 
 
-def begin(output: Output, training: Training, checkpoint: Path | None, resume: str) -> Path | None:
+def draw_hyperparameters(config: dict[str, Any], seed: int, draw: int | None) -> dict[str, Any]:
+    """Return the hyperparameters of a local run: of each search range the value of this draw."""
+    ranges = config["hyperparameters"]
+    values = experiment.single_values(ranges, seed=seed, draw=draw)
+    if draw is not None and values == ranges:
+        raise UserError(
+            "no hyperparameter has a search range", key=f"--draw {draw}", cure="leave it out"
+        )
+    return values
+
+
+def prepare_output(
+    output: Output, training: Training, checkpoint: Path | None, resume: str
+) -> Path | None:
     """Prepare the output folder for a start; return the checkpoint to resume from. Rank 0 only."""
-    if checkpoint:
-        check_same_run(checkpoint, training.identity(), training.defaults(), training.config)
+    if checkpoint is not None:
+        run = training.identity()
+        check_same_run(checkpoint, run, defaults=training.defaults(), config=training.config)
         checkpoint = choose_checkpoint(checkpoint, training, output)
-        leave_other_checkpoints(checkpoint, training.identity(), output)
+        leave_other_checkpoints(checkpoint, run, output)
     if resume == "never":
-        if output.kept:
-            raise UserError(f"--resume never: {output.address} has a run; give another one")
+        if output.stored:
+            raise UserError(
+                f"{output.address} has a run", key="--resume never", cure="give another one"
+            )
         folder.set_aside(output.folder)
     leave_broken_metrics(output)
     folder.write_config(output.folder, training.config)
@@ -181,54 +221,75 @@ def train_locally(
     """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop; return the
     exit status.
     """
-    chief, config = distributed.rank == 0, training.config
-    metrics = RunMetrics(output.folder, config["searcher"])
-    metrics.stored = output.sync
-    metrics.fetch = output.fill
-    metrics.remote = output.kept
-    done = read_manifest(checkpoint)["steps"] if checkpoint else 0
-    if checkpoint and chief:
-        metrics.restore(checkpoint)
+    is_chief = distributed.rank == 0
+    metrics = RunMetrics(
+        output.folder,
+        searcher=training.config["searcher"],
+        stored=output.sync,
+        fetch=output.fill,
+        remote=output.stored,
+    )
+    steps_done = 0
+    if checkpoint is not None:
+        steps_done = read_manifest(checkpoint)["steps"]
+        if is_chief:
+            metrics.restore(checkpoint)
     stops = LocalStops(distributed)
-    facts = config, done, training.identity()
-    resumed = str(checkpoint) if checkpoint else None
-    with trial_context(distributed, metrics, stops, *facts) as context:
-        metrics.loop = loop = loop_of(training)(training, context, stops, resumed, False)
-        parameters = sum(p.numel() for p in loop.trial.model.parameters())
-        if chief and done < loop.trial.steps:
+    with trial_context(
+        distributed,
+        metrics,
+        stops,
+        config=training.config,
+        steps_completed=steps_done,
+        run=training.identity(),
+    ) as context:
+        loop = loop_of(training)(
+            training,
+            context,
+            stops,
+            checkpoint=str(checkpoint) if checkpoint is not None else None,
+            on_cluster=False,
+        )
+        metrics.loop = loop
+        trial = loop.trial
+        if is_chief and steps_done < trial.steps:
+            parameters = sum(parameter.numel() for parameter in trial.model.parameters())
             preflight.check_checkpoints(output.folder, parameters)
 
         def begin_training() -> None:
             stops.take_signals()  # till then a signal ends the run: nothing is lost
-            if chief and done < loop.trial.steps and not loop.trial.early.reached:
+            if is_chief and steps_done < trial.steps and not trial.early.reached:
                 metrics.begin()
 
         loop.begin = begin_training
         loop.run()
         assert loop.state is not None
-        done = loop.state.batches_trained
-    if not chief:
+        steps_done = loop.state.batches_trained
+    if not is_chief:
         return 0
     metrics.finish()
     output.sync()
-    conclude(training, metrics, output, done)
-    complete = done == training.hparams.max_steps or loop.trial.early.reached
-    return stops.status if stops.reason and not complete else 0
+    is_complete = steps_done == training.hparams.max_steps or trial.early.reached
+    if is_complete:
+        conclude(training, metrics, output)
+    else:
+        log.info("stopped after step %d; run the same command again to resume", steps_done)
+    return stops.status if stops.reason and not is_complete else 0
 
 
-def conclude(training: Training, metrics: RunMetrics, output: Output, done: int) -> None:
-    """Log how the run ended after `done` steps, and its best scores. Rank 0 only."""
-    if done < cast(int, training.hparams.max_steps) and not metrics.loop.trial.early.reached:
-        log.info("stopped after step %d; run the same command again to go on", done)
-        return
-    if best := metrics.best():
+def conclude(training: Training, metrics: RunMetrics, output: Output) -> None:
+    """Log the best scores of a run that is complete, and where its files are. Rank 0 only."""
+    best = metrics.best()
+    if best is not None:
         checkpoints = dict(list_checkpoints(output.folder / "checkpoints"))
         for step in metrics.best_steps(1, among=checkpoints):
-            if output.address:  # a start on another machine may have written it
+            if output.address is not None:  # a start on another machine may have written it
                 output.fill(checkpoints[step])
         metrics.loop.trial.progress.say_best(best)
-    predictions = "predictions, " * (metrics.path / "predictions.json").is_file()
-    log.info("%smetrics and checkpoints are in %s", predictions, metrics.path)
+    contents = "metrics and checkpoints"
+    if (metrics.path / "predictions.json").is_file():
+        contents = f"predictions, {contents}"
+    log.info("%s are in %s", contents, metrics.path)
     run = shlex.quote(str(metrics.path))
     log.info("charts: tensorboard --logdir %s", run)
     if training.workload.use:
@@ -251,19 +312,24 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     with pytorch.init(hparams=training.config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
         stops = MasterStops(context, searched=config["searcher"]["name"] != "single")
-        loop = loop_of(training)(training, context, stops, info.latest_checkpoint, True)
-        trial, chief = loop.trial, context.distributed.rank == 0
-        if chief:
+        loop = loop_of(training)(
+            training, context, stops, checkpoint=info.latest_checkpoint, on_cluster=True
+        )
+        trial = loop.trial
+        is_chief = context.distributed.rank == 0
+        if is_chief:
             master.keep_resolved(display.resolved(training, trial))
         loop.run()
-        done = trial.progress.done == trial.steps or trial.early.reached
-        if chief:
-            master.set_status("done" if done else "stopped")
-        if chief and not done:
+        is_complete = trial.progress.done == trial.steps or trial.early.reached
+        if is_chief:
+            master.set_status("done" if is_complete else "stopped")
+        if is_chief and not is_complete:
             log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
     # Outside the block, whose end waits for the thread that reports validations to the master.
-    if chief and (best := master.best_validation()):
-        trial.progress.say_best(best)
+    if is_chief:
+        best = master.best_validation()
+        if best is not None:
+            trial.progress.say_best(best)
 
 
 if __name__ == "__main__":

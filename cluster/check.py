@@ -129,7 +129,7 @@ class Verdicts:
         try:
             return read_yaml(path)
         except UserError as error:
-            self.tell(path, [Finding("file", str(error).partition(": ")[2])])
+            self.tell(path, [Finding("file", error.detail)])
             return None
 
 

@@ -30,10 +30,11 @@ MISTAKES = {*range(400, 500)} - {408, 429}  # statuses that a retry does not cha
 
 def is_bucket(address: str) -> bool:
     """Return whether `address` is one of a bucket; UserError if it is of another protocol."""
-    odd = not _ADDRESS.match(address) or ".." in address.split("/")
-    if ":/" in address and odd:
-        raise UserError(f"{address}: give s3://BUCKET/PATH, gs://, az://, or a folder")
-    return ":/" in address
+    if ":/" not in address:
+        return False
+    if not _ADDRESS.match(address) or ".." in address.split("/"):
+        raise UserError("give s3://BUCKET/PATH, gs://, az://, or a folder", key=address)
+    return True
 
 
 def download(address: str, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
@@ -50,7 +51,9 @@ def put(folder: Path, address: str, files: Iterable[str]) -> None:
     files = set(files)
     outside = sorted(file for file in files if not names.is_inside(file))
     if outside:
-        raise UserError(f"{folder}: its file {outside[0]!r} is not inside; nothing is uploaded")
+        raise UserError(
+            f"its file {outside[0]!r} is not inside; nothing is uploaded", key=str(folder)
+        )
     with _opened(address) as (manager, path):
         manager.upload(folder, path, files)
 
@@ -64,30 +67,41 @@ def remove(address: str) -> None:
 @contextlib.contextmanager
 def _opened(address: str) -> Iterator[tuple[Any, str]]:
     """Yield the manager of a bucket, and the path in it; convert the errors of its client."""
-    ((kind, bucket, path),) = _ADDRESS.findall(address)
+    ((protocol, bucket, path),) = _ADDRESS.findall(address)
     try:
-        if kind == "az":
+        if protocol == "az":
             login = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
             yield storage.AzureStorageManager(bucket, connection_string=login), path
         else:
-            yield storage.from_string(f"{kind}://{bucket}"), path
+            yield storage.from_string(f"{protocol}://{bucket}"), path
     except (CheckpointNotFound, UserError):
         raise
     except Exception as error:  # of classes of each client's own
-        mine = isinstance(error, NoDirectStorageAccess | ValueError | ImportError)
-        mine |= getattr(error, "errno", None) in _LOCAL
-        # Of a refused upload, and of no access, the error says less than that which it replaced.
-        within = isinstance(error, NoDirectStorageAccess) or http_status(error.__context__)
-        cause: Any = error.__context__ if within else error
-        kind = UserError if mine or http_status(cause) in MISTAKES else Unavailable
-        raise kind(f"{address}: {first_line(cause)}") from None
+        raise _converted(error, address) from None
 
 
-def http_status(error: Any) -> int | None:
+def _converted(error: Exception, address: str) -> UserError:
+    """Return a client's error as UserError, or as Unavailable where a retry may help."""
+    is_refused = isinstance(error, NoDirectStorageAccess)
+    cause: BaseException = error
+    # Of a refused upload, and of no access, the error says less than that which it replaced.
+    if error.__context__ is not None and (is_refused or http_status(error.__context__)):
+        cause = error.__context__
+    is_mistake = (
+        is_refused
+        or isinstance(error, (ValueError, ImportError))
+        or getattr(error, "errno", None) in _LOCAL
+        or http_status(cause) in MISTAKES
+    )
+    kind = UserError if is_mistake else Unavailable
+    return kind(first_line(cause), key=address)
+
+
+def http_status(error: object) -> int | None:
     """Return the HTTP status in an error of boto3, Google's or Azure's client."""
-    answer = getattr(error, "response", None)
-    if isinstance(answer, dict):
-        return answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return getattr(error, "status_code", getattr(error, "code", None))
 
 
@@ -106,9 +120,12 @@ def _hold_names(manager: Any) -> None:
                 names.hold(Path(dst), name, f"checkpoint storage, below {src}")
             return True
 
+        def is_wanted(name: str) -> bool:
+            return is_held(name) and (selector is None or selector(name))
+
         # The first pass only lists, so that beside a name that is refused nothing is written.
         download(self, src, dst, lambda name: not is_held(name))
-        download(self, src, dst, lambda name: is_held(name) and (not selector or selector(name)))
+        download(self, src, dst, is_wanted)
 
     manager.download = download_inside
 

@@ -37,10 +37,14 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 def commit_of(checkout: Path) -> str | None:
     """Return the commit of a checkout, marked if files were changed; None if there is none."""
-    command = "git describe --always --exclude=* --abbrev=40 --dirty".split()
-    options: Any = {"cwd": checkout, "stderr": subprocess.DEVNULL, "text": True, "timeout": 20}
     try:
-        found = subprocess.check_output(command, **options).strip()
+        described = subprocess.check_output(
+            ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"],
+            cwd=checkout,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=20,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.replace("-dirty", " and changes")
+    return described.strip().replace("-dirty", " and changes")

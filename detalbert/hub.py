@@ -1,6 +1,9 @@
 """Names of models and data sets: a local folder, or NAME or NAME@REVISION of a hub.
 
-A revision is a branch, a tag or a commit. It is resolved once per run.
+A revision is a branch, a tag or a commit. It is resolved once per run: the commits are kept in this
+module, in every checkpoint, and a restart loads the same ones. Where the hub is silent, its cache
+must do, and the hub's own client would ask for minutes: so it is asked first, once, with a
+time-out.
 """
 
 import contextlib
@@ -38,33 +41,37 @@ def load_named(read: Callable[..., Any], name: str, kind: str = "model", /, **op
         kind: model (of a tokenizer, too) or dataset. A data set without a revision is left to its
             library: its content is part of what identifies a run.
     """
-    place = find_local(name) if kind == "model" else name
-    if Path(place).exists():
-        return read(place, **options)
-    repo, revision = split_revision(place)
-    again = kind == "model" and name in _named  # another file of it
-    with waiting(f"loading {name} from the hub or its cache", quiet=again):
+    address = find_local(name) if kind == "model" else name
+    if Path(address).exists():
+        return read(address, **options)
+    repo, revision = split_revision(address)
+    is_next_file = kind == "model" and name in _named
+    with waiting(f"loading {name} from the hub or its cache", quiet=is_next_file):
         _named.add(name)
         if kind == "dataset" and revision is None:
-            fault = _ask_hub(repo, "main", kind)[1]
+            _, silence = _ask_hub(repo, revision="main", kind=kind)
         else:
-            options["revision"], fault = _find_commit(repo, revision or "main", kind)
-        if fault is None:
+            commit, silence = _find_commit(repo, revision=revision or "main", kind=kind)
+            options["revision"] = commit
+        if silence is None:
             return read(repo, **options)
         try:
             constants.HF_HUB_OFFLINE = True
             return read(repo, **options)
         except Exception:
-            said = f"no answer from the hub ({fault}), and {repo!r} is not in its cache"
-            raise ConnectionError(said) from None
+            raise ConnectionError(
+                f"no answer from the hub ({silence}), and {repo!r} is not in its cache"
+            ) from None
         finally:
             constants.HF_HUB_OFFLINE = False
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
     """Split NAME@REVISION; a path, or a name without a revision, stays whole."""
-    found = None if looks_like_path(name, ()) else _REVISED.fullmatch(name)
-    return (found[1], found[2]) if found else (name, None)
+    revised = _REVISED.fullmatch(name)
+    if revised is None or looks_like_path(name, ()):
+        return name, None
+    return revised[1], revised[2]
 
 
 def _find_commit(repo: str, revision: str, kind: str) -> tuple[str, str | None]:
@@ -74,24 +81,26 @@ def _find_commit(repo: str, revision: str, kind: str) -> tuple[str, str | None]:
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision), None
-    commit, fault = _ask_hub(repo, revision, kind)
+    commit, silence = _ask_hub(repo, revision=revision, kind=kind)
     if commit is None:
         with contextlib.suppress(Exception):
-            asked: Any = {"repo_type": kind, "revision": revision, "local_files_only": True}
-            commit = Path(snapshot_download(repo, allow_patterns=[], **asked)).name
+            cached = snapshot_download(
+                repo, repo_type=kind, revision=revision, local_files_only=True, allow_patterns=[]
+            )
+            commit = Path(cached).name  # snapshots/COMMIT
     if commit is not None:
         commits[key] = commit
-    return commit or revision, fault
+    return commit or revision, silence
 
 
 def _ask_hub(repo: str, revision: str, kind: str) -> tuple[str | None, str | None]:
     """Return the hub's commit of `revision`, if it has one, and why it gave no answer, if so."""
     try:
-        info: Any = HfApi().repo_info(repo, repo_type=kind, revision=revision, timeout=10)
+        info = HfApi().repo_info(repo, repo_type=kind, revision=revision, timeout=10)
         return info.sha, None
     except Exception as error:  # whatever HTTP and the hub's client raise
-        silent = not hasattr(error, "response") and hub_error(error) is Unavailable
-        return None, first_line(error) if silent else None
+        is_silent = not hasattr(error, "response") and hub_error(error) is Unavailable
+        return None, first_line(error) if is_silent else None
 
 
 def find_local(name: str) -> str:
@@ -100,10 +109,18 @@ def find_local(name: str) -> str:
     of a run.
     """
     shipped = Path(__file__).parents[1] / name
-    found = str(shipped) if not Path(name).exists() and shipped.is_dir() else name
-    if kept := sorted(Path(found).glob("checkpoints/step-*")):
-        raise UserError(f"{name}: a run's folder; name one of its checkpoints, such as {kept[-1]}")
-    return str(Path(found) / PRETRAINED) if is_checkpoint(name) else found
+    if shipped.is_dir() and not Path(name).exists():
+        path = str(shipped)
+    else:
+        path = name
+    checkpoints = sorted(Path(path).glob("checkpoints/step-*"))
+    if checkpoints:
+        raise UserError(
+            "a run's folder",
+            key=name,
+            cure=f"name one of its checkpoints, such as {checkpoints[-1]}",
+        )
+    return str(Path(path) / PRETRAINED) if is_checkpoint(name) else path
 
 
 # What a model folder is read from: no code, no pickles.
@@ -114,8 +131,10 @@ def looks_like_path(name: str, suffixes: tuple[str, ...]) -> bool:
     """Return whether `name` is the path of a file or folder, existing or not, not a hub name.
     `suffixes` are the endings of readable files, such as (".json",).
     """
-    path, ending = Path(name), Path(name).suffix.lower()
-    return path.exists() or path.is_absolute() or name.startswith(".") or ending in suffixes
+    path = Path(name)
+    if path.suffix.lower() in suffixes or name.startswith("."):
+        return True
+    return path.is_absolute() or path.exists()
 
 
 def is_checkpoint(name: str) -> bool:
@@ -125,7 +144,12 @@ def is_checkpoint(name: str) -> bool:
 
 def hub_errors(what: str, more: str = "") -> contextlib.AbstractContextManager[None]:
     """Convert any exception but UserError in the block to `hub_error`'s: `what`, reason, `more`."""
-    return as_user_error(lambda error: hub_error(error)(f"{what}: {first_line(error)}{more}"))
+
+    def converted(error: Exception) -> UserError:
+        kind = hub_error(error)
+        return kind(f"{what}: {first_line(error)}{more}")
+
+    return as_user_error(converted)
 
 
 def hub_error(error: BaseException) -> type[UserError]:
@@ -139,8 +163,8 @@ def hub_error(error: BaseException) -> type[UserError]:
         status = getattr(getattr(cause, "response", None), "status_code", None)
         if status is not None:
             return Unavailable if status == 429 or status >= 500 else UserError
-        absent = isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
-        if absent or isinstance(cause, OfflineModeIsEnabled):
+        is_absent = isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
+        if is_absent or isinstance(cause, OfflineModeIsEnabled):
             return UserError  # another try would not ask the hub either
         if isinstance(cause, _NO_ANSWER):
             return Unavailable

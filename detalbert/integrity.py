@@ -1,4 +1,7 @@
-"""SHA-256 sums: of JSON values, stored with them, and of files, compared once per machine."""
+"""SHA-256 sums: of JSON values, stored with them, and of files, compared once per machine.
+
+They tell damage and changes by mistake, not an attack: whoever changes a file can change its sum.
+"""
 
 import contextlib
 import hashlib
@@ -38,8 +41,8 @@ def json_sum(values: Any) -> str:
 
 def seal(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values` with their sum added under SUM."""
-    kept = {key: value for key, value in values.items() if key != SUM}
-    return {**kept, SUM: json_sum(kept)}
+    unsealed = {key: value for key, value in values.items() if key != SUM}
+    return {**unsealed, SUM: json_sum(unsealed)}
 
 
 def is_sealed(values: Mapping[str, Any]) -> bool:
@@ -79,19 +82,21 @@ def find_change(path: Path, key: str | None = None, small: bool = False) -> str 
     With `key`, it is `path`'s own if the folder was made for another one. `small` leaves out
     weights.
     """
-    facts = read_sealed(path) or {}
-    files = facts.get("files")
+    folder = path.parent
+    sealed = read_sealed(path) or {}
+    files = sealed.get("files")
     if not isinstance(files, dict) or not all(map(is_inside, files)):
         return path.name
-    if key is not None and facts.get("key") != key:
+    if key is not None and sealed.get("key") != key:
         return path.name
-    sums = {
-        path.parent / name: digest
-        for name, digest in files.items()
-        if not (small and name.endswith(WEIGHTS))
-    }
-    damaged = find_damaged(sums, path.parent)
-    return damaged[0].relative_to(path.parent).as_posix() if damaged else None
+    sums = {}
+    for name, digest in files.items():
+        if not (small and name.endswith(WEIGHTS)):
+            sums[folder / name] = digest
+    damaged = find_damaged(sums, folder)
+    if not damaged:
+        return None
+    return damaged[0].relative_to(folder).as_posix()
 
 
 def check_model_folder(folder: Path, small: bool = False) -> None:
@@ -106,16 +111,19 @@ def check_model_folder(folder: Path, small: bool = False) -> None:
         changed = _find_extra(folder)
     if changed is not None:
         raise UserError(
-            f"{folder / changed}: not as it was written; copy it again, or remove {SUMS} there if"
-            " you changed it on purpose"
+            "not as it was written",
+            key=str(folder / changed),
+            cure=f"copy it again, or remove {SUMS} there if you changed it on purpose",
         )
 
 
 def _find_extra(folder: Path) -> str | None:
     """Return the name of a file that came later and would change the tokenizer, or None."""
     listed = (read_sealed(folder / SUMS) or {}).get("files", {})
-    present = (name for name in _BESIDE_TOKENIZER if (folder / name).exists())
-    return next((name for name in present if name not in listed), None)
+    for name in _BESIDE_TOKENIZER:
+        if name not in listed and (folder / name).exists():
+            return name
+    return None
 
 
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
@@ -125,19 +133,28 @@ def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
     sum of the machine and of the files' sizes, times and inodes, then records that they are
     unchanged.
     """
-    stamp = f".checked-{json_sum([_machine(), *map(_state, sums), *sums.values()])[:32]}"
+    state = json_sum([_machine(), *map(_state, sums), *sums.values()])
+    stamp = f".checked-{state[:32]}"
     if any((place / stamp).is_file() for place in places):
         return []
-    said = f"comparing {len(sums)} files with their SHA-256"
-    with reading(said, sums), ThreadPoolExecutor() as pool:  # hashing releases the interpreter
-        found = pool.map(_sum_now, sums)
-        damaged = [path for path, now in zip(sums, found, strict=True) if now != sums[path]]
-    for place in [] if damaged else places:
+
+    description = f"comparing {len(sums)} files with their SHA-256"
+    # Hashing releases the interpreter, so threads read several files at once.
+    with reading(description, sums), ThreadPoolExecutor() as pool:
+        digests = dict(zip(sums, pool.map(_sum_now, sums), strict=True))
+    damaged = [path for path in sums if digests[path] != sums[path]]
+    if not damaged:
+        _leave_stamp(stamp, places)
+    return damaged
+
+
+def _leave_stamp(stamp: str, places: Iterable[Path]) -> None:
+    """Make an empty file in the first folder that can be written."""
+    for place in places:
         with contextlib.suppress(OSError):
             place.mkdir(parents=True, exist_ok=True)
             (place / stamp).touch()
-            break
-    return damaged
+            return
 
 
 def _sum_now(path: Path) -> str | None:
@@ -150,8 +167,8 @@ def _sum_now(path: Path) -> str | None:
 def _state(path: Path) -> list[Any]:
     """Return facts that change when a file does: name, size in bytes, time in ns and inode."""
     with contextlib.suppress(OSError):
-        found = path.stat()
-        return [path.name, found.st_size, found.st_mtime_ns, found.st_ino]
+        status = path.stat()
+        return [path.name, status.st_size, status.st_mtime_ns, status.st_ino]
     return []
 
 

@@ -41,7 +41,8 @@ class _Stderr(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message with the level before every line, without control characters."""
-        lines = escape_controls("\n".join(super().format(record).splitlines())).split("\n")
+        text = "\n".join(super().format(record).splitlines())
+        lines = escape_controls(text).split("\n")
         return "\n".join(f"{record.levelname}: {line}" for line in lines)
 
 
@@ -49,8 +50,9 @@ def colored(text: str, level: str) -> str:
     """Return `text` in the color of `level` if standard error is a terminal, unless NO_COLOR is set
     (no-color.org).
     """
-    plain = level not in _COLORS or os.environ.get("NO_COLOR") or not sys.stderr.isatty()
-    return text if plain else f"\033[{_COLORS[level]}m{text}\033[0m"
+    if level not in _COLORS or os.environ.get("NO_COLOR") or not sys.stderr.isatty():
+        return text
+    return f"\033[{_COLORS[level]}m{text}\033[0m"
 
 
 def silence() -> float:
@@ -93,4 +95,5 @@ def _say_uncaught(
 ) -> None:
     if issubclass(kind, KeyboardInterrupt):
         return sys.__excepthook__(kind, error, where)
-    log.error("%s", "".join(traceback.format_exception(kind, error, where)).rstrip())
+    lines = traceback.format_exception(kind, error, where)
+    log.error("%s", "".join(lines).rstrip())

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Collection
 from multiprocessing import context, popen_fork
 from types import FrameType
 from typing import Any, cast
@@ -22,7 +23,7 @@ from detalbert.waiting import rank_prefix
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_PERIOD = 0.5  # seconds between two looks at the parent, where the kernel tells nobody
+_PERIOD = 0.5  # seconds between two looks at the parent, on systems without prctl
 
 
 def count_cores() -> int:
@@ -34,9 +35,11 @@ def idle_cores(seconds: float = 0.5) -> float:
     """Return how many of the usable cores were idle during `seconds`, while this process sleeps. A
     container with a quota of 4 finds 4 idle ones if 50 of the machine's 64 cores are busy.
     """
-    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    busy = psutil.cpu_percent(seconds, percpu=True)  # of every core of the machine
-    idle = sum(1 - b / 100 for core, b in enumerate(busy) if mine is None or core in mine)
+    percents = psutil.cpu_percent(seconds, percpu=True)  # busy, of every core of the machine
+    usable: Collection[int] = range(len(percents))
+    if hasattr(os, "sched_getaffinity"):
+        usable = os.sched_getaffinity(0)
+    idle = sum(1 - percent / 100 for core, percent in enumerate(percents) if core in usable)
     return min(count_cores(), idle)
 
 

@@ -30,9 +30,12 @@ def main(argv: list[str]) -> int:
     except DistNetworkError as error:
         if "EADDRINUSE" not in str(error):
             raise
-        problem = "another program of this machine has that port"
-        cure = "give another, or none for a run on one machine"
-        return fail("torchrun", Unavailable(f"--master_port {args.master_port}: {problem}; {cure}"))
+        taken = Unavailable(
+            "another program of this machine has that port",
+            key=f"--master_port {args.master_port}",
+            cure="give another, or none for a run on one machine",
+        )
+        return fail("torchrun", taken)
     except SignalException as error:
         return 128 + error.sigval
     return 0

@@ -34,18 +34,26 @@ class Wait:
     def __init__(self, what: str, total: int | None = None, unit: str = "", done: int = 0) -> None:
         self.bar: tqdm | None = None
         self.what = escape_controls(what)  # a bar shows it on the terminal as it is
-        self.total, self.unit, self.done, self.first = total, unit, done, done
+        self.total = total
+        self.unit = unit
+        self.done = done
+        self.done_before = done
         self.began = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="waiting", daemon=True)
 
     def start(self) -> None:
         if sys.stderr.isatty() and rank() == 0:
-            style: Any = {"unit": self.unit, "unit_scale": self.unit == "B", "leave": False}
-            if self.total is None:
-                style["bar_format"] = "{desc}: {elapsed}"
-            style |= {"desc": self.what, "total": self.total, "initial": self.done}
-            self.bar = tqdm(dynamic_ncols=True, **style)
+            self.bar = tqdm(
+                desc=self.what,
+                total=self.total,
+                initial=self.done,
+                unit=self.unit,
+                unit_scale=self.unit == "B",
+                bar_format="{desc}: {elapsed}" if self.total is None else None,
+                dynamic_ncols=True,
+                leave=False,
+            )
         _running.append(self)
         self._thread.start()
 
@@ -69,27 +77,37 @@ class Wait:
 
     def __str__(self) -> str:
         """Format what is done, and the time left at the mean speed so far."""
-        seconds, new = time.monotonic() - self.began, self.done - self.first
+        seconds = time.monotonic() - self.began
         if self.total is None:
             return f"{self.what}: {clock(seconds)} so far"
-        left = f", {clock(seconds / new * (self.total - self.done))} left" if new else ""
-        rate = f", {new / seconds / 1e6:,.1f} MB/s" if new and self.unit == "B" else ""
-        return f"{self.what}: {self.amount(self.done)} of {self.amount()}{rate}{left}"
+        line = f"{self.what}: {self.amount(self.done)} of {self.amount()}"
+        new = self.done - self.done_before
+        if new and self.unit == "B":
+            line += f", {new / seconds / 1e6:,.1f} MB/s"
+        if new:
+            line += f", {clock(seconds / new * (self.total - self.done))} left"
+        return line
 
-    def amount(self, some: int | None = None) -> str:
-        """Format `some` of the work, or all of it with its unit."""
-        number = (self.total or 0) if some is None else some
-        text = f"{number / 1e6:,.1f}" if self.unit == "B" else f"{number:,}"
-        if some is not None:
+    def amount(self, part: int | None = None) -> str:
+        """Format a part of the work, or all of it with its unit."""
+        number = (self.total or 0) if part is None else part
+        in_bytes = self.unit == "B"
+        text = f"{number / 1e6:,.1f}" if in_bytes else f"{number:,}"
+        if part is not None:
             return text
-        return f"{text} {'MB' if self.unit == 'B' else _of(self.unit, number)}"
+        unit = "MB" if in_bytes else _of(self.unit, number)
+        return f"{text} {unit}"
 
     def _watch(self) -> None:
-        while not self._ended.wait(max(0.1, PERIOD - silence()) if self.bar is None else 1.0):
+        while not self._ended.wait(self._pause()):
             if self.bar is not None:
                 self._draw(self.bar)
             elif _running[-1:] == [self] and silence() >= PERIOD:
                 log.info("%s", self)
+
+    def _pause(self) -> float:
+        """Return the seconds to the next look: of a bar one, else until a line is due."""
+        return 1.0 if self.bar is not None else max(0.1, PERIOD - silence())
 
     def _draw(self, bar: tqdm) -> None:
         bar.n = self.done
@@ -120,7 +138,8 @@ def waiting(
         yield wait
     finally:
         wait.end()
-    if (seconds := time.monotonic() - wait.began) >= SHORT:
+    seconds = time.monotonic() - wait.began
+    if seconds >= SHORT:
         log.info("%s: done in %s", what, clock(seconds))
 
 
@@ -160,8 +179,8 @@ def _of(unit: str, number: int) -> str:
 
 def clock(seconds: float) -> str:
     """Format seconds: 133 as '2m13s', 7380 as '2h03m'."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
+    whole_minutes, remainder = divmod(round(seconds), 60)
+    hours, minutes = divmod(whole_minutes, 60)
     if hours:
         return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+    return f"{minutes}m{remainder:02d}s" if minutes else f"{remainder}s"

@@ -166,7 +166,7 @@ def test_no_shipped_config_is_silent_for_long(
     monkeypatch.setattr(hub, "load_named", slow_hub)
     monkeypatch.setattr(hub, "commits", {})
     monkeypatch.setattr(hub, "_named", set())
-    monkeypatch.setattr(hub, "_ask_hub", lambda *a: (clock.sleep(9), ("0" * 40, None))[1])
+    monkeypatch.setattr(hub, "_ask_hub", lambda *a, **k: (clock.sleep(9), ("0" * 40, None))[1])
     monkeypatch.setattr(loaders, "_unpacked", slow_batches)
     train_into(tmp_path, reduced(yaml.safe_load(config.read_text()), tmp_path))
     assert clock.longest_silence()[0] <= waiting.PERIOD, clock.longest_silence()
@@ -228,7 +228,7 @@ def test_one_of_a_kind_is_no_plural(clock: Clock) -> None:
 
 @pytest.mark.parametrize("kind", ["model", "dataset"])
 def test_a_slow_hub_is_never_silent(kind: str, clock: Clock, monkeypatch: Any) -> None:
-    monkeypatch.setattr(hub, "_ask_hub", lambda *a: (clock.sleep(9), ("0" * 40, None))[1])
+    monkeypatch.setattr(hub, "_ask_hub", lambda *a, **k: (clock.sleep(9), ("0" * 40, None))[1])
     monkeypatch.setattr(hub, "commits", {})
     hub.load_named(lambda *a, **k: clock.sleep(50), f"org/slow-{kind}", kind)
     said = f"loading org/slow-{kind} from the hub or its cache"

@@ -38,7 +38,7 @@ from detalbert.inference.predict_file import Questions, score_table, write_answe
 from detalbert.log import silence
 from detalbert.squad.windows import Example
 from detalbert.training import master
-from detalbert.training.local import together
+from detalbert.training.local import Ranks
 from detalbert.training.manifest import find_fault
 from detalbert.training.uploads import UploadedParts
 from detalbert.waiting import PERIOD as SILENCE
@@ -89,7 +89,7 @@ def answer_on_all_slots(
         trained = choose_probabilities(trained, raw, said=distributed.rank == 0)
         questions = open_questions(trained)
         asked: dict[str, Any] = {"model": folder.name, "questions": questions.stamp(), "raw": raw}
-        total = together(distributed, lambda: questions.read_through(trained))
+        total = Ranks(distributed).on_all(questions.read_through, trained)
         asked |= {"total": total, "threshold": threshold, "chunk": CHUNK}
         if distributed.rank == 0:
             _record(name, data, asked)

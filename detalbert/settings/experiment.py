@@ -1,9 +1,13 @@
-"""A Determined experiment config: loaded, changed by `--set`, its sections checked."""
+"""A Determined experiment config: loaded, changed by `--set`, its sections checked.
+
+On a cluster the master has done all this. A local run reads the same file by the same rules, so
+that it never takes what a master would refuse, nor reads a value in another way.
+"""
 
 import logging
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +19,8 @@ log = logging.getLogger(__name__)
 
 OWN_SECTIONS = "hyperparameters", "data"  # whose keys are this package's
 
-# Types of ranges -> (random numbers, facts) -> a value, uniform, of `log` the exponent.
-_DRAWN: dict[str, Callable[[random.Random, Any], Any]] = {
-    "const": lambda _, facts: facts["val"],
-    "categorical": lambda dice, facts: dice.choice(facts["vals"]),
-    "int": lambda dice, facts: dice.randint(facts["minval"], facts["maxval"]),
-    "double": lambda dice, facts: dice.uniform(facts["minval"], facts["maxval"]),
-    "log": lambda dice, facts: float(facts.get("base", 10) ** _DRAWN["double"](dice, facts)),
-}
+# What a hyperparameter's `type` says that it is: one value, or a range of a search.
+_RANGES = ("const", "categorical", "int", "double", "log")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -41,18 +39,19 @@ def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path:
-            raise UserError(f"--set {override}: expected key.path=value")
+            raise UserError("expected key.path=value", key=f"--set {override}")
         *parents, last = path.split(".")
         section = config
         for parent in parents:
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
-                raise UserError(f"--set {override}: {parent!r} is a value, not a section")
+                raise UserError(f"{parent!r} is a value, not a section", key=f"--set {override}")
         try:
             section[last] = parse_yaml(text)
         except UserError:
-            said = f"--set {override[:100]}: {text[:60]!r} is not a YAML value"
-            raise UserError(said) from None
+            raise UserError(
+                f"{text[:60]!r} is not a YAML value", key=f"--set {override[:100]}"
+            ) from None
 
 
 def check_sections(config: dict[str, Any]) -> None:
@@ -66,9 +65,9 @@ def check_sections(config: dict[str, Any]) -> None:
     faults = [finding for finding in findings if not finding.warning]
     if faults:
         raise SectionError([UserError(fault.problem, key=fault.key) for fault in faults])
-    for key, problem, *_ in findings:
-        if os.environ.get("RANK", "0") == "0":
-            log.warning("%s: %s", key, problem)
+    if os.environ.get("RANK", "0") == "0":
+        for warning in findings:
+            log.warning("%s: %s", warning.key, warning.problem)
     for section in list(config):
         if section not in OWN_SECTIONS:
             config[section] = _as_a_master_reads(schema.without_nulls(config[section]))
@@ -101,16 +100,42 @@ def single_values(
     each search range the value of this `draw`, which is a function of (seed, draw, key).
     Raises UserError for a range without a draw, or one that cannot be drawn from.
     """
-    return {k: _single_value(f"{under}{k}", v, seed, draw) for k, v in hyperparameters.items()}
+    values = {}
+    for key, value in hyperparameters.items():
+        name = f"{under}{key}"
+        if isinstance(value, dict) and value.get("type") in _RANGES:
+            values[key] = _draw_value(name, value, seed=seed, draw=draw)
+        elif isinstance(value, dict):
+            values[key] = single_values(value, seed=seed, draw=draw, under=f"{name}.")
+        else:
+            values[key] = value
+    return values
 
 
-def _single_value(name: str, value: Any, seed: int, draw: int | None) -> Any:
-    kind = str(value.get("type")) if isinstance(value, dict) else ""
-    if kind in _DRAWN and kind != "const" and draw is None:
-        said = "a search range; a local run needs one value, by --set, or --draw N of a search"
-        raise UserError(f"hyperparameters.{name}: {said}")
-    if kind in _DRAWN:
-        wrong = f"hyperparameters.{name}: not a search range that can be drawn from"
-        with as_user_error(lambda error: UserError(f"{wrong}: {error}")):
-            return _DRAWN[kind](random.Random(f"{seed} {draw} {name}"), value)
-    return single_values(value, seed, draw, f"{name}.") if isinstance(value, dict) else value
+def _draw_value(name: str, search_range: dict[str, Any], seed: int, draw: int | None) -> Any:
+    """Return the value of hyperparameter `name` in this draw of its range."""
+    key = f"hyperparameters.{name}"
+    if search_range["type"] != "const" and draw is None:
+        problem = "a search range; a local run needs one value, by --set, or --draw N of a search"
+        raise UserError(problem, key=key)
+
+    def not_a_range(error: Exception) -> UserError:
+        return UserError(f"not a search range that can be drawn from: {error}", key=key)
+
+    with as_user_error(not_a_range):
+        return _uniform(search_range, random.Random(f"{seed} {draw} {name}"))
+
+
+def _uniform(search_range: dict[str, Any], generator: random.Random) -> Any:
+    """Return a value of a range, uniform; of `log` the exponent is."""
+    kind = search_range["type"]
+    if kind == "const":
+        return search_range["val"]
+    if kind == "categorical":
+        return generator.choice(search_range["vals"])
+    if kind == "int":
+        return generator.randint(search_range["minval"], search_range["maxval"])
+    number = generator.uniform(search_range["minval"], search_range["maxval"])
+    if kind == "log":
+        return float(search_range.get("base", 10) ** number)
+    return number

@@ -50,20 +50,28 @@ class DataConfig(Section):
 
     def check(self) -> None:
         if self.validation is None and self.validation_fraction is None:
-            problem = "set 'validation' (a file or data set) or 'validation_fraction'"
-            raise UserError(f"data.validation: {problem}")
+            raise UserError(
+                "set 'validation' (a file or data set) or 'validation_fraction'",
+                key="data.validation",
+            )
         if self.validation is not None and self.validation_fraction is not None:
-            problem = f"{self.validation!r:.60} is set beside validation_fraction; leave one out"
-            cure = "--set data.validation=null takes out a config's"
-            raise UserError(f"data.validation: {problem} ({cure})")
+            raise UserError(
+                f"{self.validation!r:.60} is set beside validation_fraction",
+                key="data.validation",
+                cure="leave one out (--set data.validation=null takes out a config's)",
+            )
         for name, own in (self.columns or {}).items():
             if name not in COLUMNS:
-                raise UnknownKey(name, "data.columns", COLUMNS)
+                raise UnknownKey(name, section="data.columns", known=COLUMNS)
             if not isinstance(own, str):
-                raise UserError(f"data.columns.{name}: {own!r:.60}; give the column's name as text")
+                raise UserError(
+                    f"{own!r:.60}",
+                    key=f"data.columns.{name}",
+                    cure="give the column's name as text",
+                )
         for mark in self.no_answer or ():
             if not isinstance(mark, str):
-                raise UserError(f"data.no_answer: {mark!r:.60}; give texts, in quotes")
+                raise UserError(f"{mark!r:.60}", key="data.no_answer", cure="give texts, in quotes")
 
 
 # The largest values of a model's sizes, by transformers' names for them; the smallest is 1.
@@ -138,7 +146,8 @@ class StepHParams(Section):
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
     allreduce_dtype: str = limited("fp32", choices=("fp32", "bf16", "fp16"))
     seed: int | None = limited(None, least=0)  # default: the trial's, see experiment.trial_seed
-    # Of one slot; auto: the cores that are idle when a run begins. It makes bits on a CPU.
+    # Of one slot; auto: the cores that are idle when a run begins. On a CPU the thread count
+    # changes rounding, so a resumed run keeps it.
     threads: int | Literal["auto"] = limited("auto", above=0, most=1_024)
     # Loader processes of one slot; default: by the machine's cores.
     num_workers: int | None = limited(None, least=0, most=256)
@@ -188,35 +197,48 @@ class StepHParams(Section):
     def check_one_model(self) -> None:
         """Raise UserError unless one of `model` and `model_config` is set."""
         if (self.model is None) == (self.model_config is None):
-            said = "set exactly one of 'model' (a hub name or folder) and 'model_config'"
-            raise UserError(f"hyperparameters.model: {said}")
+            raise UserError(
+                "set exactly one of 'model' (a hub name or folder) and 'model_config'",
+                key="hyperparameters.model",
+            )
 
     def check_positions(self, positions: Any) -> None:
         """Raise UserError unless a window fits a model of `positions` positions; None: any does, as
         far as it is known: a search has a range.
         """
         if isinstance(positions, int) and positions < self.max_seq_length:
-            said = f"{self.max_seq_length} tokens, and the model has {positions} positions"
-            cure = "lower it, or raise model_config.max_position_embeddings"
-            raise UserError(f"hyperparameters.max_seq_length: {said}; {cure}")
+            raise UserError(
+                f"{self.max_seq_length} tokens, and the model has {positions} positions",
+                key="hyperparameters.max_seq_length",
+                cure="lower it, or raise model_config.max_position_embeddings",
+            )
 
     def check(self) -> None:
-        for key, most in _SIZES.items():
+        for key, largest in _SIZES.items():
             size = (self.model_config or {}).get(key, 1)
-            ranged = isinstance(size, dict) and "type" in size  # of a search
-            if not ranged and not (type(size) is int and 1 <= size <= most):
-                problem = f"{size!r:.60}; use a number from 1 to {most:,}"
-                raise UserError(f"hyperparameters.model_config.{key}: {problem}")
+            is_range = isinstance(size, dict) and "type" in size  # of a search
+            if not is_range and not (type(size) is int and 1 <= size <= largest):
+                raise UserError(
+                    f"{size!r:.60}",
+                    key=f"hyperparameters.model_config.{key}",
+                    cure=f"use a number from 1 to {largest:,}",
+                )
         check_model_sizes(self.model_config, "hyperparameters.model_config")
         warm = self.warmup_fraction
         room = 1 - warm if self.schedule == "wsd" else 0
         if self.decay > room + 1e-9:
-            said = f"at most {room:g} with schedule {self.schedule} and warmup_fraction {warm:g}"
-            raise UserError(f"hyperparameters.decay_fraction: {said}; lower it")
+            raise UserError(
+                f"at most {room:g} with schedule {self.schedule} and warmup_fraction {warm:g}",
+                key="hyperparameters.decay_fraction",
+                cure="lower it",
+            )
         budget = self.max_tokens_per_forward
         if budget != "auto" and budget < self.max_seq_length:
-            said = f"{budget} is less than one window (max_seq_length {self.max_seq_length})"
-            raise UserError(f"hyperparameters.max_tokens_per_forward: {said}; raise it")
+            raise UserError(
+                f"{budget} is less than one window (max_seq_length {self.max_seq_length})",
+                key="hyperparameters.max_tokens_per_forward",
+                cure="raise it",
+            )
 
 
 @dataclass(frozen=True)
@@ -232,8 +254,11 @@ class HParams(StepHParams):
     def check(self) -> None:
         self.check_one_model()
         if self.max_query_length + 4 > self.max_seq_length:
-            said = f"{self.max_query_length} tokens leave no room in max_seq_length"
-            raise UserError(f"hyperparameters.max_query_length: {said}; lower it")
+            raise UserError(
+                f"{self.max_query_length} tokens leave no room in max_seq_length",
+                key="hyperparameters.max_query_length",
+                cure="lower it",
+            )
         super().check()
 
 

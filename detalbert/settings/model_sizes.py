@@ -44,5 +44,8 @@ def _check_count(name: str, value: Any, limit: int) -> None:
         if not isinstance(number, (int, float)):
             continue
         if number > limit:
-            shown = f"{value!r:.60}"  # a list may be long
-            raise UserError(f"{name}: {shown}; use a number from 1 to {limit:,}")
+            raise UserError(
+                f"{value!r:.60}",  # a list may be long
+                key=name,
+                cure=f"use a number from 1 to {limit:,}",
+            )

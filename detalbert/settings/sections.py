@@ -1,6 +1,11 @@
-"""Sections of a YAML config as dataclasses, with keys, types and limits checked."""
+"""Sections of a YAML config as dataclasses, with keys, types and limits checked.
 
-import contextlib
+A dataclass is the only list of a section's keys: its annotations are their types, its defaults
+theirs, and a field's metadata their limits. All problems of a section are found before one is
+raised. A library such as pydantic would do this too; it is not in the images of a cluster, and its
+messages have several lines.
+"""
+
 import dataclasses
 import math
 import operator
@@ -58,31 +63,32 @@ def parse_section(cls: type[T], section: str, values: Any) -> T:
     """
     if not isinstance(values, Mapping):
         raise UserError(f"expected a mapping of keys, got {type(values).__name__}", key=section)
-    checked: dict[str, Any] = {}
-    if problems := list(_walk(cls, section, values, checked)):
+    converted: dict[str, Any] = {}
+    problems = list(_convert(cls, section, values, converted))
+    if problems:
         raise SectionError(problems)
-    parsed = cls(**checked)
+    parsed = cls(**converted)
     parsed.check()
     return parsed
 
 
-def _walk(
-    cls: type[Section], section: str, values: Mapping[str, Any], checked: dict[str, Any]
+def _convert(
+    cls: type[Section], section: str, values: Mapping[str, Any], converted: dict[str, Any]
 ) -> Iterator[UserError]:
-    """Yield every problem of the keys in `values`; put the converted values into `checked`."""
+    """Yield every problem of the keys in `values`; put the converted values into `converted`."""
     fields: dict[str, Any] = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every Section is one
     for key, value in values.items():
         if key not in fields and value is not None:
-            yield UnknownKey(str(key), section, fields, hint(str(key), fields))
-    hints = typing.get_type_hints(cls)
+            yield UnknownKey(str(key), section, known=fields, hint=hint(str(key), known=fields))
+    kinds = typing.get_type_hints(cls)
     for key, field in fields.items():
         where = f"{section}.{key}"
         if field.default is dataclasses.MISSING and values.get(key) is None:
             yield UserError("missing", key=where, cure="set it in the config")
         elif key in values:
             try:
-                checked[key] = _typed(where, values[key], hints[key])
-                _check_limits(where, checked[key], limits_of(cls, key))
+                converted[key] = _typed(values[key], kinds[key], path=where)
+                _check_limits(converted[key], limits_of(cls, key), path=where)
             except UserError as problem:
                 yield problem
 
@@ -96,58 +102,101 @@ def _synonyms() -> dict[str, Any]:
 
 def hint(key: str, known: Iterable[str]) -> str | None:
     """Return what to use for `key`, a word of another trainer; None if synonyms.yaml lacks it."""
-    table, word = _synonyms(), key.lower().replace("-", "_")
-    for name, words in table["names"].items():
+    synonyms = _synonyms()
+    word = key.lower().replace("-", "_")
+    for name, words in synonyms["names"].items():
         if word in words and name in known:
-            note = "It counts steps" if name.endswith("_period") else table["notes"].get(name, "")
+            note = synonyms["notes"].get(name, "")
+            if name.endswith("_period"):
+                note = "It counts steps"
             return f"did you mean {name!r}? {note}".rstrip()
-    return table["advice"].get(word)
+    return synonyms["advice"].get(word)
 
 
 def limits_of(cls: type, key: str) -> dict[str, Any]:
     """Return the limits of a key of dataclass `cls`, including those of its bases."""
-    bases = (base.__dict__.get("__dataclass_fields__", {}) for base in reversed(cls.__mro__))
-    found = [fields[key].metadata for fields in bases if key in fields]
-    return {name: value for metadata in found for name, value in metadata.items()}
+    limits: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        fields = base.__dict__.get("__dataclass_fields__", {})
+        if key in fields:
+            limits.update(fields[key].metadata)
+    return limits
 
 
 _LARGEST = 2**63  # of whole numbers
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list[Any]: "a list",
+}
 
 
-def _typed(path: str, value: Any, wanted: Any) -> Any:
-    """Convert `value` to `wanted`; numbers in text too, as PyYAML reads 5e-5 (no dot)."""
-    words, kinds = list[Any](), list[Any]()
-    union = typing.get_origin(wanted) in (types.UnionType, Union)
-    for option in typing.get_args(wanted) if union else (wanted,):
-        if option is type(None) or typing.get_origin(option) is typing.Literal:
-            words += typing.get_args(option) or [None]
-        else:
-            kinds.append(option)
+def _typed(value: Any, annotation: Any, path: str) -> Any:
+    """Return `value` as a key's annotation says; numbers in text too, as PyYAML reads 5e-5 (no
+    dot). Raises UserError if it is of another type.
+    """
+    words, kinds = _options(annotation)
     if value in words:
         return value
     for kind in kinds:
-        if kind is float and not isinstance(value, bool):
-            with contextlib.suppress(TypeError, ValueError, OverflowError):
-                if math.isfinite(number := float(value)):
-                    return number
-        elif kind is int:
-            number = value if isinstance(value, (int, float)) else math.inf
-            if not isinstance(value, bool) and abs(number) < _LARGEST and number == int(number):
-                return int(number)
-        elif isinstance(value, typing.get_origin(kind) or kind) and value != "":
-            return value
-    name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    name[list[Any]] = "a list"
-    names = [name.get(kind, "a mapping of keys") for kind in kinds] + list(filter(None, words))
+        converted = _as_kind(value, kind)
+        if converted is not None:
+            return converted
+    names = [_NAMES.get(kind, "a mapping of keys") for kind in kinds]
+    names += filter(None, words)
     raise UserError(f"expected {' or '.join(names)}, got {value!r:.60}", key=path)
 
 
-def _check_limits(path: str, value: Any, limits: Mapping[str, Any]) -> None:
+def _options(annotation: Any) -> tuple[list[Any], list[Any]]:
+    """Return the words that an annotation allows (of Literal, and None) and its types."""
+    is_union = typing.get_origin(annotation) in (types.UnionType, Union)
+    options = typing.get_args(annotation) if is_union else [annotation]
+    words: list[Any] = []
+    kinds: list[Any] = []
+    for option in options:
+        if option is type(None):
+            words.append(None)
+        elif typing.get_origin(option) is typing.Literal:
+            words += typing.get_args(option)
+        else:
+            kinds.append(option)
+    return words, kinds
+
+
+def _as_kind(value: Any, kind: Any) -> Any:
+    """Return `value` as a value of type `kind`; None if it is none."""
+    is_bool = isinstance(value, bool)
+    if kind is float:
+        return None if is_bool else _finite(value)
+    if kind is int:
+        if is_bool or not isinstance(value, (int, float)):
+            return None
+        is_whole = abs(value) < _LARGEST and value == int(value)
+        return int(value) if is_whole else None
+    is_kind = isinstance(value, typing.get_origin(kind) or kind)
+    return value if is_kind and value != "" else None
+
+
+def _finite(value: Any) -> float | None:
+    """Return a number, or a text that is one, as a finite float; None for anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _check_limits(value: Any, limits: Mapping[str, Any], path: str) -> None:
+    """Raise UserError if a value is beyond the limits of its key."""
     if value is None or isinstance(value, str) and "choices" not in limits:
         return
-    if value not in limits.get("choices", (value,)):
+    if value not in limits.get("choices", [value]):
         raise UserError(f"{value!r} is not one of {', '.join(limits['choices'])}", key=path)
-    bounds = {name: _LIMITS[name] for name in _LIMITS if name in limits}
-    if not all(holds(value, limits[name]) for name, (_, holds) in bounds.items()):
-        wanted = " and ".join(f"{text} {limits[name]}" for name, (text, _) in bounds.items())
-        raise UserError(f"{value} must be {wanted}", key=path)
+    bounds = [name for name in _LIMITS if name in limits]
+    wanted = " and ".join(f"{_LIMITS[name][0]} {limits[name]}" for name in bounds)
+    for name in bounds:
+        _, holds = _LIMITS[name]
+        if not holds(value, limits[name]):
+            raise UserError(f"{value} must be {wanted}", key=path)

@@ -34,23 +34,36 @@ def parse_sources(key: str, value: Sources) -> list[SourceConfig]:
         return []
     if not isinstance(value, list):
         return [_source(f"data.{key}", value)]
-    found = [_source(f"data.{key}[{i}]", one) for i, one in enumerate(value)]
-    names = [one.name or re.sub(r"[^\w-]+", "_", PurePath(one.source).stem) for one in found]
-    if wrong := [name for name in names if not re.fullmatch(r"[\w-]+", name)]:
-        raise UserError(f"data.{key}: name {wrong[0]!r}: letters, digits, _ and - only")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"data.{key}: two sources are called {twice[0]}; give each its 'name'")
-    if len({one.weight is None for one in found}) > 1:
-        raise UserError(f"data.{key}: some sources have a 'weight', some have none; give all one")
-    return [replace(one, name=name) for one, name in zip(found, names, strict=True)]
+    sources = [_source(f"data.{key}[{i}]", item) for i, item in enumerate(value)]
+    names = [source.name or _name_of(source.source) for source in sources]
+    for name in names:
+        if not re.fullmatch(r"[\w-]+", name):
+            problem = f"name {name!r}: letters, digits, _ and - only"
+            raise UserError(problem, key=f"data.{key}")
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"two sources are called {name}", key=f"data.{key}", cure="give each its 'name'"
+            )
+    if len({source.weight is None for source in sources}) > 1:
+        raise UserError(
+            "some sources have a 'weight', some have none", key=f"data.{key}", cure="give all one"
+        )
+    return [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
+
+
+def _name_of(address: str) -> str:
+    """Return the last part of an address without its ending, as a name."""
+    return re.sub(r"[^\w-]+", "_", PurePath(address).stem)
 
 
 def _source(where: str, value: Any) -> SourceConfig:
-    if not isinstance(value, (str, Mapping)):
-        raise UserError(f"{where}: expected text or a mapping with 'source', got {value!r:.60}")
-    return parse_section(
-        SourceConfig, where, {"source": value} if isinstance(value, str) else value
-    )
+    if isinstance(value, str):
+        value = {"source": value}
+    elif not isinstance(value, Mapping):
+        problem = f"expected text or a mapping with 'source', got {value!r:.60}"
+        raise UserError(problem, key=where)
+    return parse_section(SourceConfig, section=where, values=value)
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,7 @@ class CorpusConfig(Section):
     tokenizer: str | None = None  # a folder or hub name
     # Or: pieces of a tokenizer that is learned from the text.
     vocab_size: int | None = limited(None, least=300, most=65_536)
-    # Which documents are held out where no other text is named, a hash of their text decides.
+    # Of the documents, held out if no validation text is set; a hash of the text selects them.
     validation_fraction: float = limited(0.01, least=0, below=1)
     article: str = "line"  # a document of plain text: line, file, blank_line, or "100 lines"
     form: str | None = limited(None, choices=FORMS)  # of all files; default: by their first bytes
@@ -85,27 +98,39 @@ class CorpusConfig(Section):
     @property
     def held_out(self) -> list[SourceConfig]:
         """Sources of the validation text; none if a fraction of the documents is held out."""
-        text, held_out = getattr(self, self.source), getattr(self, self.held_out_source)
-        return parse_sources(
-            self.held_out_source, text if held_out is None and text == "generated" else held_out
-        )
+        held_out = getattr(self, self.held_out_source)
+        if held_out is None and getattr(self, self.source) == "generated":
+            held_out = "generated"
+        return parse_sources(self.held_out_source, held_out)
 
     def check(self) -> None:
         text = getattr(self, self.source)
         if (text is None) == (self.shards is None):
-            raise UserError(f"data.{self.source}: set exactly one of {self.source!r} and 'shards'")
+            problem = f"set exactly one of {self.source!r} and 'shards'"
+            raise UserError(problem, key=f"data.{self.source}")
         if not re.fullmatch(r"line|file|blank_line|[1-9]\d{0,8} lines", self.article):
-            forms = "line, file, blank_line, or a number of lines such as '100 lines'"
-            raise UserError(f"data.article: {self.article!r:.60}; give {forms}")
+            raise UserError(
+                f"{self.article!r:.60}",
+                key="data.article",
+                cure="give line, file, blank_line, or a number of lines such as '100 lines'",
+            )
         if text is not None and not self.training:
-            raise UserError(f"data.{self.source}: an empty list; name a source")
-        if any(one.weight for one in self.held_out):
-            raise UserError(f"data.{self.held_out_source}: 'weight' is for training text; leave it")
+            raise UserError("an empty list", key=f"data.{self.source}", cure="name a source")
+        if any(source.weight for source in self.held_out):
+            raise UserError(
+                "'weight' is for training text",
+                key=f"data.{self.held_out_source}",
+                cure="leave it",
+            )
         if self.vocab_size is not None and text is None:
-            raise UserError("data.vocab_size: shards have a tokenizer already; leave it out")
+            raise UserError(
+                "shards have a tokenizer already", key="data.vocab_size", cure="leave it out"
+            )
         if text is not None and (self.tokenizer is None) == (self.vocab_size is None):
-            said = "set either 'tokenizer' (a folder or hub name) or 'vocab_size' (to learn one)"
-            raise UserError(f"data.tokenizer: {said}")
+            raise UserError(
+                "set either 'tokenizer' (a folder or hub name) or 'vocab_size' (to learn one)",
+                key="data.tokenizer",
+            )
 
 
 @dataclass(frozen=True)

@@ -37,16 +37,20 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node as PyYAML does. Raises UserError beyond MOST_VALUES."""
         event: Any = self.peek_event()
-        before, self._values = self._values, self._values + 1
-        if (alias := isinstance(event, yaml.AliasEvent)) and event.anchor in self.anchors:
+        values_before = self._values
+        self._values += 1
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if is_alias and event.anchor in self.anchors:
             self._values += self._sizes.get(event.anchor, MOST_VALUES)  # endless inside its anchor
         if self._values > MOST_VALUES:
-            line = event.start_mark.line + 1
-            problem = f"more than {MOST_VALUES:,} values, aliases counted; use fewer"
-            raise UserError(f"line {line}: {problem}")
+            raise UserError(
+                f"more than {MOST_VALUES:,} values, aliases counted",
+                key=f"line {event.start_mark.line + 1}",
+                cure="use fewer",
+            )
         node = super().compose_node(parent, index)
-        if not alias and event.anchor is not None:
-            self._sizes[event.anchor] = self._values - before
+        if not is_alias and event.anchor is not None:
+            self._sizes[event.anchor] = self._values - values_before
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -55,15 +59,20 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
-            name, line = self._name(key), key.start_mark.line + 1
+            name = self._name(key)
+            line = key.start_mark.line + 1
             if name in lines:
-                said = f"{name!r} is there twice, on line {lines[name]} too"
-                raise UserError(f"line {line}: {said}; take one out")
+                raise UserError(
+                    f"{name!r} is there twice, on line {lines[name]} too",
+                    key=f"line {line}",
+                    cure="take one out",
+                )
             lines[name] = line
         self.flatten_mapping(node)
-        return {
-            self._name(key): self.construct_object(value, deep=deep) for key, value in node.value
-        }
+        mapping = {}
+        for key, value in node.value:
+            mapping[self._name(key)] = self.construct_object(value, deep=deep)
+        return mapping
 
     def _name(self, node: yaml.Node) -> str:
         key = self.construct_object(node, deep=True)
@@ -92,14 +101,20 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
     """Return the value of a scalar that looks like one of `_KINDS`, or has its tag."""
-    kind, text = node.tag.rpartition(":")[2], str(loader.construct_scalar(node))
+    kind = node.tag.rpartition(":")[2]
+    text = str(loader.construct_scalar(node))
     pattern, convert = _KINDS[kind]
-    with contextlib.suppress(ValueError, OverflowError):  # 400 digits, and 5,000
-        if re.fullmatch(pattern, text) and math.isfinite((value := convert(text)) or 0):
-            return value
+    if re.fullmatch(pattern, text):
+        with contextlib.suppress(ValueError, OverflowError):  # 400 digits, and 5,000
+            value = convert(text)
+            if value is None or math.isfinite(value):
+                return value
     word = {"int": "number", "float": "number"}.get(kind, kind)
-    line = node.start_mark.line + 1
-    raise UserError(f"line {line}: {text[:40]} is no {word} in JSON; change it")
+    raise UserError(
+        f"{text[:40]} is no {word} in JSON",
+        key=f"line {node.start_mark.line + 1}",
+        cure="change it",
+    )
 
 
 class _Dumper(yaml.SafeDumper):
@@ -123,9 +138,9 @@ def parse_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
-        raise UserError(f"not YAML{where}; fix it") from None
+        raise UserError(f"not YAML{where}", cure="fix it") from None
     except RecursionError:
-        raise UserError("not a config: hundreds of levels deep; nest less") from None
+        raise UserError("not a config: hundreds of levels deep", cure="nest less") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -135,13 +150,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         value = parse_yaml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror}); give a YAML file") from None
+        raise UserError(
+            f"cannot read it ({error.strerror})", key=str(path), cure="give a YAML file"
+        ) from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; give a config in YAML") from None
+        raise UserError("not UTF-8 text", key=str(path), cure="give a config in YAML") from None
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        problem = f"{error.key}: {error.problem}" if error.key else error.problem  # with the line
+        raise UserError(problem, key=str(path), cure=error.cure) from None
     if not isinstance(value, dict):
-        raise UserError(f"{path}: not a config; expected a mapping of keys")
+        raise UserError("not a config", key=str(path), cure="expected a mapping of keys")
     return value
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,8 @@ from detalbert.atomic import remove_folder, whole_folder, writing
 from detalbert.errors import UserError, first_line
 from detalbert.settings.yaml_files import read_yaml
 from detalbert.training.folder import ELSEWHERE, RESUME, set_aside, step_name
-from detalbert.training.manifest import (
-    FORMAT,
-    find_damage,
-    find_fault,
-    read_manifest,
-    write_manifest,
-)
+from detalbert.training.manifest import find_damage, find_fault, read_manifest, write_manifest
+from detalbert.training.metrics import RunMetrics
 from detalbert.training.timeline import LENGTH, list_checkpoints, own_checkpoints
 
 log = logging.getLogger(__name__)
@@ -39,16 +34,22 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     Args:
         distributed: Determined's distributed context; only rank 0 writes.
-        metrics: the run's RunMetrics, which knows the output directory.
+        metrics: of the run, in its output directory.
         run: settings that must not change when the run is resumed; stored in every manifest.
         pruning: `checkpoint_storage:` of the experiment config, for `save_trial_latest` and
             `save_trial_best` (both 1 by default, as on a cluster).
     """
 
     def __init__(
-        self, distributed: core.DistributedContext, metrics: Any, run: dict[str, Any], pruning: Any
+        self,
+        distributed: core.DistributedContext,
+        metrics: RunMetrics,
+        run: dict[str, Any],
+        pruning: Mapping[str, Any],
     ) -> None:
-        self.distributed, self.metrics, self.run = distributed, metrics, run
+        self.distributed = distributed
+        self.metrics = metrics
+        self.run = run
         self.folder = metrics.path / "checkpoints"
         super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
         if distributed.rank == 0:
@@ -74,19 +75,21 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         """Yield a folder to fill and its final name; rank 0 only."""
         steps = int(metadata["steps_completed"])
         name = step_name(steps)
-        # As they are now: this may end after others.
-        validations = list(self.metrics.validations)
-        predictions = dict(self.metrics.predicted)
-        with self._told(name):
+        # Copied now: a background write may end after later validations.
+        content = {
+            "steps": steps,
+            "run": self.run,
+            "validations": list(self.metrics.validations),
+            "commits": hub.commits,
+            "predictions": dict(self.metrics.predicted),
+        }
+        with self._write_errors(name):
             if steps not in self.own:
                 self._leave_room(name)
             with whole_folder(self.folder / name) as folder:
                 yield folder, name
                 (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
-                facts = {"steps": steps, "run": self.run, "validations": validations}
-                facts["commits"] = hub.commits
-                facts["predictions"] = predictions
-                write_manifest(folder, facts)
+                write_manifest(folder, content)
         self.own[steps] = self.folder / name
         self._prune()
         self.metrics.stored()
@@ -117,23 +120,26 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         May end in another thread than it began, for which `peers` replaces `distributed`.
         """
         with contextlib.ExitStack() as stack:
-            chief = self.distributed.rank == 0
-            place = stack.enter_context(self.store_path(metadata)) if chief else None
+            place = None
+            if self.distributed.rank == 0:
+                place = stack.enter_context(self.store_path(metadata))
             folder, name = self.distributed.broadcast(place)
-            with self._told(name):
+            with self._write_errors(name):
                 yield folder, name
             peers.allgather(None)
 
     @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _write_errors(self, name: str) -> Iterator[None]:
         """Convert write errors to a UserError that names the checkpoint and says how to resume."""
         try:
             yield
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
-            full = "inline_container" in str(error) or "PytorchStreamWriter" in str(error)
-            why = "the disk is full" if full else first_line(error)
-            said = f"cannot write checkpoint {name} ({why}); {RESUME}"
-            raise UserError(f"{self.folder}: {said}") from None
+            reason = first_line(error)
+            if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):
+                reason = "the disk is full"
+            raise UserError(
+                f"cannot write checkpoint {name} ({reason})", key=str(self.folder), cure=RESUME
+            ) from None
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
@@ -145,15 +151,18 @@ def newest_complete(folder: Path) -> Path | None:
     """Return the newest undamaged checkpoint, with a warning per damaged one, or None. Raises
     UserError if all are damaged: starting over silently would discard work.
     """
-    found = list_checkpoints(folder)
-    for _, path in reversed(found):
+    checkpoints = list_checkpoints(folder)
+    for _, path in reversed(checkpoints):
         fault = find_fault(path)
         if fault is None:
             return path
         log.warning("checkpoint %s is damaged (%s); using the one before it", path, fault)
-    if found:
-        said = f"all {len(found)} checkpoints are damaged"
-        raise UserError(f"{folder}: {said}; restore one, or start over with --resume never")
+    if checkpoints:
+        raise UserError(
+            f"all {len(checkpoints)} checkpoints are damaged",
+            key=str(folder),
+            cure="restore one, or start over with --resume never",
+        )
     return None
 
 
@@ -163,38 +172,59 @@ def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
     """
     if resume == "auto":
         return newest_complete(output_dir / "checkpoints")
-    if (runs := Path(resume) / "checkpoints").is_dir() and (newest := newest_complete(runs)):
-        raise UserError(f"--resume {resume}: a run's folder; give --resume {newest}")
-    if resume != "never" and (fault := find_fault(Path(resume))):
-        raise UserError(f"--resume {resume}: not a complete checkpoint ({fault}); give another")
-    return None if resume == "never" else Path(resume)
+    if resume == "never":
+        return None
+    path = Path(resume)
+    if (path / "checkpoints").is_dir():
+        newest = newest_complete(path / "checkpoints")
+        if newest is not None:
+            raise UserError(
+                "a run's folder", key=f"--resume {resume}", cure=f"give --resume {newest}"
+            )
+    fault = find_fault(path)
+    if fault is not None:
+        raise UserError(
+            f"not a complete checkpoint ({fault})", key=f"--resume {resume}", cure="give another"
+        )
+    return path
 
 
 def check_same_run(
     path: Path, run: dict[str, Any], defaults: dict[str, Any], config: dict[str, Any]
 ) -> None:
-    """Raise UserError if checkpoint `path` is of another format version, or of another run.
+    """Raise UserError if checkpoint `path` is of another run.
 
-    `run` is the current `Training.identity`; `defaults` are the values of runs whose version did
-    not know a key; `config` has the names of what `run` has sums of.
+    Args:
+        path: a complete checkpoint.
+        run: the current `Training.identity`.
+        defaults: values of the keys that the version which wrote the checkpoint did not have.
+        config: the experiment's, with the names of what `run` has sums of.
     """
     manifest = read_manifest(path)
-    if manifest["format"] not in (1, FORMAT):
-        said = f"checkpoint format {manifest['format']} is not of this version ({FORMAT})"
-        raise UserError(f"{path}: {said}; go on with its own, or start over with --resume never")
     if "run" not in manifest:
-        raise UserError(f"--resume {path}: a checkpoint of a cluster; give one of a local run")
-    before = {**{key: defaults.get(key) for key in run}, **manifest["run"]}
+        raise UserError(
+            "a checkpoint of a cluster", key=f"--resume {path}", cure="give one of a local run"
+        )
+    before = {key: defaults.get(key) for key in run} | manifest["run"]
     for key in sorted(before):
         was, now = before[key], run.get(key)
-        if was == now or key == LENGTH and now >= manifest["steps"]:
+        is_longer = key == LENGTH and now >= manifest["steps"]
+        if was == now or is_longer:
             continue
-        if all(re.fullmatch("[0-9a-f]{64}", str(value)) for value in (was, now)):  # two sums
-            was, now = (_named(each, key) for each in (_run_config(path), config))
-        said = f"was {was!r} in {path}, is {now!r} now; set it back"
+        if _is_sum(was) and _is_sum(now):
+            was = _source_of_sum(key, _run_config(path))
+            now = _source_of_sum(key, config)
+        problem = f"was {was!r} in {path}, is {now!r} now"
+        cure = "set it back"
         if was == now:  # the names of other contents
-            said = f"{now!r} is not what it was in {path}; restore it"
-        raise UserError(f"{key}: {said}, give another --output-dir, or use --resume never")
+            problem = f"{now!r} is not what it was in {path}"
+            cure = "restore it"
+        cure += ", give another --output-dir, or use --resume never"
+        raise UserError(problem, key=key, cure=cure)
+
+
+def _is_sum(value: Any) -> bool:
+    return re.fullmatch("[0-9a-f]{64}", str(value)) is not None
 
 
 def _run_config(checkpoint: Path) -> dict[str, Any]:
@@ -204,12 +234,15 @@ def _run_config(checkpoint: Path) -> dict[str, Any]:
     return {}
 
 
-def _named(config: dict[str, Any], key: str) -> str:
-    """Return what `config` has for `key`, of which a run keeps a sum, or for what stands for it."""
-    data, hparams = (_section(config, name) for name in ("data", "hyperparameters"))
+def _source_of_sum(key: str, config: dict[str, Any]) -> str:
+    """Return what `config` has for `key`, of which a run keeps a sum, or in its place."""
+    data = _section(config, "data")
     name = key.removeprefix("data.")
-    stands_for = hparams.get("model") if name == "tokenizer" else data.get("shards")
-    return data.get(name) or stands_for or "another"
+    if data.get(name):
+        return data[name]
+    if name == "tokenizer":
+        return _section(config, "hyperparameters").get("model") or "another"
+    return data.get("shards") or "another"
 
 
 def _section(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.loaders import LateLoader
 from detalbert.errors import UserError, first_line
 from detalbert.training import display, spot
-from detalbert.training.local import copy_modules, together
+from detalbert.training.local import Ranks, copy_modules
 from detalbert.training.manifest import read_manifest
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule
@@ -111,7 +111,7 @@ class Controller(TrialLoop):
     def check_loaded(self, folder: Path) -> None:
         """Raise UserError on all ranks if a loaded weight is not finite on any. Collective."""
         weights = self.trial.model.named_parameters()
-        together(self.context.distributed, lambda: check_finite_weights(str(folder), weights))
+        Ranks(self.context.distributed).on_all(check_finite_weights, str(folder), weights)
 
     def recall_validations(self, folder: Path) -> None:
         """Have early stopping count all validations of a local run, also those of older versions,

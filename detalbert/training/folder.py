@@ -57,8 +57,11 @@ def claim_folder(path: Path) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            said = "another run is writing there; wait for it or give another --output-dir"
-            raise UserError(f"{path}: {said}") from None
+            raise UserError(
+                "another run is writing there",
+                key=str(path),
+                cure="wait for it or give another --output-dir",
+            ) from None
     try:
         sweep(path, _FILES)
         sweep(path / "checkpoints", _CHECKPOINTS)

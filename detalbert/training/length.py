@@ -30,7 +30,7 @@ def choose_checkpoint(newest: Path, training: Training, output: Output) -> Path:
         steps=manifest["steps"] - 1,
         run=training.identity(),
         validations=manifest["validations"],
-        remote=output.kept,
+        remote=output.stored,
     )
     for path in [newest, *reversed(own.values())]:
         if _is_undecayed(path, training, output):

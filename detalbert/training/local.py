@@ -10,7 +10,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from determined import core, pytorch
@@ -22,16 +22,24 @@ from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
 
 HERE = Path(__file__).resolve().parents[2]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def copy_modules(path: Path) -> None:
     """Save the modules by which a checkpoint's trial can be loaded: the packages of an upload."""
-    code, ignored = path / "code", shutil.ignore_patterns("__py*")
+    code = path / "code"
+    left_out: list[str] = []
     unsent = HERE / ".detignore"  # itself not uploaded
-    left_out = unsent.read_text().splitlines() if unsent.is_file() else ()
-    packages = (file.parent.name for file in HERE.glob("*/__init__.py"))
-    for folder in ("embedded", *(name for name in packages if f"/{name}/" not in left_out)):
-        shutil.copytree(HERE / folder, code / folder, ignore=ignored)
+    if unsent.is_file():
+        left_out = unsent.read_text().splitlines()
+    folders = ["embedded"]
+    for file in HERE.glob("*/__init__.py"):
+        package = file.parent.name
+        if f"/{package}/" not in left_out:
+            folders.append(package)
+    for folder in folders:
+        shutil.copytree(HERE / folder, code / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for module in HERE.glob("*.py"):
         shutil.copyfile(module, code / module.name)
 
@@ -80,24 +88,55 @@ def _common_ports() -> list[int]:
     return common[0]
 
 
-def together(
-    distributed: core.DistributedContext, work: Callable[[], Any], mine: bool = True
-) -> Any:
-    """Return what `work` returns, done if it is `mine`. A UserError of any rank is raised on all:
-    those of another machine would else wait for that rank for ever. Collective.
+class Ranks:
+    """The ranks of a run, and work of all or of some of them. All methods are collective.
+
+    A UserError of any rank is raised on all: those of another machine would else wait for that rank
+    for ever.
     """
-    value = None
-    own_error = None
+
+    def __init__(self, distributed: core.DistributedContext) -> None:
+        self.distributed = distributed
+        self.is_chief = distributed.rank == 0
+        self.leads_machine = distributed.local_rank == 0
+
+    def on_all(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `work` returns on this rank; all ranks do it."""
+        value, error = _attempt(work, *args, **kwargs)
+        self._raise_first(error)
+        return cast(T, value)
+
+    def on_leads(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have the first rank of each machine do `work`."""
+        error = None
+        if self.leads_machine:
+            _, error = _attempt(work, *args, **kwargs)
+        self._raise_first(error)
+
+    def on_chief(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return, on all ranks, what `work` returns on rank 0, which alone does it."""
+        value, error = None, None
+        if self.is_chief:
+            value, error = _attempt(work, *args, **kwargs)
+        self._raise_first(error)
+        return self.distributed.broadcast(value)
+
+    def _raise_first(self, error: UserError | None) -> None:
+        """Raise the error of the lowest rank that has one."""
+        for rank_error in self.distributed.allgather(error):
+            if rank_error is not None:
+                rank_error.on_all_ranks = True
+                raise rank_error
+
+
+def _attempt(
+    work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> tuple[T | None, UserError | None]:
+    """Return what `work` returns, or the UserError that it raises."""
     try:
-        if mine:
-            value = work()
+        return work(*args, **kwargs), None
     except UserError as error:
-        own_error = error
-    for rank_error in distributed.allgather(own_error):  # None where there is none
-        if rank_error is not None:
-            rank_error.on_all_ranks = True
-            raise rank_error
-    return value
+        return None, error
 
 
 def lost_rank(error: Exception) -> PeerLost | None:

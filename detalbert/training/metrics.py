@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -39,19 +39,32 @@ log = logging.getLogger(__name__)
 class RunMetrics(core.DummyTrainContext):
     """Writer of `metrics.json`, the best validation's predictions, and TensorBoard events.
 
-    Replaces Determined's train context, which reports to the master. `path` is the output
-    directory; `searcher`, of the config, defines the best validation, the first of equals.
+    Replaces Determined's train context, which reports to the master.
+
+    Args:
+        path: the output directory.
+        searcher: of the config; defines the best validation, the first of equals.
+        stored: called after each checkpoint.
+        fetch: called with a checkpoint whose files may be in a bucket alone.
+        remote: names of the checkpoints whose files are in a bucket.
     """
 
     loop: Any = None  # the Controller that reports, set once it is created
-    stored: Any = staticmethod(lambda: None)  # called after each checkpoint
-    fetch: Any = staticmethod(lambda checkpoint: None)  # from a bucket, if it is only there
-    remote: Collection[str] = ()  # names of checkpoints whose files are in a bucket
 
-    def __init__(self, path: Path, searcher: Searcher) -> None:
+    def __init__(
+        self,
+        path: Path,
+        searcher: Searcher,
+        stored: Callable[[], object] = lambda: None,
+        fetch: Callable[[Path], object] = lambda checkpoint: None,
+        remote: Collection[str] = (),
+    ) -> None:
         super().__init__(path / "tensorboard")
         self.path = path
         self.searcher = searcher
+        self.stored = stored
+        self.fetch = fetch
+        self.remote = remote
         self.validations: list[dict[str, float]] = []
         # Of the predictions in the output directory: `steps` of their validation, SHA-256 by name.
         self.predicted: dict[str, Any] = {}
@@ -162,7 +175,9 @@ class RunMetrics(core.DummyTrainContext):
         self.write_metrics()
 
     def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
-        charted = {k: v for k, v in metrics.items() if k not in ("batches", "epochs")}
+        charted = {
+            name: value for name, value in metrics.items() if name not in ("batches", "epochs")
+        }
         if not self._is_drawn(steps_completed):
             self._events("validation", steps_completed, charted)
         answers, scores = self.loop.trial.validated()

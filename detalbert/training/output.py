@@ -27,9 +27,12 @@ class Output:
     """
 
     def __init__(self, output: str) -> None:
-        self.address = output.rstrip("/") if bucket.is_bucket(output) else None
-        self.folder = Path("runs", *output.split("://")) if self.address else Path(output)
-        self.kept: set[str] = set()  # the checkpoints in the bucket
+        self.address: str | None = None
+        self.folder = Path(output)
+        if bucket.is_bucket(output):
+            self.address = output.rstrip("/")
+            self.folder = Path("runs", *output.split("://"))
+        self.stored: set[str] = set()  # names of the checkpoints in the bucket
 
     def fetch(self) -> None:
         """Make `folder` what the bucket has. Once on each machine. Raises as `bucket.download`."""
@@ -37,27 +40,31 @@ class Output:
             return
 
         def wanted(name: str) -> bool:
-            if found := re.fullmatch(rf"checkpoints/(step-[0-9]{{8,}})/{MANIFEST}", name):
-                self.kept.add(found[1])
+            manifest = re.fullmatch(rf"checkpoints/(step-[0-9]{{8,}})/{MANIFEST}", name)
+            if manifest is not None:
+                self.stored.add(manifest[1])
+                return True
+            if name in FILES:
+                return True
             # By these, `set_aside` knows which numbers are taken.
-            previous = re.fullmatch(r"previous-[0-9]+/(config\.yaml|metrics\.json)", name)
-            return found is not None or previous is not None or name in FILES
+            return re.fullmatch(r"previous-[0-9]+/(config\.yaml|metrics\.json)", name) is not None
 
         fetching = waiting(f"fetching {self.address} into {self.folder}")
         with writing(self.folder, ELSEWHERE), alone(self.folder), fetching:
             bucket.download(self.address, self.folder, wanted)
             self._remove_others()
-            checkpoints = self.folder / "checkpoints"
-            any(self.fill(checkpoints / name) for name in sorted(self.kept, reverse=True))
+            for name in sorted(self.stored, reverse=True):  # the newest that is whole
+                if self.fill(self.folder / "checkpoints" / name):
+                    break
 
     def _remove_others(self) -> None:
         """Remove local checkpoints that a start elsewhere has pruned in the bucket. Move those that
         are newer than all there, whose upload failed, into `previous-N/`.
         """
-        newest = max((int(name.removeprefix("step-")) for name in self.kept), default=0)
+        newest = max((int(name.removeprefix("step-")) for name in self.stored), default=0)
         unsent: list[Path] = []
         for steps, path in list_checkpoints(self.folder / "checkpoints"):
-            if path.name in self.kept or not (path / MANIFEST).is_file():
+            if path.name in self.stored or not (path / MANIFEST).is_file():
                 continue  # what has no manifest is no checkpoint, but somebody's folder
             if steps < newest and find_fault(path, ()) is None:
                 shutil.rmtree(path)
@@ -75,12 +82,13 @@ class Output:
 
     def fill(self, checkpoint: Path) -> bool:
         """Fetch the files of a checkpoint that `folder` lacks; return whether it is complete."""
-        here = checkpoint.absolute().parent == (self.folder / "checkpoints").absolute()
-        tries = TRIES if here and checkpoint.name in self.kept else 0
-        while (fault := find_fault(checkpoint)) and tries:
-            bucket.download(f"{self.address}/checkpoints/{checkpoint.name}", checkpoint)
-            tries -= 1
-        return fault is None
+        is_own = checkpoint.absolute().parent == (self.folder / "checkpoints").absolute()
+        if is_own and checkpoint.name in self.stored:
+            for _ in range(TRIES):
+                if find_fault(checkpoint) is None:
+                    return True
+                bucket.download(f"{self.address}/checkpoints/{checkpoint.name}", checkpoint)
+        return find_fault(checkpoint) is None
 
     def set_aside(self, checkpoints: Sequence[Path]) -> Path:
         """Move checkpoints, oldest first, into `previous-N/`, in the bucket as well; return that.
@@ -104,22 +112,23 @@ class Output:
         if self.address is None:
             return
         local = {path.name: path for _, path in list_checkpoints(self.folder / "checkpoints")}
-        new = {
-            name: path
-            for name, path in sorted(local.items())
-            if name not in self.kept and find_fault(path, ()) is None  # a checkpoint of this run
-        }
-        for name, path in new.items():
-            place = f"{self.address}/checkpoints/{name}"
-            with waiting(f"uploading {place}"):
-                bucket.put(path, place, read_manifest(path)["files"])
-                bucket.put(path, place, [MANIFEST])
-        for name in sorted(self.kept - local.keys()):
+        for name, path in sorted(local.items()):
+            is_checkpoint = find_fault(path, names=()) is None
+            if name not in self.stored and is_checkpoint:
+                self._upload(path)
+        for name in sorted(self.stored - local.keys()):
             bucket.remove(f"{self.address}/checkpoints/{name}")
-        self.kept &= local.keys()  # the set itself: others hold it
-        self.kept |= new.keys()
+            self.stored.remove(name)
         written = [name for name in FILES if (self.folder / name).is_file()]
         for path in self.folder.glob(f"tensorboard/{_EVENTS}*"):
             if path.is_file():
                 written.append(f"tensorboard/{path.name}")
         bucket.put(self.folder, self.address, written)
+
+    def _upload(self, checkpoint: Path) -> None:
+        """Upload a checkpoint, its manifest last."""
+        target = f"{self.address}/checkpoints/{checkpoint.name}"
+        with waiting(f"uploading {target}"):
+            bucket.put(checkpoint, target, read_manifest(checkpoint)["files"])
+            bucket.put(checkpoint, target, [MANIFEST])
+        self.stored.add(checkpoint.name)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,15 @@ from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.training.table import read_table, write_table
 
 NUMBERS = "numbers.json"
+Numbers = dict[str, dict[str, torch.Tensor]]  # of each parameter: state of the optimizer by name
+
+
+class SplitState(NamedTuple):
+    """State of a model and its optimizer, as it is stored."""
+
+    tensors: dict[str, Any]  # "model" and "optimizer", saved in parts
+    numbers: Numbers  # the optimizer's scalars, in a file of their own
+    optimizer: Any  # its whole state as torch has it; None without one
 
 
 class TensorSaver:
@@ -45,9 +54,12 @@ class TensorSaver:
         RuntimeError if a rank's disk is full.
         """
         # Of an optimizer without state torch would make one, and count a step.
-        tensors, numbers, _ = _split(model, optimizer if optimizer.state else None)
+        state = _split(model, optimizer if optimizer.state else None)
+        tensors = state.tensors
         if dist.get_rank() == 0:
-            values = {n: {k: v.item() for k, v in kept.items()} for n, kept in numbers.items()}
+            values = {}
+            for name, numbers in state.numbers.items():
+                values[name] = {key: number.item() for key, number in numbers.items()}
             (path / NUMBERS).write_text(json.dumps(values))
         if self._copy.keys() != tensors.keys():
             self._copy = BlockingAsyncStager().stage(tensors)
@@ -61,8 +73,7 @@ class TensorSaver:
                 writer = _Writer(path, per_thread_copy_ahead=0)
                 dcp.save(self._copy, storage_writer=writer, process_group=self.group)
             except CheckpointException as error:  # no Exception: nobody else would catch it
-                failure, _ = next(iter(error.failures.values()))
-                raise RuntimeError(first_line(failure)) from None
+                raise RuntimeError(first_line(_first_failure(error))) from None
 
         return write
 
@@ -71,7 +82,11 @@ class _Writer(dcp.FileSystemWriter):
     """Writer that writes as data the table that torch would pickle."""
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        metadata.storage_data = {one.index: one.storage_data for each in results for one in each}
+        places = {}
+        for rank_results in results:
+            for result in rank_results:
+                places[result.index] = result.storage_data
+        metadata.storage_data = places
         write_table(Path(self.path), metadata)
 
 
@@ -88,22 +103,25 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer | None) -> N
     """Load what a `TensorSaver` wrote, with any layout; without `optimizer`, only the weights.
     Raises UserError if weights are of another model, or files are damaged.
     """
-    wanted, numbers, whole = _split(model, optimizer)
+    state = _split(model, optimizer)
     if optimizer is not None:
-        _fill_numbers(path / NUMBERS, numbers)
-    _read(path, wanted)
-    parts.set_model_state_dict(model, wanted["model"])
+        _fill_numbers(path / NUMBERS, state.numbers)
+    _read(path, state.tensors)
+    parts.set_model_state_dict(model, state.tensors["model"])
     if optimizer is not None:
-        parts.set_optimizer_state_dict(model, optimizer, whole)
+        parts.set_optimizer_state_dict(model, optimizer, state.optimizer)
 
 
-def _fill_numbers(path: Path, numbers: dict[str, dict[str, torch.Tensor]]) -> None:
+def _fill_numbers(path: Path, numbers: Numbers) -> None:
+    """Set the optimizer's scalars to those in a checkpoint, which must have the same names."""
     with as_user_error(partial(_misfit, path)):
         saved = json.loads(path.read_text())
-        if {n: set(kept) for n, kept in saved.items()} != {n: set(k) for n, k in numbers.items()}:
+        saved_keys = {name: set(values) for name, values in saved.items()}
+        own_keys = {name: set(scalars) for name, scalars in numbers.items()}
+        if saved_keys != own_keys:
             raise ValueError("its names are not those of this model")
-        for name, kept in saved.items():
-            for key, value in kept.items():
+        for name, values in saved.items():
+            for key, value in values.items():
                 numbers[name][key].fill_(value)
 
 
@@ -117,48 +135,58 @@ def read_sharded_weights(path: Path, into: dict[str, torch.Tensor]) -> None:
     check_finite_weights(str(path), into.items())
 
 
-def _read(path: Path, wanted: dict[str, Any], **how: Any) -> None:
+def _read(path: Path, tensors: dict[str, Any], no_dist: bool = False) -> None:
+    """Fill tensors from a checkpoint; `no_dist`: in this process alone."""
     reader = Reader(path)
     reader.read_metadata()  # here, for torch would print more than the line that it raises
     try:
-        dcp.load(wanted, storage_reader=reader, **how)
+        dcp.load(tensors, storage_reader=reader, no_dist=no_dist)
     except CheckpointException as error:
-        failure, _ = next(iter(error.failures.values()))
-        raise _misfit(path, failure) from None
+        raise _misfit(path, _first_failure(error)) from None
+
+
+def _first_failure(error: CheckpointException) -> BaseException:
+    """Return the error of the first rank that had one."""
+    failure, _ = next(iter(error.failures.values()))
+    return failure
 
 
 def files_needed(path: Path, model: nn.Module, optimizer: Optimizer | None) -> set[str]:
     """Return the files that `load_tensors` reads on this rank, by the table of `path`."""
-    table, (wanted, *_) = read_table(path), _split(model, optimizer)
+    table = read_table(path)
+    state = _split(model, optimizer)
     planner = dcp.DefaultLoadPlanner()
     with as_user_error(partial(_misfit, path)):
-        planner.set_up_planner(wanted, table)
+        planner.set_up_planner(state.tensors, table)
         items = planner.create_local_plan().items
     return {table.storage_data[item.storage_index].relative_path for item in items}
 
 
-def _split(model: nn.Module, optimizer: Optimizer | None) -> tuple[dict[str, Any], Any, Any]:
-    """Return the tensors of model and optimizer that are saved in parts; the optimizer's scalars,
-    by name; its state as torch has it. All are its own, or new ones if it has taken no step.
+def _split(model: nn.Module, optimizer: Optimizer | None) -> SplitState:
+    """Return the state of model and optimizer: their own tensors, or new ones if the optimizer has
+    taken no step.
     """
     tensors: dict[str, Any] = {"model": parts.get_model_state_dict(model)}
     if optimizer is None:
-        return tensors, {}, None
-    whole: Any = parts.get_optimizer_state_dict(model, optimizer)
-    state = whole["state"].items()
-    tensors["optimizer"] = {n: {k: v for k, v in kept.items() if v.ndim} for n, kept in state}
-    numbers = {name: {k: v for k, v in kept.items() if not v.ndim} for name, kept in state}
-    return tensors, numbers, whole
+        return SplitState(tensors=tensors, numbers={}, optimizer=None)
+    state: Any = parts.get_optimizer_state_dict(model, optimizer)
+    moments: Numbers = {}
+    numbers: Numbers = {}
+    for name, values in state["state"].items():
+        moments[name] = {key: value for key, value in values.items() if value.ndim}
+        numbers[name] = {key: value for key, value in values.items() if not value.ndim}
+    tensors["optimizer"] = moments
+    return SplitState(tensors=tensors, numbers=numbers, optimizer=state)
 
 
 def _misfit(path: Path, error: BaseException) -> UserError:
-    return UserError(f"{path}: does not fit: {first_line(error)}")
+    return UserError(f"does not fit: {first_line(error)}", key=str(path))
 
 
 class Reader(dcp.FileSystemReader):
     """Reader of a checkpoint by the table of table.py, where torch would unpickle one."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        found = read_table(Path(self.path))
-        found.storage_meta = StorageMeta(load_id=self.load_id)
-        return found
+        table = read_table(Path(self.path))
+        table.storage_meta = StorageMeta(load_id=self.load_id)
+        return table

@@ -40,9 +40,11 @@ def check_gpus(gpu_uuids: Sequence[str]) -> None:
     """Raise UserError if this torch build does not see or support the container's GPUs."""
     seen = torch.cuda.device_count() if gpu_uuids else 0
     if seen < len(gpu_uuids):  # it would train on the CPU
-        said = f"torch {torch.__version__} sees {seen} of the container's {len(gpu_uuids)} GPUs"
-        cause = "a CPU build, or a CUDA newer than the machine's driver"
-        raise UserError(f"{said}: {cause}; take another image (cluster/Dockerfile)")
+        raise UserError(
+            f"torch {torch.__version__} sees {seen} of the container's {len(gpu_uuids)} GPUs: "
+            "a CPU build, or a CUDA newer than the machine's driver",
+            cure="take another image (cluster/Dockerfile)",
+        )
     for index in range(len(gpu_uuids)):
         name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
         capability = torch.cuda.get_device_capability(index)
@@ -63,7 +65,9 @@ def check_room(
     parameters = 0 if sizes is None else sizes.parameters
     if gpu_uuids and sizes is not None:
         slots = (config.get("resources") or {}).get("slots_per_trial", 1)
-        memory = replicated(sizes, slots, hparams.precision != "fp32", False, masked)
+        memory = replicated(
+            sizes, slots, half=hparams.precision != "fp32", grid=False, masked=masked
+        )
         check_gpu_memory(gpu_uuids, memory, hparams, parameters)
     check_disk(cache, GIB, "the feature cache")
     check_checkpoints(checkpoint_folder(config.get("checkpoint_storage") or {}), parameters)
@@ -83,17 +87,22 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
     https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/index.html#gpu-feature-list
     """
     for architecture in built_for:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
-        if found is None:  # ROCm's names: let torch judge
+        parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
+        if parts is None:  # ROCm's names: let torch judge
             return
-        built = int(found[2]), int(found[3])
-        portable = built[0] == capability[0] or found[1] + found[4] == "compute"  # PTX
-        later = built <= capability and portable and found[4] != "a"
-        if later or built == capability:
+        kind, major, minor, suffix = parts.groups()
+        version = int(major), int(minor)
+        if version == capability:
             return
-    has = f"torch {torch.__version__} has code for {' '.join(built_for) or 'no GPU'} only"
-    cure = "take an image with another torch build (cluster/Dockerfile; for a V100 a CUDA 12.6 one)"
-    raise UserError(f"{name} is sm_{capability[0]}{capability[1]}, and {has}; {cure}")
+        is_ptx = kind == "compute" and suffix == ""
+        if version < capability and suffix != "a" and (is_ptx or version[0] == capability[0]):
+            return
+    raise UserError(
+        f"{name} is sm_{capability[0]}{capability[1]}, and torch {torch.__version__} has code for "
+        f"{' '.join(built_for) or 'no GPU'} only",
+        cure="take an image with another torch build (cluster/Dockerfile; for a V100 a CUDA 12.6 "
+        "one)",
+    )
 
 
 def check_gpu_memory(
@@ -102,32 +111,36 @@ def check_gpu_memory(
     """Raise Unavailable if a GPU has less free memory than the model and one forward need."""
     budget = hparams.max_tokens_per_forward
     tokens = hparams.max_seq_length if budget == "auto" else budget
-    needed, rest = memory.at(tokens), memory.at(0)
+    needed = memory.at(tokens)
+    without_tokens = memory.at(0)
     for uuid, free, total in gpu_memory():
-        if uuid in gpu_uuids and free < needed:
-            fits = int((free - rest) // memory.per_token)
-            cure = "take a larger one, or split the model"
-            if fits >= hparams.max_seq_length:
-                cure = f"set hyperparameters.max_tokens_per_forward to {fits} or less"
-            raise Unavailable(
-                f"GPU {uuid}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, and a model of "
-                f"{parameters / 1e6:.0f} M parameters takes {rest / GIB:.1f} GiB and {tokens} "
-                f"tokens {(needed - rest) / GIB:.1f} more (modelled); end what holds it, or {cure}"
-            )
+        if uuid not in gpu_uuids or free >= needed:
+            continue
+        cure = "take a larger one, or split the model"
+        fitting_tokens = int((free - without_tokens) // memory.per_token)
+        if fitting_tokens >= hparams.max_seq_length:
+            cure = f"set hyperparameters.max_tokens_per_forward to {fitting_tokens} or less"
+        raise Unavailable(
+            f"{free / GIB:.1f} of {total / GIB:.1f} GiB are free, and a model of "
+            f"{parameters / 1e6:.0f} M parameters takes {without_tokens / GIB:.1f} GiB and "
+            f"{tokens} tokens {(needed - without_tokens) / GIB:.1f} more (modelled)",
+            key=f"GPU {uuid}",
+            cure=f"end what holds it, or {cure}",
+        )
 
 
 def gpu_memory() -> list[tuple[str, int, int]]:
     """Return (UUID, free bytes, total bytes) of all GPUs; none without NVIDIA's driver. A CUDA call
     would use memory on each.
     """
-    found = []
+    gpus = []
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         for index in range(pynvml.nvmlDeviceGetCount()):
             gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
             memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
-            found.append((pynvml.nvmlDeviceGetUUID(gpu), memory.free, memory.total))
-    return found
+            gpus.append((pynvml.nvmlDeviceGetUUID(gpu), memory.free, memory.total))
+    return gpus
 
 
 def checkpoint_folder(storage: Mapping[str, Any]) -> Path:
@@ -142,13 +155,18 @@ def checkpoint_folder(storage: Mapping[str, Any]) -> Path:
 def check_disk(folder: Path, needed: int, purpose: str) -> None:
     """Raise UserError if `folder` is not writable, Unavailable if `needed` bytes are not free."""
     folder = folder.absolute()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UserError(f"{folder}: {purpose} cannot be written there; set another folder")
-    free = shutil.disk_usage(there).free
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UserError(
+            f"{purpose} cannot be written there", key=str(folder), cure="set another folder"
+        )
+    free = shutil.disk_usage(existing).free
     if free < needed:
-        said = f"{free / GIB:.2f} GiB are free of the {needed / GIB:.2f} that {purpose} may take"
-        raise Unavailable(f"{folder}: {said}; free space or set another folder")
+        raise Unavailable(
+            f"{free / GIB:.2f} GiB are free of the {needed / GIB:.2f} that {purpose} may take",
+            key=str(folder),
+            cure="free space or set another folder",
+        )
 
 
 def check_collectives(device: torch.device, seconds: float = 120) -> None:
@@ -160,7 +178,8 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
     """
     if not torch.distributed.is_initialized():
         return
-    backend, size = torch.distributed.get_backend(), torch.distributed.get_world_size()
+    backend = torch.distributed.get_backend()
+    size = torch.distributed.get_world_size()
     total = torch.ones(1, device=device)
     deadline = time.monotonic() + seconds
     try:
@@ -174,7 +193,9 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
         if total.item() != size:
             raise RuntimeError(f"its sum was {total.item()}")
     except RuntimeError as error:
-        said = f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s"
-        hint = "check the network between the machines; NCCL_DEBUG=INFO shows where it stands"
-        raise Unavailable(f"{said} ({first_line(error)}); {hint}") from None
+        raise Unavailable(
+            f"no all-reduce of {size} ranks over {backend} in {seconds:.0f} s "
+            f"({first_line(error)})",
+            cure="check the network between the machines; NCCL_DEBUG=INFO shows where it stands",
+        ) from None
     torch.distributed.destroy_process_group(group)

@@ -43,7 +43,7 @@ def leave_other_checkpoints(checkpoint: Path, run: Mapping[str, Any], output: Ou
         steps=manifest["steps"],
         run=run,
         validations=manifest["validations"],
-        remote=output.kept,
+        remote=output.stored,
     )
     others = {
         path: step

@@ -33,12 +33,14 @@ class Peers:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group, self.rank, self.size = group, group.rank(), group.size()
+        self.group = group
+        self.rank = group.rank()
+        self.size = group.size()
 
     def allgather(self, value: Any) -> list[Any]:
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value, group=self.group)
-        return found
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
 
     def broadcast(self, value: Any) -> Any:
         return self.allgather(value)[0]
@@ -58,23 +60,28 @@ class UploadedParts(CheckpointContext):
         """Yield a folder of this rank alone, uploaded at the end, and its UUID (rank 0's). `peers`
         are a Peers, or Determined's distributed context.
         """
-        steps, name = metadata["steps_completed"], str(uuid.uuid4())
+        steps = metadata["steps_completed"]
+        name = str(uuid.uuid4())
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
         folder.chmod(0o755)  # a shared file system gets its mode, for other users to read, too
         try:
             yield folder, name
-            everywhere = peers.allgather(describe_files(folder))
+            files_of_ranks = peers.allgather(describe_files(folder))
             if peers.rank == 0:
-                files = {name: facts for found in everywhere for name, facts in found.items()}
+                files: dict[str, Any] = {}
+                for rank_files in files_of_ranks:
+                    files |= rank_files
                 write_manifest(folder, {"steps": steps}, files)
             name = peers.broadcast(name)
             self.upload_as(name, folder, metadata, peers)
         except UserError:
             raise
         except Exception as error:  # whatever the client of a storage raises
-            said = f"the checkpoint of step {steps} is not stored ({first_line(error)})"
-            cure = "see that it and the temporary folder can be written"
-            raise Unavailable(f"checkpoint_storage: {said}; {cure}") from None
+            raise Unavailable(
+                f"the checkpoint of step {steps} is not stored ({first_line(error)})",
+                key="checkpoint_storage",
+                cure="see that it and the temporary folder can be written",
+            ) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -82,16 +89,11 @@ class UploadedParts(CheckpointContext):
         """Report the checkpoint to the master (rank 0, after all uploads). If a file is missing or
         truncated, delete the checkpoint and raise OSError.
         """
-        there = stored_sizes(self.storage, name)
-        wrong = [
-            f"{file} has {there.get(file, 'no')} of {size} bytes"
-            for file, size in sorted(sizes.items())
-            if there is not None and not file.endswith("/") and there.get(file) != size
-        ]
-        if wrong:
-            with contextlib.suppress(Exception):  # nobody would ever delete it
+        faults = _wrong_sizes(sizes, stored=stored_sizes(self.storage, name))
+        if faults:
+            with contextlib.suppress(Exception):  # an unreported one would stay in the storage
                 self.storage.delete(name, ["**/*"])
-            raise OSError(f"in the storage, {'; '.join(wrong[:3])}")
+            raise OSError(f"in the storage, {'; '.join(faults[:3])}")
         super().report(name, sizes, metadata)
 
     @contextlib.contextmanager
@@ -102,27 +104,43 @@ class UploadedParts(CheckpointContext):
         try:
             with super().restore_path(storage_id, selector=_HEAD.__contains__) as path:
                 self._check(path, storage_id, {TABLE, NUMBERS, STATE})
-                mine = self.needed(path)
-            with super().restore_path(storage_id, selector=(_HEAD | mine).__contains__) as path:
-                self._check(path, storage_id, mine)
+                rank_files = self.needed(path)
+            wanted = _HEAD | rank_files
+            with super().restore_path(storage_id, selector=wanted.__contains__) as path:
+                self._check(path, storage_id, rank_files)
                 yield path
         except CheckpointNotFound as error:
-            raise UserError(f"checkpoint {storage_id}: {first_line(error)}") from None
+            raise UserError(first_line(error), key=f"checkpoint {storage_id}") from None
 
     def _check(self, path: Path, storage_id: str, names: set[str]) -> None:
         """Check `names`; raise UserError on all ranks if any rank finds a fault."""
-        faults = [fault for fault in self.distributed.allgather(find_fault(path, names)) if fault]
-        if faults:
-            cure = "go on from another one (searcher.source_checkpoint_uuid), or start anew"
-            raise UserError(f"checkpoint {storage_id}: {faults[0]}; {cure}")
+        for fault in self.distributed.allgather(find_fault(path, names)):
+            if fault:
+                raise UserError(
+                    fault,
+                    key=f"checkpoint {storage_id}",
+                    cure="go on from another one (searcher.source_checkpoint_uuid), or start anew",
+                )
+
+
+def _wrong_sizes(sizes: dict[str, int], stored: dict[str, int] | None) -> list[str]:
+    """Return a text for each file that is not stored whole; none where that is not known."""
+    if stored is None:
+        return []
+    faults = []
+    for file, size in sorted(sizes.items()):
+        is_folder = file.endswith("/")
+        if not is_folder and stored.get(file) != size:
+            faults.append(f"{file} has {stored.get(file, 'no')} of {size} bytes")
+    return faults
 
 
 def stored_sizes(manager: storage.StorageManager, storage_id: str) -> dict[str, int] | None:
     """Return the bytes of a checkpoint's files, by name; None for other kinds of storage."""
     if isinstance(manager, storage.S3StorageManager):
         prefix = f"{manager.get_storage_prefix(storage_id)}/"
-        found = manager.bucket.objects.filter(Prefix=prefix)
-        return {entry.key[len(prefix) :]: entry.size for entry in found}
+        objects = manager.bucket.objects.filter(Prefix=prefix)
+        return {stored.key[len(prefix) :]: stored.size for stored in objects}
     if isinstance(manager, storage.SharedFSStorageManager):
         with manager.restore_path(storage_id) as path:
             files = (file for file in path.rglob("*") if file.is_file())

@@ -63,7 +63,7 @@ def test_scores_are_those_by_hand_and_a_stopped_run_goes_on(
     monkeypatch.setattr(train, "main", start_and_stop_the_second)
     assert scored(pretrained, recipe, out) == 143
     assert started == ["step-00000004", "step-00000008"] and len(rows_in(out)) == 1
-    assert "stopped after step 1; run the same command again to go on" in capsys.readouterr().err
+    assert "stopped after step 1; run the same command again to resume" in capsys.readouterr().err
     with claim_folder(out / "step-00000008"):  # no process holds it
         pass
     assert scored(pretrained, recipe, out) == 0

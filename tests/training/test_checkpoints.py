@@ -3,14 +3,14 @@
 import json
 import os
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from detalbert import __version__
 from detalbert.errors import UserError
-from detalbert.integrity import checksum
+from detalbert.integrity import checksum, seal
 from detalbert.training.checkpoints import newest_complete
 from detalbert.training.manifest import find_fault, read_manifest, write_manifest
 from detalbert.training.metrics import RunMetrics
@@ -18,7 +18,6 @@ from detalbert.training.timeline import list_checkpoints
 from tests.conftest import SOAK, settings
 from tests.fakes.damage import flip, rewrite
 from tests.fakes.runs import metrics, newest, run, steps_of
-from tests.same_bits import differences
 
 DAMAGE = {
     "truncated": lambda p: os.truncate(p / "state_dict.pth", 100),
@@ -56,23 +55,34 @@ def test_a_flipped_bit_of_a_manifest_is_damage(copied: Path, caplog: Any) -> Non
         caplog.clear()
 
 
-def older(path: Path, **changes: Any) -> None:
-    """Make a checkpoint's manifest one of commit 596c121."""
-    facts = {**read_manifest(path), "format": 1, **changes}
-    facts.pop("sha256", None)
-    (path / "manifest.json").write_text(json.dumps(facts))
+CHANGES: dict[str, dict[str, Any]] = {
+    "another step": {"steps": 10},
+    "a history that is none": {"validations": 5},
+    "another format": {"format": 1, "version": "0.9"},
+}
 
 
-def test_a_manifest_without_a_sum_is_read(finished: Path, copied: Path) -> None:
-    shutil.rmtree(newest(copied))
-    for _, path in list_checkpoints(copied / "checkpoints"):
-        older(path)
-    assert run(finished / "tiny.yaml", copied) == 0
-    assert differences(finished / "out", copied) == []
-    (_, one), (_, other), (_, last) = list_checkpoints(copied / "checkpoints")
-    older(last, steps=10)
-    older(other, validations=5)
-    assert newest_complete(copied / "checkpoints") == one
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_manifest_that_does_not_fit_is_damage(change: str, copied: Path, caplog: Any) -> None:
+    """Though its sum is right."""
+    *_, (_, before), (_, last) = list_checkpoints(copied / "checkpoints")
+    changed = seal({**read_manifest(last), **CHANGES[change]})
+    (last / "manifest.json").write_text(json.dumps(changed))
+    assert newest_complete(copied / "checkpoints") == before
+    if change == "another format":
+        assert "manifest.json is of another format, of version 0.9" in caplog.text
+
+
+def test_a_manifest_without_a_sum_is_damage(copied: Path) -> None:
+    *_, (_, before), (_, last) = list_checkpoints(copied / "checkpoints")
+    manifest = read_manifest(last)
+    del manifest["sha256"]
+    (last / "manifest.json").write_text(json.dumps(manifest))
+    assert newest_complete(copied / "checkpoints") == before
+
+
+def test_a_checkpoint_says_which_version_wrote_it(copied: Path) -> None:
+    assert read_manifest(newest(copied))["version"] == __version__
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "../outside", "link", "code"])

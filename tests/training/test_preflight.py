@@ -20,7 +20,7 @@ from detalbert.engine.models import span_model_sizes
 from detalbert.errors import NotFinite, Unavailable, UserError
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.training import preflight
-from detalbert.training.local import lost_rank, together
+from detalbert.training.local import Ranks, lost_rank
 from tests.conftest import TINY
 
 # What torch.cuda.get_arch_list() gives in the Linux builds named.
@@ -179,9 +179,26 @@ def test_an_all_reduce_of_two_ranks(behave: str, tmp_path: Path, fork: None) -> 
 @pytest.mark.parametrize("kind", [UserError, Unavailable, NotFinite])
 def test_an_error_of_one_rank_is_raised_on_all(kind: type[UserError]) -> None:
     other = kind("its line")
-    group: Any = SimpleNamespace(allgather=lambda own: [own, other])
-    with pytest.raises(UserError, match="^its line$") as raised:
-        together(group, lambda: 3)
-    assert type(raised.value) is kind and raised.value.on_all_ranks
-    alone: Any = SimpleNamespace(allgather=lambda mine: [mine])
-    assert together(alone, lambda: 3) == 3 and together(alone, lambda: 1 / 0, mine=False) is None
+    group: Any = SimpleNamespace(rank=1, local_rank=1, allgather=lambda own: [other, own])
+    for on_ranks in (Ranks(group).on_all, Ranks(group).on_chief, Ranks(group).on_leads):
+        with pytest.raises(UserError, match="^its line$") as raised:
+            on_ranks(lambda: 3)
+        assert type(raised.value) is kind and raised.value.on_all_ranks
+
+
+def test_work_is_done_on_the_ranks_that_are_named() -> None:
+    done = []
+
+    def work(word: str, rank: int) -> int:
+        done.append(word)
+        return rank
+
+    for rank, local_rank in [(0, 0), (8, 0), (9, 1)]:
+        group: Any = SimpleNamespace(
+            rank=rank, local_rank=local_rank, allgather=lambda own: [own], broadcast=lambda own: own
+        )
+        ranks = Ranks(group)
+        assert ranks.on_all(work, "all", rank=rank) == rank
+        assert ranks.on_chief(work, "chief", rank=rank) == (0 if rank == 0 else None)
+        ranks.on_leads(work, "leads", rank=rank)
+    assert done == ["all", "chief", "leads", "all", "leads", "all"]
