@@ -50,7 +50,7 @@ class Controller(TrialLoop):
         config, hparams, done = training.config, training.hparams, context.get_initial_batch()
         trial = training.workload.trial(context, (hparams, training.data))
         if context.distributed.rank == 0:
-            display.say_start(training, trial, done, checkpoint)
+            display.say_start(trial, steps_done=done, checkpoint=checkpoint)
         super().__init__(
             Schedule(hparams, context.distributed, done, stops),
             trial_inst=trial,

@@ -1,4 +1,4 @@
-"""Log lines at the start and the end of a run."""
+"""Log lines at the start of a run: all that was read, counted and computed from the config."""
 
 import logging
 import warnings
@@ -23,12 +23,18 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # an error comes
 
 
-def say_start(training: Training, trial: StepTrial, done: int, checkpoint: str | None) -> None:
-    """Log the lines that open a run, or the one that opens a restart after `done` steps."""
-    if done:
-        state = ": the run is complete, nothing is trained" if done == trial.steps else ""
-        facts = done, trial.steps, checkpoint, _hardware(trial), state
-        log.info("resumed at step %d of %d from %s, on %s%s", *facts)
+def say_start(trial: StepTrial, steps_done: int, checkpoint: str | None) -> None:
+    """Log the lines that open a run, or the one that opens a restart after `steps_done` steps."""
+    if steps_done:
+        ending = ": the run is complete, nothing is trained" if steps_done == trial.steps else ""
+        log.info(
+            "resumed at step %d of %d from %s, on %s%s",
+            steps_done,
+            trial.steps,
+            checkpoint,
+            _hardware(trial),
+            ending,
+        )
         return
     for name, text in describe(trial).items():
         log.info("%-14s%s", name, text)
@@ -39,34 +45,39 @@ def warn_of_a_cpu(trial: StepTrial) -> None:
     """Log a warning if the config is one for a GPU, and there is none."""
     if trial.context.device.type != "cpu":
         return
-    parameters = sum(p.numel() for p in trial.model.parameters())
-    large = f"{parameters / 1e6:,.0f} M parameters"
-    asked = {"compile: true": trial.hparams.compile, large: parameters > 100e6}
-    if found := [name for name, holds in asked.items() if holds]:
-        said = "no GPU, and a config for one (%s): a step may take minutes; see configs/local.yaml"
-        log.warning(said, ", ".join(found))
+    signs = []
+    if trial.hparams.compile:
+        signs.append("compile: true")
+    parameters = _count_parameters(trial)
+    if parameters > 100e6:
+        signs.append(f"{parameters / 1e6:,.0f} M parameters")
+    if signs:
+        log.warning(
+            "no GPU, and a config for one (%s): a step may take minutes; see configs/local.yaml",
+            ", ".join(signs),
+        )
 
 
 def describe(trial: StepTrial) -> dict[str, str]:
     """Return all that was read, counted and computed from the config, as named lines."""
-    hparams, data = trial.hparams, trial.data
-    summary = data.summary()
-    windows, batch = summary.windows, hparams.global_batch_size
-    parameters = sum(p.numel() for p in trial.model.parameters())
-    scratch = " from random weights" if starts_from_scratch(hparams, data.tokenizer) else ""
-    named = f"{trial.model.config.model_type} of hyperparameters.model_config"
-    named = hparams.model or getattr(hparams, "size", None) or named
+    hparams = trial.hparams
+    batch = hparams.global_batch_size
+    summary = trial.data.summary()
+    tokens = batch * summary.tokens / summary.windows
     rate = (
         f"{hparams.learning_rate():.3g} at the peak = {hparams.base_learning_rate:g} x {batch} / "
         f"{hparams.base_batch_size} x lr_scale {hparams.lr_scale:g}, {hparams.optimizer}, "
         f"weight decay {hparams.weight_decay:g}"
     )
-    tokens = batch * summary.tokens / windows
-    return {
+    lines = {
         **summary.lines,
-        "model": f"{named}{scratch}, {parameters:,} parameters",
+        "model": _describe_model(trial),
         "device": f"{_hardware(trial)}, {str(trial.dtype).removeprefix('torch.')}",
-        **{name: text for name, text in trial.rounding().items() if name == "layout"},
+    }
+    layout = trial.rounding().get("layout")
+    if layout is not None:
+        lines["layout"] = layout
+    return lines | {
         "batch": f"{batch} windows, about {tokens:,.0f} tokens per step, "
         f"{trial.max_tokens:,} at most in one forward",
         "steps": f"{trial.steps:,} ({trial.meter.epochs(trial.steps):.2f} epochs), "
@@ -78,10 +89,25 @@ def describe(trial: StepTrial) -> dict[str, str]:
     }
 
 
+def _describe_model(trial: StepTrial) -> str:
+    """Return a model's name, whether it starts from random weights, and its size."""
+    hparams = trial.hparams
+    name = hparams.model or getattr(hparams, "size", None)
+    if name is None:
+        name = f"{trial.model.config.model_type} of hyperparameters.model_config"
+    if starts_from_scratch(hparams, trial.data.tokenizer):
+        name += " from random weights"
+    return f"{name}, {_count_parameters(trial):,} parameters"
+
+
+def _count_parameters(trial: StepTrial) -> int:
+    return sum(parameter.numel() for parameter in trial.model.parameters())
+
+
 def _hardware(trial: StepTrial) -> str:
     device = trial.context.device
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    return f"{where}, {trial.slots} slot(s)"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return f"{name}, {trial.slots} slot(s)"
 
 
 def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:

@@ -27,8 +27,10 @@ def call(method: str, path: str, **arguments: Any) -> Any:
     Calls of Determined's `bindings` have no timeout: a dead connection would block indefinitely.
     """
     address = task().master_url
-    session = authentication.login_from_task(address, certs.default_load(address)).with_retry(0)
-    return getattr(session, method)(path, timeout=TIMEOUT, **arguments).json()
+    certificate = certs.default_load(address)
+    session = authentication.login_from_task(address, certificate).with_retry(0)
+    send = getattr(session, method)
+    return send(path, timeout=TIMEOUT, **arguments).json()
 
 
 def trial() -> dict[str, Any]:
@@ -47,16 +49,21 @@ def keep_resolved(resolved: dict[str, Any]) -> None:
     """Store all values that the run uses as the run's metadata, for the WebUI, with the commits of
     its hub names, for a restart. If the master does not accept them, a warning lists them.
     """
-    number, path = _metadata()
-    resolved = masked({**resolved, "commits": hub.commits} if hub.commits else resolved)
+    if hub.commits:
+        resolved = {**resolved, "commits": hub.commits}
+    resolved = masked(resolved)
+    run_id = task().trial.trial_id
     try:
-        kept = call("get", path).get("metadata") or {}
-        if any(kept.get(name) != values for name, values in resolved.items()):
-            merged = {**kept, **resolved}  # a call replaces all, what others wrote included
-            call("post", path, json={"runId": number, "metadata": merged})
+        metadata = _run_metadata()
+        if any(metadata.get(name) != values for name, values in resolved.items()):
+            merged = {**metadata, **resolved}  # a call replaces all, what others wrote included
+            call("post", _metadata_path(), json={"runId": run_id, "metadata": merged})
     except Exception as error:  # no common base, see `call`
-        said = "the master does not keep the resolved config (%s): %s"
-        log.warning(said, first_line(error), json.dumps(resolved))
+        log.warning(
+            "the master does not keep the resolved config (%s): %s",
+            first_line(error),
+            json.dumps(resolved),
+        )
 
 
 def extend_name(text: str) -> None:
@@ -75,17 +82,22 @@ def extend_name(text: str) -> None:
 def kept_commits() -> dict[str, str]:
     """Return the commits that this trial's first start read from the hub, for `hub.commits`."""
     try:
-        return (call("get", _metadata()[1]).get("metadata") or {}).get("commits") or {}
+        return _run_metadata().get("commits") or {}
     except Exception as error:
-        said = "could not read from the master which commits of the hub the run began with (%s)"
-        log.warning(said, first_line(error))
+        log.warning(
+            "could not read from the master which commits of the hub the run began with (%s)",
+            first_line(error),
+        )
         return {}
 
 
-def _metadata() -> tuple[int, str]:
-    """Return the trial's number, also that of its run, and the path of the run's metadata."""
-    number = task().trial.trial_id
-    return number, f"/api/v1/runs/{number}/metadata"
+def _run_metadata() -> dict[str, Any]:
+    """Return the metadata of the trial's run. Raises an Exception as `call`."""
+    return call("get", _metadata_path()).get("metadata") or {}
+
+
+def _metadata_path() -> str:
+    return f"/api/v1/runs/{task().trial.trial_id}/metadata"  # a trial's number is its run's
 
 
 def best_validation() -> dict[str, float] | None:
@@ -95,4 +107,6 @@ def best_validation() -> dict[str, float] | None:
     except Exception as error:
         log.warning("the master does not say the best validation (%s)", first_line(error))
         return None
-    return best and {**best["metrics"]["avgMetrics"], "steps": best["totalBatches"]}
+    if not best:
+        return None
+    return {**best["metrics"]["avgMetrics"], "steps": best["totalBatches"]}

@@ -11,20 +11,36 @@ from detalbert.training.table import is_sharded
 
 
 class ModelKind(NamedTuple):
-    """A kind of trained model. `use` has all modes of predict.py that fit; {} is its folder."""
+    """A kind of trained model."""
 
     name: str
-    use: str
+    modes: frozenset[str]  # of predict.py, that it has
+    use: str  # what to do with it; {} is its folder
 
 
-_QA = "--data, --question, --interactive, --serve or --export"
-_LM = "--prompt, --perplexity, or --export DIR, then serve DIR with `transformers serve` or vLLM"
-_MLM = "--export, or fine-tune it: python train.py --config CONFIG --set hyperparameters.model={}"
-ANSWERING = ModelKind("a model that answers questions", _QA)
-LANGUAGE, ENCODER = ModelKind("a language model", _LM), ModelKind("a pretrained encoder", _MLM)
+ANSWERING = ModelKind(
+    name="a model that answers questions",
+    modes=frozenset({"data", "question", "interactive", "serve", "export"}),
+    use="--data, --question, --interactive, --serve or --export",
+)
+LANGUAGE = ModelKind(
+    name="a language model",
+    modes=frozenset({"prompt", "perplexity", "export"}),
+    use="--prompt, --perplexity, or --export DIR, then serve DIR with `transformers serve` or vLLM",
+)
+ENCODER = ModelKind(
+    name="a pretrained encoder",
+    modes=frozenset({"export"}),
+    use="--export, or fine-tune it: python train.py --config CONFIG --set hyperparameters.model={}",
+)
 # By words of a checkpoint's trial, or of the class that a config.json names.
-_WORDS = {"Squad": ANSWERING, "Pretrain": ENCODER, "ForQuestionAnswering": ANSWERING}
-_WORDS |= {"ForPreTraining": ENCODER, "ForMaskedLM": ENCODER}
+_WORDS = {
+    "Squad": ANSWERING,
+    "Pretrain": ENCODER,
+    "ForQuestionAnswering": ANSWERING,
+    "ForPreTraining": ENCODER,
+    "ForMaskedLM": ENCODER,
+}
 _CAUSAL = dict.fromkeys(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), LANGUAGE)
 
 
@@ -55,7 +71,8 @@ def _kind_of_trial(saved: dict[str, Any]) -> ModelKind:
         return kind
     if "doc_stride" in saved["hparams"]:
         return ANSWERING
-    return ModelKind(f"a checkpoint of {trial}, a workload of your own", "")
+    name = f"a checkpoint of {trial}, a workload of your own"
+    return ModelKind(name=name, modes=frozenset(), use="")
 
 
 def check_mode(mode: str, folder: Path) -> ModelKind:
@@ -63,11 +80,16 @@ def check_mode(mode: str, folder: Path) -> ModelKind:
     predict.py does not have `mode` for it.
     """
     kind = find_kind(folder) or ANSWERING
-    if not kind.use:
-        said = f"{folder} is {kind.name}, and predict.py is for questions and text"
-        raise UserError(f"--{mode}: {said}; load it in code of that workload")
-    if f"--{mode}" not in kind.use:
-        raise UserError(f"--{mode}: {folder} is {kind.name}; give {kind.use.format(folder)}")
+    if not kind.modes:
+        raise UserError(
+            f"{folder} is {kind.name}, and predict.py is for questions and text",
+            key=f"--{mode}",
+            cure="load it in code of that workload",
+        )
+    if mode not in kind.modes:
+        raise UserError(
+            f"{folder} is {kind.name}", key=f"--{mode}", cure=f"give {kind.use.format(folder)}"
+        )
     return kind
 
 
@@ -75,10 +97,13 @@ def check_start(name: str, language: bool) -> None:
     """Raise UserError if a training, of a language model or not, cannot start from the checkpoint
     or model folder `name`.
     """
-    kind, cure = find_kind(Path(name)), ""
+    kind = find_kind(Path(name))
+    if kind is None:
+        return
     if is_sharded(Path(name)):
         cure = f"export it first: python predict.py --model {name} --export DIR"
     elif language and kind is not LANGUAGE:
         cure = "give a language model, or hyperparameters.model_config"
-    if kind and cure:
-        raise UserError(f"hyperparameters.model: {name} is {kind.name}; {cure}")
+    else:
+        return
+    raise UserError(f"{name} is {kind.name}", key="hyperparameters.model", cure=cure)

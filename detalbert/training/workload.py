@@ -72,13 +72,16 @@ class Workload(NamedTuple):
         reported = ["loss", *self.metrics]
         if metric not in reported:
             raise UserError(
-                f"searcher.metric: validation gives no {metric!r}; {nearest(metric, reported)}"
+                f"validation gives no {metric!r}",
+                key="searcher.metric",
+                cure=nearest(metric, reported),
             )
         smaller = metric in self.smaller_is_better
         if searcher["smaller_is_better"] is not smaller:
             raise UserError(
-                f"searcher.smaller_is_better: would keep the worst {metric}; "
-                f"set smaller_is_better: {str(smaller).lower()}"
+                f"would keep the worst {metric}",
+                key="searcher.smaller_is_better",
+                cure=f"set smaller_is_better: {str(smaller).lower()}",
             )
 
 
@@ -109,25 +112,31 @@ class Training(NamedTuple):
             validation_period=length.validation,
         )
         if (hparams.early_stopping or 0) >= length.validations:
-            said = f"{hparams.early_stopping} validations, and the run has {length.validations}"
-            cure = "lower it, or validation_period"
-            raise UserError(f"hyperparameters.early_stopping: {said}; {cure}")
+            raise UserError(
+                f"{hparams.early_stopping} validations, and the run has {length.validations}",
+                key="hyperparameters.early_stopping",
+                cure="lower it, or validation_period",
+            )
         config = {**config, "hyperparameters": dataclasses.asdict(hparams)}
-        return cls(workload, config, hparams, data)
+        return cls(workload=workload, config=config, hparams=hparams, data=data)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that must not change when a run is resumed, by config key."""
-        kept = {k: v for k, v in dataclasses.asdict(self.hparams).items() if k not in FREE}
-        values = {f"hyperparameters.{key}": value for key, value in kept.items()}
-        return json.loads(json.dumps({**values, **self.data.fingerprints()}))
+        settings = {}
+        for key, value in dataclasses.asdict(self.hparams).items():
+            if key not in FREE:
+                settings[f"hyperparameters.{key}"] = value
+        return json.loads(json.dumps({**settings, **self.data.fingerprints()}))
 
     def defaults(self) -> dict[str, Any]:
         """Return the defaults by config key, for runs whose version did not know a key."""
-        data = self.workload.parsers.data(self.config["data"])
-        found = {
-            f"{section}.{field.name}": field.default
-            for section, values in (("hyperparameters", self.hparams), ("data", data))
-            for field in dataclasses.fields(values)
-            if field.default is not dataclasses.MISSING
+        sections: dict[str, Any] = {
+            "hyperparameters": self.hparams,
+            "data": self.workload.parsers.data(self.config["data"]),
         }
-        return json.loads(json.dumps(found))
+        defaults = {}
+        for section, values in sections.items():
+            for field in dataclasses.fields(values):
+                if field.default is not dataclasses.MISSING:
+                    defaults[f"{section}.{field.name}"] = field.default
+        return json.loads(json.dumps(defaults))
