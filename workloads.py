@@ -23,24 +23,57 @@ if TYPE_CHECKING:
 
 
 class WorkloadRow(NamedTuple):
-    """A workload: the keys that select it, and where its parsers and its `Workload` are."""
+    """A workload: the keys that select it, and where its parsers and its `Workload` are.
 
-    keys: str  # of `data:`, any one of which selects it
-    parsers: str  # MODULE:NAME of its `Parsers`, in a module that imports no torch
-    workload: str  # MODULE:NAME
+    Places are MODULE:NAME, so that choosing a workload imports no other. The parsers and `corpus`
+    are in modules that import no torch.
+    """
+
+    keys: tuple[str, ...]  # of `data:`, any one of which selects it
+    parsers: str  # its `Parsers`
+    workload: str  # its `Workload`
     kind: str = ""  # of `data.shards` that select it, as their index says
-    corpus: str = ""  # MODULE:NAME of what writes these, in a module that imports no torch
+    corpus: str = ""  # what writes these
+    # Hyperparameters that no other workload of shards has: they select it where the shards' index
+    # cannot be read.
+    own_keys: frozenset[str] = frozenset()
 
 
 DOCUMENTS, EXAMPLES = "documents", "examples"  # kinds of shards
-_LM = WorkloadRow("documents", "lm.hparams:PARSERS", "lm.trial:LANGUAGE_MODEL", DOCUMENTS)
-_PRETRAINING = WorkloadRow("text", "pretrain.hparams:PARSERS", "pretrain.trial:PRETRAINING")
-TABLE = (  # of rows that fit equally well the first counts
-    _LM._replace(corpus="lm.corpus:write_corpus"),
-    _PRETRAINING._replace(kind=EXAMPLES, corpus="pretrain.corpus:write_corpus"),
-    WorkloadRow("train validation", "detalbert.settings.hparams:PARSERS", "model_def:FINE_TUNING"),
+# The order counts: of rows whose keys fit a config equally well the first is taken.
+TABLE = (
+    WorkloadRow(
+        keys=("documents",),
+        parsers="lm.hparams:PARSERS",
+        workload="lm.trial:LANGUAGE_MODEL",
+        kind=DOCUMENTS,
+        corpus="lm.corpus:write_corpus",
+        own_keys=frozenset({"layout", "across_documents", "max_validation_windows"}),
+    ),
+    WorkloadRow(
+        keys=("text",),
+        parsers="pretrain.hparams:PARSERS",
+        workload="pretrain.trial:PRETRAINING",
+        kind=EXAMPLES,
+        corpus="pretrain.corpus:write_corpus",
+    ),
+    WorkloadRow(
+        keys=("train", "validation"),
+        parsers="detalbert.settings.hparams:PARSERS",
+        workload="model_def:FINE_TUNING",
+    ),
 )
-DATA_KEYS = [word for row in TABLE for word in row.keys.split()] + ["shards"]
+
+
+def selecting_keys() -> list[str]:
+    """Return the keys of `data:` that select a workload, but `shards`."""
+    keys: list[str] = []
+    for row in TABLE:
+        keys += row.keys
+    return keys
+
+
+DATA_KEYS = [*selecting_keys(), "shards"]
 
 
 def choose(config: Mapping[str, Any], read: bool = False) -> "Workload":
@@ -62,23 +95,31 @@ def find_row(config: Mapping[str, Any], read: bool = False) -> WorkloadRow:
     Shards say what they hold: if they are remote, `read` fetches their index; else the
     hyperparameters decide.
     """
-    sections = (config.get(name) for name in ("data", "hyperparameters"))
-    data, hparams = (each if isinstance(each, Mapping) else {} for each in sections)
-    rows = [row for row in TABLE if not set(row.keys.split()).isdisjoint(data)]
+    data = _section(config, "data")
+    rows = [row for row in TABLE if not data.keys().isdisjoint(row.keys)]
     if rows:
-        row = max(rows, key=lambda row: len(_fields(row) & set(data)))
+        row = max(rows, key=lambda row: len(_fields(row) & data.keys()))
         _check_spelling(row, data)
         return row
     if "shards" in data:
-        kind = _kind_of(str(data["shards"]), hparams, read)
+        hparams = _section(config, "hyperparameters")
+        kind = _kind_of_shards(str(data["shards"]), hparams, read=read)
         return next(row for row in TABLE if row.kind == kind)
-    hints = {key: _hint(key, DATA_KEYS) for key in data}
-    near = "".join(f"{key!r}: {hint}; " for key, hint in hints.items() if hint)
-    keys = ", ".join(DATA_KEYS)
-    raise UserError(f"data: selects no workload; {near}give one of these keys: {keys}")
+    cures = []
+    for key in data:
+        hint = _hint(key, DATA_KEYS)
+        if hint:
+            cures.append(f"{key!r}: {hint}")
+    cures.append(f"give one of these keys: {', '.join(DATA_KEYS)}")
+    raise UserError("selects no workload", key="data", cure="; ".join(cures))
 
 
-def _hint(key: Any, names: Iterable[str]) -> str:
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _hint(key: object, names: Iterable[str]) -> str:
     """Return "did you mean 'x'?" if a name is near, else an empty text."""
     hint = nearest(str(key), names)
     return hint if hint.startswith("did you mean") else ""
@@ -87,8 +128,10 @@ def _hint(key: Any, names: Iterable[str]) -> str:
 def _fields(row: WorkloadRow) -> set[str]:
     """Return the keys that the `data:` of a row's workload has."""
     parse = resolve_name(row.parsers).data
-    section = getattr(parse, "args", [None])[0]  # of partial(parse_section, SECTION, "data")
-    return {field.name for field in fields(section)} if section else set(row.keys.split())
+    arguments = getattr(parse, "args", ())  # of partial(parse_section, SECTION, "data")
+    if not arguments:
+        return set(row.keys)
+    return {field.name for field in fields(arguments[0])}
 
 
 def _check_spelling(chosen: WorkloadRow, data: Mapping[str, Any]) -> None:
@@ -96,24 +139,31 @@ def _check_spelling(chosen: WorkloadRow, data: Mapping[str, Any]) -> None:
     selects another: the others' errors would lead astray.
     """
     own = _fields(chosen)
-    selecting = {word for row in TABLE for word in row.keys.split()} - own - set(data)
+    elsewhere = set(selecting_keys()) - own - set(data)
+    hints_elsewhere = {f"did you mean {name!r}?" for name in elsewhere}
     for key in map(str, data):
-        hint = _hint(key, own | selecting)
-        elsewhere = any(hint == f"did you mean {name!r}?" for name in selecting)
-        if key not in own and elsewhere and synonym(key, own) is None:
-            raise UnknownKey(key, "data", own, hint)
+        if key in own:
+            continue
+        hint = _hint(key, own | elsewhere)
+        if hint in hints_elsewhere and synonym(key, own) is None:
+            raise UnknownKey(key, "data", known=own, hint=hint)
 
 
-def _kind_of(address: str, hparams: Mapping[str, Any], read: bool) -> str:
+def _kind_of_shards(address: str, hparams: Mapping[str, Any], read: bool) -> str:
+    """Return the kind that the shards' index says; where it cannot be read here, that of the
+    workload whose hyperparameters these are.
+    """
     if read:
         return resolve_name("detalbert.corpus.index:read_index")(address).get("kind", EXAMPLES)
     try:
         return json.loads((Path(address) / "index.json").read_text()).get("kind", EXAMPLES)
     except (OSError, ValueError, AttributeError):
-        model = hparams.get("model_config")
-        other = isinstance(model, Mapping) and model.get("model_type", "albert") != "albert"
-        own = {"layout", "across_documents", "max_validation_windows"} & set(hparams)
-        return DOCUMENTS if own or other else EXAMPLES
+        pass
+    for row in TABLE:
+        if row.own_keys & hparams.keys():
+            return row.kind
+    model = _section(hparams, "model_config")
+    return EXAMPLES if model.get("model_type", "albert") == "albert" else DOCUMENTS
 
 
 def main() -> int:
@@ -146,8 +196,11 @@ def _environment(name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        problem = "holds no JSON mapping" if name in os.environ else "missing"
-        raise UserError(f"{name}: {problem}; Determined sets it for a trial, so start one")
+        raise UserError(
+            "holds no JSON mapping" if name in os.environ else "missing",
+            key=name,
+            cure="Determined sets it for a trial, so start one",
+        )
     return value
 
 

@@ -45,7 +45,7 @@ def test_a_row_of_ones_own_counts_wherever_it_is_in_the_table(
     place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its data has keys that SQuAD's has, too; a key that is misspelt is told as its own."""
-    row = WorkloadRow("sentences", f"{__name__}:OWN", "own:WORKLOAD")
+    row = WorkloadRow(("sentences",), f"{__name__}:OWN", "own:WORKLOAD")
     monkeypatch.setattr("workloads.TABLE", (*TABLE[:place], row, *TABLE[place:]))
     for data in ({"sentences": "a"}, {"sentences": "a", "validation": "b"}):
         assert find_row({"data": data}) is row
