@@ -107,9 +107,11 @@ def parse_flags(argv: list[str] | None) -> Namespace:
     """Return the flags. Raises UserError if they contradict each other."""
     args = _parser().parse_args(argv)
     if not args.configs and args.master is None:
-        raise UserError("CONFIG: missing; give an experiment config, or --master")
+        raise UserError("missing", key="CONFIG", cure="give an experiment config, or --master")
     if args.ask and args.master is not None:
-        raise UserError("--ask: takes the pools from the master itself; leave --master out")
+        raise UserError(
+            "takes the pools from the master itself", key="--ask", cure="leave --master out"
+        )
     return args
 
 

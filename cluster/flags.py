@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **given})
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see python -m {self.prog} --help")
+        raise UserError(message, cure=f"see python -m {self.prog} --help")
 
     def help_first(self) -> None:
         """Print the help, if it is asked for, before a command imports what only its work needs."""
@@ -68,7 +68,9 @@ def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[
             value = math.nan
         if not low <= value <= high:
             kind = "whole number" if whole else "number"
-            raise UserError(f"{flag} {text}: expected a {kind} from {low:,.10g} to {high:,.10g}")
+            raise UserError(
+                f"expected a {kind} from {low:,.10g} to {high:,.10g}", key=f"{flag} {text}"
+            )
         return value
 
     return read
@@ -83,4 +85,6 @@ def needing(requirements: str) -> Iterator[None]:
         missing = str(error.name).split(".")[0]
         if missing in ("cluster", "detalbert", "reports"):
             raise
-        raise UserError(f"{missing} is not installed; run pip install -r {requirements}") from None
+        raise UserError(
+            f"{missing} is not installed", cure=f"run pip install -r {requirements}"
+        ) from None

@@ -165,9 +165,9 @@ def read_work(
     config = load(path, changes)
     fault = first_fault(check_experiment(config))
     if fault:
-        raise UserError(f"{path}: {fault}")
+        raise UserError(fault, key=str(path))
     if slots_of(config) == 0:
-        raise UserError(f"{path}: {SLOTS}: 0 slots train on no GPU; use 1 or more")
+        raise UserError(f"{SLOTS}: 0 slots train on no GPU", key=str(path), cure="use 1 or more")
     job = next(parse_jobs(config, None, ROOT))
     if tokens is not None:
         windows = tokens / job.hparams.max_seq_length
@@ -191,7 +191,7 @@ def find_cluster(config: dict[str, Any], masters: Sequence[Path]) -> Cluster:
     names = [name for cluster in clusters for name in cluster.pools]
     problem = f"no pool {clusters[0].pool_name(config)!r}"
     cure = f"give --master, or one of {', '.join(names)}"
-    raise UserError(f"resources.resource_pool: {problem}; {cure}")
+    raise UserError(problem, key="resources.resource_pool", cure=cure)
 
 
 def any_cluster(prices: Mapping[str, Price]) -> Cluster:
@@ -221,7 +221,7 @@ def _price_pools(cluster: Cluster, texts: Sequence[str], rates: Rates) -> Cluste
         price, on_spot = parse_machine(f"--price-pool {name}=", machine, rates.table())
         if name not in pools:
             problem = f"no such pool; there are {', '.join(pools)}"
-            raise UserError(f"--price-pool {name}: {problem}")
+            raise UserError(problem, key=f"--price-pool {name}")
         pool = pools[name]
         pools[name] = pool._replace(
             instance=price.instance,

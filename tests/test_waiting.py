@@ -249,7 +249,7 @@ def test_a_terminal_has_a_bar_and_other_ranks_nothing(
         wait.update(5)
         clock.sleep(1.5)
     look: Any = {"unit": "B", "unit_scale": True, "leave": False, "desc": "downloading x"}
-    made = call(dynamic_ncols=True, **look, total=50, initial=10)
+    made = call(dynamic_ncols=True, **look, total=50, initial=10, bar_format=None)
     assert bar.mock_calls == [made, *[call().refresh()] * 2, call().close()]
     assert bar.return_value.n == 15
     bar.reset_mock()

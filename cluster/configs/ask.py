@@ -38,14 +38,14 @@ def reaching(address: str, problem: str, cure: str) -> Iterator[None]:
     try:
         yield
     except errors.UnauthenticatedException:
-        raise Unavailable(f"{address} wants a login; {_LOGIN}") from None
+        raise Unavailable(f"{address} wants a login", cure=_LOGIN) from None
     except _FAULTS as error:
         if _is_away(error):
             problem = f"{address} is not ready"
             cure = "try again"
         if not isinstance(error, _UNREACHED):
             problem += f" ({first_line(error)})"
-        raise Unavailable(f"{problem}; {cure}") from None
+        raise Unavailable(problem, cure=cure) from None
 
 
 def _is_away(error: Exception) -> bool:
@@ -74,7 +74,7 @@ class Master(NamedTuple):
                 session.get("/api/v1/me")  # a token of the environment was not tried yet
             except errors.ForbiddenException:
                 problem = f"{address} does not know this user and password"
-                raise Unavailable(f"{problem}; {_LOGIN}") from None
+                raise Unavailable(problem, cure=_LOGIN) from None
         return cls(address, session)
 
     def check(self, text: str) -> Findings:

@@ -97,10 +97,7 @@ def _problems(error: UserError) -> list[UserError]:
 
 
 def _from_error(error: UserError) -> Finding:
-    if error.key:
-        return Finding(error.key, error.detail)
-    key, _, problem = str(error).partition(": ")  # TODO goes when all raise with keys
-    return Finding(key, problem)
+    return Finding(error.key, error.detail)
 
 
 def check_searcher(config: dict[str, Any], workload: Workload) -> Iterator[Finding]:

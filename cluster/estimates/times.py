@@ -42,7 +42,7 @@ def time_parts(estimate: Estimate) -> list[TimePart]:
     length = estimate.job.length
     if length is None:
         problem = "its data must be read to know how long it is; give --windows or --tokens"
-        raise UserError(f"hyperparameters.max_steps: {problem}")
+        raise UserError(problem, key="hyperparameters.max_steps")
     parts = [TimePart("start of the container", START, "assumed")]
     if estimate.hparams.compile is not False:
         parts.append(

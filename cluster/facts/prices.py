@@ -63,7 +63,7 @@ def find_price(prices: Mapping[str, Price], instance: str) -> Price:
         hint = nearest(instance, prices)
         if not hint.startswith("did you"):
             hint = "the price file lists those that have one"
-        raise UserError(f"{instance}: no price for this instance; {hint}")
+        raise UserError("no price for this instance", key=instance, cure=hint)
     return prices[instance]
 
 
@@ -74,7 +74,9 @@ def parse_machine(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Pr
     """
     instance, _, market = text.partition(":")
     if market not in ("", "spot", "on-demand"):
-        raise UserError(f"{flag} {text}: expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand")
+        raise UserError(
+            "expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand", key=f"{flag} {text}"
+        )
     return find_price(prices, instance), market == "spot"
 
 
@@ -95,7 +97,9 @@ def price_rows(path: Path = PRICE_FILE) -> Mapping[str, Sequence[Price]]:
     content = read_yaml(path)
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
-        raise UserError(f"{path}: no price file; expected a mapping with the key instances")
+        raise UserError(
+            "no price file", key=str(path), cure="expected a mapping with the key instances"
+        )
     for key in content:
         if key not in COMMON:
             raise UnknownKey(key, str(path), COMMON)
@@ -103,7 +107,7 @@ def price_rows(path: Path = PRICE_FILE) -> Mapping[str, Sequence[Price]]:
     for name, entry in entries.items():
         where = f"{path}: instances.{name}"
         if not isinstance(entry, dict):
-            raise UserError(f"{where}: expected keys such as on_demand")
+            raise UserError("expected keys such as on_demand", key=where)
         rows = _regions({**content, **entry})
         loaded[name] = [_price(where, name, row) for row in rows]
     return loaded
@@ -133,7 +137,9 @@ def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[s
     prices = prices_in(path, region or "")
     if region is not None and not prices:
         regions = {price.region for sold in rows.values() for price in sold}
-        raise UserError(f"--region {region}: no price there in {path}; {nearest(region, regions)}")
+        raise UserError(
+            f"no price there in {path}", key=f"--region {region}", cure=nearest(region, regions)
+        )
     return prices
 
 
@@ -168,9 +174,11 @@ def _price(where: str, instance: str, row: dict[str, Any]) -> Price:
     highest = price.spot_high or 1.01 * price.on_demand
     if not (price.spot_low or 0) <= price.spot <= highest:
         problem = f"{price.spot:g} is outside spot_low to spot_high, or above on_demand"
-        raise UserError(f"{where}.spot: {problem}; fix one")
+        raise UserError(problem, key=f"{where}.spot", cure="fix one")
     if slots and slots != price.slots:
-        raise UserError(f"{where}.slots: {price.slots}, but a {instance} has {slots}; fix it")
+        raise UserError(
+            f"{price.slots}, but a {instance} has {slots}", key=f"{where}.slots", cure="fix it"
+        )
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
     return dataclasses.replace(price, instance=instance, teraflops=teraflops)
 
@@ -179,9 +187,9 @@ def _day(where: str, text: object) -> datetime.date:
     try:
         day = datetime.date.fromisoformat(str(text))
     except ValueError:
-        raise UserError(f"{where}: expected a day without a time, as 2026-09-17") from None
+        raise UserError("expected a day without a time, as 2026-09-17", key=where) from None
     if day > datetime.date.today():
-        raise UserError(f"{where}: {day} is in the future; fix it")
+        raise UserError(f"{day} is in the future", key=where, cure="fix it")
     return day
 
 

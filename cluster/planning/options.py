@@ -127,7 +127,7 @@ def plan_options(
     if any(job.model is None for job in jobs):
         problem = "its sizes are not known, and nothing is downloaded"
         cure = "give a folder with its config.json, or model_config"
-        raise UserError(f"hyperparameters.model: {problem}; {cure}")
+        raise UserError(problem, key="hyperparameters.model", cure=cure)
     options = []
     for pool in cluster.pools.values():
         for slots in _counts(pool, own=jobs[0].slots):
@@ -137,7 +137,7 @@ def plan_options(
     if not options:
         cure = "give --price-pool POOL=INSTANCE for machines of your own, or --any"
         problem = "no pool has machines with a known GPU and a price"
-        raise UserError(f"resources.resource_pool: {problem}; {cure}")
+        raise UserError(problem, key="resources.resource_pool", cure=cure)
     return options
 
 

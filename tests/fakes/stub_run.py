@@ -1,6 +1,6 @@
 """A local run without a model: starts, validations, checkpoints, stops and kills over real files.
 
-What decides which checkpoints are there, train.begin, RunMetrics and LocalCheckpoints, is real. The
+What decides which checkpoints are there, train.prepare_output, RunMetrics and LocalCheckpoints, is real. The
 scores of a step are a function of the time line and the step, as those of training are.
 """
 
@@ -54,7 +54,7 @@ class StubRun:
             hparams=SimpleNamespace(max_steps=self.length, schedule="linear"),
         )
         checkpoint = select_checkpoint(resume, output)
-        checkpoint = train.begin(output, training, checkpoint, resume)
+        checkpoint = train.prepare_output(output, training, checkpoint, resume)
         metrics = RunMetrics(self.folder, self.searcher)
         if checkpoint:
             metrics.restore(checkpoint)
