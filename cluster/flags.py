@@ -10,14 +10,22 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
+from detalbert import __version__
 from detalbert.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises UserError in place of printing its usage."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **given})
+    def __init__(
+        self,
+        prog: str | None = None,
+        description: str | None = None,
+        formatter_class: Any = argparse.RawDescriptionHelpFormatter,
+        **others: Any,  # of a subcommand's parser
+    ) -> None:
+        super().__init__(prog, None, description, formatter_class=formatter_class, **others)
+        self.add_argument("--version", action="version", version=f"detalbert {__version__}")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message, cure=f"see python -m {self.prog} --help")
@@ -25,7 +33,7 @@ class Parser(argparse.ArgumentParser):
     def help_first(self) -> None:
         """Print the help, if it is asked for, before a command imports what only its work needs."""
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
-        if {"-h", "--help"} & {*sys.argv}:
+        if {"-h", "--help", "--version"} & {*sys.argv}:
             self.parse_args()
 
 

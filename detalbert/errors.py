@@ -10,7 +10,7 @@ import copyreg
 import difflib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Any
 
 from detalbert.escapes import escape_controls
 from detalbert.redact import hide_secrets
@@ -49,7 +49,7 @@ class UserError(Exception):
         """Let worker processes and other ranks send it whole, whatever its class's constructor."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
-    def under(self, key: str) -> Self:
+    def under(self, key: str) -> "UserError":
         """Return the same error of another key: the flag that a user gave for a config's key."""
         renamed = copy.copy(self)
         renamed.key = _clean(key)

@@ -28,14 +28,18 @@ def wrong_imports(place: str, source: str) -> list[str]:
     """The modules that `source`, at `place` below detalbert/, must not import."""
     layer = LAYERS.index(place.split("/")[0].removesuffix(".py"))
     modules = imported(source)
+    allowed = {"__version__"}
+    for name in modules:
+        package, _, path = name.partition(".")
+        if package == "detalbert" and path.split(".")[0] in LAYERS[: layer + 1]:
+            allowed.add(path)
     wrong = []
     for module in modules:
         package, _, path = module.partition(".")
         if package in OUTSIDE:
             wrong.append(module)
-        elif package == "detalbert" and path != "__version__":
-            if not path or LAYERS.index(path.split(".")[0]) > layer:
-                wrong.append(module)
+        elif package == "detalbert" and path not in allowed:
+            wrong.append(module)
     return wrong
 
 

@@ -35,7 +35,7 @@ def priced(
     Where AWS lacks a figure the price that is known stands, and a note says so.
     """
     notes = list[str]()
-    now = datetime.datetime.now(datetime.UTC)
+    now = datetime.datetime.now(datetime.timezone.utc)
     spot = _ask(live, lambda: _zones([*known], region, StartTime=now), SPOT, notes)
     listed = _ask(live, lambda: _list_prices(known, region), LIST, notes)
     fresh = {}

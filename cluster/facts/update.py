@@ -19,6 +19,7 @@ import yaml
 
 from cluster.facts.machines import SLOTS
 from cluster.facts.prices import PRICE_FILE, load_prices
+from detalbert import __version__
 from detalbert.atomic import whole_file
 
 MARK = "  # From the catalog, by update.py:\n"
@@ -27,6 +28,7 @@ MARK = "  # From the catalog, by update.py:\n"
 def main(argv: list[str] | None = None) -> None:
     """Read the catalog and replace the price file."""
     parser = argparse.ArgumentParser(prog="cluster.facts.update", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
     parser.add_argument("catalog", type=Path)
     parser.add_argument("--commit", required=True, help="of the catalog")
     parser.add_argument("--day", required=True, type=datetime.date.fromisoformat)

@@ -9,6 +9,7 @@ goes on and ends with the same bytes.
 
 import os
 
+from detalbert import __version__
 from detalbert.processes import end_on_signals
 
 if __name__ == "__main__":
@@ -22,14 +23,24 @@ from pkgutil import resolve_name
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("detalbert.corpus", description=__doc__, formatter_class=style)
-    add = parser.add_argument
-    add("config", type=Path, help="experiment config")
-    add("--output", required=True, help="folder of the shards, or s3://, gs:// or az://")
-    key = "config key to set, e.g. data.text=wiki.jsonl (repeatable)"
-    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
-    add("--workers", type=int, help="number of processes (default: one per core)")
+    parser = argparse.ArgumentParser(
+        "detalbert.corpus",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
+    parser.add_argument("config", type=Path, help="experiment config")
+    parser.add_argument(
+        "--output", required=True, help="folder of the shards, or s3://, gs:// or az://"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        help="config key to set, e.g. data.text=wiki.jsonl (repeatable)",
+    )
+    parser.add_argument("--workers", type=int, help="number of processes (default: one per core)")
     return parser.parse_args(argv)
 
 

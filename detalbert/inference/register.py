@@ -11,6 +11,8 @@ import argparse
 import sys
 from typing import Any
 
+from detalbert import __version__
+
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -18,6 +20,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
     parser.add_argument("checkpoint", help="experiment:ID or trial:ID (its best), or a UUID")
     parser.add_argument("--as", dest="name", required=True, help="name of the registered model")
     return parser.parse_args(argv)

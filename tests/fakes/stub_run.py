@@ -1,7 +1,7 @@
 """A local run without a model: starts, validations, checkpoints, stops and kills over real files.
 
-What decides which checkpoints are there, train.prepare_output, RunMetrics and LocalCheckpoints, is real. The
-scores of a step are a function of the time line and the step, as those of training are.
+What decides which checkpoints are there, train.prepare_output, RunMetrics and LocalCheckpoints, is
+real. The scores of a step are a function of the time line and the step, as those of training are.
 """
 
 import random
