@@ -36,9 +36,7 @@ def wrong_imports(place: str, source: str) -> list[str]:
     wrong = []
     for module in modules:
         package, _, path = module.partition(".")
-        if package in OUTSIDE:
-            wrong.append(module)
-        elif package == "detalbert" and path not in allowed:
+        if package in OUTSIDE or package == "detalbert" and path not in allowed:
             wrong.append(module)
     return wrong
 
