@@ -7,39 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from detalbert.training.manifest import read_manifest
-from tests.conftest import ROOT, TINY, launcher
+from tests.conftest import ROOT, launcher
 from tests.fakes.runs import newest, steps_of
 from tests.same_bits import differences
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 PRODUCT = "benchmarks cluster configs detalbert embedded lm pretrain reports".split()
-HPARAMS = {"model_config": TINY["hyperparameters"]["model_config"], "num_workers": 0}
-HPARAMS |= {"global_batch_size": 8, "max_steps": 48, "base_learning_rate": 0.06}
-HPARAMS |= {"validation_period": 12, "checkpoint_period": 13, "reporting_period": 4}
-CONFIG = {"name": "parity", "entrypoint": "python3 train.py", "hyperparameters": HPARAMS}
-CONFIG |= {"data": {"parity": 100}, "searcher": {"name": "single", "metric": "loss"}}
-CONFIG |= {"checkpoint_storage": {"save_trial_latest": 9}}
 
 
 @pytest.fixture
-def checkout(tmp_path) -> Path:
-    """A copy of the product with the page's workload as a package, and a row in the table."""
-    example, row = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
-    assert PAGE.count("\n") <= 120 and sum(map(bool, example.split("\n"))) <= 60
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the product with the template in its place, and a row in the table."""
+    (row,) = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
     assert row.count("\n") == 1
     folder = tmp_path / "checkout"
+    without_caches = shutil.ignore_patterns("__pycache__")
     for name in PRODUCT:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__py*"))
-    for path in (*ROOT.glob("*.py"), ROOT / ".detignore"):
+        shutil.copytree(ROOT / name, folder / name, ignore=without_caches)
+    shutil.copytree(ROOT / "docs" / "parity", folder / "parity", ignore=without_caches)
+    for path in [*ROOT.glob("*.py"), ROOT / ".detignore"]:
         shutil.copyfile(path, folder / path.name)
-    (folder / "parity").mkdir()
-    (folder / "parity" / "__init__.py").write_text(example)
     table = folder / "workloads.py"
     table.write_text(re.sub("(?m)^(TABLE = .*\n)", rf"\1{row}", table.read_text()))
-    (folder / "parity.yaml").write_text(yaml.safe_dump(CONFIG))
     return folder
 
 
@@ -52,7 +43,7 @@ def test_a_row_in_the_table_is_all_that_a_workload_takes(checkout, python):
 
     for processes in (1, 2):
         uncut, cut = checkout / f"runs/{processes}", checkout / f"runs/{processes}-cut"
-        train = "train.py", "--config", "parity.yaml", "--output-dir"
+        train = "train.py", "--config", "parity/parity.yaml", "--output-dir"
         assert f"{processes} slot(s)" in start(*train, uncut, processes=processes)
         losses = [v["loss"] for v in read_manifest(newest(uncut))["validations"]]
         assert len(losses) == 4 and losses[-1] < losses[0] / 2
@@ -62,6 +53,6 @@ def test_a_row_in_the_table_is_all_that_a_workload_takes(checkout, python):
             shutil.rmtree(newest(cut))
         assert "resumed at step 26 of 48" in start(*train, cut, processes=processes)
         assert differences(uncut, cut) == []
-    assert "nothing to fix" in start("-m", "cluster.check", "parity.yaml")
-    said = start("-m", "cluster.plan", "parity.yaml", "--any")
+    assert "nothing to fix" in start("-m", "cluster.check", "parity/parity.yaml")
+    said = start("-m", "cluster.plan", "parity/parity.yaml", "--any")
     assert said.startswith("parity.yaml: Take 1 x ") and "8 windows; as" in said
