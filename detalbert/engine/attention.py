@@ -73,6 +73,7 @@ class RowBounds:
         tokens is place 2 of window 1: cell 1 * 6 + 7 - 5 = 8.
         """
         token = torch.arange(self.tokens, device=self.cu_seqlens.device)
+        # The number of windows that end at or before the token.
         window = torch.searchsorted(self.cu_seqlens[1:].long(), token, right=True)
         return window * self.max_length + token - self.cu_seqlens[window]
 
@@ -93,6 +94,7 @@ class RowBounds:
 
     def pad(self, x: Tensor) -> Tensor:
         """Convert [1, heads, T, d] to [n, heads, L, d], padded with zeros."""
+        # The grid is of tokens, with heads and d inside.
         tokens_first = x[0].transpose(0, 1)  # [T, heads, d]
         return self.grid(tokens_first).transpose(1, 2)
 
@@ -135,7 +137,9 @@ def packed_attention(
             "packed attention needs the row's layout and takes no mask: "
             "call attention.answer_logits, or load the model with 'sdpa'"
         )
-    options = AttentionOptions(dropout, scaling, causal=causal, local=sliding_window)
+    options = AttentionOptions(
+        dropout=dropout, scaling=scaling, causal=causal, local=sliding_window
+    )
     feature = _unsupported_feature(module, options, kwargs)
     if feature is not None:
         encoders = "a model such as GPT-2, GPT-NeoX, Llama or Qwen2" if causal else _ENCODERS
@@ -144,7 +148,7 @@ def packed_attention(
             key="hyperparameters.model",
             cure=f"use {encoders}",
         )
-    return _attend(query, key, value, packed_layout, options), None
+    return _attend(query, key, value, layout=packed_layout, options=options), None
 
 
 # A token attends to itself and to the earlier ones of its window.
@@ -172,10 +176,12 @@ def _attend(
     by_kernel = layout.kernel and kernel.supports(query, options)
     groups = query.shape[1] // key.shape[1]  # heads of the query for one of key and value
     if groups > 1 and not (by_kernel and "enable_gqa" in kernel.OPTIONS):
+        # Each key-value head is copied for the heads that share it.
         key = key.repeat_interleave(groups, dim=1)
         value = value.repeat_interleave(groups, dim=1)
     if not by_kernel:
-        return _without_kernel(query, key, value, layout, options)
+        return _without_kernel(query, key, value, layout=layout, options=options)
+    # The kernel reads the windows' bounds itself: no padding, no loop.
     attended = kernel.flash_attention(
         query[0].transpose(0, 1),  # [T, heads, d]
         key[0].transpose(0, 1),
@@ -193,13 +199,13 @@ def _without_kernel(
 ) -> Tensor:
     """Return [1, T, heads, d] by the grid, or window by window; all have the same heads."""
     if layout.padded:
-        return _attend_in_grid(query, key, value, layout, options)
+        return _attend_in_grid(query, key, value, layout=layout, options=options)
     queries = query.split(layout.lengths, dim=2)  # [1, heads, length, d] each
     keys = key.split(layout.lengths, dim=2)
     values = value.split(layout.lengths, dim=2)
     outs = []
     for window in zip(queries, keys, values, strict=True):
-        out = _attend_in_window(*window, options)
+        out = _attend_in_window(*window, options=options)
         outs.append(out.transpose(1, 2))
     return torch.cat(outs, dim=1)
 
@@ -236,9 +242,10 @@ def _attend_in_window(
     if options.local is not None:
         mask = _near(length, options.local, query.device)
     if options.dropout and query.device.type == "cpu":
+        # torch's dropout draws a random number for each element, `drop` for every fourth.
         if options.causal:
             mask = torch.ones(length, length, dtype=torch.bool).tril()
-        return _attend_with_drop(query, key, value, options, mask)
+        return _attend_with_drop(query, key, value, options=options, mask=mask)
     return F.scaled_dot_product_attention(
         query,
         key,

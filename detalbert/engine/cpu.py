@@ -36,6 +36,7 @@ def drop(x: Tensor, rate: float) -> Tensor:
     dropped = round(rate * _NUMBERS)
     if dropped in (0, _NUMBERS):
         return F.dropout(x, rate)
+    # Four signed numbers of 16 bits from each word, -32,768 to 32,767.
     quarter = -(-x.numel() // 4)
     words = torch.empty(quarter, dtype=torch.int64).random_(-(2**63), None)
     numbers = words.view(torch.int16)[: x.numel()].view(x.shape)
@@ -92,6 +93,7 @@ class CpuGelu(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or x.dtype is not torch.float32:
             return F.gelu(x, approximate="tanh")
+        # For inference no function of autograd, which would keep x.
         if torch.is_grad_enabled() and x.requires_grad:
             return _Gelu.apply(x)
         return _gate(x).mul_(x)

@@ -38,7 +38,10 @@ def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor
     """
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
-        grid = window_grid(logits.float(), row["cu_seqlens"], row["max_length"])
+        # In float32: a sum over hundreds of tokens in half precision would lose the last digits.
+        grid = window_grid(
+            logits.float(), cu_seqlens=row["cu_seqlens"], max_length=row["max_length"]
+        )
         return F.cross_entropy(grid, target, reduction="none")
 
     start_losses = loss(start_logits, row["start_positions"])
@@ -52,6 +55,7 @@ def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
     ends = cu_seqlens[1:, None].long()
     place = torch.arange(max_length, device=cu_seqlens.device)
     token = starts + place  # [n, max_length]
+    # Cells past the end read some other token, and are overwritten.
     last = len(logits) - 1
     grid = logits[token.clamp(max=last)]
     return grid.masked_fill(token >= ends, -torch.inf)

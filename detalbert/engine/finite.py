@@ -43,6 +43,7 @@ class FiniteSteps:
         `norm` is of the step's gradient over all ranks, float32 on the device; `step` counts from
         1. Raises Diverged after LIMIT steps in a row without a finite norm.
         """
+        # All on the device: the streak is reset by a finite norm.
         finite = norm.isfinite()
         self.streak.add_(1).mul_(~finite)
         torch.maximum(self.longest, self.streak, out=self.longest)
@@ -65,6 +66,7 @@ class FiniteSteps:
             return int(self.longest)
         if step % _LAG:
             return 0
+        # The copy that began at the last such step has finished; then start the next one.
         if self._copied is not None:
             self._copied.synchronize()
         longest = int(self._copy)

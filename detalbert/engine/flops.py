@@ -48,6 +48,7 @@ def peak_flops(device: str, half: bool) -> float | None:
     names = [name for name in PEAKS if f" {name} " in spaced]
     if not names or "MIG" in words:
         return None
+    # A PCIe or NVL board has its own row, if it is slower.
     name = names[0]
     for variant in ("PCIE", "NVL"):
         if variant in words and f"{name} {variant}" in PEAKS:
@@ -77,7 +78,7 @@ def training_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float:
     layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
     embedding = getattr(config, "embedding_size", hidden)
 
-    # Weights that each token is multiplied with.
+    # ALBERT's shared layer counts as often as it runs. Weights that each token is multiplied with:
     projections = 4 * hidden * hidden  # q, k, v, output
     feed_forward = 2 * hidden * inner
     mapping = embedding * hidden if embedding != hidden else 0

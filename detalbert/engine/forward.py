@@ -62,6 +62,7 @@ class Forward:
         self.multiple = 1  # tokens of a row, after padding
         self.linears: list[StepLinear] = []  # those with a half-precision copy
 
+        # Converted before they are compiled: the code is that of the converted layers.
         layers = encoder_layers(model)
         if self.dtype is not torch.float32:
             self.linears = convert_layers(layers, self.dtype)
@@ -138,6 +139,7 @@ class Forward:
         self.multiple = multiple
 
     def _run_dummy(self, row: Row, training: bool) -> None:
+        # Each mode is code of its own.
         self.refresh()
         if training:
             self.model.train()

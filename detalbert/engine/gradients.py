@@ -41,6 +41,7 @@ class FlatGradients:
         sizes = [-(-p.numel() // _ALIGNMENT) * _ALIGNMENT for p in self.parameters]
         device = self.parameters[0].device
         self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
+        # Each view is aligned, so it may be followed by some elements of padding, which stay zero.
         for parameter, view in zip(self.parameters, self.flat.split(sizes), strict=True):
             parameter.grad = view[: parameter.numel()].view_as(parameter)
             if slots > 1:
@@ -59,6 +60,7 @@ class FlatGradients:
         """Scale to a Euclidean norm of at most `max_norm` (0: no limit); return the norm before.
         Does not block on the device.
         """
+        # The padding between the views is zero, and adds nothing.
         norm = euclidean_norm(self.flat)
         if max_norm:
             self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -122,6 +124,7 @@ def shard_of(tensor: Tensor, whole: Tensor) -> Tensor:
         placement: Any = tensor.placements[axis]  # a Shard has `dim`; its base class has not
         if placement.is_replicate():
             continue
+        # As torch splits: all shards but the last ones are of equal size.
         rows = shard.shape[placement.dim]
         size = -(-rows // mesh.size(axis))  # 257 rows in four: 65, 65, 65, 62
         start = min(mesh.get_local_rank(axis) * size, rows)
@@ -163,6 +166,7 @@ def _sum_in_half(flat: Tensor, wire: torch.dtype) -> Tensor:
     """
     ranks = dist.get_world_size()
     chunk = -(-len(flat) // ranks)
+    # Padded to equal chunks, of which each rank gets one from all.
     sent = flat.new_zeros(ranks * chunk, dtype=wire)
     sent[: len(flat)] = flat
     received = torch.empty_like(sent)
@@ -172,5 +176,6 @@ def _sum_in_half(flat: Tensor, wire: torch.dtype) -> Tensor:
     total = by_rank[0].float()
     for other in by_rank[1:]:
         total += other
+    # Rounded once more, identically for all ranks: the owner of a chunk receives it, too.
     _all_gather(sent, total.to(wire))
     return sent[: len(flat)]

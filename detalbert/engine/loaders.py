@@ -26,14 +26,14 @@ class PickledRows:
     """A batch (list of rows) from a worker process, its tensors as arrays."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self.contents = [convert_row(row, Tensor, Tensor.numpy) for row in rows]
+        self.contents = [convert_row(row, kind=Tensor, change=Tensor.numpy) for row in rows]
 
     def rows(self) -> list[Row]:
-        return [convert_row(row, np.ndarray, torch.from_numpy) for row in self.contents]
+        return [convert_row(row, kind=np.ndarray, change=torch.from_numpy) for row in self.contents]
 
     def pin_memory(self) -> list[Row]:
         """Return the rows in page-locked memory; torch's loader calls it if `pin_memory` is set."""
-        return [convert_row(row, Tensor, Tensor.pin_memory) for row in self.rows()]
+        return [convert_row(row, kind=Tensor, change=Tensor.pin_memory) for row in self.rows()]
 
 
 class _SendingErrors(Dataset):
@@ -160,7 +160,7 @@ class PackedRows(Dataset):
         self.padded = padded
 
     def __getitem__(self, share: np.ndarray) -> list[Any]:
-        return pack_rows(self.windows, share, self.max_tokens, padded=self.padded)
+        return pack_rows(self.windows, share, max_tokens=self.max_tokens, padded=self.padded)
 
 
 def validation_loader(
@@ -182,11 +182,13 @@ def validation_loader(
         slot: the rank; row i goes to rank i mod `slots`.
         num_workers: see RowLoader.
     """
+    # Neighbouring rows are of like lengths: dealt in turn, ranks get nearly the same work.
     rank_shares = shares[slot::slots] or [np.empty(0, np.int64)]
     return RowLoader(rows, rank_shares, num_workers=num_workers)
 
 
 def default_workers(processes: int) -> int:
     """Return the loader processes per rank: one less than its cores, at most 4."""
+    # One core is left for the process that trains.
     cores = count_cores() // processes
     return min(4, max(0, cores - 1))

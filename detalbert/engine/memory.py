@@ -154,6 +154,7 @@ def layer_bytes(sizes: Sizes, half: bool, tensor: int = 1, grid: bool = False) -
         tensor: ranks that share a layer's heads and inner units.
         grid: on a GPU without a flash kernel q, k, v and the output are in the padded grid too.
     """
+    # What tensor parallelism splits, and what every one of its ranks keeps.
     kept = sizes.kept(half)
     width = 2 if half else 4
     split: float = kept.heads * sizes.hidden + kept.inner * sizes.inner + 4 * sizes.heads
@@ -176,13 +177,14 @@ def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float =
         grid: see `layer_bytes`.
         masked: fraction of tokens with a vocabulary head.
     """
+    # Weight, gradient and two moments in fp32; a copy to compute with; sums of several ranks.
     bytes_per_parameter = 16
     if half:
         bytes_per_parameter += 2
     if slots > 1:
         bytes_per_parameter += 4
 
-    layers = sizes.layers * layer_bytes(sizes, half, grid=grid)
+    layers = sizes.layers * layer_bytes(sizes, half=half, grid=grid)
     outside = sizes.kept(half).outside * sizes.hidden
     # Logits, their log-softmax in fp32, and its gradient.
     head = masked * sizes.vocabulary * ((2 if half else 4) + 8)
@@ -220,13 +222,14 @@ def split(
     split_parameters = (sizes.parameters - sizes.unsplit) / tensor
     states = 16 * (split_parameters + sizes.unsplit) / shard
 
+    # FSDP gathers two layers at a time, and all that is outside of layers.
     head = sizes.vocabulary * sizes.hidden
     outside = sizes.parameters - sizes.layers * sizes.layer
     gathered = sizes.layer / tensor * (3 * width + 4) + outside * width + head / tensor * 8
     logits = HEAD_CHUNK * sizes.vocabulary / tensor * (width + 4)
 
     # Of recomputed layers the inputs are kept; as backward starts, the last one runs again.
-    layer = layer_bytes(sizes, half, tensor=tensor, grid=grid)
+    layer = layer_bytes(sizes, half=half, tensor=tensor, grid=grid)
     again = count_recomputed(sizes.layers, recomputed)
     kept_layers = sizes.layers - again
     if again:

@@ -82,6 +82,7 @@ class TrainingMeter(pytorch.MetricReducer):
 
     def per_slot_reduce(self) -> dict[str, float]:
         losses = torch.stack(self.losses) if self.losses else torch.zeros(0)  # [rows]
+        # A row whose loss is not finite is of a step that is skipped.
         finite = losses.isfinite()
         counted = itertools.compress(self.counts, finite.tolist())
         return {
@@ -97,6 +98,7 @@ class TrainingMeter(pytorch.MetricReducer):
 
     def cross_slot_reduce(self, per_slot: list[dict[str, float]]) -> dict[str, float]:
         total = {name: sum(slot[name] for slot in per_slot) for name in per_slot[0]}
+        # Ranks wait for each other: the slowest one's seconds count.
         seconds = max(slot["seconds"] for slot in per_slot)
         self.throughput = {
             "windows": total["windows"],

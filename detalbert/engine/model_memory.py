@@ -31,6 +31,7 @@ def counted_parameters(limit: float = math.inf) -> Iterator[None]:
     parameters = 0
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        # Called as each parameter is registered: the build ends at the first that is too much.
         nonlocal tensors, parameters
         if parameter is None:
             return

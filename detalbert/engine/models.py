@@ -63,12 +63,14 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
     weights, because ids would mean other tokens (see `starts_from_scratch`). Raises UserError if
     the model is not found, has no weights, too few positions, or is not an encoder.
     """
+    # A head without weights is random, too: so always seeded.
     torch.manual_seed(hparams.known_seed)
     if starts_from_scratch(hparams, tokenizer):
         config = _config_from_scratch(hparams, tokenizer)
-        model = random_model(AutoModelForQuestionAnswering, config, attention_of(config))
+        model = random_model(AutoModelForQuestionAnswering, config, attention=attention_of(config))
     else:
         model = _pretrained_span_model(str(hparams.model))
+    # What follows refuses the model, or settles how it runs: with which segments, packed or not.
     check_vocabulary(model.config, tokenizer)
     follow_tokenizer(model, tokenizer)
     pack_or_pad(model)
@@ -91,7 +93,7 @@ def _pretrained_span_model(name: str) -> PreTrainedModel:
     """
     with as_user_error(partial(model_error, name)):
         attention = attention_of(hub.load_named(read_config, name))
-        model, missing = load_weights(AutoModelForQuestionAnswering, name, attention)
+        model, missing = load_weights(AutoModelForQuestionAnswering, name, attention=attention)
     encoder = f"{model.base_model_prefix}."
     missing = {parameter for parameter in missing if parameter.startswith(encoder)}
     if missing:
@@ -137,9 +139,10 @@ def load_weights(
     with reading(work, folder.glob("*")) if folder.is_dir() else waiting(work):
         config = hub.load_named(read_config, name)
         if is_checkpoint(name):
-            model = random_model(model_class, config, attention)
+            model = random_model(model_class, config, attention=attention)
             missing = _load_checkpoint(model, folder)
         else:
+            # Before the library opens a file, or makes a tensor.
             check_model_folder(Path(find_local(name)))
             check_fits(model_class, _builder(model_class, attention), config)
             model, info = hub.load_named(
@@ -161,6 +164,7 @@ def _load_checkpoint(model: PreTrainedModel, folder: Path) -> set[str]:
     """Load a checkpoint's weights, where the model has such; return the names without weights."""
     wanted = model.state_dict()
     weights = read_weights(folder / STATE_DICT)
+    # A head of another task has no place in this model.
     weights = {name: weight for name, weight in weights.items() if name in wanted}
     model.load_state_dict(weights, strict=False)
     # A tied parameter has two names, and its weights may be there under either.
@@ -189,6 +193,7 @@ def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) ->
     """Return whether weights are random: a `model_config`, or a model of another vocabulary."""
     if hparams.model is None:
         return True
+    # Tokens are the same if the model's own tokenizer has the same vocabulary.
     folder = Path(find_local(hparams.model))
     check_model_folder(folder, small=True)
     if lacks_tokenizer(folder):
@@ -208,9 +213,11 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
     """Return a config of `model_type` (default: albert) with `keys`, for `tokenizer`. Raises
     UserError if the model does not have a key, or sizes do not fit.
     """
+    # The user's keys win over the tokenizer's.
     keys = {"model_type": "albert", **_vocabulary(tokenizer), **keys}
     model_type = keys.pop("model_type")
     try:
+        # The library takes any key, also one that no model reads.
         defaults = AutoConfig.for_model(model_type).to_dict()
     except ValueError:
         raise UserError(

@@ -39,6 +39,7 @@ def parameter_groups(model: nn.Module, decay: float, muon: bool = False) -> list
     if not muon:
         return [{"params": matrices, "weight_decay": decay}, no_decay]
 
+    # Muon is for hidden layers; embeddings and heads are stepped by AdamW.
     in_layers = _layer_matrices(model)
     hidden = [p for p in matrices if p in in_layers]
     others = [p for p in matrices if p not in in_layers]
@@ -96,6 +97,7 @@ def build_scheduler(
     The learning rate rises linearly from 0 at step 0 (wsd: `min_rate`), which so changes no
     weights, to its peak at step `warmup`, and falls to `min_rate` of the peak at `total`.
     """
+    # transformers' names of the schedules, and their own arguments.
     floor = hparams.min_rate
     name: str = hparams.schedule
     options: dict[str, float] = {}
@@ -127,7 +129,7 @@ class ListOptimizer(Optimizer):
     """
 
     step_group: Callable[[ParamGroup, Tensors], None]
-    no_steps: Callable[[], Any] = staticmethod(lambda: 0)  # a parameter's, before its first one
+    no_steps: Callable[[], int | Tensor] = staticmethod(lambda: 0)  # before a parameter's first one
     keep: Tensor | None = None
 
     def keep_next_step(self, keep: Tensor | None) -> None:
@@ -146,10 +148,12 @@ class ListOptimizer(Optimizer):
         """Update the moving averages of gradients and squares; return the step and both."""
         beta1, beta2 = group["betas"]
         states = [self._next_state(parameter) for parameter in parameters]
+        # Of sharded parameters this rank updates its shards; the operations are element-wise.
         gradients = local_gradients(parameters)
         means = [local_part(state["exp_avg"]) for state in states]
         squares = [local_part(state["exp_avg_sq"]) for state in states]
-        torch._foreach_mul_(squares, self.if_kept(beta2, 1.0))
+        # v = beta2 v + (1 - beta2) g^2; of a step that is not kept g is 0, and v must stay.
+        torch._foreach_mul_(squares, self.if_kept(beta2, otherwise=1.0))
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
         self.average(means, gradients, beta1)
         return int(states[0]["step"]), means, squares
@@ -166,7 +170,7 @@ class ListOptimizer(Optimizer):
 
     def average(self, means: Tensors, gradients: Tensors, beta1: float) -> None:
         """Update the moving averages of gradients."""
-        torch._foreach_mul_(means, self.if_kept(beta1, 1.0))
+        torch._foreach_mul_(means, self.if_kept(beta1, otherwise=1.0))
         torch._foreach_add_(means, gradients, alpha=1 - beta1)
 
     def if_kept(self, value: float, otherwise: float) -> Any:
@@ -179,7 +183,7 @@ class ListOptimizer(Optimizer):
         """Return `tensors`, or zeros in a step that is not kept."""
         if self.keep is None:
             return tensors
-        return torch._foreach_mul(tensors, self.if_kept(1.0, 0.0))
+        return torch._foreach_mul(tensors, self.if_kept(1.0, otherwise=0.0))
 
 
 class RAdam(ListOptimizer, torch_optimizer.RAdam):
@@ -196,6 +200,7 @@ class RAdam(ListOptimizer, torch_optimizer.RAdam):
         lr = group["lr"]
         decay = group["weight_decay"]
         step, means, squares = self.moments(group, parameters)
+        # Decoupled weight decay: it does not pass through the moments.
         if decay:
             decayed = self.zero_unless_kept(parameters)
             torch._foreach_add_(parameters, decayed, alpha=-decay * lr)
@@ -203,10 +208,12 @@ class RAdam(ListOptimizer, torch_optimizer.RAdam):
         rectification = rectify(step, beta2)
         step_size = lr * (rectification or 1) / (1 - beta1**step)
         if rectification is None:
+            # The variance of the first steps is not known: momentum alone.
             torch._foreach_add_(parameters, self.zero_unless_kept(means), alpha=-step_size)
         else:
+            # An infinite divisor leaves the weights of a step that is not kept as they are.
             roots = torch._foreach_sqrt(squares)
-            torch._foreach_add_(roots, self.if_kept(group["eps"], math.inf))
+            torch._foreach_add_(roots, self.if_kept(group["eps"], otherwise=math.inf))
             torch._foreach_addcdiv_(parameters, means, roots, -step_size)
 
 
@@ -217,7 +224,7 @@ class AdamW(ListOptimizer, torch.optim.AdamW):
 
     def average(self, means: Tensors, gradients: Tensors, beta1: float) -> None:
         if self.keep is not None:  # in a step that changes nothing: towards themselves
-            unchanged = torch._foreach_mul(means, self.if_kept(0.0, 1.0))
+            unchanged = torch._foreach_mul(means, self.if_kept(0.0, otherwise=1.0))
             torch._foreach_add_(gradients, unchanged)
         torch._foreach_lerp_(means, gradients, 1 - beta1)
 
@@ -228,10 +235,11 @@ class AdamW(ListOptimizer, torch.optim.AdamW):
         step, means, squares = self.moments(group, parameters)
         weights = [local_part(parameter) for parameter in parameters]
         if decay:
-            torch._foreach_mul_(weights, self.if_kept(1 - lr * decay, 1.0))
+            torch._foreach_mul_(weights, self.if_kept(1 - lr * decay, otherwise=1.0))
+        # Corrections of the bias of both moments, in torch's order of operations.
         roots = torch._foreach_sqrt(squares)
         torch._foreach_div_(roots, (1 - beta2**step) ** 0.5)
-        torch._foreach_add_(roots, self.if_kept(group["eps"], math.inf))
+        torch._foreach_add_(roots, self.if_kept(group["eps"], otherwise=math.inf))
         step_size = lr / (1 - beta1**step)
         torch._foreach_addcdiv_(weights, means, roots, -step_size)
 
@@ -254,9 +262,10 @@ class Muon(AdamW):
         torch._foreach_lerp_(gradients, means, momentum)  # Nesterov's
 
         weights = [local_part(parameter) for parameter in parameters]
-        torch._foreach_mul_(weights, self.if_kept(1 - lr * group["weight_decay"], 1.0))
+        torch._foreach_mul_(weights, self.if_kept(1 - lr * group["weight_decay"], otherwise=1.0))
         # Newton and Schulz need unsharded matrices; of the result each rank takes its shard.
-        updates = orthogonal([parameter.grad for parameter in parameters])
+        updates = orthogonal([p.grad for p in parameters if p.grad is not None])
+        # Their entries have a root mean square of 1 / sqrt(longer side); AdamW's have about 0.2.
         for parameter, weight, update in zip(parameters, weights, updates, strict=True):
             (shard,) = self.zero_unless_kept([shard_of(parameter, update)])
             like_adamw = 0.2 * math.sqrt(max(parameter.shape))
@@ -271,7 +280,7 @@ class Muon(AdamW):
         return local_part(state["momentum_buffer"])
 
 
-def orthogonal(matrices: list[Any]) -> Iterator[Tensor]:
+def orthogonal(matrices: list[Tensor]) -> Iterator[Tensor]:
     """Yield `orthogonalize` of each matrix, unsharded, bitwise identical on all ranks. Collective.
     Of as many matrices as there are ranks, each rank computes one.
     """
@@ -281,6 +290,7 @@ def orthogonal(matrices: list[Any]) -> Iterator[Tensor]:
         ranks = dist.get_world_size()
         rank = dist.get_rank()
     for start in range(0, len(matrices), ranks):
+        # Every rank needs all of these matrices, but computes one of them.
         chunk = [_unsharded(matrix.bfloat16()) for matrix in matrices[start : start + ranks]]
         if rank < len(chunk):
             chunk[rank] = orthogonalize(chunk[rank])
@@ -299,8 +309,9 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     """Return a bfloat16 matrix [m, n] with its singular values near 1, by five iterations of Newton
     and Schulz: s -> 3.4445 s - 4.775 s^3 + 2.0315 s^5.
     """
+    # Flat, so that the products below are of the shorter side.
     tall = len(matrix) > matrix.shape[1]
-    flat = matrix.T if tall else matrix  # the products are of the shorter side
+    flat = matrix.T if tall else matrix
     flat = flat / flat.norm().clamp(min=1e-7)
     for _ in range(5):
         square = flat @ flat.T
@@ -320,6 +331,7 @@ class Lamb(ListOptimizer, torch_optimizer.Lamb):
         _, means, squares = self.moments(group, parameters)
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, group["eps"])
+        # Adam's step without bias correction, and with decay inside: the norm below counts both.
         updates = torch._foreach_div(means, roots)
         if decay:
             torch._foreach_add_(updates, parameters, alpha=decay)
@@ -329,7 +341,7 @@ class Lamb(ListOptimizer, torch_optimizer.Lamb):
         update_norms = euclidean_norms(list(updates))
         undefined = (weight_norms == 0) | (update_norms == 0)
         trust = torch.where(undefined, 1.0, weight_norms / update_norms)
-        factors = -group["lr"] * trust * self.if_kept(1.0, 0.0)
+        factors = -group["lr"] * trust * self.if_kept(1.0, otherwise=0.0)
         for parameter, update, factor in zip(parameters, updates, factors.unbind(), strict=True):
             parameter.addcmul_(update, factor)
 

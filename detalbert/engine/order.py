@@ -9,7 +9,7 @@ import heapq
 import itertools
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -27,7 +27,7 @@ class Order(Protocol):
     def __len__(self) -> int:
         """Return the windows of an epoch."""
 
-    def share(self, step: int, slot: int, /) -> Any:
+    def share(self, step: int, slot: int, /) -> object:
         """Return what the data set packs for rank `slot` at `step`, from 0."""
 
 
@@ -58,18 +58,21 @@ class TrainOrder:
 
     def global_batch(self, step: int) -> np.ndarray:
         """Return the window indices of step `step` (from 0), int64 [global_batch_size]."""
+        # Positions count over all epochs.
         first = step * self.global_batch_size
         positions = np.arange(first, first + self.global_batch_size)
         epochs, places = np.divmod(positions, len(self))
         batch = np.empty(self.global_batch_size, np.int64)
         for epoch in np.unique(epochs):  # two where a step has the end of one
             chosen = epochs == epoch  # bool [global_batch_size]
+            # The same on every rank, which all compute it.
             shuffled = _permutation(self.seed, int(epoch), len(self))  # [W]
             batch[chosen] = shuffled[places[chosen]]
         return batch
 
     def share(self, step: int, slot: int) -> np.ndarray:
         """Return the windows of `step` for rank `slot`, int64 [global_batch_size / slots]."""
+        # Ranks have equally many windows, and nearly equally many tokens.
         batch = self.global_batch(step)
         shares = spread(self.lengths[batch], bins=self.slots, room=len(batch) // self.slots)
         return batch[shares[slot]]
@@ -90,6 +93,7 @@ def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
     lengths = np.asarray(lengths, dtype=np.int64)
     longest_first = np.argsort(-lengths, kind="stable").tolist()
     bins_positions: list[list[int]] = [[] for _ in range(bins)]
+    # Longest processing time first: small windows at the end even out the large ones.
     open_bins = [(0, number) for number in range(bins)]  # a heap of (tokens, number of the bin)
     for position in longest_first:
         tokens, number = heapq.heappop(open_bins)
@@ -111,6 +115,6 @@ class Steps(Sampler):
     def __len__(self) -> int:
         return max(1, len(self.order) // self.order.global_batch_size)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         for step in itertools.count(self.first_step):
             yield self.order.share(step, self.slot)

@@ -34,6 +34,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
             compiled=hparams.compile,
             read=self.read,
         )
+        # Frozen parameters take no place in the buffer, and none on the network.
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.gradients = FlatGradients(trained, slots=self.slots, wire=hparams.allreduce_dtype)
 
@@ -70,6 +71,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
         raise NotImplementedError
 
     def add_gradients(self, batch: list[AnyRow]) -> None:
+        # The last step changed the weights; half-precision copies follow.
         self.forward.refresh()
         for loss in self.losses(batch):
             self.backward(loss)

@@ -86,8 +86,9 @@ def _warn_of_padding(model: PreTrainedModel, row: Row, padded: Tensor) -> None:
     """Log a warning if the last window of `row` has other logits alone than in `padded` [2, T],
     where it is padded to the longest.
     """
+    # The last window is the shorter one, which is padded beside the first.
     begin, end = row["cu_seqlens"][-2:].tolist()
-    last = convert_row(row, Tensor, lambda column: column[begin:end])
+    last = convert_row(row, kind=Tensor, change=lambda column: column[begin:end])
     last["cu_seqlens"] = row["cu_seqlens"][-2:] - begin
     last["max_length"] = end - begin
     alone = torch.stack(padded_logits(model, last))  # [2, end - begin]
@@ -106,8 +107,14 @@ def padded_logits(
     all tokens. `model` is any of the library's question-answering models.
     """
     accepted = inspect.signature(model.forward).parameters
-    bounds = RowBounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"], padded=True)
+    bounds = RowBounds(
+        row["cu_seqlens"],
+        tokens=len(row["input_ids"]),
+        max_length=row["max_length"],
+        padded=True,
+    )
     filler = model.config.get_text_config().pad_token_id or 0
+    # Some of these models take no mask or no segments.
     inputs = {"input_ids": bounds.grid(row["input_ids"], fill=filler)}  # [n, L]
     if "attention_mask" in accepted:
         inputs["attention_mask"] = bounds.is_key[:, 0, 0].long()
@@ -144,7 +151,7 @@ def _probe(model: PreTrainedModel) -> Row:
     if separator is not None and separator < size:
         # Longformer looks for three in a window.
         input_ids[torch.tensor([3, 4, 8, 9 + 2, 9 + 3, 9 + 5])] = separator
-    row = dummy_row(15, longest=9, device=model.device)
+    row = dummy_row(tokens=15, longest=9, device=model.device)
     row["input_ids"] = input_ids.to(model.device)
     row["token_type_ids"] = (row["position_ids"] > 3).long()
     return row

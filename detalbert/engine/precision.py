@@ -21,12 +21,14 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, copy: Tensor) -> Tensor:
+        # The float32 weight is an argument for its gradient alone; autograd sees no cast of it.
         x = x.to(copy.dtype)
         ctx.save_for_backward(x, copy)
         return torch.addmm(bias.to(copy.dtype), x, copy.t())
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        # Gradients of the weight and the bias are summed over tokens in float32.
         x, copy = ctx.saved_tensors
         dy = dy.to(copy.dtype)
         dx = dy @ copy
@@ -37,6 +39,7 @@ class _Product(torch.autograd.Function):
 def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     """Return dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in]."""
     if not dy.is_cuda:
+        # On a CPU torch has no product of half-precision matrices with a float32 result.
         return dy.t().float() @ x.float()
     if hasattr(torch.ops.aten.mm, "dtype"):  # torch 2.8
         return torch.mm(dy.t(), x, out_dtype=torch.float32)

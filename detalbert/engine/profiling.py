@@ -44,6 +44,7 @@ class StepProfile(pytorch.PyTorchCallback):
             log.info("no profile: %d steps are left, %d are needed", left, WARM_UP + steps)
         elif steps:
             os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would write its stages to stderr
+            # torch warms its tracer up in the last step before those that count.
             plan = schedule(wait=WARM_UP - 1, warmup=1, active=steps, repeat=1)
             self.running = profile(schedule=plan, on_trace_ready=self._finish)
 

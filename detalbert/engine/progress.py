@@ -69,6 +69,7 @@ class Progress(pytorch.PyTorchCallback):
         if self.wait.bar is not None:
             self.wait.bar.set_postfix(values)
         else:
+            # The first steps of a start are slow, and say nothing of the rest.
             if self.trained >= SETTLED and self.done < self.steps:
                 seconds_per_step = self.seconds / self.trained
                 values["left"] = clock(seconds_per_step * (self.steps - self.done))
@@ -85,9 +86,9 @@ class Progress(pytorch.PyTorchCallback):
     def on_validation_end(self, metrics: dict[str, float]) -> None:
         head = f"validation at step {self.done}:"
         if sys.stderr.isatty():
-            self.say(format_table(metrics, self.shown, head))
+            self.say(format_table(metrics, shown=self.shown, head=head))
         else:
-            self.say(format_scores(metrics, self.shown, head))
+            self.say(format_scores(metrics, shown=self.shown, head=head))
         self.resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
@@ -100,7 +101,7 @@ class Progress(pytorch.PyTorchCallback):
     def say_best(self, best: Mapping[str, float]) -> None:
         """Log the best validation of a finished run."""
         head = f"best validation (step {best['steps']:.0f}):"
-        self.say(format_scores(best, self.shown, head))
+        self.say(format_scores(best, shown=self.shown, head=head))
 
     def say(self, line: str) -> None:
         if self.chief:

@@ -27,6 +27,7 @@ from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
 
 log = logging.getLogger(__name__)
+SavedState = Mapping[str, Any]  # of ResumeCallback, in a checkpoint; empty in very old ones
 
 
 class Resumable(Protocol):
@@ -85,12 +86,14 @@ class ResumeCallback(pytorch.PyTorchCallback):
         }
         if not getattr(self.trial.model.config, "segments", True):
             state["segments"] = False
+        # What the run began with wins, over all restarts.
         state.update(self._rounding())
         state.update(self.saved_rounding)
         return state
 
     def _rounding(self) -> dict[str, object]:
         """Return what this start's results are rounded by, besides the config."""
+        # The machine's versions and device choose kernels, its ranks how sums are split.
         rounding = {**self.trial.rounding(), **self.machine}
         if self.on_cpu:
             rounding["threads"] = self.threads
@@ -114,14 +117,14 @@ class ResumeCallback(pytorch.PyTorchCallback):
         else:
             self._keep_weights(checkpoint)
 
-    def is_own(self, saved: Mapping[str, Any]) -> bool:
+    def is_own(self, saved: SavedState) -> bool:
         """Return whether a checkpoint is this trial's own, by this callback's state in it."""
         if saved:
             return saved["trial"] == self.trial_id
         # A checkpoint of an older version does not say whose it is.
         return self.trial_id is None or self.first_step > 0
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: SavedState) -> None:
         """Restore what the config leaves to the run from this callback's state in the trial's own
         checkpoint; old versions saved less. Call once, after `is_own`.
         """
@@ -134,9 +137,10 @@ class ResumeCallback(pytorch.PyTorchCallback):
         if hasattr(config, "segments") and saved.get("segments", True):
             del config.segments  # of an older version, which trained with segments at any rate
         self.saved_rounding = {name: saved[name] for name in self._rounding() if name in saved}
+        # How a forward is cut and compiled makes its rounding, too.
         self._restore_forward(self.saved_rounding)
 
-    def _restore_forward(self, saved: Mapping[str, Any]) -> None:
+    def _restore_forward(self, saved: SavedState) -> None:
         """Restore the tokens of a forward and how its layers run, unless the config sets them."""
         tokens = saved.get("max_tokens_per_forward", self.trial.max_tokens)
         if saved.get("device") != self.machine["device"]:
@@ -149,6 +153,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
 
     def _keep_weights(self, checkpoint: dict[str, Any]) -> None:
         """Replace all of another trial's checkpoint but its weights by this start's state."""
+        # Determined loads whatever the checkpoint has: so this start's own state is put there.
         (weights,) = checkpoint["models_state_dict"]
         self._check_shapes(weights)
         checkpoint["optimizers_state_dict"] = [self.trial.optimizer.state_dict()]
@@ -163,6 +168,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
     def _check_shapes(self, weights: Mapping[str, Tensor]) -> None:
         """Raise UserError unless `weights` have the names and shapes of this trial's model."""
         (model,) = self.context.models
+        # In both directions: a name may be missing, or be too much.
         shapes = {name: weight.shape for name, weight in model.state_dict().items()}
         loaded_shapes = {name: weight.shape for name, weight in weights.items()}
         for name in shapes | loaded_shapes:
@@ -196,6 +202,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
         """Set rate, decay and betas to the config's, which `det experiment continue` may have
         changed.
         """
+        # The checkpoint's schedule has the old peak rates, and its optimizer the old settings.
         schedule = self.trial.schedule
         param_groups = self.trial.optimizer.param_groups
         schedule.base_lrs = [configured["initial_lr"] for configured in self.configured_groups]
@@ -221,7 +228,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
         text = f"{self.threads} a slot ({self.threads_reason})"
         if self.threads * slots > cores:
             text += f"; this machine has {cores} core(s) for {slots} slot(s), so it is slow here"
-            self._log("threads", text, logging.WARNING)
+            self._log("threads", text, level=logging.WARNING)
         elif self.first_step == 0:
             self._log("threads", text)
 
@@ -238,7 +245,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
         text += ": the run goes on; its rounding may differ from an uncut one's"
         if "slots" in changes:
             text += ", as will the masks of dropout"
-        self._log("restart", text, logging.WARNING)
+        self._log("restart", text, level=logging.WARNING)
 
     def _log(self, name: str, text: str, level: int = logging.INFO) -> None:
         """Log on rank 0 alone, as a line of a table."""

@@ -46,6 +46,7 @@ class SquadRow(SpanRow):
 
 
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
+Column = TypeVar("Column", Tensor, np.ndarray)
 
 
 class PackableWindows(Protocol):
@@ -74,7 +75,7 @@ def dummy_row(tokens: int, longest: int, device: torch.device) -> Row:
     }
 
 
-def convert_row(row: AnyRow, kind: type, change: Callable[[Any], Any]) -> AnyRow:
+def convert_row(row: AnyRow, kind: type[Column], change: Callable[[Column], object]) -> AnyRow:
     """Return `row` with `change(value)` in place of each value of class `kind`."""
     changed = {}
     for name, value in row.items():
@@ -84,7 +85,7 @@ def convert_row(row: AnyRow, kind: type, change: Callable[[Any], Any]) -> AnyRow
 
 def to_device(row: AnyRow, device: torch.device) -> AnyRow:
     """Return `row` with its tensors on `device`."""
-    return convert_row(row, Tensor, lambda tensor: tensor.to(device, non_blocking=True))
+    return convert_row(row, kind=Tensor, change=lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def micro_batches(lengths: np.ndarray, max_tokens: int, padded: bool = False) -> list[np.ndarray]:
@@ -114,9 +115,12 @@ def micro_batches(lengths: np.ndarray, max_tokens: int, padded: bool = False) ->
             cure="raise it",
         )
     if padded:
-        rows = rows_of_like_lengths(lengths, 0, len(lengths), max_tokens, padded=True)
+        rows = rows_of_like_lengths(
+            lengths, begin=0, end=len(lengths), max_tokens=max_tokens, padded=True
+        )
         return [np.sort(row) for row in rows]
 
+    # Spreading evenly may leave one bin too full, so the fewest bins are a first guess.
     total = int(lengths.sum())
     bins = max(1, -(-total // max_tokens))
     while True:
@@ -141,11 +145,12 @@ def pack_rows(
     """
     rows = []
     numbers = share if share.ndim == 1 else share[:, 1]
-    for chosen in micro_batches(windows.lengths[numbers], max_tokens, padded):
+    for chosen in micro_batches(windows.lengths[numbers], max_tokens=max_tokens, padded=padded):
         columns = windows.pack(share[chosen])
         row: dict[str, Any] = {}
         for name, column in columns.items():
             row[name] = torch.from_numpy(column)
+        # Counted here: on the device it would have to be asked for.
         row["max_length"] = int(np.diff(columns["cu_seqlens"]).max(initial=0))
         rows.append(row)
     return rows
@@ -165,7 +170,7 @@ def validation_rows(
     edges = np.searchsorted(example_index, first_questions).tolist()
     rows: list[np.ndarray] = []
     for begin, end in itertools.pairwise(edges):
-        rows += rows_of_like_lengths(lengths, begin, end, max_tokens)
+        rows += rows_of_like_lengths(lengths, begin=begin, end=end, max_tokens=max_tokens)
     return rows
 
 
@@ -175,6 +180,7 @@ def rows_of_like_lengths(
     """Cut windows begin..end, shortest first, into rows (int64) of at most `max_tokens` tokens, or
     if `padded` with the padding to the longest. Padded to 20, lengths 9, 3, 8, 4 are 3, 4 and 8, 9.
     """
+    # Equal lengths stay in their order, so that rows do not depend on NumPy's way of sorting.
     shortest_first = begin + np.argsort(lengths[begin:end], kind="stable")
     rows: list[list[int]] = [[]]
     row_tokens = 0  # of the last row

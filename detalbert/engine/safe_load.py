@@ -6,7 +6,7 @@ A file is read twice: here, to refuse what is more than data, and by the library
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +111,21 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
     return config
 
 
-def _code_keys(keys: dict[str, Any] | list[Any]) -> Iterator[object]:
-    """Yield the keys of a config.json, at any depth, that make transformers run external code."""
-    items = keys.items() if isinstance(keys, dict) else enumerate(keys)
+def _code_keys(value: object) -> Iterator[object]:
+    """Yield the keys in a value of a config.json, at any depth, that make transformers run
+    external code.
+    """
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
     for key, value in items:
         hub_kernel = "attn_implementation" in str(key) and "/" in str(value)
         own_code = key in ("auto_map", "quantization_config") and value
         if hub_kernel or own_code:
             yield key
-        elif isinstance(value, (dict, list)):
+        else:
             yield from _code_keys(value)
 
 

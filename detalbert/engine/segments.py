@@ -40,6 +40,7 @@ def follow_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
     listed = "token_type_ids" in tokenizer.model_input_names
     if listed or not has_segments(model.config) or not _second_segment(tokenizer):
         return
+    # ALBERT was pretrained with both segments, whatever its tokenizer's class.
     tokenizer_class = type(tokenizer).__name__
     trained_with = model.config.model_type == "albert" or tokenizer_class in _DROPPED
     if not trained_with:

@@ -42,7 +42,8 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
     def measure(tokens: int) -> float:
         return peak_memory(forward, tokens, longest) - allocated
 
-    tokens = fit(measure, int(room * SPARE), longest)
+    tokens = fit(measure, room=int(room * SPARE), longest=longest)
+    # Ranks must agree: a budget is part of how results are rounded.
     if slots > 1:
         smallest = torch.tensor(tokens, device=device)
         dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
@@ -80,6 +81,7 @@ def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
     fixed = few_bytes - per_token * few
     tokens = int((room - fixed) / per_token)
 
+    # Free memory varies by some MiB: rounding hides that, so that a restart computes the same.
     step = 1024 if tokens >= 1024 else longest
     rounded = tokens // step * step
     return min(max(longest, rounded), LARGEST)
@@ -87,7 +89,7 @@ def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
 
 def peak_memory(forward: Forward, tokens: int, longest: int) -> float:
     """Return the peak bytes on the GPU during forward and backward; infinity if out of memory."""
-    row = dummy_row(tokens, longest, forward.device)
+    row = dummy_row(tokens, longest=longest, device=forward.device)
     forward.refresh()
     torch.cuda.reset_peak_memory_stats(forward.device)
     with contextlib.suppress(torch.OutOfMemoryError):

@@ -60,8 +60,8 @@ class ValidationScores(Protocol):
 
 def read_experiment(
     context: pytorch.PyTorchTrialContext,
-    parse: Callable[[dict[str, Any]], Any],
-    load: Callable[[dict[str, Any], Any], Any],
+    parse: Callable[[dict[str, object]], StepHParams],
+    load: Callable[[dict[str, object], Any], TrialData],
 ) -> Given:
     """Return hyperparameters and data by the experiment config, as Determined creates trials.
 
@@ -108,6 +108,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         self.rank = context.distributed.rank
         self.slots = context.distributed.size
         set_experiment_config(context, masked(context.get_experiment_config()))
+        # It sets the number of threads, by which all that follows is rounded.
         self.resume = ResumeCallback(context, hparams, self)
         self.dtype = resolve_precision(hparams.precision, context.device)
 
@@ -196,6 +197,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     def _prepare_reports(self, examples: int, shown: Sequence[str]) -> None:
         """Create the meter, which is reset at each report, and the progress."""
         completed = self.context.get_initial_batch()
+        # A resumed run counts epochs from its first start on.
         meter = self.meter_kind(
             epoch=examples / self.hparams.global_batch_size,
             device=self.context.device,
@@ -219,13 +221,13 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Run the layers uncompiled, on rows padded to multiples of `row_multiple` tokens."""
         raise NotImplementedError
 
-    def validated(self) -> tuple[Any, dict[str, float]]:
+    def validated(self) -> tuple[object, dict[str, float]]:
         """Return the last validation's answers (None after a step, or if there are none) and all
         its scores. Rank 0 only.
         """
         return None, self.scores.metrics
 
-    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+    def on_validation_end(self, metrics: dict[str, float]) -> None:
         """Remove metrics that are not charted and add fractional `epochs`; raise Diverged if one is
         not finite. The WebUI draws a chart for each reported metric, so constants and duplicates
         are removed. Determined's own `epochs` would be whole ones.
@@ -244,6 +246,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Save the model's config, with its class, and the tokenizer, if the data has one."""
         if self.data.tokenizer is None:
             return
+        # As `save_pretrained` would, but without the weights, which the checkpoint has.
         folder = Path(checkpoint_dir) / PRETRAINED
         self.model.config.architectures = [_transformers_class(self.model).__name__]
         self.model.config.save_pretrained(folder)
@@ -279,6 +282,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         step = batch_idx + 1
         with self.profile.step():
             determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
+            # One backward pass per row, all into the same gradients.
             self.gradients.zero()
             self.add_gradients(batch)
 
@@ -296,6 +300,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
 
     def check_weights(self, step: int) -> None:
         """Raise Diverged on all ranks if a weight is not finite on any. Collective."""
+        # Shards differ by rank, so all ranks look at theirs before one of them raises.
         finite_by_rank = self.context.distributed.allgather(has_finite_weights(self.model))
         if not all(finite_by_rank):
             raise Diverged("a weight is not finite", key=f"step {step}", cure=CURE)
