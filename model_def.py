@@ -16,7 +16,7 @@ from determined import pytorch
 from data import Split, SquadData
 from detalbert.atomic import write_json
 from detalbert.engine.evaluation import evaluate_row, row_losses
-from detalbert.engine.loaders import LateLoader, PackedRows, validation_loader
+from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
 from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
@@ -40,6 +40,9 @@ SHOWN = tuple("exact f1 HasAns_f1 NoAns_exact loss best_f1 HasAns_exact best_exa
 class SquadTrial(PackedTrial[HParams, SquadRow]):
     """Fine-tunes an encoder on SQuAD; `given` are hyperparameters and data, if not `context`'s."""
 
+    data: SquadData
+    scores: "AnswerReducer"
+
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_experiment(context, parse_hparams, SquadData.load)
         model = build_span_model(hparams, self.data.tokenizer)
@@ -47,19 +50,22 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         scores = AnswerReducer(hparams, self.data.validation, self.rank)
         self.scores = context.wrap_reducer(scores, for_training=False)
 
+    def validated(self) -> tuple[Answers | None, dict[str, float]]:
+        return self.scores.latest, self.scores.metrics
+
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
         batch = self.hparams.global_batch_size
         order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
         rows = partial(PackedRows, windows, padded=self.forward.padded)
-        return LateLoader(lambda: self.train_loader(rows, order))
+        return LazyLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows
         rows = PackedRows(windows, self.max_tokens, self.forward.padded)
         found = windows.lengths, windows.example_index
         dealt = self.slots, self.rank
-        return LateLoader(
+        return LazyLoader(
             lambda: validation_loader(rows, validation_rows(*found, rows.max_tokens), *dealt)
         )
 

@@ -29,7 +29,7 @@ class WindowOrder:
 
     def __init__(
         self,
-        windows: Sequence[int],
+        windows: Sequence[int] | np.ndarray,
         global_batch_size: int,
         seed: int,
         group: int = 8,

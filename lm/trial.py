@@ -66,8 +66,11 @@ class LmMeter(TrainingMeter):
 class LmTrial(StepTrial[LmHParams, CausalRow]):
     """Trains a causal language model; `given` are hyperparameters and data, if not `context`'s."""
 
+    gradients: ShardedGradients
+    scores: "Scores"
     meter: LmMeter
     meter_kind = LmMeter
+    data: LmText
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_experiment(context, parse_lm_hparams, LmText.load)

@@ -21,7 +21,7 @@ from detalbert.corpus.reader import Corpus
 from detalbert.engine import models
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
-from detalbert.engine.loaders import LateLoader, validation_loader
+from detalbert.engine.loaders import LazyLoader, validation_loader
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device, validation_rows
 from detalbert.engine.trial import Given, read_experiment
@@ -47,6 +47,8 @@ SHOWN = ("loss", "mlm_accuracy", "sop_accuracy", "span_accuracy", "mlm_baseline"
 class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     """Pretrains an ALBERT; `given` are hyperparameters and data, default: from `context`."""
 
+    data: PretrainText
+    scores: "ScoreReducer"
     read = staticmethod(objectives.read_pretraining)
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
@@ -67,7 +69,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         batch = hparams.global_batch_size
         order = ExampleOrder(examples, batch, self.slots, hparams.known_seed, group)
         rows = partial(ExampleRows, examples, order=order)
-        return LateLoader(lambda: self.train_loader(rows, order))
+        return LazyLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         def load() -> torch.utils.data.DataLoader:
@@ -78,7 +80,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
                 shares += [some[row] for row in found]
             return validation_loader(rows, shares, self.slots, self.rank, self.workers())
 
-        return LateLoader(load)
+        return LazyLoader(load)
 
     def row_flops(self, row: PretrainRow) -> float:
         return flops_of_row(self.model.config, row)

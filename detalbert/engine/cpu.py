@@ -7,7 +7,8 @@ zeroes again, is 10 to 15 % of a forward of the embedded model on 3,500 tokens.
 
 import ctypes
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +16,15 @@ from torch import Tensor, nn
 
 from detalbert.processes import count_cores, idle_cores
 
+if TYPE_CHECKING:
+    from determined import core
+
 _NUMBERS = 2**16  # a 16-bit integer's, from -32,768 on
 _SLOPE = 2 * math.sqrt(2 / math.pi)
 _CUBE = 0.044715
-_TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h.
+_TRIM = -1
+_MMAP = -3
 
 
 def drop(x: Tensor, rate: float) -> Tensor:
@@ -30,18 +36,21 @@ def drop(x: Tensor, rate: float) -> Tensor:
     dropped = round(rate * _NUMBERS)
     if dropped in (0, _NUMBERS):
         return F.dropout(x, rate)
-    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    # Four signed numbers of 16 bits from each word, -32,768 to 32,767.
+    quarter = -(-x.numel() // 4)
+    words = torch.empty(quarter, dtype=torch.int64).random_(-(2**63), None)
     numbers = words.view(torch.int16)[: x.numel()].view(x.shape)
-    kept = (numbers >= dropped - _NUMBERS // 2).to(x.dtype)
-    return x * kept.mul_(_NUMBERS / (_NUMBERS - dropped))
+    mask = (numbers >= dropped - _NUMBERS // 2).to(x.dtype)  # 1 for elements that stay
+    return x * mask.mul_(_NUMBERS / (_NUMBERS - dropped))
 
 
 class CpuDropout(nn.Dropout):
     """An nn.Dropout that uses `drop` if `x` is on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        ours = self.training and x.device.type == "cpu"
-        return drop(x, self.p) if ours else super().forward(x)
+        if self.training and x.device.type == "cpu":
+            return drop(x, self.p)
+        return super().forward(x)
 
     @staticmethod
     def convert(model: nn.Module) -> None:
@@ -69,8 +78,10 @@ class _Gelu(torch.autograd.Function):
         """Return grad g (1 + x (1 - g) u'), with u' = 1.5958 (1 + 3 * 0.044715 x^2)."""
         (x,) = ctx.saved_tensors
         gate = _gate(x)
+        # In place: x u', then x u' (1 - g), then all of it.
         slope = (x * x).mul_(3 * _CUBE * _SLOPE).add_(_SLOPE).mul_(x)
-        return slope.addcmul_(slope, gate, value=-1).add_(1).mul_(gate).mul_(grad)
+        slope.addcmul_(slope, gate, value=-1)
+        return slope.add_(1).mul_(gate).mul_(grad)
 
 
 class CpuGelu(nn.Module):
@@ -82,6 +93,7 @@ class CpuGelu(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or x.dtype is not torch.float32:
             return F.gelu(x, approximate="tanh")
+        # For inference no function of autograd, which would keep x.
         if torch.is_grad_enabled() and x.requires_grad:
             return _Gelu.apply(x)
         return _gate(x).mul_(x)
@@ -97,24 +109,41 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP, 1 << 28)
 
 
-def set_threads(wanted: int | Literal["auto"], distributed: Any = None, fresh: bool = True) -> int:
+def set_threads(
+    wanted: int | Literal["auto"],
+    distributed: "core.DistributedContext | None" = None,
+    fresh: bool = True,
+) -> int:
     """Set and return the number of threads that torch computes with, the same on every rank.
 
     It affects rounding, as torch splits a sum among threads, so every restart restores it (see
-    `handover`). One thread that shares its core delays all: with one of two cores busy, 2 threads
+    resume.py). One thread that shares its core delays all: with one of two cores busy, 2 threads
     train 31 windows/s and 1 trains 72 (docs/speed.md).
 
     Args:
         wanted: "auto": this process's share of the machine's cores, at least 1, the minimum over
-            machines; if the run begins (`fresh`) without those that others keep busy.
-        distributed: Determined's DistributedContext, on every rank; None: a single process.
+            machines.
+        distributed: Determined's, on every rank; None: a single process.
+        fresh: whether the run begins, so that cores that others keep busy do not count.
     """
     if wanted == "auto":
-        slots = distributed.local_size if distributed else 1
-        gather = distributed.allgather if distributed else lambda mine: [mine]
-        cores = float(count_cores())
-        if fresh and max(gather(cores // slots)) > 1:  # and all ranks are here:
-            cores = idle_cores()  # none measures what another one still does
-        wanted = int(min(gather(max(1, round(cores) // slots))))
+        if distributed is None:
+            wanted = _share_of_cores(1, lambda value: [value], fresh)
+        else:
+            wanted = _share_of_cores(distributed.local_size, distributed.allgather, fresh)
     torch.set_num_threads(wanted)
     return wanted
+
+
+def _share_of_cores(slots: int, allgather: Callable[[float], list[float]], fresh: bool) -> int:
+    """Return the threads for which every one of this machine's `slots` ranks has cores, the minimum
+    over machines. Collective.
+    """
+    cores = float(count_cores())
+    if fresh:
+        # All ranks are here after the first exchange: none measures what another one still does.
+        shares = allgather(cores // slots)
+        if max(shares) > 1:
+            cores = idle_cores()
+    threads = max(1, round(cores) // slots)
+    return int(min(allgather(threads)))

@@ -1,4 +1,8 @@
-"""Randomness from (seed, step, rank) only, and kernels with a fixed order of summation."""
+"""Randomness from (seed, step, rank) only, and kernels with a fixed order of summation.
+
+So no state of a generator has to be saved, and a restart repeats every bit; the price is the speed
+of the kernels that sum in any order.
+"""
 
 import hashlib
 import os
@@ -32,10 +36,12 @@ def choose_exact_kernels() -> None:
     """
     torch.sqrt(torch.ones(8))
     if torch.cuda.is_available():
-        if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
+        major, minor, *_ = torch.__version__.split(".")
+        if (int(major), int(minor)) < (2, 11):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property; it would cost, and buy no bit
+        # Filling costs time and does not affect results.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property
         _compile_exactly()
 
 
@@ -48,9 +54,7 @@ def _compile_exactly() -> None:
     """
     from torch._inductor import config  # documented there only; imported here: it is slow
 
-    for owner, name, value in (
-        (config, "deterministic", True),  # torch 2.9
-        (config.triton, "mix_order_reduction", False),  # torch 2.10
-    ):
-        if hasattr(owner, name):
-            setattr(owner, name, value)
+    if hasattr(config, "deterministic"):  # torch 2.9
+        config.deterministic = True
+    if hasattr(config.triton, "mix_order_reduction"):  # torch 2.10
+        config.triton.mix_order_reduction = False

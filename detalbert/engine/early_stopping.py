@@ -42,6 +42,7 @@ class EarlyStopping(pytorch.PyTorchCallback):
 
     def record(self, metrics: Validation) -> None:
         """Count a validation, given all its metrics; log if it is the last one."""
+        # Numbers alone: a checkpoint is read as plain data.
         validation = {}
         for name, value in metrics.items():
             if isinstance(value, Real):
@@ -72,6 +73,7 @@ class EarlyStopping(pytorch.PyTorchCallback):
         self.validations = list(state_dict["validations"])
         before = _describe(state_dict)
         now = _describe(self.searcher)
+        # Not refused: to choose another metric is a reason to resume.
         if before != now and self.chief:
             log.info(
                 "%-14s%s -> %s: best validation and early stopping are by it, as if it had been so",

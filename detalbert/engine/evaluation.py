@@ -1,4 +1,8 @@
-"""Loss and best spans of a packed row, the same in training, validation and prediction."""
+"""Loss and best spans of a packed row, the same in training, validation and prediction.
+
+Losses and spans are taken over a grid of windows, which only logits are padded to: a few bytes per
+token, where a padded batch would run the whole model on padding.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +19,15 @@ def evaluate_row(
 ) -> tuple[Candidates, Tensor]:
     """Return the best spans of all n windows, and their losses, fp32 [n]; [0] if not `labelled`."""
     row = to_device(row, forward.device)
-    start, end = forward(row)
-    losses = row_losses(row, start, end) if labelled else start.new_empty(0)
-    return best_spans(start, end, row, hparams.n_best_size, hparams.max_answer_length), losses
+    start_logits, end_logits = forward(row)
+    if labelled:
+        losses = row_losses(row, start_logits, end_logits)
+    else:
+        losses = start_logits.new_empty(0)
+    spans = best_spans(
+        start_logits, end_logits, row, hparams.n_best_size, hparams.max_answer_length
+    )
+    return spans, losses
 
 
 def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor:
@@ -28,14 +38,24 @@ def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor
     """
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
-        grid = window_grid(logits.float(), row["cu_seqlens"], row["max_length"])
+        # In float32: a sum over hundreds of tokens in half precision would lose the last digits.
+        grid = window_grid(
+            logits.float(), cu_seqlens=row["cu_seqlens"], max_length=row["max_length"]
+        )
         return F.cross_entropy(grid, target, reduction="none")
 
-    return (loss(start_logits, row["start_positions"]) + loss(end_logits, row["end_positions"])) / 2
+    start_losses = loss(start_logits, row["start_positions"])
+    end_losses = loss(end_logits, row["end_positions"])
+    return (start_losses + end_losses) / 2
 
 
 def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
     """Convert [T] to [n, max_length], one window per line, -inf past its end."""
-    start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
-    token = start + torch.arange(max_length, device=cu_seqlens.device)  # [n, max_length]
-    return logits[token.clamp(max=len(logits) - 1)].masked_fill(token >= end, -torch.inf)
+    starts = cu_seqlens[:-1, None].long()  # [n, 1]
+    ends = cu_seqlens[1:, None].long()
+    place = torch.arange(max_length, device=cu_seqlens.device)
+    token = starts + place  # [n, max_length]
+    # Cells past the end read some other token, and are overwritten.
+    last = len(logits) - 1
+    grid = logits[token.clamp(max=last)]
+    return grid.masked_fill(token >= ends, -torch.inf)

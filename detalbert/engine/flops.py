@@ -1,24 +1,41 @@
 """Floating-point operations of training, counted from the config over real tokens, and GPU peaks.
 
-Needs only NumPy: reports and estimates count without torch.
+Needs only NumPy: reports and estimates count without torch. The price is a formula per family of
+models, which the tests compare with torch's counter, instead of a count of what runs.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 # TFLOP/s of dense products, from data sheets: in fp16 and bf16, on tensor cores if there are any,
 # and in fp32 (TF32 is not used here). By the words in what CUDA calls the GPU; without "PCIe" it is
 # on a board of its own (SXM).
 PEAKS: dict[str, tuple[float, float]] = {
-    "K80": (4, 4), "P4": (5, 5), "P100": (19, 9.3), "T4": (65, 8.1),
-    "V100": (125, 15.7), "V100 PCIE": (112, 14), "A100": (312, 19.5),
-    "A10G": (70, 35), "L4": (121, 30.3), "L40S": (362, 91.6),
-    "H100": (989, 67), "H100 PCIE": (756, 51), "H100 NVL": (835, 60),
-    "H200": (989, 67), "H200 NVL": (835, 60), "B200": (2250, 75), "B300": (2250, 75),
-    "RTX PRO 6000": (500, 120), "RTX PRO 4500": (200, 50),  # fp16: an eighth of sparse FP4
-}  # fmt: skip
+    "K80": (4, 4),
+    "P4": (5, 5),
+    "P100": (19, 9.3),
+    "T4": (65, 8.1),
+    "V100": (125, 15.7),
+    "V100 PCIE": (112, 14),
+    "A100": (312, 19.5),
+    "A10G": (70, 35),
+    "L4": (121, 30.3),
+    "L40S": (362, 91.6),
+    "H100": (989, 67),
+    "H100 PCIE": (756, 51),
+    "H100 NVL": (835, 60),
+    "H200": (989, 67),
+    "H200 NVL": (835, 60),
+    "B200": (2250, 75),
+    "B300": (2250, 75),
+    "RTX PRO 6000": (500, 120),  # fp16: an eighth of sparse FP4
+    "RTX PRO 4500": (200, 50),
+}
 
 
 def peak_flops(device: str, half: bool) -> float | None:
@@ -27,20 +44,23 @@ def peak_flops(device: str, half: bool) -> float | None:
     `device` is as torch.cuda.get_device_name returns it, "NVIDIA A100-SXM4-40GB".
     """
     words = device.upper().replace("-", " ").split()
-    names = [name for name in PEAKS if f" {name} " in f" {' '.join(words)} "]
+    spaced = f" {' '.join(words)} "
+    names = [name for name in PEAKS if f" {name} " in spaced]
     if not names or "MIG" in words:
         return None
-    found = PEAKS[names[0]]
+    # A PCIe or NVL board has its own row, if it is slower.
+    name = names[0]
     for variant in ("PCIE", "NVL"):
-        if variant in words:
-            found = PEAKS.get(f"{names[0]} {variant}", found)
-    return 1e12 * found[not half]
+        if variant in words and f"{name} {variant}" in PEAKS:
+            name = f"{name} {variant}"
+    half_peak, fp32_peak = PEAKS[name]
+    return 1e12 * (half_peak if half else fp32_peak)
 
 
 ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against torch's counter
 
 
-def training_flops(config: Any, lengths: np.ndarray) -> float:
+def training_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float:
     """Return the FLOPs of one forward and backward over windows of these lengths.
 
     Counts matrix products over real tokens: 2 per weight and token; backward is two products for
@@ -53,23 +73,30 @@ def training_flops(config: Any, lengths: np.ndarray) -> float:
 
     `config` is of an ALBERT- or BERT-like encoder; `lengths` are real tokens per window, [n].
     """
-    h, layers = config.hidden_size, config.num_hidden_layers
-    layers *= getattr(config, "inner_group_num", 1)
-    f = config.intermediate_size if hasattr(config, "intermediate_size") else config.hidden_dim
-    e = getattr(config, "embedding_size", h)
+    hidden = config.hidden_size
+    inner = getattr(config, "intermediate_size", None) or config.hidden_dim
+    layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
+    embedding = getattr(config, "embedding_size", hidden)
+
+    # ALBERT's shared layer counts as often as it runs. Weights that each token is multiplied with:
+    projections = 4 * hidden * hidden  # q, k, v, output
+    feed_forward = 2 * hidden * inner
+    mapping = embedding * hidden if embedding != hidden else 0
+    head = 2 * hidden  # start and end logit
+    weights = layers * (projections + feed_forward) + mapping + head
+
+    # Every pair of tokens of a window: q k and the weighted sum of v, 2 * hidden each.
+    per_pair = layers * 4 * hidden
     lengths = np.asarray(lengths, dtype=np.float64)
-    per_token = layers * 2 * (4 * h * h + 2 * h * f)  # q, k, v, output; the two of the FFN
-    per_token += 2 * e * h if e != h else 0  # embedding mapping
-    per_token += 2 * h * 2  # start and end logit
-    per_pair = layers * 4 * h  # q k and weights v: 2 * h each, for every pair of tokens
-    return float(3 * (per_token * lengths.sum() + per_pair * np.square(lengths).sum()))
+    forward = 2 * weights * lengths.sum() + per_pair * np.square(lengths).sum()
+    return float(3 * forward)
 
 
-def flops_of_row(config: Any, row: Mapping[str, Any]) -> float:
+def flops_of_row(config: "PretrainedConfig", row: Mapping[str, Any]) -> float:
     """Return the FLOPs of `training_flops` plus the vocabulary head on masked tokens. The head's
     products, h x e and e x V, are counted alike. `row` is a `PretrainRow` on the CPU.
     """
-    head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)
+    head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)  # per token
     return training_flops(config, row_lengths(row)) + 3 * head * len(row["masked"])
 
 
@@ -78,7 +105,9 @@ def row_lengths(row: Mapping[str, Any]) -> np.ndarray:
     return np.diff(np.asarray(row["cu_seqlens"]))
 
 
-def encoder_flops_per_token(config: Any, length: float, masked: float = 0.0) -> float:
+def encoder_flops_per_token(
+    config: "PretrainedConfig", length: float, masked: float = 0.0
+) -> float:
     """Return an encoder's training FLOPs per token, of which a share `masked` has a vocabulary
     head, in windows of `length` tokens.
     """
@@ -89,7 +118,7 @@ def encoder_flops_per_token(config: Any, length: float, masked: float = 0.0) -> 
     return flops
 
 
-def causal_flops_per_token(config: Any, length: int) -> float:
+def causal_flops_per_token(config: "PretrainedConfig", length: int) -> float:
     """Return a causal model's training FLOPs per token in windows of `length` tokens; `config` is
     of a family of FFN_PRODUCTS.
     """
@@ -101,7 +130,7 @@ def causal_flops_per_token(config: Any, length: int) -> float:
 FFN_PRODUCTS = {"gpt2": 2, "gpt_neox": 2, "llama": 3, "qwen2": 3}  # 3: one of them is a gate
 
 
-def causal_flops(config: Any, lengths: np.ndarray) -> float | None:
+def causal_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float | None:
     """Return the FLOPs of one forward and backward of a causal model; None for an unknown family.
 
     Counted as in `training_flops`; the head is a product over the whole vocabulary for every token.
@@ -116,14 +145,21 @@ def causal_flops(config: Any, lengths: np.ndarray) -> float | None:
     """
     if config.model_type not in FFN_PRODUCTS:
         return None
-    h, layers, heads = config.hidden_size, config.num_hidden_layers, config.num_attention_heads
-    d = getattr(config, "head_dim", None) or h // heads
-    shared = getattr(config, "num_key_value_heads", None) or heads
-    f = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * h
+    hidden = config.hidden_size
+    layers = config.num_hidden_layers
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_size = getattr(config, "head_dim", None) or hidden // heads
+    inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
+    inner = inner or 4 * hidden
+
+    # Weights that each token is multiplied with.
+    projections = hidden * head_size * (2 * heads + 2 * kv_heads)  # q, output; k, v
+    feed_forward = FFN_PRODUCTS[config.model_type] * hidden * inner
+    weights = layers * (projections + feed_forward) + hidden * config.vocab_size
+
+    # Pairs of a token and itself or one before it, in its segment.
+    per_pair = layers * 4 * heads * head_size
     lengths = np.asarray(lengths, dtype=np.float64)
-    layer = h * d * (2 * heads + 2 * shared)  # q, output; k, v
-    layer += FFN_PRODUCTS[config.model_type] * h * f
-    per_token = 2 * (layers * layer + h * config.vocab_size)
-    per_pair = layers * 4 * heads * d
     pairs = (lengths * (lengths + 1) / 2).sum()
-    return float(3 * (per_token * lengths.sum() + per_pair * pairs))
+    return float(3 * (2 * weights * lengths.sum() + per_pair * pairs))

@@ -1,5 +1,7 @@
 """One buffer for all gradients of a model: zeroed, all-reduced and clipped as one tensor.
 
+The price is that no `.grad` may be replaced.
+
 DistributedDataParallel's buckets gain nothing, for ALBERT's gradients are ready only when backward
 is over, and their layout changes after the first step, so that a sum over three or more ranks is
 rounded in another order after a restart.
@@ -33,13 +35,15 @@ class FlatGradients:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], slots: int, wire: str = "fp32") -> None:
-        self.parameters, self.slots, self.wire = list(parameters), slots, WIRES[wire]
-        padded = [-(-p.numel() // _ALIGNMENT) * _ALIGNMENT for p in self.parameters]
+        self.parameters = list(parameters)
+        self.slots = slots
+        self.wire = WIRES[wire]
+        sizes = [-(-p.numel() // _ALIGNMENT) * _ALIGNMENT for p in self.parameters]
         device = self.parameters[0].device
-        self.flat = torch.zeros(sum(padded), dtype=torch.float32, device=device)
-        parts = self.flat.split(padded)
-        for parameter, part in zip(self.parameters, parts, strict=True):
-            parameter.grad = part[: parameter.numel()].view_as(parameter)
+        self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
+        # Each view is aligned, so it may be followed by some elements of padding, which stay zero.
+        for parameter, view in zip(self.parameters, self.flat.split(sizes), strict=True):
+            parameter.grad = view[: parameter.numel()].view_as(parameter)
             if slots > 1:
                 dist.broadcast(parameter.data, src=0)
 
@@ -56,6 +60,7 @@ class FlatGradients:
         """Scale to a Euclidean norm of at most `max_norm` (0: no limit); return the norm before.
         Does not block on the device.
         """
+        # The padding between the views is zero, and adds nothing.
         norm = euclidean_norm(self.flat)
         if max_norm:
             self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -78,17 +83,13 @@ def euclidean_norm(values: Tensor) -> Tensor:
         return torch.linalg.vector_norm(values)
     norms = values.flatten()
     while len(norms) > _CHUNK:
-        whole = len(norms) // _CHUNK * _CHUNK
-        chunks = norms[:whole].view(-1, _CHUNK)
-        remainder = norms[whole:]
+        complete = len(norms) // _CHUNK * _CHUNK
+        chunks = norms[:complete].view(-1, _CHUNK)
+        remainder = norms[complete:]
         # fp32 [chunks + 1] the first time, then fp64
-        norms = torch.cat(
-            (
-                torch.linalg.vector_norm(chunks, dim=1),
-                torch.linalg.vector_norm(remainder, dim=0, keepdim=True),
-            )
-        )
-        norms = norms.double()
+        chunk_norms = torch.linalg.vector_norm(chunks, dim=1)
+        last_norm = torch.linalg.vector_norm(remainder, dim=0, keepdim=True)
+        norms = torch.cat((chunk_norms, last_norm)).double()
     return torch.linalg.vector_norm(norms).float()
 
 
@@ -99,12 +100,17 @@ def euclidean_norms(tensors: list[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(tensors))
 
 
-def local_part(tensor: Any) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a tensor that may be sharded over ranks."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def shard_of(tensor: Any, whole: Tensor) -> Tensor:
+def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return this rank's shards of the parameters' gradients; each has one."""
+    return [local_part(p.grad) for p in parameters if p.grad is not None]
+
+
+def shard_of(tensor: Tensor, whole: Tensor) -> Tensor:
     """Return this rank's shard of `whole`, split as `tensor` is: a DTensor or a plain tensor.
 
     Tensor parallelism splits first, and FSDP splits the result: rows 0-7 on (shard 2, tensor 2) are
@@ -112,47 +118,64 @@ def shard_of(tensor: Any, whole: Tensor) -> Tensor:
     """
     if not isinstance(tensor, DTensor):
         return whole
-    mesh, part = tensor.device_mesh, whole
+    mesh = tensor.device_mesh
+    shard = whole
     for axis in reversed(range(mesh.ndim)):
-        placement: Any = tensor.placements[axis]
-        if not placement.is_replicate():
-            rows = part.shape[placement.dim]
-            size = -(-rows // mesh.size(axis))  # 257 rows in four: 65, 65, 65, 62
-            start = min(mesh.get_local_rank(axis) * size, rows)
-            part = part.narrow(placement.dim, start, min(size, rows - start))
-    return part
+        placement: Any = tensor.placements[axis]  # a Shard has `dim`; its base class has not
+        if placement.is_replicate():
+            continue
+        # As torch splits: all shards but the last ones are of equal size.
+        rows = shard.shape[placement.dim]
+        size = -(-rows // mesh.size(axis))  # 257 rows in four: 65, 65, 65, 62
+        start = min(mesh.get_local_rank(axis) * size, rows)
+        shard = shard.narrow(placement.dim, start, min(size, rows - start))
+    return shard
 
 
 def all_reduce(flat: Tensor, wire: torch.dtype) -> None:
     """Sum float32 `flat` [n] over the ranks of the default group, in place.
 
-    A half-precision wire halves the bytes; each rank receives all ranks' values of one chunk, adds
-    them in float32, in the order of the ranks, and distributes the sum (Rabenseifner 2004:
-    reduce-scatter and all-gather). Each value is rounded when sent and when returned; for bf16 the
-    error is at most 2^-8 of the largest addend. fp16 is finer but has a small range, so all ranks
-    first agree on the largest gradient and scale by it.
+    A half-precision wire halves the bytes. Each value is rounded when sent and when returned; for
+    bf16 the error is at most 2^-8 of the largest addend. fp16 is finer but has a small range, so
+    all ranks first agree on the largest gradient and scale by it.
     """
     if wire is torch.float32:
         dist.all_reduce(flat)
-        return
-    scale = None
-    if wire is torch.float16:
-        peak = flat.abs().max()
-        dist.all_reduce(peak, op=dist.ReduceOp.MAX)
-        # The sum over the ranks must fit too. All zeros stay so; NaN and infinity stay visible.
-        scale = torch.where(peak > 0, _FP16_PEAK / dist.get_world_size() / peak, 1.0)
-        scale.clamp_(max=_LARGEST_SCALE)
+    elif wire is torch.float16:
+        scale = _agree_on_scale(flat)
+        total = _sum_in_half(flat * scale, wire)
+        flat.copy_(total).div_(scale)
+    else:
+        flat.copy_(_sum_in_half(flat, wire))
+
+
+def _agree_on_scale(flat: Tensor) -> Tensor:
+    """Return the factor, a scalar, with which the sum over the ranks fits fp16. Collective."""
+    peak = flat.abs().max()
+    dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+    # All zeros stay so; NaN and infinity stay visible.
+    scale = torch.where(peak > 0, _FP16_PEAK / dist.get_world_size() / peak, 1.0)
+    return scale.clamp_(max=_LARGEST_SCALE)
+
+
+def _sum_in_half(flat: Tensor, wire: torch.dtype) -> Tensor:
+    """Return the sum over the ranks of `flat` [n], sent in half precision. Collective.
+
+    Each rank receives all ranks' values of one chunk, adds them in float32, in the order of the
+    ranks, and distributes the sum (Rabenseifner 2004: reduce-scatter and all-gather).
+    """
     ranks = dist.get_world_size()
     chunk = -(-len(flat) // ranks)
+    # Padded to equal chunks, of which each rank gets one from all.
     sent = flat.new_zeros(ranks * chunk, dtype=wire)
-    sent[: len(flat)] = flat if scale is None else flat * scale
+    sent[: len(flat)] = flat
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
-    chunks: list[Tensor] = list(received.view(ranks, chunk).unbind())
-    total = chunks[0].float()
-    for other in chunks[1:]:
+
+    by_rank = list(received.view(ranks, chunk).unbind())
+    total = by_rank[0].float()
+    for other in by_rank[1:]:
         total += other
+    # Rounded once more, identically for all ranks: the owner of a chunk receives it, too.
     _all_gather(sent, total.to(wire))
-    flat.copy_(sent[: len(flat)])
-    if scale is not None:
-        flat.div_(scale)
+    return sent[: len(flat)]

@@ -28,8 +28,8 @@ _CAUSAL = (-1, 0)  # tokens to the left and to the right that a token attends to
 _ALL = (1 << 30, 1 << 30)  # more than any row has
 
 
-class How(NamedTuple):
-    """Arguments of an attention besides its tensors."""
+class AttentionOptions(NamedTuple):
+    """Arguments of an attention besides its tensors and the windows' bounds."""
 
     dropout: float
     scaling: float | None
@@ -46,40 +46,49 @@ def has_kernel(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def supports(query: Tensor, how: How) -> bool:
-    """Return whether this torch's kernel computes `how` for heads like `query` [1, heads, T, d]."""
+def supports(query: Tensor, options: AttentionOptions) -> bool:
+    """Return whether this torch's kernel has `options` for heads like `query` [1, heads, T, d]."""
     size = query.shape[-1]
-    if query.dtype not in DTYPES or size > 256 or how.dropout:
+    if query.dtype not in DTYPES or size > 256 or options.dropout:
         return False
     if "window_size" in OPTIONS:
         return True
-    return how.local is None and how.scaling in (None, size**-0.5)  # torch 2.10 has no other scale
+    # torch 2.10 has no other scale.
+    return options.local is None and options.scaling in (None, size**-0.5)
 
 
 def flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, bound: int, how: How
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    bound: int,
+    options: AttentionOptions,
 ) -> Tensor:
     """Return [T, heads, d] for a query [T, heads, d]; each token attends within its window.
 
     Args:
+        query: [T, heads, d].
         key: [T, kv_heads, d], as `value`; fewer heads than the query only if `enable_gqa` is one of
             `OPTIONS`.
+        value: [T, kv_heads, d].
         cu_seqlens: bounds of the windows, int32 [n + 1], on the device.
         bound: tokens, at least those of the longest window.
-        how: without dropout, see `supports`.
+        options: without dropout, see `supports`.
     """
     window = _ALL
-    if how.causal:
+    if options.causal:
         window = _CAUSAL
-    elif how.local is not None:
-        window = how.local - 1, how.local - 1
-    options = {
-        "is_causal": how.causal,
+    elif options.local is not None:
+        window = (options.local - 1, options.local - 1)
+    arguments = {
+        "is_causal": options.causal,
         "window_size": window,
-        "scale": how.scaling,
+        "scale": options.scaling,
         "enable_gqa": query.shape[1] != key.shape[1],
     }
-    options = {name: value for name, value in options.items() if name in OPTIONS}
+    arguments = {name: value for name, value in arguments.items() if name in OPTIONS}
     return varlen_attn(
         query,
         key,
@@ -88,5 +97,5 @@ def flash_attention(
         cu_seq_k=cu_seqlens,
         max_q=bound,
         max_k=bound,
-        **options,
+        **arguments,
     )

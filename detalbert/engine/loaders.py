@@ -1,11 +1,15 @@
-"""Loaders of packed rows, for training and validation."""
+"""Loaders of packed rows, for training and validation.
+
+Worker processes pack rows ahead of the step. A batch is sent as NumPy arrays, pickled: torch makes
+a file of shared memory per tensor, 36 in a fine-tuning step at 1 ms each. The price is a copy.
+"""
 
 import atexit
 import contextlib
 import functools
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,27 +17,23 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from detalbert.engine.rows import Row, convert_row, pack_rows
+from detalbert.engine.rows import PackableWindows, Row, convert_row, pack_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN, count_cores
 
 
-class Parcel:
-    """A batch (list of rows) from a worker process, its tensors as arrays.
-
-    An array is pickled; for each tensor torch makes a file of shared memory, which takes about
-    1 ms, and a fine-tuning step has 36.
-    """
+class PickledRows:
+    """A batch (list of rows) from a worker process, its tensors as arrays."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self.contents = [convert_row(row, Tensor, Tensor.numpy) for row in rows]
+        self.contents = [convert_row(row, kind=Tensor, change=Tensor.numpy) for row in rows]
 
-    def rows(self) -> list[Any]:
-        return [convert_row(row, np.ndarray, torch.from_numpy) for row in self.contents]
+    def rows(self) -> list[Row]:
+        return [convert_row(row, kind=np.ndarray, change=torch.from_numpy) for row in self.contents]
 
-    def pin_memory(self) -> list[Any]:
+    def pin_memory(self) -> list[Row]:
         """Return the rows in page-locked memory; torch's loader calls it if `pin_memory` is set."""
-        return [convert_row(row, Tensor, Tensor.pin_memory) for row in self.rows()]
+        return [convert_row(row, kind=Tensor, change=Tensor.pin_memory) for row in self.rows()]
 
 
 class _SendingErrors(Dataset):
@@ -45,27 +45,32 @@ class _SendingErrors(Dataset):
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> object:
         try:
             return self.dataset[index]
         except UserError as error:
             return error
 
 
-def _parcel(item: Any) -> Any:
+def _pickled(batch: list[Row] | UserError) -> PickledRows | UserError:
     """Return a batch as it is sent from a worker process."""
-    return item if isinstance(item, UserError) else Parcel(item)
+    return batch if isinstance(batch, UserError) else PickledRows(batch)
 
 
 class RowLoader(DataLoader):
-    """Loader of the items of `dataset` (lists of rows), one for each item of `sampler`, made by
-    `num_workers` processes; 0: the main process.
+    """Loader of the items of a data set, each a list of rows.
+
+    Args:
+        dataset: packs the rows of an item.
+        sampler: what the data set is indexed by, one for each item.
+        num_workers: processes that make items ahead; 0: the main process makes them.
+        pin_memory: whether rows are in page-locked memory, for a GPU.
     """
 
     def __init__(
         self,
         dataset: Dataset,
-        sampler: Iterable[Any],
+        sampler: Iterable[object],
         num_workers: int = 0,
         pin_memory: bool = False,
     ) -> None:
@@ -73,7 +78,7 @@ class RowLoader(DataLoader):
             _SendingErrors(dataset) if num_workers else dataset,
             sampler=sampler,
             batch_size=None,  # an item is a whole batch; the data set packs it
-            collate_fn=_parcel if num_workers else list,
+            collate_fn=_pickled if num_workers else list,
             num_workers=num_workers,
             pin_memory=pin_memory,
             prefetch_factor=4 if num_workers else None,
@@ -89,15 +94,16 @@ class RowLoader(DataLoader):
         return _unpacked(batches)
 
 
-def _unpacked(batches: Iterable[Any]) -> Iterator[list[Row]]:
+def _unpacked(batches: Iterable[list[Row] | PickledRows | UserError]) -> Iterator[list[Row]]:
+    """Yield the rows of each batch; raise the error of a worker."""
     with _worker_errors():
         for batch in batches:
             if isinstance(batch, UserError):
                 raise batch
-            yield batch.rows() if isinstance(batch, Parcel) else batch
+            yield batch.rows() if isinstance(batch, PickledRows) else batch
 
 
-class LateLoader(DataLoader):
+class LazyLoader(DataLoader):
     """Loader whose actual loader is created by `make` when the first batch is requested.
 
     Determined requests loaders before it reads the checkpoint that determines how rows are packed.
@@ -110,7 +116,7 @@ class LateLoader(DataLoader):
     def __len__(self) -> int:
         return len(self.make())
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Any:  # as RowLoader's
         yield from self.make()
 
 
@@ -119,11 +125,11 @@ def _watch_workers() -> None:
     """Make torch's handler for the death of a worker process raise Unavailable. Its error may
     surface anywhere in this process, also where a RuntimeError has another meaning.
     """
-    torchs: Any = signal.getsignal(signal.SIGCHLD)
+    torch_handler: Any = signal.getsignal(signal.SIGCHLD)
 
-    def handle(*signal_and_frame: Any) -> None:
+    def handle(*signal_and_frame: object) -> None:
         with _worker_errors():
-            torchs(*signal_and_frame)
+            torch_handler(*signal_and_frame)
 
     signal.signal(signal.SIGCHLD, handle)
     atexit.register(signal.signal, signal.SIGCHLD, signal.SIG_DFL)  # multiprocessing ends the rest
@@ -148,24 +154,41 @@ def _worker_errors() -> Iterator[None]:
 class PackedRows(Dataset):
     """Data set indexed by arrays of windows (`pack_rows`), with lists of packed rows as items."""
 
-    def __init__(self, windows: Any, max_tokens: int, padded: bool = False) -> None:
-        self.windows, self.max_tokens, self.padded = windows, max_tokens, padded
+    def __init__(self, windows: PackableWindows, max_tokens: int, padded: bool = False) -> None:
+        self.windows = windows
+        self.max_tokens = max_tokens
+        self.padded = padded
 
     def __getitem__(self, share: np.ndarray) -> list[Any]:
-        return pack_rows(self.windows, share, self.max_tokens, self.padded)
+        return pack_rows(self.windows, share, max_tokens=self.max_tokens, padded=self.padded)
 
 
 def validation_loader(
-    rows: PackedRows, shares: list[np.ndarray], slots: int, slot: int, num_workers: int = 0
+    rows: Dataset,
+    shares: Sequence[np.ndarray],
+    slots: int,
+    slot: int,
+    num_workers: int = 0,
 ) -> RowLoader:
-    """Return the loader of the validation rows of rank `slot`: row i goes to rank i mod slots.
+    """Return the loader of a rank's validation rows.
 
-    Rows (`shares` of `validation_rows`) do not depend on the number of ranks, so neither do the
-    logits. A rank without rows gets one empty batch, because Determined refuses an empty loader.
+    Rows do not depend on the number of ranks, so neither do the logits. A rank without rows gets
+    one empty batch, because Determined refuses an empty loader.
+
+    Args:
+        rows: packs the rows of a share.
+        shares: window numbers of each row, of `validation_rows`.
+        slots: number of ranks.
+        slot: the rank; row i goes to rank i mod `slots`.
+        num_workers: see RowLoader.
     """
-    return RowLoader(rows, shares[slot::slots] or [np.empty(0, np.int64)], num_workers)
+    # Neighbouring rows are of like lengths: dealt in turn, ranks get nearly the same work.
+    rank_shares = shares[slot::slots] or [np.empty(0, np.int64)]
+    return RowLoader(rows, rank_shares, num_workers=num_workers)
 
 
 def default_workers(processes: int) -> int:
     """Return the loader processes per rank: one less than its cores, at most 4."""
-    return min(4, max(0, count_cores() // processes - 1))
+    # One core is left for the process that trains.
+    cores = count_cores() // processes
+    return min(4, max(0, cores - 1))

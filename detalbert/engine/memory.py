@@ -1,9 +1,13 @@
 """Bytes that training takes per GPU, computed from a model's sizes without running it.
 
-What autograd keeps for backward was counted with saved-tensor hooks.
+What autograd keeps for backward was counted with saved-tensor hooks: a table of factors per family,
+instead of a run of the model on a machine that may not be there yet.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 OVERHEAD = 1.5 * 2**30  # CUDA's context, NCCL's and cuBLAS's buffers, fragmentation
 USABLE = 0.95  # of the memory as sold; the driver keeps some
@@ -24,16 +28,45 @@ class _Kept(NamedTuple):
 # (half precision, fp32). Norms are in fp32 on CUDA. Llama, half: two norms keep their input in fp32
 # and twice in half (2 * (4 + 2 + 2) = 16); rotated q, k, v and the output 8; gate, its SiLU, up and
 # their product 8 of the inner size. Grouped KV heads are taken to be copied to all heads.
-_LLAMA = _Kept(16, 8, 8, 9), _Kept(24, 16, 16, 14)
-_BERT = _Kept(16, 8, 4, 6, 4), _Kept(16, 16, 8, 8, 8)
-KEPT = {"llama": _LLAMA, "qwen2": _LLAMA, "bert": _BERT, "roberta": _BERT, "electra": _BERT}
-KEPT |= {
-    "gpt_neox": (_Kept(8, 12, 4, 4), _Kept(16, 24, 8, 8)),
-    "gpt2": (_Kept(8, 8, 10, 4), _Kept(16, 16, 20, 8)),
-    "albert": (_Kept(16, 8, 4, 2, 2), _Kept(16, 16, 8, 4, 4)),
-    "distilbert": (_BERT[0]._replace(dropout=2), _BERT[1]._replace(dropout=4)),
+_LLAMA = (
+    _Kept(whole=16, heads=8, inner=8, outside=9),
+    _Kept(whole=24, heads=16, inner=16, outside=14),
+)
+_NEOX = (
+    _Kept(whole=8, heads=12, inner=4, outside=4),
+    _Kept(whole=16, heads=24, inner=8, outside=8),
+)
+_GPT2 = (
+    _Kept(whole=8, heads=8, inner=10, outside=4),
+    _Kept(whole=16, heads=16, inner=20, outside=8),
+)
+_BERT = (
+    _Kept(whole=16, heads=8, inner=4, outside=6, dropout=4),
+    _Kept(whole=16, heads=16, inner=8, outside=8, dropout=8),
+)
+_ALBERT = (
+    _Kept(whole=16, heads=8, inner=4, outside=2, dropout=2),
+    _Kept(whole=16, heads=16, inner=8, outside=4, dropout=4),
+)
+_DISTILBERT = (
+    _Kept(whole=16, heads=8, inner=4, outside=6, dropout=2),
+    _Kept(whole=16, heads=16, inner=8, outside=8, dropout=4),
+)
+_UNKNOWN = (
+    _Kept(whole=0, heads=0, inner=0, outside=0),
+    _Kept(whole=0, heads=0, inner=0, outside=0),
+)
+KEPT = {
+    "llama": _LLAMA,
+    "qwen2": _LLAMA,
+    "gpt_neox": _NEOX,
+    "gpt2": _GPT2,
+    "bert": _BERT,
+    "roberta": _BERT,
+    "electra": _BERT,
+    "albert": _ALBERT,
+    "distilbert": _DISTILBERT,
 }
-_UNKNOWN = _Kept(0, 0, 0, 0), _Kept(0, 0, 0, 0)
 
 
 class Sizes(NamedTuple):
@@ -52,20 +85,42 @@ class Sizes(NamedTuple):
     padded: bool = False  # attention drops weights out, which no flash kernel does
 
     def kept(self, half: bool) -> _Kept:
-        return KEPT.get(self.family, _UNKNOWN)[not half]
+        """Return the factors of what is kept for backward; zeros for a family not in KEPT."""
+        kept_in_half, kept_in_fp32 = KEPT.get(self.family, _UNKNOWN)
+        return kept_in_half if half else kept_in_fp32
 
     @classmethod
-    def of(cls, config: Any, parameters: int, layer: int = 0, unsplit: int = 0) -> "Sizes":
+    def of(
+        cls, config: "PretrainedConfig", parameters: int, layer: int = 0, unsplit: int = 0
+    ) -> "Sizes":
         """Return the sizes for a transformers config."""
-        h = config.hidden_size
-        inner = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)
-        inner = inner or getattr(config, "n_inner", None) or 4 * h
-        drops = [getattr(config, name, 0) or 0 for name in ("hidden_dropout_prob", "dropout")]
-        names = "attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"
-        layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
-        padded = any(getattr(config, name, 0) or 0 for name in names)
-        shape = h, inner, layers, config.num_attention_heads, config.vocab_size
-        return cls(config.model_type, *shape, parameters, layer, unsplit, any(drops), padded)
+        # The same size has another name in some families.
+        inner = (
+            getattr(config, "intermediate_size", None)
+            or getattr(config, "hidden_dim", None)
+            or getattr(config, "n_inner", None)
+            or 4 * config.hidden_size
+        )
+        return cls(
+            family=config.model_type,
+            hidden=config.hidden_size,
+            inner=inner,
+            layers=config.num_hidden_layers * getattr(config, "inner_group_num", 1),
+            heads=config.num_attention_heads,
+            vocabulary=config.vocab_size,
+            parameters=parameters,
+            layer=layer,
+            unsplit=unsplit,
+            dropout=_is_set(config, "hidden_dropout_prob", "dropout"),
+            padded=_is_set(
+                config, "attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"
+            ),
+        )
+
+
+def _is_set(config: "PretrainedConfig", *names: str) -> bool:
+    """Return whether a config has one of these rates, and it is not 0."""
+    return any(getattr(config, name, None) for name in names)
 
 
 class Memory(NamedTuple):
@@ -84,34 +139,61 @@ class Memory(NamedTuple):
         """Return the most tokens per forward on a GPU sold with `gigabytes` GB (2^30 bytes each). 0
         or less if the model itself does not fit.
         """
-        return int((gigabytes * 2**30 * USABLE - self.at(0)) // self.per_token)
+        room = gigabytes * 2**30 * USABLE - self.at(0)
+        return int(room // self.per_token)
 
 
 def layer_bytes(sizes: Sizes, half: bool, tensor: int = 1, grid: bool = False) -> float:
     """Return the bytes per token that autograd keeps for a layer; nearly 0 if not in KEPT.
 
-    Besides h and f: mean and deviation of two norms, and the softmax's sum per head. `grid`: on a
-    GPU without a flash kernel q, k, v and the output are in the padded grid too.
+    Besides h and f: mean and deviation of two norms, and the softmax's sum per head.
+
+    Args:
+        sizes: of the model.
+        half: whether products are in half precision.
+        tensor: ranks that share a layer's heads and inner units.
+        grid: on a GPU without a flash kernel q, k, v and the output are in the padded grid too.
     """
+    # What tensor parallelism splits, and what every one of its ranks keeps.
     kept = sizes.kept(half)
-    h, f, heads = sizes.hidden, sizes.inner, sizes.heads
-    split: float = kept.heads * h + kept.inner * f + 4 * heads
+    width = 2 if half else 4
+    split: float = kept.heads * sizes.hidden + kept.inner * sizes.inner + 4 * sizes.heads
     if grid or sizes.padded:
-        split += (2 if half else 4) * h * (4 * PADDING - 3)
-    return kept.whole * h + split / tensor + 16 + kept.dropout * sizes.dropout * h
+        split += width * sizes.hidden * (4 * PADDING - 3)
+    dropout = kept.dropout * sizes.hidden if sizes.dropout else 0
+    return kept.whole * sizes.hidden + split / tensor + 16 + dropout
 
 
 def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float = 0.0) -> Memory:
     """Estimate the memory per GPU of an encoder that is replicated on every GPU, uncompiled.
 
     16 bytes per parameter, half-precision weights, and with several ranks another copy of the
-    gradients. `grid`: see `layer_bytes`; `masked`: fraction of tokens with a vocabulary head.
+    gradients.
+
+    Args:
+        sizes: of the model.
+        slots: number of ranks.
+        half: whether products are in half precision.
+        grid: see `layer_bytes`.
+        masked: fraction of tokens with a vocabulary head.
     """
-    states = sizes.parameters * (16 + 2 * half + 4 * (slots > 1))
+    # Weight, gradient and two moments in fp32; a copy to compute with; sums of several ranks.
+    bytes_per_parameter = 16
+    if half:
+        bytes_per_parameter += 2
+    if slots > 1:
+        bytes_per_parameter += 4
+
+    layers = sizes.layers * layer_bytes(sizes, half=half, grid=grid)
     outside = sizes.kept(half).outside * sizes.hidden
     # Logits, their log-softmax in fp32, and its gradient.
     head = masked * sizes.vocabulary * ((2 if half else 4) + 8)
-    return Memory(states, 0, 0, sizes.layers * layer_bytes(sizes, half, grid=grid) + outside + head)
+    return Memory(
+        states=sizes.parameters * bytes_per_parameter,
+        gathered=0,
+        head=0,
+        per_token=layers + outside + head,
+    )
 
 
 def count_recomputed(layers: int, share: float) -> int:
@@ -127,16 +209,31 @@ def split(
     As backward starts, activations of all layers exist; embeddings and head are gathered, the
     head's gradient exists twice in fp32, and so do, for one layer and the next, weights, gradients,
     and these in fp32 to be summed.
+
+    Args:
+        sizes: of the model.
+        shard: ranks that share the states of a tensor-parallel rank (FSDP).
+        tensor: tensor-parallel ranks.
+        half: whether products are in half precision.
+        recomputed: fraction of the layers that run again in backward.
+        grid: see `layer_bytes`.
     """
     width = 2 if half else 4
-    states = 16 * ((sizes.parameters - sizes.unsplit) / tensor + sizes.unsplit) / shard
+    split_parameters = (sizes.parameters - sizes.unsplit) / tensor
+    states = 16 * (split_parameters + sizes.unsplit) / shard
+
+    # FSDP gathers two layers at a time, and all that is outside of layers.
     head = sizes.vocabulary * sizes.hidden
     outside = sizes.parameters - sizes.layers * sizes.layer
     gathered = sizes.layer / tensor * (3 * width + 4) + outside * width + head / tensor * 8
     logits = HEAD_CHUNK * sizes.vocabulary / tensor * (width + 4)
-    layer = layer_bytes(sizes, half, tensor, grid)
-    per_token: float = sizes.kept(half).outside * sizes.hidden
+
+    # Of recomputed layers the inputs are kept; as backward starts, the last one runs again.
+    layer = layer_bytes(sizes, half=half, tensor=tensor, grid=grid)
     again = count_recomputed(sizes.layers, recomputed)
-    # Of these the inputs; as backward starts, the last one runs again.
-    per_token += again * width * sizes.hidden + (sizes.layers - again + (again > 0)) * layer
-    return Memory(states, gathered, logits, per_token)
+    kept_layers = sizes.layers - again
+    if again:
+        kept_layers += 1
+    per_token: float = sizes.kept(half).outside * sizes.hidden
+    per_token += again * width * sizes.hidden + kept_layers * layer
+    return Memory(states=states, gathered=gathered, head=logits, per_token=per_token)

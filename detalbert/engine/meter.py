@@ -1,13 +1,17 @@
-"""Measurements of training between two reports."""
+"""Measurements of training between two reports.
+
+Losses and norms stay on the device until a report, which reads them all at once: a look at each
+would block at every step. The price is a list of scalars per report.
+"""
 
 import itertools
 import math
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from determined import pytorch
+from torch import Tensor
 
 from detalbert.engine.flops import peak_flops
 from detalbert.engine.rows import Row
@@ -16,23 +20,27 @@ from detalbert.engine.rows import Row
 class TrainingMeter(pytorch.MetricReducer):
     """Means of finite losses and norms, throughput, and use of GPUs, since the last report.
 
-    Losses and norms stay on the device until then. `mfu` is the FLOPs of the model's products over
-    real tokens, without recomputation, divided by the peak of the ranks' GPUs (Chowdhery et al.
-    2022, arXiv:2204.02311, section 4.1); omitted if a GPU or the model is not known. `memory_gib`
-    is the peak memory of a rank's tensors.
+    `mfu` is the FLOPs of the model's products over real tokens, without recomputation, divided by
+    the peak of the ranks' GPUs (Chowdhery et al. 2022, arXiv:2204.02311, section 4.1); omitted if a
+    GPU or the model is not known. `memory_gib` is the peak memory of a rank's tensors.
 
     Args:
         epoch: steps per epoch, a fraction.
         device: the model's.
         half: whether products are in fp16 or bf16.
+        step: optimizer steps completed before this start.
     """
 
-    def __init__(self, epoch: float, device: torch.device, half: bool) -> None:
-        self.epoch, self.device = epoch, device
-        self.step = 0  # of the whole run
-        self.throughput = {"windows": 0, "tokens": 0, "seconds": 0.0}  # of all slots, last report
-        peak = peak_flops(torch.cuda.get_device_name(device), half) if self.on_a_gpu else None
-        self.peak = peak or math.nan
+    def __init__(self, epoch: float, device: torch.device, half: bool, step: int = 0) -> None:
+        self.epoch = epoch
+        self.device = device
+        self.step = step  # of the whole run
+        # Over all ranks, of the last report.
+        self.throughput: dict[str, float] = {"windows": 0, "tokens": 0, "seconds": 0.0}
+        self.peak = math.nan  # FLOP/s
+        if self.on_a_gpu:
+            name = torch.cuda.get_device_name(device)
+            self.peak = peak_flops(name, half) or math.nan
 
     @property
     def on_a_gpu(self) -> bool:
@@ -43,31 +51,43 @@ class TrainingMeter(pytorch.MetricReducer):
         return step / self.epoch
 
     def reset(self) -> None:
-        self.losses: list[torch.Tensor] = []  # of each row, their sum
+        self.losses: list[Tensor] = []  # of each row, their sum
         self.counts: list[int] = []  # of each row, its windows
-        self.norms: list[torch.Tensor] = []  # of each step's gradient, over all ranks
-        self.windows = self.tokens = 0
+        self.norms: list[Tensor] = []  # of each step's gradient, over all ranks
+        self.windows = 0
+        self.tokens = 0
         self.flops = 0.0
         self.began = time.monotonic()
         if self.on_a_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
 
-    def update(self, row: Row, losses: torch.Tensor) -> None:
+    def update(self, row: Row, losses: Tensor) -> None:
+        """Count a row with the losses of its windows, [n]."""
         self.losses.append(losses.detach().sum())
         self.counts.append(len(losses))
         self.windows += len(losses)
         self.tokens += len(row["input_ids"])
 
+    def on_step(self, step: int) -> None:
+        """Note the number of the step that runs, from 1."""
+        self.step = step
+
+    def add_norm(self, norm: Tensor) -> None:
+        """Add the norm of a step's gradient, a scalar on the device."""
+        self.norms.append(norm)
+
     def add_flops(self, flops: Iterable[float | None]) -> None:
         """Add the FLOPs of rows; None is unknown."""
-        self.flops += sum(math.nan if found is None else found for found in flops)
+        self.flops += sum(math.nan if count is None else count for count in flops)
 
     def per_slot_reduce(self) -> dict[str, float]:
-        losses = torch.stack(self.losses) if self.losses else torch.zeros(0)
+        losses = torch.stack(self.losses) if self.losses else torch.zeros(0)  # [rows]
+        # A row whose loss is not finite is of a step that is skipped.
         finite = losses.isfinite()
+        counted = itertools.compress(self.counts, finite.tolist())
         return {
             "loss": float(losses[finite].sum()),
-            "counted": sum(itertools.compress(self.counts, finite.tolist())),
+            "counted": sum(counted),
             "windows": self.windows,
             "tokens": self.tokens,
             "seconds": time.monotonic() - self.began,
@@ -76,10 +96,15 @@ class TrainingMeter(pytorch.MetricReducer):
             "memory": torch.cuda.max_memory_allocated(self.device) if self.on_a_gpu else 0,
         }
 
-    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
+    def cross_slot_reduce(self, per_slot: list[dict[str, float]]) -> dict[str, float]:
         total = {name: sum(slot[name] for slot in per_slot) for name in per_slot[0]}
+        # Ranks wait for each other: the slowest one's seconds count.
         seconds = max(slot["seconds"] for slot in per_slot)
-        self.throughput = {key: total[key] for key in ("windows", "tokens")} | {"seconds": seconds}
+        self.throughput = {
+            "windows": total["windows"],
+            "tokens": total["tokens"],
+            "seconds": seconds,
+        }
         metrics = {
             "loss": total["loss"] / total["counted"] if total["counted"] else math.nan,
             "examples_per_second": total["windows"] / seconds,
@@ -88,14 +113,19 @@ class TrainingMeter(pytorch.MetricReducer):
         }
         if self.on_a_gpu:
             metrics["memory_gib"] = max(slot["memory"] for slot in per_slot) / 2**30
-            if not math.isnan(mfu := total["flops"] / (total["peak"] * seconds)):
+            mfu = total["flops"] / (total["peak"] * seconds)
+            if not math.isnan(mfu):
                 metrics["mfu"] = mfu
         return metrics
 
     def gradient_norms(self) -> dict[str, float]:
         """Return `grad_norm`, the mean of finite norms, and `skipped_steps` if there are any."""
-        norms = torch.stack(self.norms).cpu() if self.norms else torch.zeros(0)
+        norms = torch.stack(self.norms).cpu() if self.norms else torch.zeros(0)  # [steps]
         finite = norms[norms.isfinite()]
-        found = {"grad_norm": float(finite.mean())} if len(finite) else {}
-        skipped = len(norms) - len(finite)
-        return {**found, "skipped_steps": skipped} if skipped else found
+        skipped_steps = len(norms) - len(finite)
+        metrics = {}
+        if len(finite):
+            metrics["grad_norm"] = float(finite.mean())
+        if skipped_steps:
+            metrics["skipped_steps"] = skipped_steps
+        return metrics

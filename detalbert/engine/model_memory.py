@@ -15,6 +15,7 @@ import psutil
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers import PretrainedConfig, PreTrainedModel
 
 from detalbert.errors import UserError
 
@@ -22,13 +23,15 @@ MOST_TENSORS = 100_000  # of parameters; transformers' largest models have a ten
 
 
 @contextlib.contextmanager
-def counted_parameters(most: float = math.inf) -> Iterator[None]:
-    """Raise UserError as soon as modules that are built in the block have more than `most`
+def counted_parameters(limit: float = math.inf) -> Iterator[None]:
+    """Raise UserError as soon as modules that are built in the block have more than `limit`
     parameters, or more than MOST_TENSORS tensors of them.
     """
-    tensors, parameters = 0, 0
+    tensors = 0
+    parameters = 0
 
-    def count(module: nn.Module, name: str, parameter: Any) -> None:
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        # Called as each parameter is registered: the build ends at the first that is too much.
         nonlocal tensors, parameters
         if parameter is None:
             return
@@ -36,13 +39,16 @@ def counted_parameters(most: float = math.inf) -> Iterator[None]:
         parameters += parameter.numel()
         if tensors > MOST_TENSORS:
             raise UserError(
-                f"hyperparameters.model: more than {MOST_TENSORS:,} tensors of parameters; "
-                "give a model with fewer layers"
+                f"more than {MOST_TENSORS:,} tensors of parameters",
+                key="hyperparameters.model",
+                cure="give a model with fewer layers",
             )
-        if parameters > most:
+        if parameters > limit:
+            gigabytes = 4 * limit / 1e9  # in fp32
             raise UserError(
-                "hyperparameters.model: its weights are larger than this machine's "
-                f"{4 * most / 1e9:,.0f} GB of memory; give a smaller one"
+                f"its weights are larger than this machine's {gigabytes:,.0f} GB of memory",
+                key="hyperparameters.model",
+                cure="give a smaller one",
             )
 
     handle = register_module_parameter_registration_hook(count)
@@ -52,16 +58,20 @@ def counted_parameters(most: float = math.inf) -> Iterator[None]:
         handle.remove()
 
 
-def check_fits(model_class: Any, make: Callable[[Any], Any], config: Any) -> None:
+def check_fits(
+    model_class: Any, make: Callable[[PretrainedConfig], PreTrainedModel], config: PretrainedConfig
+) -> None:
     """Raise UserError if the fp32 weights of `config`'s model exceed this machine's memory.
 
     Args:
         model_class: transformers' class of the model, or an auto class.
         make: builds the model from a config.
+        config: of the model.
     """
     if hasattr(model_class, "_model_mapping"):
         # Import the module before the meta device: under it torch 2.6 cannot.
         model_class._model_mapping.get(type(config), None)
     memory = psutil.virtual_memory().total + psutil.swap_memory().total  # bytes
-    with torch.random.fork_rng(devices=[]), counted_parameters(memory / 4), torch.device("meta"):
+    limit = memory / 4  # parameters in fp32
+    with torch.random.fork_rng(devices=[]), counted_parameters(limit), torch.device("meta"):
         make(copy.deepcopy(config))

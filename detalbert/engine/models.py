@@ -1,4 +1,8 @@
-"""Models from a hub name, folder or config, and their sizes without weights."""
+"""Models from a hub name, folder or config, and their sizes without weights.
+
+Whatever a user names is loaded as data: no code of the model's, no pickles but tensors, and no
+weights that are not finite. The price is that models with code of their own are refused.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -39,9 +43,17 @@ from detalbert.settings.hparams import HParams
 from detalbert.waiting import reading, waiting
 
 # One of these is in every folder with a tokenizer.
-TOKENIZER_FILES = "tokenizer.json tokenizer_config.json vocab.txt vocab.json".split()
-TOKENIZER_FILES += "spiece.model spm.model sentencepiece.bpe.model".split()
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
+ModelClass = Any  # transformers' class of a model, or an auto class of several
 
 
 def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -51,24 +63,14 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
     weights, because ids would mean other tokens (see `starts_from_scratch`). Raises UserError if
     the model is not found, has no weights, too few positions, or is not an encoder.
     """
+    # A head without weights is random, too: so always seeded.
     torch.manual_seed(hparams.known_seed)
     if starts_from_scratch(hparams, tokenizer):
-        if hparams.model is None:
-            config = config_from_keys(hparams.model_config or {}, tokenizer)
-        else:
-            config = named_config(hparams.model)
-            config.update(_vocabulary(tokenizer))
-        model = random_model(AutoModelForQuestionAnswering, config, attention_of(config))
+        config = _config_from_scratch(hparams, tokenizer)
+        model = random_model(AutoModelForQuestionAnswering, config, attention=attention_of(config))
     else:
-        name = str(hparams.model)
-        with as_user_error(partial(model_error, name)):
-            attention = attention_of(hub.load_named(read_config, name))
-            model, missing = load_weights(AutoModelForQuestionAnswering, name, attention)
-        encoder = f"{model.base_model_prefix}."  # the rest is the head, which a pretraining lacks
-        missing = {name for name in missing if name.startswith(encoder)}
-        if missing:
-            said = f"its weights lack {min(missing)!r} and {len(missing) - 1} more; give another"
-            raise UserError(f"hyperparameters.model: {hparams.model!r}: {said}")
+        model = _pretrained_span_model(str(hparams.model))
+    # What follows refuses the model, or settles how it runs: with which segments, packed or not.
     check_vocabulary(model.config, tokenizer)
     follow_tokenizer(model, tokenizer)
     pack_or_pad(model)
@@ -76,27 +78,71 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
     return model
 
 
+def _config_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    """Return the config of a model with random weights, for `tokenizer`."""
+    if hparams.model is None:
+        return config_from_keys(hparams.model_config or {}, tokenizer)
+    config = named_config(hparams.model)
+    config.update(_vocabulary(tokenizer))
+    return config
+
+
+def _pretrained_span_model(name: str) -> PreTrainedModel:
+    """Load an encoder with its weights, and a span head, which a pretraining lacks. Raises
+    UserError if the encoder's weights are not complete.
+    """
+    with as_user_error(partial(model_error, name)):
+        attention = attention_of(hub.load_named(read_config, name))
+        model, missing = load_weights(AutoModelForQuestionAnswering, name, attention=attention)
+    encoder = f"{model.base_model_prefix}."
+    missing = {parameter for parameter in missing if parameter.startswith(encoder)}
+    if missing:
+        raise UserError(
+            f"{name!r}: its weights lack {min(missing)!r} and {len(missing) - 1} more",
+            key="hyperparameters.model",
+            cure="give another",
+        )
+    return model
+
+
 def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise UserError if the model has fewer tokens than the tokenizer."""
     tokens = getattr(config, "vocab_size", len(tokenizer))
     if len(tokenizer) > tokens:
-        said = f"it has {tokens} tokens, and the tokenizer {len(tokenizer)} pieces; give its own"
-        raise UserError(f"hyperparameters.model: {said}, or leave model_config.vocab_size out")
+        raise UserError(
+            f"it has {tokens} tokens, and the tokenizer {len(tokenizer)} pieces",
+            key="hyperparameters.model",
+            cure="give its own, or leave model_config.vocab_size out",
+        )
 
 
 def load_weights(
-    model_class: Any, name: str, attention: str | None = PACKED, **options: Any
-) -> tuple[Any, set]:
+    model_class: ModelClass, name: str, attention: str | None = PACKED, **options: object
+) -> tuple[PreTrainedModel, set[str]]:
     """Load a folder, a hub name or a checkpoint of this package, whatever its head was.
 
-    Returns the model and the names of parameters without weights. `model_class` has transformers'
-    `from_pretrained`, which gets `options`, and `from_config`. Raises UserError if the model holds
-    or names code, or a weight is not finite, and whatever transformers raises.
+    Args:
+        model_class: has transformers' `from_pretrained` and `from_config`.
+        name: of the folder, hub model or checkpoint.
+        attention: of AttentionInterface; None: the library's choice.
+        options: for `from_pretrained`.
+
+    Returns:
+        The model, and the names of parameters without weights.
+
+    Raises:
+        UserError: the model holds or names code, or a weight is not finite.
+        Exception: whatever transformers raises.
     """
-    said, folder = f"loading the weights of {name}", Path(name)
-    with reading(said, folder.glob("*")) if folder.is_dir() else waiting(said):
+    work = f"loading the weights of {name}"
+    folder = Path(name)
+    with reading(work, folder.glob("*")) if folder.is_dir() else waiting(work):
         config = hub.load_named(read_config, name)
-        if not is_checkpoint(name):
+        if is_checkpoint(name):
+            model = random_model(model_class, config, attention=attention)
+            missing = _load_checkpoint(model, folder)
+        else:
+            # Before the library opens a file, or makes a tensor.
             check_model_folder(Path(find_local(name)))
             check_fits(model_class, _builder(model_class, attention), config)
             model, info = hub.load_named(
@@ -109,17 +155,21 @@ def load_weights(
                 output_loading_info=True,
                 **options,
             )
-            check_finite_weights(name, model.named_parameters())
-            return model, set(info["missing_keys"])
-        model = random_model(model_class, config, attention)
-        weights = read_weights(Path(name) / STATE_DICT)
-        wanted = model.state_dict()
-        weights = {key: value for key, value in weights.items() if key in wanted}
-        model.load_state_dict(weights, strict=False)
+            missing = set(info["missing_keys"])
         check_finite_weights(name, model.named_parameters())
-        # A tied parameter has two names, and its weights may be there under either.
-        found = {wanted[key].data_ptr() for key in weights}
-        return model, {key for key in wanted if wanted[key].data_ptr() not in found}
+    return model, missing
+
+
+def _load_checkpoint(model: PreTrainedModel, folder: Path) -> set[str]:
+    """Load a checkpoint's weights, where the model has such; return the names without weights."""
+    wanted = model.state_dict()
+    weights = read_weights(folder / STATE_DICT)
+    # A head of another task has no place in this model.
+    weights = {name: weight for name, weight in weights.items() if name in wanted}
+    model.load_state_dict(weights, strict=False)
+    # A tied parameter has two names, and its weights may be there under either.
+    loaded = {wanted[name].data_ptr() for name in weights}
+    return {name for name, weight in wanted.items() if weight.data_ptr() not in loaded}
 
 
 def named_config(name: str) -> PretrainedConfig:
@@ -131,14 +181,19 @@ def named_config(name: str) -> PretrainedConfig:
 
 def model_error(name: str, error: BaseException) -> UserError:
     """Return the error for a model that transformers cannot load."""
-    text = f"hyperparameters.model: {name!r} does not load: {first_line(error)}; give another"
-    return hub_error(error)(text)
+    kind = hub_error(error)
+    return kind(
+        f"{name!r} does not load: {first_line(error)}",
+        key="hyperparameters.model",
+        cure="give another",
+    )
 
 
 def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether weights are random: a `model_config`, or a model of another vocabulary."""
     if hparams.model is None:
         return True
+    # Tokens are the same if the model's own tokenizer has the same vocabulary.
     folder = Path(find_local(hparams.model))
     check_model_folder(folder, small=True)
     if lacks_tokenizer(folder):
@@ -158,44 +213,61 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
     """Return a config of `model_type` (default: albert) with `keys`, for `tokenizer`. Raises
     UserError if the model does not have a key, or sizes do not fit.
     """
+    # The user's keys win over the tokenizer's.
     keys = {"model_type": "albert", **_vocabulary(tokenizer), **keys}
     model_type = keys.pop("model_type")
     try:
-        known = AutoConfig.for_model(model_type).to_dict()
+        # The library takes any key, also one that no model reads.
+        defaults = AutoConfig.for_model(model_type).to_dict()
     except ValueError:
-        said = f"{model_type!r} is no model of transformers; use one of its model types"
-        raise UserError(f"hyperparameters.model_config.model_type: {said}") from None
+        raise UserError(
+            f"{model_type!r} is no model of transformers",
+            key="hyperparameters.model_config.model_type",
+            cure="use one of its model types",
+        ) from None
     for key in keys:
-        if key not in known:
-            raise UnknownKey(key, "hyperparameters.model_config", known)
+        if key not in defaults:
+            raise UnknownKey(key, "hyperparameters.model_config", known=defaults)
     with as_user_error(not_built):
         config = AutoConfig.for_model(model_type, **keys)
         check_heads(config)
-    if config.hidden_size % (getattr(config, "num_attention_heads", None) or 1):
-        said = f"{config.hidden_size} is no multiple of num_attention_heads"
-        cure = f"use a multiple of {config.num_attention_heads}"
-        raise UserError(f"hyperparameters.model_config.hidden_size: {said}; {cure}")
+    heads = getattr(config, "num_attention_heads", None) or 1
+    if config.hidden_size % heads:
+        raise UserError(
+            f"{config.hidden_size} is no multiple of num_attention_heads",
+            key="hyperparameters.model_config.hidden_size",
+            cure=f"use a multiple of {heads}",
+        )
     return config
 
 
 def check_heads(config: PretrainedConfig) -> None:
     """Raise UserError unless each key-value head has the same number of attention heads."""
     heads = getattr(config, "num_attention_heads", None)
-    shared = getattr(config, "num_key_value_heads", None)
-    if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
+    kv_heads = getattr(config, "num_key_value_heads", None)
+    if not isinstance(heads, int) or not isinstance(kv_heads, int):
+        return
+    if kv_heads < 1 or heads % kv_heads:
         raise UserError(
-            f"hyperparameters.model_config.num_key_value_heads: {shared} does not divide "
-            f"num_attention_heads {heads}; use a divisor of it"
+            f"{kv_heads} does not divide num_attention_heads {heads}",
+            key="hyperparameters.model_config.num_key_value_heads",
+            cure="use a divisor of it",
         )
 
 
-def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    names = ("pad_token_id", "bos_token_id", "eos_token_id")
-    special = {name: getattr(tokenizer, name, None) for name in names}
-    return {"vocab_size": len(tokenizer), **{k: v for k, v in special.items() if v is not None}}
+def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Return the keys of a model config that a tokenizer determines."""
+    keys = {"vocab_size": len(tokenizer)}
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        token_id = getattr(tokenizer, name, None)
+        if token_id is not None:
+            keys[name] = token_id
+    return keys
 
 
-def random_model(model_class: Any, config: PretrainedConfig, attention: str | None = PACKED) -> Any:
+def random_model(
+    model_class: ModelClass, config: PretrainedConfig, attention: str | None = PACKED
+) -> PreTrainedModel:
     """Return a model of `config` with random weights. Raises UserError if it cannot be built."""
     make = _builder(model_class, attention)
     with as_user_error(not_built):
@@ -204,7 +276,9 @@ def random_model(model_class: Any, config: PretrainedConfig, attention: str | No
         return make(config)
 
 
-def _builder(model_class: Any, attention: str | None) -> Callable[[PretrainedConfig], Any]:
+def _builder(
+    model_class: ModelClass, attention: str | None
+) -> Callable[[PretrainedConfig], PreTrainedModel]:
     """Return the function that builds a model from a config: public of an auto class alone."""
     make = getattr(model_class, "from_config", None) or model_class._from_config
     return partial(make, attn_implementation=attention, dtype=torch.float32)
@@ -212,7 +286,7 @@ def _builder(model_class: Any, attention: str | None) -> Callable[[PretrainedCon
 
 def not_built(error: BaseException) -> UserError:
     """Return the error for a config from which transformers cannot build a model."""
-    return UserError(f"hyperparameters.model: cannot be built: {all_lines(error)}")
+    return UserError(f"cannot be built: {all_lines(error)}", key="hyperparameters.model")
 
 
 def span_model_sizes(hparams: HParams) -> Sizes | None:
@@ -220,30 +294,40 @@ def span_model_sizes(hparams: HParams) -> Sizes | None:
     `build_span_model` reports such configs. Raises UserError if model or weights are missing.
     """
     if hparams.model is None:
-        keys = {"model_type": "albert", **(hparams.model_config or {})}
+        keys = dict(hparams.model_config or {})
+        model_type = keys.pop("model_type", "albert")
         with contextlib.suppress(Exception):  # transformers' own of invalid keys is a bare one
-            return encoder_sizes(AutoConfig.for_model(keys.pop("model_type"), **keys))
+            return encoder_sizes(AutoConfig.for_model(model_type, **keys))
         return None
     check_weights(hparams.model, *WEIGHT_FILES)
     return encoder_sizes(named_config(hparams.model))
 
 
-def check_weights(name: str, *files: str) -> None:
+def check_weights(name: str, *patterns: str) -> None:
     """Raise UserError if `name` is a folder with none of these files, and not a checkpoint."""
     path = Path(find_local(name))
-    if path.is_dir() and not is_checkpoint(name) and not any(any(path.glob(f)) for f in files):
-        said = f"{name!r} has no weights in this container; .detignore may have kept them out"
-        raise UserError(f"hyperparameters.model: {said}")
+    if not path.is_dir() or is_checkpoint(name):
+        return
+    if not any(any(path.glob(pattern)) for pattern in patterns):
+        raise UserError(
+            f"{name!r} has no weights in this container",
+            key="hyperparameters.model",
+            cure=".detignore may have kept them out",
+        )
 
 
-def encoder_sizes(config: PretrainedConfig, model_class: Any = None) -> Sizes | None:
+def encoder_sizes(
+    config: PretrainedConfig, model_class: type[PreTrainedModel] | None = None
+) -> Sizes | None:
     """Return the sizes of `config`'s model of `model_class`; default: the one with a span head, or
     None if transformers has none.
     """
     # Before the meta device: under it transformers cannot import the module with torch 2.6.
-    model_class = model_class or MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
+    if model_class is None:
+        model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
     if model_class is None:
         return None
     with as_user_error(not_built), counted_parameters(), torch.device("meta"):
         model = model_class(config)
-    return Sizes.of(config, sum(parameter.numel() for parameter in model.parameters()))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Sizes.of(config, parameters=parameters)

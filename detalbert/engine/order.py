@@ -1,20 +1,34 @@
 """Windows of each step, and of each rank in it, as a function of (seed, step).
 
-So a restart at step s needs no loader state. Epochs continue without a gap: with 132,198 windows at
-48 per step, step 2,754 holds positions 132,192..132,239, the last 6 windows of epoch 0 and the
-first 42 of epoch 1.
+So a restart at step s needs no loader state; the price is a permutation of all windows in memory.
+Epochs continue without a gap: with 132,198 windows at 48 per step, step 2,754 holds positions
+132,192..132,239, the last 6 windows of epoch 0 and the first 42 of epoch 1.
 """
 
 import heapq
 import itertools
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from detalbert.errors import UserError
+
+
+class Order(Protocol):
+    """Order of the windows of a training: those of each step and rank."""
+
+    @property
+    def global_batch_size(self) -> int:
+        """Windows per step over all ranks."""
+
+    def __len__(self) -> int:
+        """Return the windows of an epoch."""
+
+    def share(self, step: int, slot: int, /) -> object:
+        """Return what the data set packs for rank `slot` at `step`, from 0."""
 
 
 class TrainOrder:
@@ -29,30 +43,38 @@ class TrainOrder:
 
     def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
         if global_batch_size % slots:
-            said = f"{global_batch_size} is no multiple of the {slots} slots; make it one"
-            raise UserError(f"hyperparameters.global_batch_size: {said}")
-        self.lengths, self.global_batch_size = np.asarray(lengths), global_batch_size
-        self.slots, self.seed = slots, seed
+            raise UserError(
+                f"{global_batch_size} is no multiple of the {slots} slots",
+                key="hyperparameters.global_batch_size",
+                cure="make it one",
+            )
+        self.lengths = np.asarray(lengths)
+        self.global_batch_size = global_batch_size
+        self.slots = slots
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def global_batch(self, step: int) -> np.ndarray:
         """Return the window indices of step `step` (from 0), int64 [global_batch_size]."""
+        # Positions count over all epochs.
         first = step * self.global_batch_size
         positions = np.arange(first, first + self.global_batch_size)
         epochs, places = np.divmod(positions, len(self))
         batch = np.empty(self.global_batch_size, np.int64)
-        for epoch in np.unique(epochs):
-            chosen = epochs == epoch
+        for epoch in np.unique(epochs):  # two where a step has the end of one
+            chosen = epochs == epoch  # bool [global_batch_size]
+            # The same on every rank, which all compute it.
             shuffled = _permutation(self.seed, int(epoch), len(self))  # [W]
             batch[chosen] = shuffled[places[chosen]]
         return batch
 
     def share(self, step: int, slot: int) -> np.ndarray:
         """Return the windows of `step` for rank `slot`, int64 [global_batch_size / slots]."""
+        # Ranks have equally many windows, and nearly equally many tokens.
         batch = self.global_batch(step)
-        shares = spread(self.lengths[batch], self.slots, room=len(batch) // self.slots)
+        shares = spread(self.lengths[batch], bins=self.slots, room=len(batch) // self.slots)
         return batch[shares[slot]]
 
 
@@ -69,27 +91,30 @@ def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
     window. Returns for each bin its positions in `lengths`, ascending, int64.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
-    parts: list[list[int]] = [[] for _ in range(bins)]
-    open_bins = [(0, number) for number in range(bins)]
-    for position in np.argsort(-lengths, kind="stable").tolist():
+    longest_first = np.argsort(-lengths, kind="stable").tolist()
+    bins_positions: list[list[int]] = [[] for _ in range(bins)]
+    # Longest processing time first: small windows at the end even out the large ones.
+    open_bins = [(0, number) for number in range(bins)]  # a heap of (tokens, number of the bin)
+    for position in longest_first:
         tokens, number = heapq.heappop(open_bins)
-        parts[number].append(position)
-        if len(parts[number]) < room:
-            heapq.heappush(open_bins, (tokens + int(lengths[position]), number))
-    return [np.array(sorted(part), dtype=np.int64) for part in parts]
+        bins_positions[number].append(position)
+        if len(bins_positions[number]) < room:
+            tokens += int(lengths[position])
+            heapq.heappush(open_bins, (tokens, number))
+    return [np.array(sorted(positions), dtype=np.int64) for positions in bins_positions]
 
 
 class Steps(Sampler):
-    """Endless windows of one rank from `first_step` on; its length is the steps of one epoch.
-    `order` is a TrainOrder, or has the same length, `global_batch_size` and `share`.
-    """
+    """Endless windows of one rank from `first_step` on; its length is the steps of one epoch."""
 
-    def __init__(self, order: Any, slot: int, first_step: int) -> None:
-        self.order, self.slot, self.first_step = order, slot, first_step
+    def __init__(self, order: Order, slot: int, first_step: int) -> None:
+        self.order = order
+        self.slot = slot
+        self.first_step = first_step
 
     def __len__(self) -> int:
         return max(1, len(self.order) // self.order.global_batch_size)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         for step in itertools.count(self.first_step):
             yield self.order.share(step, self.slot)

@@ -1,4 +1,7 @@
-"""`PackedTrial`: the base class of encoders' trials, whose steps run packed rows one by one."""
+"""`PackedTrial`: the base class of encoders' trials, whose steps run packed rows one by one.
+
+Every rank holds the whole encoder, so ranks meet once per step: in the average of the gradients.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,21 +23,31 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
     """
 
     gradients: FlatGradients
-    read: Any = staticmethod(answer_logits)  # gives what a forward returns, see `Forward`
+    read: Any = staticmethod(answer_logits)  # a `Read`, see forward.py
 
     def prepare_gradients(self) -> int:
-        hparams, device = self.hparams, self.context.device
-        self.forward = Forward(self.model, hparams.precision, device, hparams.compile, self.read)
-        trained = (p for p in self.model.parameters() if p.requires_grad)
-        self.gradients = FlatGradients(trained, self.slots, hparams.allreduce_dtype)
-        # The layers are compiled, and the budget is set, before the first real row.
-        wanted, longest = hparams.max_tokens_per_forward, hparams.max_seq_length
-        self.forward.compile_layers(2 * longest if wanted == "auto" else wanted, longest)
-        if wanted == "auto":
-            wanted = token_budget.resolve(self.forward, longest, self.slots)
-        return wanted
+        hparams = self.hparams
+        self.forward = Forward(
+            self.model,
+            precision=hparams.precision,
+            device=self.context.device,
+            compiled=hparams.compile,
+            read=self.read,
+        )
+        # Frozen parameters take no place in the buffer, and none on the network.
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.gradients = FlatGradients(trained, slots=self.slots, wire=hparams.allreduce_dtype)
 
-    def rounding(self) -> dict[str, Any]:
+        # The layers are compiled, and the budget is set, before the first real row.
+        longest = hparams.max_seq_length
+        max_tokens = hparams.max_tokens_per_forward
+        if max_tokens == "auto":
+            self.forward.compile_layers(2 * longest, longest)
+            return token_budget.resolve(self.forward, longest, slots=self.slots)
+        self.forward.compile_layers(max_tokens, longest)
+        return max_tokens
+
+    def rounding(self) -> dict[str, object]:
         return {
             "max_tokens_per_forward": self.max_tokens,
             "compile": bool(self.forward.layers),
@@ -42,10 +55,14 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
             "allreduce_dtype": self.hparams.allreduce_dtype,
         }
 
+    def run_uncompiled(self, row_multiple: int) -> None:
+        self.forward.run_uncompiled(row_multiple)
+
     def row_flops(self, row: AnyRow) -> float | None:
         config = self.model.config
-        known = config.model_type in ENCODERS
-        return training_flops(config, row_lengths(row)) if known else None
+        if config.model_type not in ENCODERS:
+            return None
+        return training_flops(config, row_lengths(row))
 
     def losses(self, batch: list[AnyRow]) -> Iterator[Tensor]:
         """Yield the share of each of this rank's rows (on the CPU) in the rank's loss, a scalar.
@@ -54,6 +71,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
         raise NotImplementedError
 
     def add_gradients(self, batch: list[AnyRow]) -> None:
+        # The last step changed the weights; half-precision copies follow.
         self.forward.refresh()
         for loss in self.losses(batch):
             self.backward(loss)

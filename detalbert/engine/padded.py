@@ -1,15 +1,16 @@
 """Encoders that packed rows do not fit run padded: the library's own attention on windows of like
-lengths. Which way a model runs is found by running it.
+lengths. Which way a model runs is found by running it on two short windows.
+
+A list of model types would be shorter, and silently wrong for the next one.
 """
 
 import contextlib
 import inspect
 import logging
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, PretrainedConfig
+from torch import Tensor
+from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, PretrainedConfig, PreTrainedModel
 
 from detalbert.engine import attention
 from detalbert.engine.attention import PACKED, RowBounds
@@ -25,102 +26,132 @@ def attention_of(config: PretrainedConfig) -> str | None:
     """Return the attention to load a question-answering model with: PACKED if its code takes one
     from outside, else None, the library's choice.
     """
-    model_class: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
+    model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
     return PACKED if getattr(model_class, "_supports_attention_backend", False) else None
 
 
-def is_padded(model: Any) -> bool:
+def is_padded(model: PreTrainedModel) -> bool:
     """Return whether a model runs windows padded, not packed."""
     return model.config._attn_implementation != PACKED
 
 
 @torch.no_grad()
-def pack_or_pad(model: Any) -> None:
+def pack_or_pad(model: PreTrainedModel) -> None:
     """Leave a model packed if packed rows give the logits of padded ones; else make it run padded,
     and log it. Raises UserError if it does not run on questions and contexts at all.
     """
-    training = model.training
+    was_training = model.training
     model.eval()
-    row, packed = _probe(model), None
+    row = _probe(model)
+    packed = None
     if not is_padded(model):
         with contextlib.suppress(Exception):  # whatever a model raises that takes no layout
-            packed = torch.stack(attention.answer_logits(model, row))
+            packed = torch.stack(attention.answer_logits(model, row))  # [2, T]
         model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-    try:
-        padded = torch.stack(padded_logits(model, row))
-    except Exception as error:  # whatever a model raises for inputs that are not its own
-        said = f"{type(model).__name__} does not run on a question and its context"
-        raise UserError(
-            f"hyperparameters.model: {said} ({first_line(error)}); use an encoder such as BERT"
-        ) from None
-    if not is_usable(padded):
-        said = f"the logits of {type(model).__name__} are not finite numbers; give other weights"
-        raise UserError(f"hyperparameters.model: {said}")
+    padded = _run_padded(model, row)
+
     # By their own spread: those of a new head may all be small.
     if packed is not None and (packed - padded).abs().max() <= 1e-3 * padded.std():
         model.set_attn_implementation(PACKED)
     else:
-        said = "%s runs windows of like lengths, padded: its attention is not softmax(q k) v alone"
-        log.info(said, type(model).__name__)
+        log.info(
+            "%s runs windows of like lengths, padded: its attention is not softmax(q k) v alone",
+            type(model).__name__,
+        )
         _warn_of_padding(model, row, padded)
-    model.train(training)
+    model.train(was_training)
 
 
-def _warn_of_padding(model: Any, row: Row, padded: Tensor) -> None:
+def _run_padded(model: PreTrainedModel, row: Row) -> Tensor:
+    """Return the padded logits of a row, [2, T]; raise UserError if they are not usable."""
+    name = type(model).__name__
+    try:
+        logits = torch.stack(padded_logits(model, row))
+    except Exception as error:  # whatever a model raises for inputs that are not its own
+        raise UserError(
+            f"{name} does not run on a question and its context ({first_line(error)})",
+            key="hyperparameters.model",
+            cure="use an encoder such as BERT",
+        ) from None
+    if not is_usable(logits):
+        raise UserError(
+            f"the logits of {name} are not finite numbers",
+            key="hyperparameters.model",
+            cure="give other weights",
+        )
+    return logits
+
+
+def _warn_of_padding(model: PreTrainedModel, row: Row, padded: Tensor) -> None:
     """Log a warning if the last window of `row` has other logits alone than in `padded` [2, T],
     where it is padded to the longest.
     """
+    # The last window is the shorter one, which is padded beside the first.
     begin, end = row["cu_seqlens"][-2:].tolist()
-    last = convert_row(row, Tensor, lambda column: column[begin:end])
+    last = convert_row(row, kind=Tensor, change=lambda column: column[begin:end])
     last["cu_seqlens"] = row["cu_seqlens"][-2:] - begin
     last["max_length"] = end - begin
     alone = torch.stack(padded_logits(model, last))  # [2, end - begin]
-    if (alone - padded[:, begin:end]).abs().max() > 1e-3 * padded.std():
-        said = "%s: its answers depend on the padding, and so on the other questions of a row"
-        log.warning(said, type(model).__name__)
+    difference = (alone - padded[:, begin:end]).abs().max()
+    if difference > 1e-3 * padded.std():
+        log.warning(
+            "%s: its answers depend on the padding, and so on the other questions of a row",
+            type(model).__name__,
+        )
 
 
-def padded_logits(model: nn.Module, row: Row, tokens: int | None = None) -> tuple[Tensor, ...]:
+def padded_logits(
+    model: PreTrainedModel, row: Row, tokens: int | None = None
+) -> tuple[Tensor, ...]:
     """Return start and end logits [tokens] of the windows of a row, run as a padded batch; default:
     all tokens. `model` is any of the library's question-answering models.
     """
-    config: Any = model.config
     accepted = inspect.signature(model.forward).parameters
-    bounds = RowBounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"], padded=True)
-    filler = config.get_text_config().pad_token_id or 0
-    inputs = {"input_ids": bounds.grid(row["input_ids"], filler)}  # [n, L]
+    bounds = RowBounds(
+        row["cu_seqlens"],
+        tokens=len(row["input_ids"]),
+        max_length=row["max_length"],
+        padded=True,
+    )
+    filler = model.config.get_text_config().pad_token_id or 0
+    # Some of these models take no mask or no segments.
+    inputs = {"input_ids": bounds.grid(row["input_ids"], fill=filler)}  # [n, L]
     if "attention_mask" in accepted:
         inputs["attention_mask"] = bounds.is_key[:, 0, 0].long()
     if takes_segments(model) and "token_type_ids" in accepted:
         inputs["token_type_ids"] = bounds.grid(row["token_type_ids"])
     output = model(**inputs)
-    sides = (side.reshape(-1)[bounds.cell] for side in (output.start_logits, output.end_logits))
-    return tuple(side[:tokens] for side in sides)
+
+    # From [n, L] back to the row's tokens.
+    start_logits = output.start_logits.reshape(-1)[bounds.cell]
+    end_logits = output.end_logits.reshape(-1)[bounds.cell]
+    return start_logits[:tokens], end_logits[:tokens]
 
 
-def positions(model: Any) -> int | None:
+def positions(model: PreTrainedModel) -> int | None:
     """Return the tokens that fit a model's table of positions; None if it has no such table."""
-    most = getattr(model.config, "max_position_embeddings", None) or -1  # GPT-2's is an alias
-    if most < 0 or not getattr(model.config, "position_biased_input", True):
+    size = getattr(model.config, "max_position_embeddings", None) or -1  # GPT-2's is an alias
+    if size < 0 or not getattr(model.config, "position_biased_input", True):
         return None
-    return most - attention.first_position(model)
+    return size - attention.first_position(model)
 
 
-def _probe(model: Any) -> Row:
+def _probe(model: PreTrainedModel) -> Row:
     """Return two windows of 9 and 6 tokens, separated as a pair of the model's tokenizer is.
 
     They are short, so BigBird attends in full from here on: if it changed with the lengths of its
     windows, no restart would be exact.
     """
     config = model.config
-    special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "sep")}
+    separator = getattr(config, "sep_token_id", None)
+    special = {separator, getattr(config, "pad_token_id", None)}
     size = getattr(config, "vocab_size", 100)  # CANINE's tokens are characters, any number
     usual = [number for number in range(size) if number not in special]
-    ids = torch.tensor([usual[place % len(usual)] for place in range(15)])
-    separator = getattr(config, "sep_token_id", None)
+    input_ids = torch.tensor([usual[place % len(usual)] for place in range(15)])
     if separator is not None and separator < size:
         # Longformer looks for three in a window.
-        ids[torch.tensor([3, 4, 8, 9 + 2, 9 + 3, 9 + 5])] = separator
-    row = dummy_row(15, 9, model.device)
-    row["input_ids"], row["token_type_ids"] = ids.to(model.device), (row["position_ids"] > 3).long()
+        input_ids[torch.tensor([3, 4, 8, 9 + 2, 9 + 3, 9 + 5])] = separator
+    row = dummy_row(tokens=15, longest=9, device=model.device)
+    row["input_ids"] = input_ids.to(model.device)
+    row["token_type_ids"] = (row["position_ids"] > 3).long()
     return row

@@ -1,15 +1,19 @@
 """Linear layers in half precision whose weights are cast once per step.
 
 Under autocast the gradients of all uses of a weight (12 of ALBERT's one layer) are summed in half
-precision. Here all uses read a copy of the float32 weight, and accumulate gradients in float32.
+precision. Here all uses read a copy of the float32 weight, and accumulate gradients in float32. The
+price is that copy, and a call of `refresh` after every change of the weights.
 """
 
-from typing import Any
+import itertools
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from detalbert.errors import UserError
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class _Product(torch.autograd.Function):
@@ -17,20 +21,25 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, copy: Tensor) -> Tensor:
+        # The float32 weight is an argument for its gradient alone; autograd sees no cast of it.
         x = x.to(copy.dtype)
         ctx.save_for_backward(x, copy)
         return torch.addmm(bias.to(copy.dtype), x, copy.t())
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        # Gradients of the weight and the bias are summed over tokens in float32.
         x, copy = ctx.saved_tensors
         dy = dy.to(copy.dtype)
-        return dy @ copy, weight_gradient(dy, x), dy.sum(0, dtype=torch.float32), None
+        dx = dy @ copy
+        dbias = dy.sum(0, dtype=torch.float32)
+        return dx, weight_gradient(dy, x), dbias, None
 
 
 def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     """Return dy^T x in float32 [out, in] from half-precision dy [T, out] and x [T, in]."""
     if not dy.is_cuda:
+        # On a CPU torch has no product of half-precision matrices with a float32 result.
         return dy.t().float() @ x.float()
     if hasattr(torch.ops.aten.mm, "dtype"):  # torch 2.8
         return torch.mm(dy.t(), x, out_dtype=torch.float32)
@@ -60,27 +69,33 @@ def convert_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinea
     """Convert every nn.Linear with a bias inside `layers` to a StepLinear, in place; return each
     once. Call `refresh` on each before the first forward after a change of weights.
     """
-    taken: list[Any] = []
-    for layer in layers:
-        for module in layer.modules():
-            if type(module) is nn.Linear and module.bias is not None:
-                module.__class__ = StepLinear
-                module.register_buffer("copy", module.weight.to(half), persistent=False)
-                taken.append(module)
-    return taken
+    converted: list[StepLinear] = []
+    modules = itertools.chain.from_iterable(layer.modules() for layer in layers)
+    for module in modules:
+        if type(module) is nn.Linear and module.bias is not None:
+            module.__class__ = StepLinear
+            linear = cast(StepLinear, module)
+            linear.register_buffer("copy", linear.weight.to(half), persistent=False)
+            converted.append(linear)
+    return converted
 
 
 def resolve_precision(precision: str, device: torch.device) -> torch.dtype:
     """Return the dtype to compute in. Raises UserError if the device does not support it. "auto" is
     bf16 on Ampere and newer, fp16 on older NVIDIA GPUs and fp32 on a CPU.
     """
-    cuda = device.type == "cuda"
-    capability = torch.cuda.get_device_capability(device) if cuda else (0, 0)
-    key = "hyperparameters.precision"
-    if precision == "fp16" and not cuda:
-        raise UserError(f"{key}: fp16 needs a GPU; use auto, bf16 or fp32")
-    if precision == "bf16" and cuda and capability < (8, 0):
-        raise UserError(f"{key}: this GPU has no bf16; use auto or fp16")
+    on_a_gpu = device.type == "cuda"
+    ampere = on_a_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
     if precision == "auto":
-        precision = "fp32" if not cuda else "bf16" if capability >= (8, 0) else "fp16"
-    return {"fp16": torch.float16, "fp32": torch.float32}.get(precision, torch.bfloat16)
+        if not on_a_gpu:
+            return torch.float32
+        return torch.bfloat16 if ampere else torch.float16
+    if precision == "fp16" and not on_a_gpu:
+        raise UserError(
+            "fp16 needs a GPU", key="hyperparameters.precision", cure="use auto, bf16 or fp32"
+        )
+    if precision == "bf16" and on_a_gpu and not ampere:
+        raise UserError(
+            "this GPU has no bf16", key="hyperparameters.precision", cure="use auto or fp16"
+        )
+    return _DTYPES[precision]

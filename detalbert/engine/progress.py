@@ -1,4 +1,7 @@
-"""Output of rank 0 during training: a progress bar or periodic lines, and the scores."""
+"""Output of rank 0 during training: a progress bar or periodic lines, and the scores.
+
+A line has what fits the WebUI's log unbroken; what does not fit is left out, for it is charted.
+"""
 
 import contextlib
 import logging
@@ -30,8 +33,11 @@ class Progress(pytorch.PyTorchCallback):
     """
 
     def __init__(self, steps: int, done: int, chief: bool, shown: Sequence[str]) -> None:
-        self.steps, self.done, self.chief, self.shown = steps, done, chief, shown
-        self.wait = Wait("training", steps, "steps", done)
+        self.steps = steps
+        self.done = done
+        self.chief = chief
+        self.shown = shown
+        self.wait = Wait("training", total=steps, unit="steps", done=done)
         self._waits = contextlib.ExitStack()
         self.reports = 0  # of this start
         self.seconds = 0.0  # spent training since the first report; no validation, no checkpoint
@@ -48,37 +54,41 @@ class Progress(pytorch.PyTorchCallback):
             self._waits.callback(self.wait.end)
         self.resumed_at = time.monotonic()
 
+    def on_step(self, step: int) -> None:
+        """Count the steps of the bar, or of the line after a long silence, between two reports."""
+        self.wait.done = step
+
     def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
-        new = len(batch_metrics)
-        self.done += new
-        if self.reports:
-            self.trained += new
-            self.seconds += time.monotonic() - self.resumed_at
-        self.reports += 1
-        if self.chief and (skipped := avg_metrics.get("skipped_steps")):
-            log.warning("%d step(s) had no finite gradient and changed nothing", skipped)
-        facts = {
-            "loss": f"{avg_metrics['loss']:.4f}",
-            # Of the last step: the mean of the report, which is charted, is an earlier step's.
-            "lr": f"{batch_metrics[-1]['learning_rate_1e6'] / 1e6:.2e}",
-        }
-        speeds = ("tokens/s", "tokens_per_second", 0), ("windows/s", "examples_per_second", 1)
-        speed = next(speed for speed in speeds if speed[1] in avg_metrics)
-        more = ("norm", "grad_norm", 2), speed, ("mfu", "mfu", 2), ("GiB", "memory_gib", 1)
-        for name, metric, digits in more:
-            if metric in avg_metrics:
-                facts[name] = f"{avg_metrics[metric]:.{digits}f}"
+        """Print a report: the means since the last one, given the metrics of each step."""
+        self._count_report(len(batch_metrics))
+        skipped_steps = avg_metrics.get("skipped_steps")
+        if self.chief and skipped_steps:
+            log.warning("%d step(s) had no finite gradient and changed nothing", skipped_steps)
+
+        values = format_report(avg_metrics, batch_metrics[-1])
         if self.wait.bar is not None:
-            self.wait.bar.set_postfix(facts)
+            self.wait.bar.set_postfix(values)
         else:
+            # The first steps of a start are slow, and say nothing of the rest.
             if self.trained >= SETTLED and self.done < self.steps:
-                facts["left"] = clock(self.seconds / self.trained * (self.steps - self.done))
-            self.say(format_step(f"step {self.done}/{self.steps}", facts))
+                seconds_per_step = self.seconds / self.trained
+                values["left"] = clock(seconds_per_step * (self.steps - self.done))
+            self.say(format_step(f"step {self.done}/{self.steps}", values))
         self.resumed_at = time.monotonic()
 
-    def on_validation_end(self, metrics: dict[str, Any]) -> None:
-        style = format_table if sys.stderr.isatty() else format_scores
-        self.say(style(metrics, self.shown, f"validation at step {self.done}:"))
+    def _count_report(self, steps: int) -> None:
+        self.done += steps
+        if self.reports:
+            self.trained += steps
+            self.seconds += time.monotonic() - self.resumed_at
+        self.reports += 1
+
+    def on_validation_end(self, metrics: dict[str, float]) -> None:
+        head = f"validation at step {self.done}:"
+        if sys.stderr.isatty():
+            self.say(format_table(metrics, shown=self.shown, head=head))
+        else:
+            self.say(format_scores(metrics, shown=self.shown, head=head))
         self.resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
@@ -90,21 +100,43 @@ class Progress(pytorch.PyTorchCallback):
 
     def say_best(self, best: Mapping[str, float]) -> None:
         """Log the best validation of a finished run."""
-        self.say(format_scores(best, self.shown, f"best validation (step {best['steps']:.0f}):"))
+        head = f"best validation (step {best['steps']:.0f}):"
+        self.say(format_scores(best, shown=self.shown, head=head))
 
     def say(self, line: str) -> None:
         if self.chief:
             log.info("%s", line)
 
 
+def format_report(means: Mapping[str, float], last_step: Mapping[str, float]) -> dict[str, str]:
+    """Return the values of a report by the names they are printed under, most important first."""
+    values = {
+        "loss": f"{means['loss']:.4f}",
+        # Of the last step: the mean of the report, which is charted, is an earlier step's.
+        "lr": f"{last_step['learning_rate_1e6'] / 1e6:.2e}",
+    }
+    if "grad_norm" in means:
+        values["norm"] = f"{means['grad_norm']:.2f}"
+    if "tokens_per_second" in means:
+        values["tokens/s"] = f"{means['tokens_per_second']:.0f}"
+    else:
+        values["windows/s"] = f"{means['examples_per_second']:.1f}"
+    if "mfu" in means:
+        values["mfu"] = f"{means['mfu']:.2f}"
+    if "memory_gib" in means:
+        values["GiB"] = f"{means['memory_gib']:.1f}"
+    return values
+
+
 def format_step(head: str, values: Mapping[str, str]) -> str:
     """Return `head` and the values of a report, without the charted ones that the WebUI's line has
     no room for.
     """
-    shown = dict(values)
+    printed = dict(values)
     for name in ("", "GiB", "mfu", "norm"):  # in the order in which they are left out
-        shown.pop(name, None)
-        line = "  ".join([head, *(f"{name} {value}" for name, value in shown.items())])
+        printed.pop(name, None)
+        words = [f"{key} {value}" for key, value in printed.items()]
+        line = "  ".join([head, *words])
         if len(line) <= LINE:
             break
     return line
@@ -116,13 +148,21 @@ def format_scores(metrics: Mapping[str, float], shown: Sequence[str], head: str)
     """
     line = head
     for name in shown:
-        if name in metrics and len(longer := f"{line}  {name} {metrics[name]:.2f}") <= LINE:
+        if name not in metrics:
+            continue
+        longer = f"{line}  {name} {metrics[name]:.2f}"
+        if len(longer) <= LINE:
             line = longer
     return line
 
 
 def format_table(metrics: Mapping[str, float], shown: Sequence[str], head: str) -> str:
     """Return `head`, and below it the metrics named in `shown` as a table of names and numbers."""
-    table = [(name.rjust(6), f"{metrics[name]:.2f}") for name in shown if name in metrics]
-    names = "  ".join(name for name, _ in table)
-    return f"{head}\n{names}\n" + "  ".join(value.rjust(len(name)) for name, value in table)
+    names = []
+    numbers = []
+    for name in shown:
+        if name in metrics:
+            column = name.rjust(6)
+            names.append(column)
+            numbers.append(f"{metrics[name]:.2f}".rjust(len(column)))
+    return "\n".join([head, "  ".join(names), "  ".join(numbers)])

@@ -1,9 +1,12 @@
-"""Checkpoints and model folders, read as data only: tensors, numbers and names, no code."""
+"""Checkpoints and model folders, read as data only: tensors, numbers and names, no code.
+
+A file is read twice: here, to refuse what is more than data, and by the library that loads it.
+"""
 
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +28,22 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     try:
         saved = _read_state_dict(path)
     except pickle.UnpicklingError:
-        raise UserError(f"{path}: not loaded, for it holds more than tensors and numbers") from None
-    state = saved["models_state_dict"][0]
-    return {name.removeprefix("module."): value for name, value in state.items()}  # DDP's prefix
+        raise UserError(
+            "not loaded, for it holds more than tensors and numbers", key=str(path)
+        ) from None
+    weights = saved["models_state_dict"][0]
+    return {name.removeprefix("module."): weight for name, weight in weights.items()}  # DDP's
 
 
-def _read_state_dict(path: Path) -> Any:
+def _read_state_dict(path: Path) -> dict[str, Any]:
     return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 # Determined's checkpoints hold NumPy's generator state, an array, whose constructors run no code.
 # Allowed on import, because `determined.pytorch.load_trial_from_checkpoint_path` imports the
 # trial's module (and so this one) just before it loads.
-_state: Any = np.random.get_state()
-_rebuild = _state[1].__reduce__()[0]  # _reconstruct, wherever this NumPy keeps it
-_CONSTRUCTORS = [_rebuild, np.ndarray, np.dtype, type(np.dtype(np.uint32))]
+_reconstruct: Any = np.zeros(1, np.uint32).__reduce__()[0]  # wherever this NumPy keeps it
+_CONSTRUCTORS: list[Any] = [_reconstruct, np.ndarray, np.dtype, type(np.dtype(np.uint32))]
 torch.serialization.add_safe_globals(_CONSTRUCTORS)
 
 
@@ -51,22 +55,31 @@ def check_pickles(checkpoint: Path) -> None:
     version (`workload_sequencer.pkl`, `checkpoint.pt`), so both must exist. Raises Unavailable if
     the system fails to read one.
     """
-    for name, read in ((STATE_DICT, _read_state_dict), ("trial_state.pkl", _read_numbers)):
+    readers = {STATE_DICT: _read_state_dict, "trial_state.pkl": _read_numbers}
+    for name, read in readers.items():
+        path = checkpoint / name
         try:
-            read(checkpoint / name)
+            read(path)
         except Exception as error:  # a damaged pickle raises anything
-            held = re.search(r"GLOBAL (\S+)", str(error))
-            reason = held[1] if held else first_line(error).split(". ")[0][:100]
-            again = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-            raise (Unavailable if again else UserError)(
-                f"{checkpoint / name}: not the tensors and numbers it should hold ({reason}); "
-                "not loaded; go on from another checkpoint"
-            ) from None
+            raise _not_data(path, error) from None
 
 
-def _read_numbers(path: Path) -> Any:
+def _not_data(path: Path, error: Exception) -> UserError:
+    """Return the error for a pickle that was not read, with the first name of code in it."""
+    code = re.search(r"GLOBAL (\S+)", str(error))
+    reason = code[1] if code else first_line(error).split(". ")[0][:100]
+    may_succeed_later = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    kind = Unavailable if may_succeed_later else UserError
+    return kind(
+        f"not the tensors and numbers it should hold ({reason})",
+        key=str(path),
+        cure="not loaded; go on from another checkpoint",
+    )
+
+
+def _read_numbers(path: Path) -> object:
     class Plain(pickle._Unpickler):  # in Python: C's would make gigabytes of a damaged number
-        def find_class(self, module: str, name: str) -> Any:
+        def find_class(self, module: str, name: str) -> object:
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")  # in torch's words
 
     with path.open("rb") as file:
@@ -80,28 +93,40 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
     code, or its index a file outside the folder, or the folder changed since its export, and as
     transformers if there is no such config.
     """
-    check_model_folder(Path(name), small=True)
+    folder = Path(name)
+    check_model_folder(folder, small=True)
     keys, _ = PretrainedConfig.get_config_dict(str(name), revision=revision)
-    if (key := next(_code(keys), None)) is not None:
-        said = "in its config.json runs code that is not part of transformers; take it out"
-        raise UserError(f"{name}: {key} {said}")
+    for key in _code_keys(keys):
+        raise UserError(
+            f"{key} in its config.json runs code that is not part of transformers",
+            key=str(name),
+            cure="take it out",
+        )
     check_model_sizes(keys, f"{name}: config.json")
     for index in INDEXES:
-        if (Path(name) / index).is_file():
-            read_weight_index(Path(name) / index)
+        if (folder / index).is_file():
+            read_weight_index(folder / index)
     config = AutoConfig.from_pretrained(str(name), revision=revision, trust_remote_code=False)
     config._attn_implementation = None  # else it would win over the caller's
     return config
 
 
-def _code(keys: Any) -> Iterator[Any]:
-    """Yield the keys of a config.json, at any depth, that make transformers run external code."""
-    for key, value in keys.items() if isinstance(keys, dict) else enumerate(keys):
-        kernel = "attn_implementation" in str(key) and "/" in str(value)
-        if kernel or (key in ("auto_map", "quantization_config") and value):
+def _code_keys(value: object) -> Iterator[object]:
+    """Yield the keys in a value of a config.json, at any depth, that make transformers run
+    external code.
+    """
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for key, value in items:
+        hub_kernel = "attn_implementation" in str(key) and "/" in str(value)
+        own_code = key in ("auto_map", "quantization_config") and value
+        if hub_kernel or own_code:
             yield key
-        elif isinstance(value, (dict, list)):
-            yield from _code(value)
+        else:
+            yield from _code_keys(value)
 
 
 def read_weight_index(path: Path) -> dict[str, str]:
@@ -109,10 +134,14 @@ def read_weight_index(path: Path) -> dict[str, str]:
     if the index is damaged, or a file is outside its folder.
     """
     try:
-        placed = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        outside = [file for file in placed.values() if Path(file).name != file]
+        files = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        outside = [file for file in files.values() if Path(file).name != file]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: damaged ({first_line(error)}); give another model") from None
+        raise UserError(
+            f"damaged ({first_line(error)})", key=str(path), cure="give another model"
+        ) from None
     if outside:
-        raise UserError(f"{path}: {outside[0]!r} is outside the folder; give another model")
-    return placed
+        raise UserError(
+            f"{outside[0]!r} is outside the folder", key=str(path), cure="give another model"
+        )
+    return files

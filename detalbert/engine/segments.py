@@ -8,7 +8,8 @@ them, and for ALBERT with any tokenizer, the segments of the tokenizer's templat
 """
 
 import logging
-from typing import Any
+
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from detalbert.squad.encoding import tokenizing
 
@@ -18,19 +19,19 @@ _DROPPED |= {"SplinterTokenizer", "XLNetTokenizer"}
 log = logging.getLogger(__name__)
 
 
-def has_segments(config: Any) -> bool:
+def has_segments(config: PretrainedConfig) -> bool:
     """Return whether a model of `config` distinguishes segments."""
     return getattr(config, "type_vocab_size", 0) > 1 or config.model_type == "xlnet"
 
 
-def takes_segments(model: Any) -> bool:
+def takes_segments(model: PreTrainedModel) -> bool:
     """Return whether a model gets token_type_ids: if it has segments, unless its config says that
     it was trained without (`follow_tokenizer`).
     """
     return has_segments(model.config) and getattr(model.config, "segments", True)
 
 
-def follow_tokenizer(model: Any, tokenizer: Any) -> None:
+def follow_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Have a model run without segments if its tokenizer lists none; log where the two differ.
 
     The choice is stored in the model's config, and so in checkpoints and exports: a checkpoint of
@@ -39,23 +40,26 @@ def follow_tokenizer(model: Any, tokenizer: Any) -> None:
     listed = "token_type_ids" in tokenizer.model_input_names
     if listed or not has_segments(model.config) or not _second_segment(tokenizer):
         return
+    # ALBERT was pretrained with both segments, whatever its tokenizer's class.
     tokenizer_class = type(tokenizer).__name__
     trained_with = model.config.model_type == "albert" or tokenizer_class in _DROPPED
     if not trained_with:
         model.config.segments = False
+        consequence = "runs without, as in transformers"
+    else:
+        consequence = "gets both segments, as it was trained"
     log.info(
         "%s has segments, and its %s lists no token_type_ids: it %s",
         type(model).__name__,
         tokenizer_class,
-        "gets both segments, as it was trained"
-        if trained_with
-        else "runs without, as in transformers",
+        consequence,
     )
 
 
-def _second_segment(tokenizer: Any) -> bool:
+def _second_segment(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a fast tokenizer gives the second text of a pair another segment."""
     if not tokenizer.is_fast:
         return False  # refused when it is to make windows
     with tokenizing():
-        return any(tokenizer.backend_tokenizer.encode("a", "a").type_ids)
+        pair = tokenizer.backend_tokenizer.encode("a", "a")
+        return any(pair.type_ids)

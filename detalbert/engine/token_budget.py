@@ -1,4 +1,8 @@
-"""`max_tokens_per_forward: auto`: the longest row that this GPU's memory can train on."""
+"""`max_tokens_per_forward: auto`: the longest row that this GPU's memory can train on.
+
+Two short rows are measured and extrapolated. A search for the longest row that runs would come
+closer, and run out of memory on its way.
+"""
 
 import contextlib
 import math
@@ -21,18 +25,25 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
 
     Memory is linear in a row's tokens. So two short rows are measured, forward and backward, and
     extrapolated to the memory that is free next to the optimizer's two moments. On a CPU it is
-    4,096.
+    4,096. Collective.
+
+    Args:
+        forward: with its gradients allocated.
+        longest: tokens of a full window.
+        slots: number of ranks.
     """
     device = forward.device
     if device.type != "cuda":
         return ON_A_CPU
-    moments = 8 * sum(p.numel() for p in forward.model.parameters())
-    free, _ = torch.cuda.mem_get_info(device)
-    limit = torch.cuda.get_per_process_memory_fraction(device)
-    most = int(limit * torch.cuda.get_device_properties(device).total_memory)
-    held = torch.cuda.memory_allocated(device)
-    room = min(free + torch.cuda.memory_reserved(device), most) - held - moments
-    tokens = fit(lambda n: peak_memory(forward, n, longest) - held, int(room * SPARE), longest)
+    moments = 8 * sum(p.numel() for p in forward.model.parameters())  # bytes, of the optimizer
+    allocated = torch.cuda.memory_allocated(device)
+    room = _usable_memory(device) - allocated - moments
+
+    def measure(tokens: int) -> float:
+        return peak_memory(forward, tokens, longest) - allocated
+
+    tokens = fit(measure, room=int(room * SPARE), longest=longest)
+    # Ranks must agree: a budget is part of how results are rounded.
     if slots > 1:
         smallest = torch.tensor(tokens, device=device)
         dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
@@ -40,26 +51,45 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
     return tokens
 
 
+def _usable_memory(device: torch.device) -> int:
+    """Return the bytes that are free or this process's, within the limit set for it."""
+    free, _ = torch.cuda.mem_get_info(device)
+    total = torch.cuda.get_device_properties(device).total_memory
+    limit = torch.cuda.get_per_process_memory_fraction(device)
+    return min(free + torch.cuda.memory_reserved(device), int(limit * total))
+
+
 def fit(measure: Callable[[int], float], room: int, longest: int) -> int:
     """Return the largest token count whose memory fits in `room` bytes, by linear extrapolation.
 
     With 1 GB at 768 tokens and 1.5 GB at 1,536, 10 GB of room hold 14,592 tokens, rounded down to
-    14,336, so that a restart computes the same. Never less than `longest`, the tokens of a full
-    window. `measure` returns a row's bytes for a token count, infinity if out of memory.
+    14,336, so that a restart computes the same. Never less than `longest`.
+
+    Args:
+        measure: returns a row's bytes for a token count, infinity if out of memory.
+        room: bytes.
+        longest: tokens of a full window.
     """
-    first, second = (longest * windows for windows in _PROBES)
-    low, high = measure(first), measure(second)
-    if math.isinf(high):
-        return longest if math.isinf(low) else first
-    per_token = max(1, (high - low) / (second - first))
-    tokens = int((room - (low - per_token * first)) / per_token)
+    few, many = (longest * windows for windows in _PROBES)
+    few_bytes = measure(few)
+    many_bytes = measure(many)
+    if math.isinf(many_bytes):
+        return longest if math.isinf(few_bytes) else few
+
+    # A line through the two measurements.
+    per_token = max(1, (many_bytes - few_bytes) / (many - few))
+    fixed = few_bytes - per_token * few
+    tokens = int((room - fixed) / per_token)
+
+    # Free memory varies by some MiB: rounding hides that, so that a restart computes the same.
     step = 1024 if tokens >= 1024 else longest
-    return min(max(longest, tokens // step * step), LARGEST)
+    rounded = tokens // step * step
+    return min(max(longest, rounded), LARGEST)
 
 
 def peak_memory(forward: Forward, tokens: int, longest: int) -> float:
     """Return the peak bytes on the GPU during forward and backward; infinity if out of memory."""
-    row = dummy_row(tokens, longest, forward.device)
+    row = dummy_row(tokens, longest=longest, device=forward.device)
     forward.refresh()
     torch.cuda.reset_peak_memory_stats(forward.device)
     with contextlib.suppress(torch.OutOfMemoryError):

@@ -1,48 +1,75 @@
 """`StepTrial`: the base class of the package's trials, one optimizer step over packed rows.
 
 Subclasses accumulate the gradients: encoders run row by row and all-reduce once (packed_trial.py),
-language models are sharded (lm/).
+language models are sharded (lm/). `OptimizerStep` (step.py) does the rest of a step. One batch of
+the loader is one optimizer step, so a checkpoint never falls between two accumulations; the price
+is that Determined's own gradient aggregation, scaling and averaging are not used.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 from determined import pytorch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import determinism, optim
 from detalbert.engine.early_stopping import EarlyStopping
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
-from detalbert.engine.handover import Handover
 from detalbert.engine.loaders import RowLoader, default_workers
 from detalbert.engine.meter import TrainingMeter
-from detalbert.engine.optim import plan_steps
-from detalbert.engine.order import Steps
+from detalbert.engine.optim import ListOptimizer, plan_steps
+from detalbert.engine.order import Order, Steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import WARM_UP, StepProfile
 from detalbert.engine.progress import Progress
+from detalbert.engine.resume import ResumeCallback
 from detalbert.engine.rows import AnyRow
+from detalbert.engine.step import Gradients, OptimizerStep
 from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
 from detalbert.redact import masked
 from detalbert.settings.hparams import StepHParams
 
 AnyHParams = TypeVar("AnyHParams", bound=StepHParams)
-Given = tuple[Any, Any]  # a trial's (hyperparameters, data)
+Given = tuple[Any, Any]  # a trial's (hyperparameters, data), of its workload's classes
+
+
+class TrialData(Protocol):
+    """What every trial reads of its data; the rest belongs to the workload."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None: ...
+
+    def summary(self) -> Any:
+        """Return a DataSummary, see training/workload.py."""
+
+
+class ValidationScores(Protocol):
+    """Reducer of a validation."""
+
+    metrics: dict[str, float]  # all of the last validation's
 
 
 def read_experiment(
     context: pytorch.PyTorchTrialContext,
-    parse: Callable[[dict[str, Any]], Any],
-    load: Callable[[dict[str, Any], Any], Any],
+    parse: Callable[[dict[str, object]], StepHParams],
+    load: Callable[[dict[str, object], Any], TrialData],
 ) -> Given:
-    """Return hyperparameters and data by the experiment config, as Determined creates trials."""
+    """Return hyperparameters and data by the experiment config, as Determined creates trials.
+
+    Args:
+        context: has the config.
+        parse: returns hyperparameters from `hyperparameters:`.
+        load: returns data from `data:` and the hyperparameters.
+    """
     hparams = parse(context.get_hparams())
     if hparams.seed is None:
         hparams = dataclasses.replace(hparams, seed=context.get_trial_seed())
@@ -54,6 +81,8 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     also a callback: it filters the metrics of a validation, and adds files to each checkpoint.
 
     Args:
+        context: of Determined.
+        hparams: the workload's hyperparameters.
         model: float32.
         examples: training windows per epoch.
         shown: names of the validation metrics that the progress prints.
@@ -61,9 +90,9 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     """
 
     meter_kind = TrainingMeter
-    data: Any  # as the workload's `load` gives it
-    gradients: Any  # of all parameters: a FlatGradients, or its like for a sharded model
-    scores: Any  # reducer of a validation: its `metrics` and, if it gives answers, the `latest`
+    data: TrialData  # set by the subclass, as the workload's `load` returns it
+    gradients: Gradients  # set by `prepare_gradients`
+    scores: ValidationScores  # set by the subclass
 
     def __init__(
         self,
@@ -74,36 +103,40 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         shown: Sequence[str],
         charted: Iterable[str],
     ) -> None:
-        self.context, self.hparams = context, hparams
+        self.context = context
+        self.hparams = hparams
+        self.rank = context.distributed.rank
+        self.slots = context.distributed.size
         set_experiment_config(context, masked(context.get_experiment_config()))
-        self.handover = Handover(context, hparams, self)
+        # It sets the number of threads, by which all that follows is rounded.
+        self.resume = ResumeCallback(context, hparams, self)
         self.dtype = resolve_precision(hparams.precision, context.device)
-        self.rank, self.slots = context.distributed.rank, context.distributed.size
-        # Determined wants the scaler wrapped before the model.
+
+        # Determined requires the scaler to be wrapped before the model.
         scaler = torch.amp.GradScaler(context.device.type, enabled=self.dtype is torch.float16)
         self.scaler = context.wrap_scaler(scaler)
-        self.model: Any = wrap_model(context, model)
+        self.model: PreTrainedModel = wrap_model(context, model)
         self.max_tokens = self.prepare_gradients()
         self._prepare_optimizer(examples)
-        epoch = examples / hparams.global_batch_size  # steps
-        meter = self.meter_kind(epoch, context.device, self.dtype is not torch.float32)
-        self.meter = context.wrap_reducer(meter, for_validation=False)
         self.finite = FiniteSteps(context.device)
-        first = context.get_initial_batch()
-        self.progress = Progress(self.steps, first, self.rank == 0, shown)
+        self.optimizer_step = self._build_step()
+
+        # Whatever measures, prints, or ends the run.
+        self._prepare_reports(examples, shown)
         searcher = context.get_experiment_config()["searcher"]
-        self.charted, self.meter.step = {*charted, searcher["metric"]}, first
-        self.early = EarlyStopping(searcher, hparams.early_stopping, self.rank == 0)
+        self.charted = {*charted, searcher["metric"]}
+        self.early = EarlyStopping(searcher, hparams.early_stopping, chief=self.rank == 0)
         self.profile = self._prepare_profile()
+
         # The loaders repeat, deal and skip by themselves, and rows move to the device one by one.
         context.experimental.disable_dataset_reproducibility_checks()
         context.experimental.disable_auto_to_device()
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
         return {
-            "handover": self.handover,
+            "handover": self.resume,  # interface: the key in checkpoints
             "progress": self.progress,
-            "trial": self,  # after the progress, which shows more
+            "trial": self,  # after the progress, which prints metrics that the trial removes
             "early_stopping": self.early,
             "profile": self.profile,
         }
@@ -116,7 +149,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Accumulate the gradient of the step's loss, the mean over ranks, in every `.grad`."""
         raise NotImplementedError
 
-    def rounding(self) -> dict[str, Any]:
+    def rounding(self) -> dict[str, object]:
         """Return settings that may change at a restart and then change the rounding of results."""
         raise NotImplementedError
 
@@ -130,42 +163,80 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         return self.rank
 
     def _prepare_optimizer(self, examples: int) -> None:
-        hparams, rate = self.hparams, self.hparams.learning_rate()
-        decay, muon = hparams.weight_decay, hparams.optimizer == "muon"
-        groups = optim.parameter_groups(self.model, decay, muon)
-        self.optimizer: Any = self.context.wrap_optimizer(
-            optim.build_optimizer(hparams.optimizer, groups, rate, hparams.beta2)
+        hparams = self.hparams
+        groups = optim.parameter_groups(
+            self.model, decay=hparams.weight_decay, muon=hparams.optimizer == "muon"
         )
+        optimizer = optim.build_optimizer(
+            hparams.optimizer, groups, lr=hparams.learning_rate(), beta2=hparams.beta2
+        )
+        # Determined registers both, and returns them as they are.
+        self.optimizer = cast(ListOptimizer, self.context.wrap_optimizer(optimizer))
         self.steps, self.warmup = plan_steps(hparams, examples)
-        self.schedule: Any = self.context.wrap_lr_scheduler(
-            self._scheduler(),
+        schedule = self.context.wrap_lr_scheduler(
+            self._build_scheduler(),  # type: ignore[arg-type]  # torch's name for it before 2.0
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
+        self.schedule = cast(LambdaLR, schedule)
 
-    def _scheduler(self) -> Any:
-        return optim.build_scheduler(self.optimizer, self.hparams, self.steps, self.warmup)
+    def _build_scheduler(self) -> LambdaLR:
+        return optim.build_scheduler(
+            self.optimizer, self.hparams, total=self.steps, warmup=self.warmup
+        )
+
+    def _build_step(self) -> OptimizerStep:
+        return OptimizerStep(
+            self.context,
+            gradients=self.gradients,
+            optimizer=self.optimizer,
+            scaler=self.scaler,
+            finite=self.finite,
+            max_norm=self.hparams.max_grad_norm,
+        )
+
+    def _prepare_reports(self, examples: int, shown: Sequence[str]) -> None:
+        """Create the meter, which is reset at each report, and the progress."""
+        completed = self.context.get_initial_batch()
+        # A resumed run counts epochs from its first start on.
+        meter = self.meter_kind(
+            epoch=examples / self.hparams.global_batch_size,
+            device=self.context.device,
+            half=self.dtype is not torch.float32,
+            step=completed,
+        )
+        self.meter = self.context.wrap_reducer(meter, for_validation=False)
+        self.progress = Progress(self.steps, completed, chief=self.rank == 0, shown=shown)
 
     def keep_warmup(self, steps: int) -> None:
         """Set the warm-up of wsd to that with which the run began, when it had another length."""
         if self.hparams.schedule == "wsd":
             self.warmup = steps
-            self.schedule.lr_lambdas = self._scheduler().lr_lambdas
+            self.schedule.lr_lambdas = self._build_scheduler().lr_lambdas
 
-    def validated(self) -> tuple[Any, dict[str, float]]:
+    def keep_max_tokens(self, tokens: int) -> None:
+        """Set the most real tokens of one forward to those with which the run began."""
+        self.max_tokens = tokens
+
+    def run_uncompiled(self, row_multiple: int) -> None:
+        """Run the layers uncompiled, on rows padded to multiples of `row_multiple` tokens."""
+        raise NotImplementedError
+
+    def validated(self) -> tuple[object, dict[str, float]]:
         """Return the last validation's answers (None after a step, or if there are none) and all
         its scores. Rank 0 only.
         """
-        return getattr(self.scores, "latest", None), self.scores.metrics
+        return None, self.scores.metrics
 
-    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+    def on_validation_end(self, metrics: dict[str, float]) -> None:
         """Remove metrics that are not charted and add fractional `epochs`; raise Diverged if one is
         not finite. The WebUI draws a chart for each reported metric, so constants and duplicates
         are removed. Determined's own `epochs` would be whole ones.
         """
         step = self.meter.step
         for name in self.charted & metrics.keys():
-            if not math.isfinite(metrics[name]):
-                raise Diverged(f"validation at step {step}: {name} is {metrics[name]}; {CURE}")
+            value = metrics[name]
+            if not math.isfinite(value):
+                raise Diverged(f"{name} is {value}", key=f"validation at step {step}", cure=CURE)
         self.early.record(metrics)  # all of them: a resumed run may search by another one
         for name in metrics.keys() - self.charted:
             del metrics[name]
@@ -175,12 +246,11 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Save the model's config, with its class, and the tokenizer, if the data has one."""
         if self.data.tokenizer is None:
             return
-        # Of a class of transformers, or one made of it here or by FSDP.
-        kinds = type(self.model).__mro__
-        known = next(kind for kind in kinds if kind.__module__.startswith("transformers."))
-        self.model.config.architectures = [known.__name__]
-        for part in (self.model.config, self.data.tokenizer):
-            part.save_pretrained(Path(checkpoint_dir) / PRETRAINED)
+        # As `save_pretrained` would, but without the weights, which the checkpoint has.
+        folder = Path(checkpoint_dir) / PRETRAINED
+        self.model.config.architectures = [_transformers_class(self.model).__name__]
+        self.model.config.save_pretrained(folder)
+        self.data.tokenizer.save_pretrained(folder)
 
     def workers(self) -> int:
         """Return the number of loader processes of this rank."""
@@ -188,52 +258,77 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             return default_workers(self.context.distributed.local_size)
         return self.hparams.num_workers
 
-    def train_loader(self, rows: Callable[[int], Dataset], order: Any) -> RowLoader:
+    def train_loader(self, rows: Callable[[int], Dataset], order: Order) -> RowLoader:
         """Return an endless loader of this rank's batches (lists of rows) from this start on.
 
-        `rows(max_tokens)` is the data set that has the batch of each share of `order` (see Steps).
+        Args:
+            rows: from the most tokens of a row to the data set that packs each share of `order`.
+            order: the windows of every step and rank, see Steps.
         """
-        steps = Steps(order, self.data_rank, self.context.get_initial_batch())
-        pinned = self.context.device.type == "cuda"
-        return RowLoader(rows(self.max_tokens), steps, self.workers(), pinned)
+        return RowLoader(
+            rows(self.max_tokens),
+            sampler=Steps(order, self.data_rank, self.context.get_initial_batch()),
+            num_workers=self.workers(),
+            pin_memory=self.context.device.type == "cuda",
+        )
 
     def get_batch_length(self, batch: list[AnyRow]) -> int:
         return sum(len(row["windows"]) for row in batch)
 
-    def train_batch(self, batch: list[AnyRow], epoch_idx: int, batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
+    def train_batch(  # type: ignore[override]  # no tensors
+        self, batch: list[AnyRow], epoch_idx: int, batch_idx: int
+    ) -> Mapping[str, float]:
         """Run one optimizer step over this rank's rows; `batch_idx` is its number, from 0."""
+        step = batch_idx + 1
         with self.profile.step():
             determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
+            # One backward pass per row, all into the same gradients.
             self.gradients.zero()
             self.add_gradients(batch)
-            self.meter.step = self.progress.wait.done = step = batch_idx + 1
+
+            # Counted on the host, while a GPU still runs the backward pass.
+            self.meter.on_step(step)
+            self.progress.on_step(step)
             if self.meter.on_a_gpu:
                 self.meter.add_flops(map(self.row_flops, batch))
-            self.scaler.unscale_(self.optimizer)
-            norm = self.gradients.clip(self.hparams.max_grad_norm)
-            self.meter.norms.append(norm)
-            self.optimizer.keep = keep = self.finite.update(norm, step)
-            if keep is not None:  # a step whose gradient is not finite changes nothing
-                self.gradients.zero_unless(keep)
-            self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
-            self.scaler.update()
+
+            norm = self.optimizer_step.run(step)
+            self.meter.add_norm(norm)
         # The loss stays on the device until a report: a returned tensor would block at every step.
         # In millionths, as the WebUI's axes have two decimals.
         return {"learning_rate_1e6": 1e6 * self.optimizer.param_groups[0]["lr"]}
 
     def check_weights(self, step: int) -> None:
         """Raise Diverged on all ranks if a weight is not finite on any. Collective."""
-        if not all(self.context.distributed.allgather(has_finite_weights(self.model))):
-            raise Diverged(f"step {step}: a weight is not finite; {CURE}")
+        # Shards differ by rank, so all ranks look at theirs before one of them raises.
+        finite_by_rank = self.context.distributed.allgather(has_finite_weights(self.model))
+        if not all(finite_by_rank):
+            raise Diverged("a weight is not finite", key=f"step {step}", cure=CURE)
 
     def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss, scaled against fp16's underflow if products are fp16."""
         self.context.backward(self.scaler.scale(loss))
 
     def _prepare_profile(self) -> StepProfile:
-        wanted = self.hparams.profile_steps
-        if wanted and WARM_UP + wanted > self.steps:
-            said = f"{wanted} steps after {WARM_UP} of warm-up are more than the run's {self.steps}"
-            raise UserError(f"hyperparameters.profile_steps: {said}; lower it")
-        left = self.steps - self.context.get_initial_batch()
-        folder = self.context.get_tensorboard_path()
-        return StepProfile(wanted * (self.rank == 0), left, folder, self.context.device)
+        """Return the profile of `profile_steps` steps of rank 0, if so many are left."""
+        steps = self.hparams.profile_steps
+        if steps and WARM_UP + steps > self.steps:
+            raise UserError(
+                f"{steps} steps after {WARM_UP} of warm-up are more than the run's {self.steps}",
+                key="hyperparameters.profile_steps",
+                cure="lower it",
+            )
+        return StepProfile(
+            steps=steps if self.rank == 0 else 0,
+            left=self.steps - self.context.get_initial_batch(),
+            folder=self.context.get_tensorboard_path(),
+            device=self.context.device,
+        )
+
+
+def _transformers_class(model: nn.Module) -> type:
+    """Return transformers' class of a model whose own class was made here or by FSDP of it."""
+    for parent in type(model).__mro__:
+        if parent.__module__.startswith("transformers."):
+            return parent
+    raise TypeError(f"{type(model).__name__} is not a model of transformers")

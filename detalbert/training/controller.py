@@ -18,7 +18,7 @@ from determined import pytorch
 from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
 from detalbert.engine.finite import check_finite_weights
-from detalbert.engine.loaders import LateLoader
+from detalbert.engine.loaders import LazyLoader
 from detalbert.errors import UserError, first_line
 from detalbert.training import display, spot
 from detalbert.training.local import Ranks, copy_modules
@@ -82,7 +82,7 @@ class Controller(TrialLoop):
     def validate(self) -> dict[str, Any]:
         loader: Any = self.validation_loader
         with waiting("validation", len(loader), "batches") as wait:
-            self.validation_loader = LateLoader(lambda: wait.each(loader))
+            self.validation_loader = LazyLoader(lambda: wait.each(loader))
             try:
                 return super().validate()
             finally:
@@ -139,7 +139,6 @@ class ShardedController(Controller):
         self._tensors = TensorSaver(self._group)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
-        self._same: bool | None = None  # whether the checkpoint to load is this trial's own
 
     def run(self) -> None:
         super().run()
@@ -207,9 +206,12 @@ class ShardedController(Controller):
     def load(self, folder: Path) -> None:  # not super's: torch reads parts as tensors
         """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
         state, trial = _read_state(folder), self.trial
+        own = self._is_own(state)
+        if own:
+            trial.resume.restore(_resume_state(state))
         load_tensors(folder, trial.model, trial.optimizer if self._wants_all(state) else None)
         self.check_loaded(folder)
-        if self._same:
+        if own:
             for group, rate in zip(trial.optimizer.param_groups, state["rates"], strict=True):
                 group["lr"] = rate
             (kept,) = state["schedulers"]
@@ -219,14 +221,15 @@ class ShardedController(Controller):
             if early := state["callbacks"].get("early_stopping"):  # older ones have none
                 trial.early.load_state_dict(early)
             self.recall_validations(folder)
-        self.load_state(state["trial"] if self._same else {})
+        self.load_state(state["trial"] if own else {})
 
     def _wants_all(self, state: dict[str, Any]) -> bool:
         """Return whether to load the optimizer's state from a checkpoint with this `state`."""
-        if self._same is None:
-            kept = state["callbacks"].get("handover") or {}
-            self._same = self.trial.handover.is_own_checkpoint(kept)
-        return self._same and state["stepped"]
+        return self._is_own(state) and state["stepped"]
+
+    def _is_own(self, state: dict[str, Any]) -> bool:
+        """Return whether a checkpoint with this `state` is this trial's own."""
+        return self.trial.resume.is_own(_resume_state(state))
 
     def needed(self, path: Path) -> set[str]:
         """Return the files that this rank reads, by the table and state in `path`."""
@@ -237,6 +240,11 @@ class ShardedController(Controller):
 def loop_of(training: Training) -> type[Controller]:
     """Return the class of the workload's trial loop."""
     return ShardedController if training.workload.sharded else Controller
+
+
+def _resume_state(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the trial's ResumeCallback; empty in checkpoints of old versions."""
+    return state["callbacks"].get("handover") or {}
 
 
 def _read_state(path: Path) -> dict[str, Any]:

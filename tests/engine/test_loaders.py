@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine import loaders
-from detalbert.engine.loaders import PackedRows, Parcel, RowLoader, validation_loader
+from detalbert.engine.loaders import PackedRows, PickledRows, RowLoader, validation_loader
 from detalbert.engine.rows import validation_rows
 from detalbert.errors import Unavailable, UnknownKey
 from detalbert.processes import STOP_SIGNALS
@@ -42,15 +42,15 @@ def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> No
 
 @given(st.lists(st.dictionaries(st.text(max_size=3), TENSORS | st.integers()), max_size=4))
 def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
-    assert_same(Parcel(rows).rows(), rows)
-    assert_same(pickle.loads(pickle.dumps(Parcel(rows))).rows(), rows)
+    assert_same(PickledRows(rows).rows(), rows)
+    assert_same(pickle.loads(pickle.dumps(PickledRows(rows))).rows(), rows)
 
 
 def test_rows_may_be_written_to_and_pinned(monkeypatch: Any) -> None:
     strides_of_0 = torch.from_numpy(np.zeros(0, np.int64))
     rows = [{"x": torch.arange(12).reshape(3, 4).t(), "y": strides_of_0, "z": torch.tensor(7)}]
     rows += [{"a": torch.zeros(2), "max_length": 3}]
-    parcel, pinned = pickle.loads(pickle.dumps(Parcel(rows))), list[int]()
+    parcel, pinned = pickle.loads(pickle.dumps(PickledRows(rows))), list[int]()
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(1) or x.clone())
     for moved in (rows, parcel):  # of this process, and of a worker
         assert_same(pin_memory(moved), rows)

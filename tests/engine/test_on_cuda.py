@@ -157,6 +157,7 @@ def move(trial: Any, mode: fake_tensor.FakeTensorMode, patch: pytest.MonkeyPatch
     trial.max_tokens = trial.prepare_gradients()
     trial.finite = FiniteSteps(GPU)
     trial._prepare_optimizer(64)
+    trial.optimizer_step = trial._build_step()
 
 
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING}

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AlbertTokenizer, AutoTokenizer, PreTrainedTokenizerFast
 
-from detalbert.engine.handover import Handover
 from detalbert.engine.models import build_span_model
+from detalbert.engine.resume import ResumeCallback
 from detalbert.engine.segments import follow_tokenizer, takes_segments
 from detalbert.inference import answering
 from detalbert.inference.export import export
@@ -119,10 +119,10 @@ def test_a_run_of_an_older_version_goes_on_with_its_segments(kept: dict[str, Any
     model: Any = make_model("bert")
     follow_tokenizer(model, tokenizer(listed=False))
     assert not takes_segments(model)
-    trained: Any = SimpleNamespace(model=model, warmup=1, keep_warmup=lambda steps: None)
-    trained.rounding, trained.max_tokens, trained.finite = (lambda: {}), 512, Mock()
-    hparams: Any = SimpleNamespace(max_tokens_per_forward=512, compile=None)
-    handover: Any = SimpleNamespace(cpu=False, trained=trained, hparams=hparams)
-    handover.machine, handover._rounding = {"device": "cpu"}, lambda: {}
-    Handover._restore(handover, kept)
+    trial: Any = SimpleNamespace(model=model, warmup=1, keep_warmup=lambda steps: None)
+    trial.rounding, trial.max_tokens, trial.finite = (lambda: {}), 512, Mock()
+    resume: Any = object.__new__(ResumeCallback)
+    resume.hparams = SimpleNamespace(max_tokens_per_forward=512, compile=None)
+    resume.on_cpu, resume.trial, resume.machine = False, trial, {"device": "cpu"}
+    resume.restore(kept)
     assert takes_segments(model) != bool(kept)

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.tensor import DTensor
 
 from detalbert.engine import optim
-from detalbert.engine.handover import Handover
+from detalbert.engine.resume import ResumeCallback
 from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
 from lm.gradients import ShardedGradients, accumulate, add_up, evaluate
@@ -130,7 +130,7 @@ def validate(layout: Layout) -> tuple[torch.Tensor, int]:
     trial: Any = SimpleNamespace(context=SimpleNamespace(models=[model]))
     in_part = pytest.raises(UserError, match="would be saved in part")
     with in_part if layout.shard * layout.tensor > 1 else contextlib.nullcontext():
-        Handover.on_checkpoint_save_start(trial, {})
+        ResumeCallback.on_checkpoint_save_start(trial, {})
     accumulate(model, rows_of(windows(0, 2), 1), layout)
     gradients = ShardedGradients(model)
     assert float(gradients.clip(0.01)) > 0.02

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from detalbert.engine import cpu, handover, token_budget
+from detalbert.engine import cpu, resume, token_budget
 from detalbert.engine.cpu import set_threads
 from detalbert.errors import UserError
 from tests.conftest import TINY, TINY_PRETRAINING, settings
@@ -24,7 +24,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, float], 
     """`machine(cores, idle)`: have it be of so many cores, so many of them idle."""
 
     def have(cores: int, idle: float) -> None:
-        for module in (cpu, handover):
+        for module in (cpu, resume):
             monkeypatch.setattr(module, "count_cores", lambda: cores)
         monkeypatch.setattr(cpu, "idle_cores", lambda: idle)
 
@@ -85,7 +85,7 @@ LAST = "the run goes on; its rounding may differ from an uncut one's"
 def test_a_restart_says_once_what_is_different(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    describe, out, has, counts = handover._describe_machine, tmp_path / "out", [], []
+    describe, out, has, counts = resume._describe_machine, tmp_path / "out", [], []
     for stop, new, more in (
         (3, {}, {}),
         (6, {}, {}),
@@ -93,7 +93,7 @@ def test_a_restart_says_once_what_is_different(
         (12, {"torch": "1.0"}, {"allreduce_dtype": "bf16", "threads": 2}),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(handover, "_describe_machine", lambda c, new=new: describe(c) | new)
+            patch.setattr(resume, "_describe_machine", lambda c, new=new: describe(c) | new)
             stop_after(patch, stop)
             status = run(tiny_config, out, *settings(**{"threads": 1, **more}))
             assert status == (143 if stop < 12 else 0)
@@ -130,7 +130,9 @@ def test_what_auto_chose_is_set_again(
 
 
 def restored(trial: Any, **kept: Any) -> Any:
-    assert trial.handover.is_own_checkpoint({"trial": None, **kept})
+    saved = {"trial": None, **kept}
+    assert trial.resume.is_own(saved)
+    trial.resume.restore(saved)
     return trial.max_tokens, len(trial.forward.layers), trial.forward.multiple
 
 
@@ -139,25 +141,27 @@ def test_what_a_restart_restores(tiny_config: Path, caplog: Any) -> None:
     layer = SimpleNamespace(_compiled_call_impl=print)
     with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
         # A GPU keeps this machine's threads.
-        for trial.handover.cpu, kept, count in ((False, 2, 1), (True, 2, 2), (True, 1, 1)):
+        for trial.resume.on_cpu, kept, count in ((False, 2, 1), (True, 2, 2), (True, 1, 1)):
             restored(trial, threads=kept)
-            assert trial.handover.threads == count
-        here = trial.handover.machine["device"]
+            assert trial.resume.threads == count
+        here = trial.resume.machine["device"]
         for device, kept, budget in ((here, 9000, 9000), ("V100", 9000, 4096), ("V100", 999, 999)):
             trial.max_tokens = 4096
             assert restored(trial, device=device, max_tokens_per_forward=kept) == (budget, 0, 1)
         trial.forward.layers, trial.forward.multiple = [layer], 64
         assert restored(trial, compile=True, row_multiple=64)[1:] == (1, 64)
-        assert restored(trial) == (999, 1, 64) and trial.handover.began == {}  # of an older version
+        assert (
+            restored(trial) == (999, 1, 64) and trial.resume.saved_rounding == {}
+        )  # of an older version
         assert restored(trial, compile=False, row_multiple=1)[1:] == (0, 1)
         assert layer._compiled_call_impl is None
         trial.forward.layers, trial.forward.multiple = [layer], 64
         asked = {"compile": True, "max_tokens_per_forward": 999}
-        trial.handover.hparams = dataclasses.replace(trial.hparams, **asked)
+        trial.resume.hparams = dataclasses.replace(trial.hparams, **asked)
         kept = {"compile": False, "row_multiple": 64, "max_tokens_per_forward": 500}
         assert restored(trial, **kept) == (999, 1, 64)
-        trial.handover.on_trial_startup(4, "some uuid")
-        trial.handover.on_training_start()
+        trial.resume.on_trial_startup(4, "some uuid")
+        trial.resume.on_training_start()
         changed = "max_tokens_per_forward 500 -> 999, compile False -> True"
         assert caplog.messages == [f"restart       {changed}: {LAST}"]
 
@@ -179,7 +183,7 @@ def test_of_another_trial_only_the_weights_are_taken(
         load(trial, state, 0)
         after = trial.optimizer.state_dict(), trial.schedule.state_dict()
         assert of_value(before) == of_value(after)
-        assert trial.handover.threads == 1
+        assert trial.resume.threads == 1
         assert "warm start    another trial's weights" in caplog.text
         trial.meter.reset()
         one_step(trial)
@@ -190,21 +194,21 @@ def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, stat
     same, old = copy.deepcopy(state), copy.deepcopy(state)
     del old["callbacks"]["handover"]  # of a version that did not write it
     with trial_of(tiny_config) as trial:
-        trial.handover.on_trial_startup(12, "some uuid")
-        trial.handover.on_checkpoint_load_start(same)
+        trial.resume.on_trial_startup(12, "some uuid")
+        trial.resume.on_checkpoint_load_start(same)
         assert all(of_value(same[part]) == of_value(state[part]) for part in PARTS)
-        trial.handover.trial = 11  # on a cluster
-        trial.handover.on_checkpoint_load_start(old)
+        trial.resume.trial_id = 11  # on a cluster
+        trial.resume.on_checkpoint_load_start(old)
         assert all(of_value(old[part]) == of_value(state[part]) for part in PARTS)
-        trial.handover.on_trial_startup(0, "some uuid")  # Determined's word for a warm start
-        trial.handover.on_checkpoint_load_start(old)
+        trial.resume.on_trial_startup(0, "some uuid")  # Determined's word for a warm start
+        trial.resume.on_checkpoint_load_start(old)
         assert old["optimizers_state_dict"][0]["state"] == {}
 
 
 def load(trial: Any, state: dict[str, Any], step: int) -> None:
     """What Determined does with a checkpoint, for a start at `step`."""
-    trial.handover.on_trial_startup(step, "some uuid")
-    trial.handover.on_checkpoint_load_start(state)
+    trial.resume.on_trial_startup(step, "some uuid")
+    trial.resume.on_checkpoint_load_start(state)
     trial.model.load_state_dict(state["models_state_dict"][0])
     trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
     trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
@@ -213,7 +217,7 @@ def load(trial: Any, state: dict[str, Any], step: int) -> None:
 def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
     """The rate, decay and betas of the first step after `state`, which is of step 12 of 12."""
     load(trial, state, 12)
-    trial.handover.on_training_start()
+    trial.resume.on_training_start()
     group = trial.optimizer.param_groups[0]
     return {key: group[key] for key in ("lr", "weight_decay", "betas")}
 
@@ -239,9 +243,9 @@ def test_a_source_of_another_model_is_refused_in_one_line(tiny_config: Path, sta
     (weights,) = state["models_state_dict"]
     name = next(iter(weights))
     with trial_of(tiny_config) as trial:
-        trial.handover.on_trial_startup(0, "some uuid")
+        trial.resume.on_trial_startup(0, "some uuid")
         fewer = {key: value for key, value in weights.items() if key != name}
         more = ({**weights, key: torch.zeros(3)} for key in (name, "more"))
         for changed in (*more, fewer):
             with pytest.raises(UserError, match="the source checkpoint is not of this model"):
-                trial.handover.on_checkpoint_load_start({**state, "models_state_dict": [changed]})
+                trial.resume.on_checkpoint_load_start({**state, "models_state_dict": [changed]})

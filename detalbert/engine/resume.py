@@ -1,0 +1,276 @@
+"""Resuming a run: what a checkpoint holds besides Determined's state, and what is restored of it.
+
+Determined restores weights, optimizer, schedule and position. Results also depend on settings that
+the config may leave to the machine: threads, tokens per forward, compiled layers. They are saved
+too, so that a restart elsewhere rounds as the first start did; the price is that a run keeps what
+suited its first machine. Of another trial's checkpoint only the weights are loaded.
+"""
+
+import logging
+import platform
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import determined
+import torch
+from determined import pytorch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel
+
+from detalbert.engine.cpu import set_threads
+from detalbert.engine.finite import FiniteSteps
+from detalbert.engine.optim import ListOptimizer
+from detalbert.errors import UserError
+from detalbert.processes import count_cores
+from detalbert.settings.hparams import StepHParams
+
+log = logging.getLogger(__name__)
+SavedState = Mapping[str, Any]  # of ResumeCallback, in a checkpoint; empty in very old ones
+
+
+class Resumable(Protocol):
+    """A trial, as far as resuming reads or changes it."""
+
+    model: PreTrainedModel
+    optimizer: ListOptimizer
+    schedule: LambdaLR
+    scaler: torch.amp.GradScaler
+    finite: FiniteSteps
+    warmup: int
+    max_tokens: int
+
+    def rounding(self) -> dict[str, object]: ...
+
+    def keep_warmup(self, steps: int) -> None: ...
+
+    def keep_max_tokens(self, tokens: int) -> None: ...
+
+    def run_uncompiled(self, row_multiple: int) -> None: ...
+
+
+class ResumeCallback(pytorch.PyTorchCallback):
+    """Restores settings that affect rounding on a restart, and only weights on a warm start.
+
+    Determined loads another trial's checkpoint (`searcher.source_trial_id`, in the WebUI "Continue
+    Trial in New Experiment") as for a restart: the schedule would be at its end. Only the weights
+    are loaded, as its documentation says.
+
+    Args:
+        context: of Determined.
+        hparams: of this start.
+        trial: which saves and restores; its attributes may be set later.
+    """
+
+    def __init__(
+        self, context: pytorch.PyTorchTrialContext, hparams: StepHParams, trial: Resumable
+    ) -> None:
+        self.context = context
+        self.hparams = hparams
+        self.trial = trial
+        self.on_cpu = context.device.type == "cpu"  # a GPU's bits do not depend on threads
+        self.trial_id = _cluster_trial_id()
+        fresh = context.get_initial_batch() == 0
+        self.threads = set_threads(hparams.threads, context.distributed, fresh=fresh)
+        self.threads_reason = f"hyperparameters.threads: {hparams.threads}"
+        self.machine = _describe_machine(context)
+        self.saved_rounding: dict[str, object] = {}  # of a restart: that of the run's first start
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, object] = {
+            "threads": self.threads,
+            "trial": self.trial_id,
+            "warmup": self.trial.warmup,
+            "not_finite": int(self.trial.finite.streak),  # steps in a row, up to this one
+        }
+        if not getattr(self.trial.model.config, "segments", True):
+            state["segments"] = False
+        # What the run began with wins, over all restarts.
+        state.update(self._rounding())
+        state.update(self.saved_rounding)
+        return state
+
+    def _rounding(self) -> dict[str, object]:
+        """Return what this start's results are rounded by, besides the config."""
+        # The machine's versions and device choose kernels, its ranks how sums are split.
+        rounding = {**self.trial.rounding(), **self.machine}
+        if self.on_cpu:
+            rounding["threads"] = self.threads
+        return rounding
+
+    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
+        """Note the first step, and the optimizer's settings before a checkpoint replaces them."""
+        self.first_step = first_batch_idx
+        self.configured_groups = []
+        for group in self.trial.optimizer.param_groups:
+            settings = {name: value for name, value in group.items() if name != "params"}
+            self.configured_groups.append(settings)
+
+    def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
+        """Restore from the trial's own checkpoint, before Determined loads it; remove all but the
+        weights from another trial's.
+        """
+        saved = checkpoint.get("callbacks", {}).get("handover") or {}
+        if self.is_own(saved):
+            self.restore(saved)
+        else:
+            self._keep_weights(checkpoint)
+
+    def is_own(self, saved: SavedState) -> bool:
+        """Return whether a checkpoint is this trial's own, by this callback's state in it."""
+        if saved:
+            return saved["trial"] == self.trial_id
+        # A checkpoint of an older version does not say whose it is.
+        return self.trial_id is None or self.first_step > 0
+
+    def restore(self, saved: SavedState) -> None:
+        """Restore what the config leaves to the run from this callback's state in the trial's own
+        checkpoint; old versions saved less. Call once, after `is_own`.
+        """
+        if self.on_cpu and self.hparams.threads == "auto" and saved.get("threads"):
+            self.threads = set_threads(saved["threads"])
+            self.threads_reason = "as the run began"
+        self.trial.keep_warmup(saved.get("warmup", self.trial.warmup))
+        self.trial.finite.resume(saved.get("not_finite", 0))
+        config = self.trial.model.config
+        if hasattr(config, "segments") and saved.get("segments", True):
+            del config.segments  # of an older version, which trained with segments at any rate
+        self.saved_rounding = {name: saved[name] for name in self._rounding() if name in saved}
+        # How a forward is cut and compiled makes its rounding, too.
+        self._restore_forward(self.saved_rounding)
+
+    def _restore_forward(self, saved: SavedState) -> None:
+        """Restore the tokens of a forward and how its layers run, unless the config sets them."""
+        tokens = saved.get("max_tokens_per_forward", self.trial.max_tokens)
+        if saved.get("device") != self.machine["device"]:
+            # Another kind of GPU may have room for more.
+            tokens = min(tokens, self.trial.max_tokens)
+        if self.hparams.max_tokens_per_forward == "auto":
+            self.trial.keep_max_tokens(tokens)
+        if self.hparams.compile is None and saved.get("compile") is False:
+            self.trial.run_uncompiled(saved["row_multiple"])
+
+    def _keep_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Replace all of another trial's checkpoint but its weights by this start's state."""
+        # Determined loads whatever the checkpoint has: so this start's own state is put there.
+        (weights,) = checkpoint["models_state_dict"]
+        self._check_shapes(weights)
+        checkpoint["optimizers_state_dict"] = [self.trial.optimizer.state_dict()]
+        checkpoint["lr_schedulers_state_dict"] = [
+            scheduler.state_dict() for scheduler in self.context.lr_schedulers
+        ]
+        if "scaler_state_dict" in checkpoint:
+            checkpoint["scaler_state_dict"] = self.trial.scaler.state_dict()
+        checkpoint.get("callbacks", {}).pop("early_stopping", None)
+        self._log("warm start", "another trial's weights; optimizer and schedule begin anew")
+
+    def _check_shapes(self, weights: Mapping[str, Tensor]) -> None:
+        """Raise UserError unless `weights` have the names and shapes of this trial's model."""
+        (model,) = self.context.models
+        # In both directions: a name may be missing, or be too much.
+        shapes = {name: weight.shape for name, weight in model.state_dict().items()}
+        loaded_shapes = {name: weight.shape for name, weight in weights.items()}
+        for name in shapes | loaded_shapes:
+            if shapes.get(name) != loaded_shapes.get(name):
+                raise UserError(
+                    f"{name} of the source checkpoint is not of this model",
+                    key="searcher",
+                    cure="set source_trial_id or source_checkpoint_uuid to one of the same model",
+                )
+
+    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+        """Raise UserError if a parameter is sharded: Determined's own loop, which calls this on
+        rank 0, would silently save rank 0's shard only, and restore it on every rank.
+        """
+        (model,) = self.context.models
+        for name, parameter in model.named_parameters():
+            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
+                raise UserError(
+                    f"{name} is split over processes and would be saved in part",
+                    key="checkpoint",
+                    cure="run this trial with train.py",
+                )
+
+    def on_training_start(self) -> None:
+        """Apply the config's rate, decay and betas; log threads, and what has changed."""
+        self._apply_configured_groups()
+        self._log_threads()
+        self._log_changed_rounding()
+
+    def _apply_configured_groups(self) -> None:
+        """Set rate, decay and betas to the config's, which `det experiment continue` may have
+        changed.
+        """
+        # The checkpoint's schedule has the old peak rates, and its optimizer the old settings.
+        schedule = self.trial.schedule
+        param_groups = self.trial.optimizer.param_groups
+        schedule.base_lrs = [configured["initial_lr"] for configured in self.configured_groups]
+        old_rate = param_groups[0]["lr"]
+        for group, configured, factor in zip(
+            param_groups, self.configured_groups, schedule.lr_lambdas, strict=True
+        ):
+            group.update(configured)
+            group["lr"] = configured["initial_lr"] * factor(schedule.last_epoch)
+
+        new_rate = param_groups[0]["lr"]
+        if new_rate != old_rate:
+            self._log(
+                "learning rate",
+                f"{old_rate:.3g} -> {new_rate:.3g} at step {self.first_step}, "
+                "as length, schedule or peak changed",
+            )
+
+    def _log_threads(self) -> None:
+        """Log the number of threads at the first start, or if they are more than the cores."""
+        slots = self.context.distributed.local_size
+        cores = count_cores()
+        text = f"{self.threads} a slot ({self.threads_reason})"
+        if self.threads * slots > cores:
+            text += f"; this machine has {cores} core(s) for {slots} slot(s), so it is slow here"
+            self._log("threads", text, level=logging.WARNING)
+        elif self.first_step == 0:
+            self._log("threads", text)
+
+    def _log_changed_rounding(self) -> None:
+        """Log a warning if this start's results are rounded in another way than the run's first."""
+        rounding = self._rounding()
+        changes = {}
+        for name, saved in self.saved_rounding.items():
+            if saved != rounding[name]:
+                changes[name] = f"{name} {saved} -> {rounding[name]}"
+        if not changes:
+            return
+        text = ", ".join(changes.values())
+        text += ": the run goes on; its rounding may differ from an uncut one's"
+        if "slots" in changes:
+            text += ", as will the masks of dropout"
+        self._log("restart", text, level=logging.WARNING)
+
+    def _log(self, name: str, text: str, level: int = logging.INFO) -> None:
+        """Log on rank 0 alone, as a line of a table."""
+        if self.context.distributed.rank == 0:
+            log.log(level, "%-14s%s", name, text)
+
+
+def _cluster_trial_id() -> int | None:
+    """Return the number of the trial on a cluster; None for a local run."""
+    info = determined.get_cluster_info()
+    if info is None or info.task_type != "TRIAL":
+        return None
+    return info.trial.trial_id
+
+
+def _describe_machine(context: pytorch.PyTorchTrialContext) -> dict[str, object]:
+    """Return versions, kinds of device and number of ranks. Collective."""
+    if context.device.type == "cuda":
+        device = torch.cuda.get_device_name(context.device)
+    else:
+        device = f"CPU with {torch.backends.cpu.get_cpu_capability()}"  # AVX2 or AVX512, say
+    devices = set(context.distributed.allgather(device))
+    return {
+        "torch": str(torch.__version__),
+        "Python": platform.python_version(),
+        "device": ", ".join(sorted(devices)),
+        "slots": context.distributed.size,
+    }
