@@ -55,4 +55,4 @@ def test_a_row_in_the_table_is_all_that_a_workload_takes(checkout, python):
         assert differences(uncut, cut) == []
     assert "nothing to fix" in start("-m", "cluster.check", "parity/parity.yaml")
     said = start("-m", "cluster.plan", "parity/parity.yaml", "--any")
-    assert said.startswith("parity.yaml: Take 1 x ") and "8 windows; as" in said
+    assert said.startswith("parity/parity.yaml: Take 1 x ") and "8 windows; as" in said
