@@ -18,6 +18,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 from detalbert import __version__
 from detalbert.log import fail, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
+from detalbert.settings.yaml_files import Config
 
 if __name__ == "__main__":
     end_on_signals(" before the first step; run the same command to start or resume")
@@ -32,7 +33,6 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 log = logging.getLogger("detalbert.train")
 HERE = Path(__file__).resolve().parent
@@ -180,7 +180,7 @@ def run_locally(args: argparse.Namespace) -> int:
         return train_locally(training, distributed, output, checkpoint)
 
 
-def draw_hyperparameters(config: dict[str, Any], seed: int, draw: int | None) -> dict[str, Any]:
+def draw_hyperparameters(config: Config, seed: int, draw: int | None) -> Config:
     """Return the hyperparameters of a local run: of each search range the value of this draw."""
     ranges = config["hyperparameters"]
     values = experiment.single_values(ranges, seed=seed, draw=draw)

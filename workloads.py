@@ -17,6 +17,7 @@ from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.log import fail, start_logging
 from detalbert.settings.sections import Parsers
 from detalbert.settings.sections import hint as synonym
+from detalbert.settings.yaml_files import Config
 
 if TYPE_CHECKING:
     from detalbert.training.workload import Workload
@@ -187,7 +188,7 @@ def main() -> int:
     return 0
 
 
-def _environment(name: str) -> dict[str, Any]:
+def _environment(name: str) -> Config:
     """Return the mapping that an environment variable of Determined holds as JSON. Raises UserError
     if it does not.
     """

@@ -150,7 +150,7 @@ def remove_temporaries() -> None:
         _remove(path)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write `value` as JSON to `path` atomically. Raises OSError if writing fails."""
     with whole_file(path) as file:
         json.dump(value, file, indent=1, ensure_ascii=False)

@@ -17,6 +17,7 @@ from detalbert.errors import UserError
 from detalbert.names import is_inside
 from detalbert.waiting import reading
 
+Json = dict[str, Any]  # an object of JSON
 SUM = "sha256"  # the key of sealed values
 SUMS = "sums.json"  # in a folder: what its files were when it was written
 WEIGHTS = ".safetensors"

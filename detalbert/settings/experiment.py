@@ -13,7 +13,7 @@ from typing import Any
 
 from detalbert.errors import SectionError, UserError, as_user_error
 from detalbert.settings import schema
-from detalbert.settings.yaml_files import parse_yaml, read_yaml
+from detalbert.settings.yaml_files import Config, parse_yaml, read_yaml
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ OWN_SECTIONS = "hyperparameters", "data"  # whose keys are this package's
 _RANGES = ("const", "categorical", "int", "double", "log")
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Load the mapping in a YAML file and apply `--set` texts. Raises UserError as `read_yaml` and
     `apply_overrides` do.
     """
@@ -32,7 +32,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     return config
 
 
-def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
+def apply_overrides(config: Config, overrides: Sequence[str]) -> None:
     """Change `config` in place by `key.path=value` texts; values are parsed as YAML. Raises
     UserError for an invalid text.
     """
@@ -54,7 +54,7 @@ def apply_overrides(config: dict[str, Any], overrides: Sequence[str]) -> None:
             ) from None
 
 
-def check_sections(config: dict[str, Any]) -> None:
+def check_sections(config: Config) -> None:
     """Check the sections that Determined defines, by experiment.yaml, as cluster.check does.
 
     In `config` they then hold the values as a master takes them: a key with the value null is
@@ -75,7 +75,7 @@ def check_sections(config: dict[str, Any]) -> None:
         config[section] = config.get(section) or {}
 
 
-def _as_a_master_reads(value: Any) -> Any:
+def _as_a_master_reads(value: object) -> Any:
     """Return part of a config with whole numbers for floats that are whole, as Go has them."""
     if isinstance(value, dict):
         return {key: _as_a_master_reads(inner) for key, inner in value.items()}
@@ -94,8 +94,8 @@ def trial_seed(config: Mapping[str, Any]) -> int:
 
 
 def single_values(
-    hyperparameters: dict[str, Any], seed: int = 0, draw: int | None = None, under: str = ""
-) -> dict[str, Any]:
+    hyperparameters: Config, seed: int = 0, draw: int | None = None, under: str = ""
+) -> Config:
     """Return hyperparameters for a run outside a search: `{type: const, val: x}` unwrapped, and of
     each search range the value of this `draw`, which is a function of (seed, draw, key).
     Raises UserError for a range without a draw, or one that cannot be drawn from.
@@ -112,7 +112,7 @@ def single_values(
     return values
 
 
-def _draw_value(name: str, search_range: dict[str, Any], seed: int, draw: int | None) -> Any:
+def _draw_value(name: str, search_range: Config, seed: int, draw: int | None) -> Any:
     """Return the value of hyperparameter `name` in this draw of its range."""
     key = f"hyperparameters.{name}"
     if search_range["type"] != "const" and draw is None:
@@ -126,7 +126,7 @@ def _draw_value(name: str, search_range: dict[str, Any], seed: int, draw: int | 
         return _uniform(search_range, random.Random(f"{seed} {draw} {name}"))
 
 
-def _uniform(search_range: dict[str, Any], generator: random.Random) -> Any:
+def _uniform(search_range: Config, generator: random.Random) -> Any:
     """Return a value of a range, uniform; of `log` the exponent is."""
     kind = search_range["type"]
     if kind == "const":

@@ -13,6 +13,7 @@ from detalbert.errors import UnknownKey, UserError
 from detalbert.settings.forms import FORMS
 from detalbert.settings.model_sizes import MOST_MODULES, check_model_sizes
 from detalbert.settings.sections import Parsers, Section, limited, parse_section
+from detalbert.settings.yaml_files import Config
 
 # What a row of questions may have.
 COLUMNS = (
@@ -39,7 +40,7 @@ class DataConfig(Section):
     train: str
     validation: str | None = None
     validation_fraction: float | None = limited(None, above=0, below=1)  # by whole contexts
-    columns: dict[str, Any] | None = None  # the file's names: {question: Frage, context: Text}
+    columns: Config | None = None  # the file's names: {question: Frage, context: Text}
     form: str | None = limited(None, choices=FORMS)  # of the files; default: by their first bytes
     no_answer: list[Any] | None = None  # answers that stand for none: [n/a, "-"]
     tokenizer: str | None = None  # a folder or hub name; default: the one beside the model
@@ -114,7 +115,7 @@ class StepHParams(Section):
 
     # The model: a hub name or folder, or a model config to start from random weights.
     model: str | None = None
-    model_config: dict[str, Any] | None = None
+    model_config: Config | None = None
 
     # The schedule. `max_steps` wins over `epochs`.
     # Windows per optimizer step, over all slots.

@@ -6,7 +6,6 @@ configs make lists as long. So these counts are checked before transformers sees
 """
 
 import re
-from typing import Any
 
 from detalbert.errors import UserError
 
@@ -18,7 +17,7 @@ MOST_MODULES = 1_000
 MOST_EXPERTS = 100_000
 
 
-def check_model_sizes(keys: Any, section: str) -> None:
+def check_model_sizes(keys: object, section: str) -> None:
     """Raise UserError if the keys of a model config, at any depth, count too many modules.
 
     Args:
@@ -37,7 +36,7 @@ def check_model_sizes(keys: Any, section: str) -> None:
             _check_count(name, value, limit=MOST_EXPERTS)
 
 
-def _check_count(name: str, value: Any, limit: int) -> None:
+def _check_count(name: str, value: object, limit: int) -> None:
     """Raise UserError if a number, or one of a list of numbers, is greater than `limit`."""
     numbers = value if isinstance(value, list) else [value]
     for number in numbers:

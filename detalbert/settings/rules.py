@@ -9,11 +9,12 @@ from typing import Any
 
 from detalbert.errors import nearest
 from detalbert.settings.schema import mappings
+from detalbert.settings.yaml_files import Config
 
 WORKDIR = "/run/determined/workdir"  # of every trial, whatever task_container_defaults say
 
 
-def inside_host(storage: dict[str, Any]) -> str | None:
+def inside_host(storage: Config) -> str | None:
     """Check that storage_path, absolute or relative to host_path, is inside it."""
     inner = storage.get("storage_path")
     outer = storage.get("host_path")
@@ -79,7 +80,7 @@ def program(words: list[Any]) -> str | None:
 
 
 def ordered(
-    value: dict[str, Any], low: str, high: str, said: str, equal: bool = True, *usual: int
+    value: Config, low: str, high: str, said: str, equal: bool = True, *usual: int
 ) -> str | None:
     """Check that the number at `low` is less than that at `high`, or equal if `equal`; `usual` are
     their values where they are left out.

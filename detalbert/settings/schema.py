@@ -8,11 +8,15 @@ with their types and limits: train.py and cluster.check refuse by it, in the sam
 import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detalbert.errors import nearest
 from detalbert.redact import masked
-from detalbert.settings.yaml_files import read_yaml
+from detalbert.settings.yaml_files import Config, read_yaml
+
+if TYPE_CHECKING:  # not in a task's image before the hook has run
+    from jsonschema import ValidationError
+    from jsonschema.protocols import Validator
 
 EXPERIMENT = Path(__file__).with_name("experiment.yaml")
 LARGEST = 2**63  # of whole numbers, as in Go
@@ -43,9 +47,7 @@ class Finding(NamedTuple):
         return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.problem}"
 
 
-def check(
-    config: dict[str, Any], schema: Path = EXPERIMENT, local: bool = False
-) -> Iterator[Finding]:
+def check(config: Config, schema: Path = EXPERIMENT, local: bool = False) -> Iterator[Finding]:
     """Yield the findings on a config, where it does not match the schema in a file.
 
     Args:
@@ -67,13 +69,13 @@ def check(
 
 
 @functools.cache
-def load_schema(path: Path) -> dict[str, Any]:
+def load_schema(path: Path) -> Config:
     """Return the schema in a file."""
     return read_yaml(path)
 
 
 @functools.cache
-def _validator(path: Path) -> Any:
+def _validator(path: Path) -> "Validator":
     """Return jsonschema's validator with the keywords of our schemas."""
     import jsonschema  # not in a task's image before the hook has run
     import referencing.jsonschema
@@ -95,13 +97,16 @@ def _validator(path: Path) -> Any:
     return extended(load_schema(path), registry=registry)
 
 
-def _is_integer(_: Any, value: Any) -> bool:
+def _is_integer(_: object, value: object) -> bool:
     """Return whether a value is a whole number that Go's int64 holds; 8.0 is one, as in JSON."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and abs(value) < LARGEST and value == int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) < LARGEST and value == int(value)
 
 
-def _check_rule(validator: Any, rule: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+def _check_rule(
+    validator: "Validator", rule: str | list[str], value: object, schema: Config
+) -> Iterator["ValidationError"]:
     """Apply `x-rule`: the name of a function of rules.py, or a list of it and its arguments."""
     from jsonschema import ValidationError
 
@@ -118,7 +123,9 @@ def _check_rule(validator: Any, rule: Any, value: Any, schema: dict[str, Any]) -
         yield ValidationError(problem)
 
 
-def _warn(validator: Any, text: str, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+def _warn(
+    validator: "Validator", text: str, value: object, schema: Config
+) -> Iterator["ValidationError"]:
     """Apply `deprecationMessage` and `x-warning`."""
     from jsonschema import ValidationError
 
@@ -126,7 +133,9 @@ def _warn(validator: Any, text: str, value: Any, schema: dict[str, Any]) -> Iter
     yield ValidationError(f"deprecated: {text}" if is_old else text)
 
 
-def _warn_of_missing(validator: Any, texts: Any, value: Any, _: Any) -> Iterator[Any]:
+def _warn_of_missing(
+    validator: "Validator", texts: dict[str, str], value: object, _: object
+) -> Iterator["ValidationError"]:
     """Apply `x-wanted`: what to say of each key that is not there."""
     from jsonschema import ValidationError
 
@@ -135,7 +144,7 @@ def _warn_of_missing(validator: Any, texts: Any, value: Any, _: Any) -> Iterator
             yield ValidationError(text, path=[key])
 
 
-def without_nulls(value: Any) -> Any:
+def without_nulls(value: object) -> Any:
     """Return part of a config without the keys whose null counts as absent."""
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
@@ -150,7 +159,7 @@ def without_nulls(value: Any) -> Any:
     return present
 
 
-def _findings(error: Any, local: bool) -> Iterator[Finding]:
+def _findings(error: "ValidationError", local: bool) -> Iterator[Finding]:
     """Yield the findings that an error of jsonschema stands for; `local`: see `check`."""
     key = dotted(error.absolute_path)
     value = error.instance
@@ -172,7 +181,7 @@ def _findings(error: Any, local: bool) -> Iterator[Finding]:
         yield Finding(key, _problem(error), warning=error.validator in _WARNINGS)
 
 
-def _cure_of_missing(schema: dict[str, Any], name: str) -> str:
+def _cure_of_missing(schema: Config, name: str) -> str:
     """Return what to do about a required key that is not there."""
     wanted = schema.get("properties", {}).get(name, {})
     if "const" in wanted:
@@ -190,7 +199,7 @@ def _unknown(key: str, name: str, names: Iterable[str]) -> Finding:
     return Finding(key, f"unknown key; {nearest(name, names)}")
 
 
-def _problem(error: Any) -> str:
+def _problem(error: "ValidationError") -> str:
     """Say what is wrong with the value of an error, and what to do."""
     value = error.instance
     message = error.schema.get("errorMessage", "")
@@ -215,7 +224,7 @@ def _problem(error: Any) -> str:
     return limits.get(error.validator, str(error.message))
 
 
-def _wrong_type(error: Any, shown: str) -> str:
+def _wrong_type(error: "ValidationError", shown: str) -> str:
     """Say which types a value may have; `shown` is the value without its secrets."""
     wanted = error.validator_value
     types = wanted if isinstance(wanted, list) else [wanted]
@@ -230,7 +239,7 @@ def _wrong_type(error: Any, shown: str) -> str:
     return f"{problem}; {message}" if message else problem
 
 
-def _wrong_choice(error: Any, shown: str) -> str:
+def _wrong_choice(error: "ValidationError", shown: str) -> str:
     """Say which choices there are; `shown` is the value without its secrets."""
     choices = error.validator_value
     message = error.schema.get("errorMessage")
@@ -247,7 +256,7 @@ def _wrong_choice(error: Any, shown: str) -> str:
     return problem
 
 
-def _masked_value(error: Any) -> Any:
+def _masked_value(error: "ValidationError") -> Any:
     """Return the value of an error without its secrets, by the keys above it, too."""
     keys = [str(key) for key in error.absolute_path if not isinstance(key, int)]
     if not keys:
@@ -256,11 +265,11 @@ def _masked_value(error: Any) -> Any:
     return section[keys[-1]]
 
 
-def _list(choices: list[Any]) -> str:
+def _list(choices: list[object]) -> str:
     return ", ".join(str(choice) for choice in choices if choice != "")
 
 
-def dotted(path: Any) -> str:
+def dotted(path: Iterable[str | int]) -> str:
     """Return a path of keys and numbers as `a.b[0].c`."""
     text = ""
     for step in path:
@@ -268,7 +277,7 @@ def dotted(path: Any) -> str:
     return text.removeprefix(".")
 
 
-def at(config: Any, path: str) -> Any:
+def at(config: object, path: str) -> Any:
     """Return what a config has at `a.b.c`; None if it has nothing there. A value of a wrong type on
     the way is reported elsewhere.
     """
@@ -278,21 +287,20 @@ def at(config: Any, path: str) -> Any:
     return value
 
 
-def mapping(value: Any) -> dict[str, Any]:
+def mapping(value: object) -> Config:
     """Return `value` if it is a mapping, else an empty one: its type is reported elsewhere."""
     return value if isinstance(value, dict) else {}
 
 
-def mappings(value: Any) -> list[dict[str, Any]]:
+def mappings(value: object) -> list[Config]:
     """Return the mappings in `value` if it is a list, else an empty list."""
     if not isinstance(value, list):
         return []
     return [item for item in value if isinstance(item, dict)]
 
 
-def whole(value: Any) -> int | None:
+def whole(value: object) -> int | None:
     """Return `value` if it is a whole number (8.0 too, as in the master), else None."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and value == value // 1:
-        return int(value)
-    return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if value == value // 1 else None

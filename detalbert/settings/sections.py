@@ -54,7 +54,7 @@ class Parsers(NamedTuple):
 T = TypeVar("T", bound=Section)
 
 
-def parse_section(cls: type[T], section: str, values: Any) -> T:
+def parse_section(cls: type[T], section: str, values: object) -> T:
     """Return a config section as dataclass `cls`, its keys, types and limits checked.
 
     An unknown key with the value null is ignored: `det experiment continue` keeps every key that a
@@ -133,7 +133,7 @@ _NAMES = {
 }
 
 
-def _typed(value: Any, annotation: Any, path: str) -> Any:
+def _typed(value: object, annotation: Any, path: str) -> Any:
     """Return `value` as a key's annotation says; numbers in text too, as PyYAML reads 5e-5 (no
     dot). Raises UserError if it is of another type.
     """
@@ -165,7 +165,7 @@ def _options(annotation: Any) -> tuple[list[Any], list[Any]]:
     return words, kinds
 
 
-def _as_kind(value: Any, kind: Any) -> Any:
+def _as_kind(value: object, kind: Any) -> Any:
     """Return `value` as a value of type `kind`; None if it is none."""
     is_bool = isinstance(value, bool)
     if kind is float:
@@ -179,11 +179,13 @@ def _as_kind(value: Any, kind: Any) -> Any:
     return value if is_kind and value != "" else None
 
 
-def _finite(value: Any) -> float | None:
+def _finite(value: object) -> float | None:
     """Return a number, or a text that is one, as a finite float; None for anything else."""
+    if not isinstance(value, (str, int, float)):
+        return None
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 

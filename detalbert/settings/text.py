@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from detalbert.errors import UserError
 from detalbert.settings.forms import FORMS
 from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.settings.yaml_files import Config
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class SourceConfig(Section):
     form: str | None = limited(None, choices=FORMS)  # of its files; default: `data.form`
 
 
-Sources = str | list[Any] | dict[str, Any] | None
+Sources = str | list[Any] | Config | None
 
 
 def parse_sources(key: str, value: Sources) -> list[SourceConfig]:

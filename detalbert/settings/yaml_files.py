@@ -16,6 +16,7 @@ import yaml
 
 from detalbert.errors import UserError
 
+Config = dict[str, Any]  # a mapping of YAML: what a schema or a dataclass has not checked yet
 # Values in a file, those included that an alias repeats: ten lines of aliases can mean a billion.
 MOST_VALUES = 50_000
 
@@ -143,7 +144,7 @@ def parse_yaml(text: str) -> Any:
         raise UserError("not a config: hundreds of levels deep", cure="nest less") from None
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Config:
     """Read the mapping in a YAML file. Raises UserError, naming the file, if it cannot be read, is
     not UTF-8, holds no mapping, or `parse_yaml` refuses it.
     """
@@ -163,6 +164,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
-def dump_yaml(value: Any) -> str:
+def dump_yaml(value: object) -> str:
     """Return `value` as YAML that `parse_yaml` and any other reader read as the same value."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

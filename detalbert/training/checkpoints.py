@@ -20,7 +20,8 @@ from determined.common import storage
 from detalbert import hub
 from detalbert.atomic import remove_folder, whole_folder, writing
 from detalbert.errors import UserError, first_line
-from detalbert.settings.yaml_files import read_yaml
+from detalbert.integrity import Json
+from detalbert.settings.yaml_files import Config, read_yaml
 from detalbert.training.folder import ELSEWHERE, RESUME, set_aside, step_name
 from detalbert.training.manifest import find_damage, find_fault, read_manifest, write_manifest
 from detalbert.training.metrics import RunMetrics
@@ -44,7 +45,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self,
         distributed: core.DistributedContext,
         metrics: RunMetrics,
-        run: dict[str, Any],
+        run: Config,
         pruning: Mapping[str, Any],
     ) -> None:
         self.distributed = distributed
@@ -114,7 +115,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             remove_folder(self.own[step])
 
     @contextlib.contextmanager
-    def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
+    def store_together(self, metadata: Json, peers: Any) -> Iterator[tuple[Path, str]]:
         """Yield folder and name as `store_path`, on all ranks; renamed once all have filled it.
 
         May end in another thread than it began, for which `peers` replaces `distributed`.
@@ -189,9 +190,7 @@ def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
     return path
 
 
-def check_same_run(
-    path: Path, run: dict[str, Any], defaults: dict[str, Any], config: dict[str, Any]
-) -> None:
+def check_same_run(path: Path, run: Config, defaults: Config, config: Config) -> None:
     """Raise UserError if checkpoint `path` is of another run.
 
     Args:
@@ -223,18 +222,18 @@ def check_same_run(
         raise UserError(problem, key=key, cure=cure)
 
 
-def _is_sum(value: Any) -> bool:
+def _is_sum(value: object) -> bool:
     return re.fullmatch("[0-9a-f]{64}", str(value)) is not None
 
 
-def _run_config(checkpoint: Path) -> dict[str, Any]:
+def _run_config(checkpoint: Path) -> Json:
     """Return the config of a checkpoint's run, {} if it cannot be read."""
     with contextlib.suppress(UserError):
         return read_yaml(checkpoint.parents[1] / "config.yaml")
     return {}
 
 
-def _source_of_sum(key: str, config: dict[str, Any]) -> str:
+def _source_of_sum(key: str, config: Config) -> str:
     """Return what `config` has for `key`, of which a run keeps a sum, or in its place."""
     data = _section(config, "data")
     name = key.removeprefix("data.")
@@ -245,6 +244,6 @@ def _source_of_sum(key: str, config: dict[str, Any]) -> str:
     return data.get("shards") or "another"
 
 
-def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+def _section(config: Config, name: str) -> Json:
     section = config.get(name)
     return section if isinstance(section, dict) else {}

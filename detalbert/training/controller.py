@@ -20,11 +20,12 @@ from detalbert.engine import safe_load
 from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.loaders import LazyLoader
 from detalbert.errors import UserError, first_line
+from detalbert.integrity import Json
 from detalbert.training import display, spot
 from detalbert.training.local import Ranks, copy_modules
 from detalbert.training.manifest import read_manifest
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
-from detalbert.training.schedule import Schedule
+from detalbert.training.schedule import Schedule, Stops
 from detalbert.training.uploads import STATE, Peers, UploadedParts
 from detalbert.training.workload import Training
 from detalbert.waiting import waiting
@@ -43,7 +44,7 @@ class Controller(TrialLoop):
         self,
         training: Training,
         context: pytorch.PyTorchTrialContext,
-        stops: Any,
+        stops: Stops,
         checkpoint: str | None,
         on_cluster: bool,
     ) -> None:
@@ -79,7 +80,7 @@ class Controller(TrialLoop):
         finally:
             watcher.stopped.set()
 
-    def validate(self) -> dict[str, Any]:
+    def validate(self) -> Json:
         loader: Any = self.validation_loader
         with waiting("validation", len(loader), "batches") as wait:
             self.validation_loader = LazyLoader(lambda: wait.each(loader))
@@ -223,11 +224,11 @@ class ShardedController(Controller):
             self.recall_validations(folder)
         self.load_state(state["trial"] if own else {})
 
-    def _wants_all(self, state: dict[str, Any]) -> bool:
+    def _wants_all(self, state: Json) -> bool:
         """Return whether to load the optimizer's state from a checkpoint with this `state`."""
         return self._is_own(state) and state["stepped"]
 
-    def _is_own(self, state: dict[str, Any]) -> bool:
+    def _is_own(self, state: Json) -> bool:
         """Return whether a checkpoint with this `state` is this trial's own."""
         return self.trial.resume.is_own(_resume_state(state))
 
@@ -242,12 +243,12 @@ def loop_of(training: Training) -> type[Controller]:
     return ShardedController if training.workload.sharded else Controller
 
 
-def _resume_state(state: dict[str, Any]) -> dict[str, Any]:
+def _resume_state(state: Json) -> Json:
     """Return the state of the trial's ResumeCallback; empty in checkpoints of old versions."""
     return state["callbacks"].get("handover") or {}
 
 
-def _read_state(path: Path) -> dict[str, Any]:
+def _read_state(path: Path) -> Json:
     try:
         return json.loads((path / STATE).read_text())
     except (OSError, ValueError) as error:

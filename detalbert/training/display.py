@@ -3,13 +3,13 @@
 import logging
 import warnings
 from dataclasses import asdict
-from typing import Any
 
 import torch
 import transformers
 
 from detalbert.engine.models import starts_from_scratch
 from detalbert.engine.trial import StepTrial
+from detalbert.integrity import Json
 from detalbert.training.workload import Training
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def _hardware(trial: StepTrial) -> str:
     return f"{name}, {trial.slots} slot(s)"
 
 
-def resolved(training: Training, trial: StepTrial) -> dict[str, Any]:
+def resolved(training: Training, trial: StepTrial) -> Json:
     """Return every value that the run uses, including defaults and computed values."""
     hparams = training.hparams
     return {

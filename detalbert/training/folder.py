@@ -5,14 +5,13 @@ import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import filelock
 
 from detalbert.atomic import sweep, whole_file, write_json, writing
 from detalbert.errors import UserError
 from detalbert.redact import masked
-from detalbert.settings.yaml_files import dump_yaml
+from detalbert.settings.yaml_files import Config, dump_yaml
 from detalbert.squad.answers import Answers
 
 # In a checkpoint, beside Determined's files:
@@ -109,7 +108,7 @@ def _copy_events(folder: Path, target: Path) -> None:
         shutil.copyfile(file, target / file.name)
 
 
-def write_config(path: Path, config: dict[str, Any]) -> None:
+def write_config(path: Path, config: Config) -> None:
     """Write the resolved experiment config, without its secrets, as `config.yaml`. Raises UserError
     if there is one that no run wrote, perhaps the very file that the user gave as --config.
     """

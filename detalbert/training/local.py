@@ -17,6 +17,7 @@ from determined import core, pytorch
 
 from detalbert.determined_internals import set_step
 from detalbert.errors import PeerLost, UserError
+from detalbert.settings.yaml_files import Config
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
@@ -154,9 +155,9 @@ def trial_context(
     distributed: core.DistributedContext,
     metrics: RunMetrics,
     stops: LocalStops,
-    config: dict[str, Any],
+    config: Config,
     steps_completed: int,
-    run: dict[str, Any],
+    run: Config,
 ) -> Iterator[pytorch.PyTorchTrialContext]:
     """Yield the context of `determined.pytorch.init` on a cluster; rank 0 reports to `metrics`.
     `run`: see LocalCheckpoints.

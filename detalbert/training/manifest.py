@@ -9,11 +9,10 @@ gigabytes.
 import json
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
 
 from detalbert import __version__
 from detalbert.errors import first_line
-from detalbert.integrity import checksum, is_sealed, seal
+from detalbert.integrity import Json, checksum, is_sealed, seal
 from detalbert.training.folder import step_name
 
 FORMAT = 2  # that of 1.0.0, the first release
@@ -50,7 +49,7 @@ def find_fault(
     return None
 
 
-def _manifest_fault(path: Path, manifest: dict[str, Any]) -> str | None:
+def _manifest_fault(path: Path, manifest: Json) -> str | None:
     """Return what is wrong with a manifest; raise if a value is missing or of another type."""
     if not is_sealed(manifest):
         return f"{MANIFEST} is not as it was written"
@@ -69,9 +68,7 @@ def _manifest_fault(path: Path, manifest: dict[str, Any]) -> str | None:
     return None
 
 
-def _is_as_written(
-    checkpoint: Path, name: str, written: dict[str, Any], compare_sums: bool
-) -> bool:
+def _is_as_written(checkpoint: Path, name: str, written: Json, compare_sums: bool) -> bool:
     """Return whether a file of a checkpoint is there, inside it, and has its size and sum."""
     file = checkpoint / name
     if file.stat().st_size != written["bytes"]:
@@ -83,14 +80,12 @@ def _is_as_written(
     return not compare_sums or checksum(file) == written["sha256"]
 
 
-def read_manifest(checkpoint: Path) -> dict[str, Any]:
+def read_manifest(checkpoint: Path) -> Json:
     """Return the manifest of a checkpoint that `find_fault` accepts."""
     return json.loads((checkpoint / MANIFEST).read_text())
 
 
-def write_manifest(
-    folder: Path, facts: dict[str, Any], files: dict[str, Any] | None = None
-) -> None:
+def write_manifest(folder: Path, facts: Json, files: Json | None = None) -> None:
     """List all files of a checkpoint, by default those of `folder`, with `facts`."""
     manifest = {
         "format": FORMAT,
@@ -101,7 +96,7 @@ def write_manifest(
     (folder / MANIFEST).write_text(json.dumps(seal(manifest), indent=1))
 
 
-def describe_files(folder: Path) -> dict[str, Any]:
+def describe_files(folder: Path) -> Json:
     """Return size in bytes and SHA-256 of every file in `folder`, by its path there."""
     described = {}
     for file in sorted(folder.rglob("*")):

@@ -10,6 +10,7 @@ from determined.common.api import authentication, certs
 
 from detalbert import hub
 from detalbert.errors import first_line
+from detalbert.integrity import Json
 from detalbert.redact import hide_secrets, masked
 
 TIMEOUT = 10  # seconds to connect, and again to answer
@@ -33,7 +34,7 @@ def call(method: str, path: str, **arguments: Any) -> Any:
     return send(path, timeout=TIMEOUT, **arguments).json()
 
 
-def trial() -> dict[str, Any]:
+def trial() -> Json:
     """Return the master's record of this task's trial. Raises an Exception as `call`."""
     return call("get", f"/api/v1/trials/{task().trial.trial_id}")["trial"]
 
@@ -45,7 +46,7 @@ def set_status(state: str) -> None:
         call("post", path, json={"state": state})
 
 
-def keep_resolved(resolved: dict[str, Any]) -> None:
+def keep_resolved(resolved: Json) -> None:
     """Store all values that the run uses as the run's metadata, for the WebUI, with the commits of
     its hub names, for a restart. If the master does not accept them, a warning lists them.
     """
@@ -91,7 +92,7 @@ def kept_commits() -> dict[str, str]:
         return {}
 
 
-def _run_metadata() -> dict[str, Any]:
+def _run_metadata() -> Json:
     """Return the metadata of the trial's run. Raises an Exception as `call`."""
     return call("get", _metadata_path()).get("metadata") or {}
 

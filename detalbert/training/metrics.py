@@ -22,7 +22,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.engine.ranking import Searcher, Validation, best_first
-from detalbert.integrity import checksum
+from detalbert.integrity import Json, checksum
 from detalbert.training.folder import (
     PREDICTIONS,
     RESUME,
@@ -67,7 +67,7 @@ class RunMetrics(core.DummyTrainContext):
         self.remote = remote
         self.validations: list[dict[str, float]] = []
         # Of the predictions in the output directory: `steps` of their validation, SHA-256 by name.
-        self.predicted: dict[str, Any] = {}
+        self.predicted: Json = {}
         self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process
         self.start = _now()
         self.begun = False  # whether this start trains or validates
@@ -159,14 +159,14 @@ class RunMetrics(core.DummyTrainContext):
         if self.begun or self.before is None or not self._is_of_this_run(self.before):
             self.write_metrics()
 
-    def _is_of_this_run(self, metrics: dict[str, Any]) -> bool:
+    def _is_of_this_run(self, metrics: Json) -> bool:
         scores = self._scores()
         same_best = metrics.get("best") == scores.get("best")
         same_last = metrics.get("last") == scores.get("last")
         return same_best and same_last
 
     def report_training_metrics(
-        self, steps_completed: int, metrics: dict[str, Any], batch_metrics: Any = None
+        self, steps_completed: int, metrics: Json, batch_metrics: Any = None
     ) -> None:
         for name, value in self.loop.trial.meter.throughput.items():
             self.sums[name] += value
@@ -174,7 +174,7 @@ class RunMetrics(core.DummyTrainContext):
         self.begun = True
         self.write_metrics()
 
-    def report_validation_metrics(self, steps_completed: int, metrics: dict[str, Any]) -> None:
+    def report_validation_metrics(self, steps_completed: int, metrics: Json) -> None:
         charted = {
             name: value for name, value in metrics.items() if name not in ("batches", "epochs")
         }
@@ -205,13 +205,13 @@ class RunMetrics(core.DummyTrainContext):
         with writing(self.path / METRICS, RESUME):
             write_json(self.path / METRICS, {**self._scores(), "throughput": throughput})
 
-    def _scores(self) -> dict[str, Any]:
+    def _scores(self) -> Json:
         """Return best and last validation as in JSON; {} before the first one."""
         if not self.validations:
             return {}
         return json.loads(json.dumps({"best": self.best(), "last": self.validations[-1]}))
 
-    def _throughput(self) -> dict[str, Any]:
+    def _throughput(self) -> Json:
         """Return the throughput of this process; until it has trained, of the one before it."""
         if not self.sums["windows"] and self.before is not None:
             return dict(self.before["throughput"])
@@ -238,7 +238,7 @@ class RunMetrics(core.DummyTrainContext):
             return earlier
         return [*earlier, {"start": self.start, "end": _now()}]
 
-    def _events(self, group: str, step: int, metrics: dict[str, Any]) -> None:
+    def _events(self, group: str, step: int, metrics: Json) -> None:
         """Append to TensorBoard's events. torch's SummaryWriter uses a thread, whose errors cannot
         be caught.
         """
@@ -247,7 +247,7 @@ class RunMetrics(core.DummyTrainContext):
             for name, value in metrics.items()
             if isinstance(value, (int, float, np.number))
         ]
-        events: list[dict[str, Any]] = [{"step": step, "summary": Summary(value=values)}]
+        events: list[Json] = [{"step": step, "summary": Summary(value=values)}]
         if not self._chart.exists():
             # What earlier starts wrote of later steps is not drawn.
             session = SessionLog(status=SessionLog.START)

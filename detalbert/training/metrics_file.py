@@ -7,12 +7,13 @@ reads it gets a mapping of the shape below or nothing; the checkpoints have the 
 import json
 from numbers import Real
 from pathlib import Path
-from typing import Any
+
+from detalbert.integrity import Json
 
 METRICS = "metrics.json"
 
 
-def read_metrics(folder: Path) -> dict[str, Any] | None:
+def read_metrics(folder: Path) -> Json | None:
     """Return the `metrics.json` of an output directory; None if it is missing or not a run's.
 
     It has `throughput`, with its `starts` unless those of earlier ones are lost, and after a
@@ -35,7 +36,7 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
     return content
 
 
-def _are_starts(value: Any) -> bool:
+def _are_starts(value: object) -> bool:
     """Return whether `value` lists begin and end of starts; None where earlier ones are lost."""
     if value is None:
         return True
@@ -49,7 +50,7 @@ def _are_starts(value: Any) -> bool:
     return True
 
 
-def _is_validation(value: Any) -> bool:
+def _is_validation(value: object) -> bool:
     """Return whether `value` is a validation, or what stands for none."""
     if not value:
         return value is None or value == {}

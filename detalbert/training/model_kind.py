@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from detalbert.errors import UserError
+from detalbert.integrity import Json
 from detalbert.training.table import is_sharded
 
 
@@ -61,7 +62,7 @@ def _find_word(name: str) -> ModelKind | None:
     return next((kind for word, kind in _WORDS.items() if word in name), None)
 
 
-def _kind_of_trial(saved: dict[str, Any]) -> ModelKind:
+def _kind_of_trial(saved: Json) -> ModelKind:
     """Return the kind of a checkpoint from what Determined saves of its trial. One of a class that
     is not this package's answers questions if it has their windows.
     """

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Protocol, cast
 
 import torch
 from determined import core, pytorch
@@ -19,8 +19,33 @@ from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
 
 log = logging.getLogger(__name__)
-_FACTS = {"SLURM_JOB_ID": "Slurm", "SLURM_RESTART_COUNT": "restart", "SKYPILOT_TASK_ID": "SkyPilot"}
+_SCHEDULERS = {  # by the variables in which each names its job
+    "SLURM_JOB_ID": "Slurm",
+    "SLURM_RESTART_COUNT": "restart",
+    "SKYPILOT_TASK_ID": "SkyPilot",
+}
 SHORTEST = 5  # steps of a report after a start; fewer say more of the start than of the training
+
+
+class Stops(Protocol):
+    """Requests to stop a run: LocalStops or MasterStops."""
+
+    @property
+    def reason(self) -> str | None:
+        """Who requests a stop, as far as this process knows."""
+
+    @property
+    def announced(self) -> bool:
+        """Whether a signal's handler has said so."""
+
+    def request(self, notice: str, /) -> None:
+        """Request a checkpoint and a stop after the current step. Safe from any thread."""
+
+    def should_preempt(self, auto_ack: bool = True) -> bool:
+        """Return whether any rank got a request. Collective."""
+
+    def dropped(self, step: int, /) -> bool:
+        """Return whether a search has dropped the trial. Collective."""
 
 
 class Schedule:
@@ -42,33 +67,44 @@ class Schedule:
     """
 
     def __init__(
-        self, hparams: StepHParams, distributed: core.DistributedContext, done: int, stops: Any
+        self, hparams: StepHParams, distributed: core.DistributedContext, done: int, stops: Stops
     ) -> None:
-        self.hparams, self.distributed, self.done, self.stopping = hparams, distributed, done, stops
+        self.hparams = hparams
+        self.distributed = distributed
+        self.done = done
+        self.stopping = stops
         self._early = False  # whether a checkpoint is requested on this rank
         self._dropped = False
         self._logged = distributed.rank != 0  # who requested the stop
 
     def at(self, step: int) -> set[str]:
         """Return what is due after `step`. Collective: call after every step, on every rank."""
-        keys: Any = self.hparams
+        reporting = self.hparams.reporting_period
+        validation = cast(int, self.hparams.validation_period)  # `Training.load` has set both
+        checkpoint = cast(int, self.hparams.checkpoint_period)
+        is_report = step % reporting == 0
+
         early = False
-        if keys.spot_notice and step % keys.reporting_period == 0:
-            requested, self._early = self._early, False
+        if self.hparams.spot_notice and is_report:
+            requested = self._early
+            self._early = False
             early = any(self.distributed.allgather(requested))  # expensive
+
         # A search drops a trial a moment after a validation: so its state is requested 1, 2, 4, 8,
         # ... steps after each, and at each report.
-        since = (step - 1) % keys.validation_period + 1
-        if since.bit_count() == 1 or step % keys.reporting_period == 0:
+        steps_since_validation = (step - 1) % validation + 1
+        is_power_of_two = steps_since_validation.bit_count() == 1
+        if is_power_of_two or is_report:
             self._dropped = self._dropped or self.stopping.dropped(step)
+
         stop = self.stops(acknowledge=False)
         due = {
-            "report": stop or self._regular(step, keys.reporting_period),
-            "validate": step % keys.validation_period == 0,
-            "checkpoint": early or self._saves(step, keys.checkpoint_period),
+            "report": stop or self._regular(step, reporting),
+            "validate": step % validation == 0,
+            "checkpoint": early or self._saves(step, checkpoint),
             "stop": stop,
         }
-        return {name for name, holds in due.items() if holds}
+        return {name for name, is_due in due.items() if is_due}
 
     def stops(self, acknowledge: bool = True) -> bool:
         """Return whether to stop now, and log once who requested it. Collective. `acknowledge`
@@ -103,8 +139,6 @@ class Schedule:
 class LocalStops(core.DummyPreemptContext):
     """Requests in a local run, on any rank; replaces Determined's preemption signal."""
 
-    dropped = staticmethod(lambda step: False)  # it belongs to no search
-
     def __init__(self, distributed: core.DistributedContext) -> None:
         super().__init__(distributed)
         self.reason: str | None = None  # who requested the stop, "SIGTERM" or "SIGTERM on rank 1"
@@ -112,7 +146,12 @@ class LocalStops(core.DummyPreemptContext):
         self.status = 128 + signal.SIGTERM  # exit status of the stopped run
         self._shared = False  # whether all ranks know of the request
         # Its own gloo group: the flag never waits for the device, and meets no gradient.
-        self._group = torch.distributed.new_group(backend="gloo") if distributed.size > 1 else None
+        self._group: torch.distributed.ProcessGroup | None = None
+        if distributed.size > 1:
+            self._group = torch.distributed.new_group(backend="gloo")
+
+    def dropped(self, step: int) -> bool:
+        return False  # it belongs to no search
 
     def request(self, reason: str) -> None:
         """Request a checkpoint and a stop after the current step. Safe from any thread."""
@@ -131,15 +170,18 @@ class LocalStops(core.DummyPreemptContext):
 
     def _share(self) -> None:
         """Take over reason and exit status of the lowest rank that got a request. Collective."""
-        requests: list[Any] = [None] * torch.distributed.get_world_size(self._group)
+        ranks = torch.distributed.get_world_size(self._group)
+        requests: list[tuple[str, int] | None] = [None] * ranks
         own = None if self.reason is None else (self.reason, self.status)
         torch.distributed.all_gather_object(requests, own, group=self._group)
-        rank = next(rank for rank, request in enumerate(requests) if request is not None)
-        reason, status = requests[rank]
-        if self.reason is None:
-            self.reason = f"{reason} on rank {rank}"
-            self.status = status
         self._shared = True
+        for rank, request in enumerate(requests):
+            if request is not None:
+                reason, status = request
+                if self.reason is None:
+                    self.reason = f"{reason} on rank {rank}"
+                    self.status = status
+                return
 
     def take_signals(self) -> None:
         """Handle SIGTERM and SIGINT as requests from now on. A second SIGINT kills the process, but
@@ -178,27 +220,37 @@ def restored_signals() -> Iterator[None]:
 
 def seconds_to_stop() -> int | None:
     """Return after how many seconds torchrun kills the ranks that it stops; None without it."""
-    below = "TORCHELASTIC_RUN_ID" in os.environ
-    return int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30)) if below else None
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    return int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30))
 
 
 def say_scheduler() -> None:
     """Log the job and torchrun, if there are any, and how long a stop may take."""
-    found = [f"{name} {os.environ[key]}" for key, name in _FACTS.items() if key in os.environ]
-    if seconds := seconds_to_stop():
-        found.append(f"torchrun, where a stop may take {seconds} s")
-    if found:
-        log.info("%-14s%s", "scheduler", ", ".join(found))
+    schedulers = [
+        f"{name} {os.environ[variable]}"
+        for variable, name in _SCHEDULERS.items()
+        if variable in os.environ
+    ]
+    seconds = seconds_to_stop()
+    if seconds:
+        schedulers.append(f"torchrun, where a stop may take {seconds} s")
+    if schedulers:
+        log.info("%-14s%s", "scheduler", ", ".join(schedulers))
 
 
 def warn_of_a_long_stop() -> None:
     """Warn, when half of the seconds that a stop may take are over, what to raise."""
-    if seconds := seconds_to_stop():
-        said = f"not stopped after {seconds // 2} s; torchrun kills its ranks after {seconds} s: "
-        said += "raise TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the scheduler's own grace period"
-        timer = threading.Timer(seconds / 2, say, [said])
-        timer.daemon = True
-        timer.start()
+    seconds = seconds_to_stop()
+    if not seconds:
+        return
+    warning = (
+        f"not stopped after {seconds // 2} s; torchrun kills its ranks after {seconds} s: "
+        "raise TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the scheduler's own grace period"
+    )
+    timer = threading.Timer(seconds / 2, say, [warning])
+    timer.daemon = True
+    timer.start()
 
 
 class MasterStops:
@@ -207,7 +259,8 @@ class MasterStops:
     """
 
     def __init__(self, context: pytorch.PyTorchTrialContext, searched: bool) -> None:
-        self.distributed, self.searched = context.distributed, searched
+        self.distributed = context.distributed
+        self.searched = searched
         self.should_preempt = core_context(context).preempt.should_preempt
         # Who requests a stop, as far as this machine knows.
         self.reason = "the master (a pause, a job of higher priority, a machine that is taken back)"
@@ -229,17 +282,23 @@ class MasterStops:
         """
         if not self.searched:
             return False
-        state = ""
-        if chief := self.distributed.rank == 0:
-            try:
-                state = master.trial()["state"]
-            except Exception as error:  # training goes on, whatever the master and the network do
-                if not self._failed:
-                    said = "search: the master does not say this trial's state (%s); asking again"
-                    log.warning(said, first_line(error))
-                self._failed = True
+        is_chief = self.distributed.rank == 0
+        state = self._state() if is_chief else ""
         state = self.distributed.broadcast(state)
-        dropped = state.startswith("STATE_STOPPING_")
-        if dropped and chief:
+        is_dropped = state.startswith("STATE_STOPPING_")
+        if is_dropped and is_chief:
             log.info("the search ends this trial after step %d (%s)", step, state)
-        return dropped
+        return is_dropped
+
+    def _state(self) -> str:
+        """Return the trial's state; "" if the master does not say it."""
+        try:
+            return master.trial()["state"]
+        except Exception as error:  # training goes on, whatever the master and the network do
+            if not self._failed:
+                log.warning(
+                    "search: the master does not say this trial's state (%s); asking again",
+                    first_line(error),
+                )
+            self._failed = True
+            return ""

@@ -19,6 +19,7 @@ from detalbert.engine.models import config_from_keys, encoder_sizes
 from detalbert.hub import split_revision
 from detalbert.settings.albert import VOCABULARY, published_configs
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.yaml_files import Config
 
 REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 
@@ -56,7 +57,7 @@ def no_changes(hparams: Any, slots: Slots) -> Iterator[dict[str, Any]]:
     yield from ()
 
 
-def no_tokenizer(data: dict[str, Any]) -> None:
+def no_tokenizer(data: Config) -> None:
     """Check nothing: the workload takes every tokenizer."""
 
 

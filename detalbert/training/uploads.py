@@ -19,6 +19,7 @@ from determined.errors import CheckpointNotFound
 
 from detalbert.determined_internals import CheckpointContext
 from detalbert.errors import Unavailable, UserError, first_line
+from detalbert.integrity import Json
 from detalbert.training.manifest import MANIFEST, describe_files, find_fault, write_manifest
 from detalbert.training.parts import NUMBERS
 from detalbert.training.table import TABLE
@@ -56,7 +57,7 @@ class UploadedParts(CheckpointContext):
         self.needed = needed
 
     @contextlib.contextmanager
-    def store_together(self, metadata: dict[str, Any], peers: Any) -> Iterator[tuple[Path, str]]:
+    def store_together(self, metadata: Json, peers: Any) -> Iterator[tuple[Path, str]]:
         """Yield a folder of this rank alone, uploaded at the end, and its UUID (rank 0's). `peers`
         are a Peers, or Determined's distributed context.
         """
@@ -68,7 +69,7 @@ class UploadedParts(CheckpointContext):
             yield folder, name
             files_of_ranks = peers.allgather(describe_files(folder))
             if peers.rank == 0:
-                files: dict[str, Any] = {}
+                files: Json = {}
                 for rank_files in files_of_ranks:
                     files |= rank_files
                 write_manifest(folder, {"steps": steps}, files)
@@ -85,7 +86,7 @@ class UploadedParts(CheckpointContext):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def report(self, name: str, sizes: dict[str, int], metadata: dict[str, Any]) -> None:
+    def report(self, name: str, sizes: dict[str, int], metadata: Json) -> None:
         """Report the checkpoint to the master (rank 0, after all uploads). If a file is missing or
         truncated, delete the checkpoint and raise OSError.
         """

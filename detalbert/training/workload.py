@@ -11,6 +11,7 @@ from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError, nearest
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers
+from detalbert.settings.yaml_files import Config
 from detalbert.training.model_kind import check_start
 from detalbert.training.sizing import ENCODER_SIZING, Sizing
 
@@ -50,7 +51,7 @@ class Workload(NamedTuple):
     sharded: bool = False  # whether a model is split over the processes
     sizing: Sizing = ENCODER_SIZING  # what a job needs of each GPU, for the planner
 
-    def read(self, config: dict[str, Any], values: Mapping[str, Any]) -> StepHParams:
+    def read(self, config: Config, values: Mapping[str, Any]) -> StepHParams:
         """Check `values` and the data's keys, and return the hyperparameters; set missing
         `searcher.metric` and `searcher.smaller_is_better` in `config`. Raises UserError, also if
         `model` is of another kind or `check_searcher` does: hours of training would be for nothing.
@@ -89,13 +90,13 @@ class Training(NamedTuple):
     """An experiment ready to run: its data loaded, all hyperparameters explicit."""
 
     workload: Workload
-    config: dict[str, Any]
+    config: Config
     hparams: StepHParams
     data: Any
 
     @classmethod
     def load(
-        cls, workload: Workload, config: dict[str, Any], hparams: StepHParams, seed: int
+        cls, workload: Workload, config: Config, hparams: StepHParams, seed: int
     ) -> "Training":
         """Load the data, and derive the number of steps and the periods from its size. `seed` is
         the trial's, for hyperparameters without one.
@@ -120,7 +121,7 @@ class Training(NamedTuple):
         config = {**config, "hyperparameters": dataclasses.asdict(hparams)}
         return cls(workload=workload, config=config, hparams=hparams, data=data)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Config:
         """Return the settings that must not change when a run is resumed, by config key."""
         settings = {}
         for key, value in dataclasses.asdict(self.hparams).items():
@@ -128,7 +129,7 @@ class Training(NamedTuple):
                 settings[f"hyperparameters.{key}"] = value
         return json.loads(json.dumps({**settings, **self.data.fingerprints()}))
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> Config:
         """Return the defaults by config key, for runs whose version did not know a key."""
         sections: dict[str, Any] = {
             "hyperparameters": self.hparams,
