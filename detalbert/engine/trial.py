@@ -43,7 +43,7 @@ Given = tuple[Any, Any]  # a trial's (hyperparameters, data), of its workload's 
 
 
 class TrialData(Protocol):
-    """What every trial reads of its data; the rest belongs to the workload."""
+    """Data of a trial, as far as every trial reads it; the rest belongs to the workload."""
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None: ...

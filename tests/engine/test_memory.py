@@ -50,8 +50,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     that `make_mesh` makes ends with the test."""
     plain = F.layer_norm
 
-    def kernel(query: Any, key: Any, value: Any, layout: Any, how: Any) -> Any:
-        keys = {"is_causal": how.causal, "scale": how.scaling}
+    def kernel(query: Any, key: Any, value: Any, layout: Any, options: Any) -> Any:
+        keys = {"is_causal": options.causal, "scale": options.scaling}
         return F.scaled_dot_product_attention(query, key, value, **keys).transpose(1, 2)
 
     def norm(x: torch.Tensor, *shape: Any) -> torch.Tensor:
