@@ -91,7 +91,8 @@ def machines(records: Records) -> list[Life]:
         else:
             pool = _pool(holds, None, records)
             for a in holds:
-                lives.append(Life(name, pool, a.start, a.end, [a], part=a.slots_each))
+                if a.slots:
+                    lives.append(Life(name, pool, a.start, a.end, [a], part=a.slots_each))
     return lives
 
 
@@ -182,20 +183,26 @@ def _share_life(
     own = machine.pool.own and machine.part is None
     gaps = []
 
-    # While tasks hold it, they pay by slots; free slots of one's own machine are nobody's.
+    # While tasks hold it, they pay by slots; free slots of one's own machine are nobody's. Tasks
+    # without slots, such as TensorBoards, pay what no other holds: one slot each.
     for left, right in pairwise(sorted(cuts)):
         active = [a for a in holds if a.start <= left and right <= a.end]
-        busy = sum(a.slots_each for a in active)
+        weights = [a.slots_each for a in active]
+        if not any(weights) and not machine.slots:
+            weights = [1.0 for _ in active]
+        busy = sum(weights)
         slots = max(busy, machine.slots or busy) if own else busy
         seconds = (right - left).total_seconds()
-        for a in active:
-            used[a.owner] += a.slots_each * seconds
+        for a, weight in zip(active, weights, strict=True):
+            if not weight:
+                continue
+            used[a.owner] += weight * seconds
             yield Share(
                 owner=a.owner,
                 phase=courses[a.id].phase(left) if a.id in courses else "work",
                 start=left,
                 end=right,
-                share=a.slots_each / slots,
+                share=weight / slots,
                 allocation=a.id,
             )
         if not active:
