@@ -105,7 +105,7 @@ class _Queries:
         ran = set()
         if self.since is not None:
             for row in self.csv_rows(self.since, self.until):
-                if row["start_time"]:  # others wait in the queue
+                if row["start_time"] not in ("", row["end_time"]):  # others only waited
                     ran.add(int(row.get("experiment_id") or 0))
         for number in sorted(ran - {0, *ids}):
             experiments.append(self.experiment(number, must=False))
@@ -209,8 +209,8 @@ class _Queries:
         for row in rows:
             number = int(row.get("experiment_id") or 0)
             slots = float(row["slots"] or 0)
-            if number in named or not row["start_time"]:
-                continue
+            if number in named or row["start_time"] in ("", row["end_time"]):
+                continue  # one that only waited may have the times of the master's last heartbeat
             if not slots and row.get("resource_pool") not in slotless:
                 continue
             start = parse_time(row["start_time"])
@@ -319,8 +319,8 @@ class _Queries:
         """Yield the allocations of all tasks of a trial; `pool` is that of its experiment."""
         for task in trial.taskIds or [trial.taskId]:
             for a in self.ask("GetTask", taskId=task).task.allocations:
-                if a.startTime is None:
-                    continue  # it is in the queue and holds nothing
+                if a.startTime in (None, a.endTime):
+                    continue  # it only waited in the queue
                 start = parse_time(a.startTime)
                 end = self.end(a.endTime)
                 nodes = self.machines_of(a.allocationId, pool, start, end)

@@ -6,7 +6,7 @@ Lives are divided in full, then cut to the span, so that the bills of its parts 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -154,7 +154,9 @@ def _own_lives(
 ) -> Iterator[Life]:
     """Yield the stretches of time in which a machine of one's own was connected or held."""
     pool = _pool(holds, entries[0], records)
-    sizes = [entry.slots for entry in entries if entry.slots is not None]
+    sizes = [float(entry.slots) for entry in entries if entry.slots is not None]
+    if sizes:
+        sizes.append(_most_held(holds))  # an agent that connects while it is disabled has 0 slots
     slots = max(sizes, default=pool.slots)
     for start, end in merge_spans([*entries, *holds]):
         inside = [a for a in holds if start <= a.start and a.end <= end]
@@ -166,6 +168,13 @@ def _own_lives(
             inside,
             slots=slots,
         )
+
+
+def _most_held(holds: Sequence[Allocation]) -> float:
+    """Return most slots of a machine that were held at once."""
+    changes = [(a.start, a.slots_each) for a in holds]
+    changes += [(a.end, -a.slots_each) for a in holds]
+    return max(accumulate(slots for _, slots in sorted(changes)), default=0.0)
 
 
 def _share_life(

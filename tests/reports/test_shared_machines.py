@@ -150,6 +150,15 @@ def test_free_slots_of_an_own_machine_are_unheld(bill):
     assert unheld["worked h"] == pytest.approx(0.5)
 
 
+def test_a_disabled_machine_has_the_slots_that_were_held(bill):
+    """An agent that connects while it is disabled is recorded with 0 slots: its tasks cost $0."""
+    trial = ran("mine", "12:00", "13:00", slots=4)
+    life = [("i-x", "12:00", "14:00")]
+    cluster = Cluster({1: trial}, agents=life, pool=OWN, slots={"i-x": 0})
+    mine, unheld = rows(bill(cluster, *SINCE, *PRICED))
+    assert mine["cost"] == pytest.approx(HOUR / 2) == unheld["cost"]
+
+
 @pytest.mark.parametrize("machine", ["own", "EC2"])
 @pytest.mark.parametrize("kind", ["TRIAL", "DELETED"])
 def test_a_task_whose_container_did_not_come_up_is_on_its_machine(bill, machine, kind):
@@ -204,11 +213,14 @@ def test_a_task_without_slots_pays_no_slots(bill):
         assert paid == ["experiment 1, albert-squad", payer][-len(task) :]
 
 
-def test_what_only_waited_has_no_row(bill):
-    """The master's CSV has allocations that are in the queue: they are no part of a bill."""
-    waits = Ran([Kept([Held("waits.0", "", "", ["i-x"], ON_DEMAND)], state="QUEUED")])
-    found = bill(Cluster({1: MINE, 2: waits}, LIFE), *SINCE)
-    assert not any("experiment 2" in row["run"] for row in rows(found))
+@pytest.mark.parametrize("clock", ["", "12:30"])
+def test_what_only_waited_has_no_row(bill, clock):
+    """The master's CSV has allocations that are in the queue. Those that ended there get the time
+    of the last heartbeat as start and end when the master restarts."""
+    waits = Ran([Kept([Held("waits.0", clock, clock, [], ON_DEMAND)], state="QUEUED")])
+    found = bill(Cluster({1: MINE, 2: waits, 3: waits._replace(kind="DELETED")}, LIFE), *SINCE)
+    assert {row["run"] for row in rows(found)} == {"experiment 1, albert-squad", "(nobody) *"}
+    assert not any("could not be seen" in note for note in found["notes"])
 
 
 def test_the_slots_of_a_machine_tell_its_pool(bill, tmp_path):
