@@ -6,8 +6,9 @@ continued trial has another task; raw entries name the experiment and not the tr
 previous one ended, and are not cut to the requested span; metrics of steps that were rolled back
 are missing. Who else used a machine is in the CSV of `det resources allocations`. A reclaimed
 machine's `instance` entry stays open until the master restarts, its `agent` entry ends; a spot
-request that waits has an `instance` entry as well; none names its pool. Notebooks and commands
-report no accelerators, and the master's own log lines name no allocation.
+request that waits has an `instance` entry as well; none names its pool. A container reports its
+machine when it has started, those of commands, TensorBoards and clean-up never do; agents log from
+the assignment on, in lines that name no allocation.
 """
 
 import contextlib
@@ -46,6 +47,7 @@ DAY = pd.Timedelta(days=1)
 LOOK_BACK = pd.Timedelta(days=31)  # no machine is followed further
 STOP_REQUEST = "remaining resources (reason: "  # how the master logs it
 LAUNCH = "determined: Launching: "  # logged as the script of a task starts
+SKEW = pd.Timedelta(seconds=1)  # an agent logs a moment before the master records the start
 
 
 def parse_time(text: str) -> Moment:
@@ -103,7 +105,7 @@ class _Queries:
         ran = set()
         if self.since is not None:
             for row in self.csv_rows(self.since, self.until):
-                if float(row["slots"] or 0):
+                if row["start_time"] not in ("", row["end_time"]):  # others only waited
                     ran.add(int(row.get("experiment_id") or 0))
         for number in sorted(ran - {0, *ids}):
             experiments.append(self.experiment(number, must=False))
@@ -163,8 +165,7 @@ class _Queries:
                 rows = self.csv_rows(
                     max(first, start - LOOK_BACK), min(last, self.until + LOOK_BACK)
                 )
-                named = [experiment.id for experiment in records.experiments]
-                others = self.others(rows, named, None if self.since else nodes)
+                others = self.others(rows, records, None if self.since else nodes)
                 records = records._replace(others=tuple(others))
         return records
 
@@ -196,24 +197,33 @@ class _Queries:
     def others(
         self,
         rows: Sequence[Row],
-        named: Sequence[int],
+        records: Records,
         nodes: set[str] | None,
     ) -> Iterator[Allocation]:
-        """Yield the allocations of other tasks on `nodes`; None: on any machine."""
+        """Yield the allocations of other tasks than those of `records` on `nodes`; None: on any
+        machine. Those without slots only where they may have a machine for themselves.
+        """
+        named = [experiment.id for experiment in records.experiments]
+        slotless = _slotless_pools(records, nodes is None)
         hidden = 0
         for row in rows:
             number = int(row.get("experiment_id") or 0)
             slots = float(row["slots"] or 0)
-            if number in named or not slots or not row["start_time"]:
+            if number in named or row["start_time"] in ("", row["end_time"]):
+                continue  # one that only waited may have the times of the master's last heartbeat
+            if not slots and row.get("resource_pool") not in slotless:
                 continue
-            machines = self.machines_of(row, number)
-            hidden += not machines
+            start = parse_time(row["start_time"])
+            end = self.end(row["end_time"])
+            pool = row.get("resource_pool") or ""
+            machines = self.machines_of(row["allocation_id"], pool, start, end)
+            hidden += bool(slots and not machines)
             if machines and (nodes is None or nodes & machines.keys()):
                 kind = row.get("task_type") or "task"
                 yield Allocation(
                     id=row["allocation_id"],
-                    start=parse_time(row["start_time"]),
-                    end=self.end(row["end_time"]),
+                    start=start,
+                    end=end,
                     pool=next(iter(machines.values())),
                     nodes=tuple(machines),
                     slots=slots,
@@ -223,16 +233,21 @@ class _Queries:
             problem = f"where {hidden} allocations of other tasks ran could not be seen"
             self.notes.append(f"{problem}: boot and idle time is shared without them")
 
-    def machines_of(self, row: Row, number: int) -> Mapping[str, str]:
+    def machines_of(
+        self,
+        allocation: str,
+        pool: str,
+        start: Moment,
+        end: Moment,
+    ) -> Mapping[str, str]:
         """Return the pool of each machine of an allocation; empty if this user may not see it."""
+        task = allocation.rpartition(".")[0]
         with contextlib.suppress(*REFUSED):
-            task = row["allocation_id"].rpartition(".")[0]
-            machines = self.machines(task)[row["allocation_id"]]
-            if machines or number:
+            machines = self.machines(task)[allocation]
+            if machines:
                 return machines
-            # It reports no accelerators, but its agent logs.
-            logs = self.ask("TaskLogs", taskId=task, sources=["agent"], limit=1)
-            return {line.agentId: row["resource_pool"] for line in logs}
+            lines = self.lines(task, start - SKEW, end, sources=["agent"])
+            return {line.agentId: pool for line in lines if line.agentId}
         return {}
 
     def machines(self, task: str) -> Any:
@@ -248,11 +263,11 @@ class _Queries:
     def end(self, text: str | None) -> Moment:
         return parse_time(text) if text else self.now
 
-    def lines(self, task: str, text: str, start: Moment, end: Moment) -> list[Any]:
-        """Return the log's lines with `text`, in order, of the allocation from `start` to `end`;
-        they do not name it. Empty if this user may not see them."""
+    def lines(self, task: str, start: Moment, end: Moment, **which: Any) -> list[Any]:
+        """Return those lines of the log, in order, of the allocation from `start` to `end`; they do
+        not name it. Empty if this user may not see them."""
         with contextlib.suppress(*REFUSED):
-            lines = self.ask("TaskLogs", taskId=task, searchText=text)
+            lines = self.ask("TaskLogs", taskId=task, **which)
             return [line for line in lines if start <= parse_time(line.timestamp) <= end]
         return []
 
@@ -262,7 +277,8 @@ class _Queries:
             ended = self.ask("GetAllocation", allocationId=allocation).allocation
             reasons = [ended.exitReason or ""]
             if "preempted" in reasons[0] or "killed" in reasons[0]:
-                reasons += [line.log for line in self.lines(task, STOP_REQUEST, start, end)]
+                lines = self.lines(task, start, end, searchText=STOP_REQUEST)
+                reasons += [line.log for line in lines]
             return "; ".join(reasons)
         return ""
 
@@ -276,7 +292,8 @@ class _Queries:
             raise UserError(f"--experiment {number}: the master has none; see det e list") from None
         config = found.config or {}
         pool = found.resourcePool or ""
-        slots = int((config.get("resources") or {}).get("slots_per_trial") or 1)
+        slots = (config.get("resources") or {}).get("slots_per_trial")
+        slots = 1 if slots is None else int(slots)
         trials = self.ask("GetExperimentTrials", experimentId=number, limit=0).trials
         models = {(trial.hparams or {}).get("model") for trial in trials}
         predicts = runs(config, "predict.py")
@@ -301,14 +318,13 @@ class _Queries:
     ) -> Iterator[Allocation]:
         """Yield the allocations of all tasks of a trial; `pool` is that of its experiment."""
         for task in trial.taskIds or [trial.taskId]:
-            machines = self.machines(task)
             for a in self.ask("GetTask", taskId=task).task.allocations:
-                if a.startTime is None:
-                    continue  # it is in the queue and holds nothing
+                if a.startTime in (None, a.endTime):
+                    continue  # it only waited in the queue
                 start = parse_time(a.startTime)
                 end = self.end(a.endTime)
-                nodes = machines[a.allocationId]
-                launches = self.lines(task, LAUNCH, start, end) if predicts else []
+                nodes = self.machines_of(a.allocationId, pool, start, end)
+                launches = self.lines(task, start, end, searchText=LAUNCH) if predicts else []
                 yield Allocation(
                     id=a.allocationId,
                     start=start,
@@ -352,6 +368,19 @@ def _check_name(flag: str, name: str, names: Iterable[str]) -> None:
     """Raise UserError with the names that there are unless `name` is one of them."""
     if name not in names:
         raise UserError(f"{flag} {name}: the master has none; it has {', '.join(sorted(names))}")
+
+
+def _slotless_pools(records: Records, everywhere: bool) -> set[str]:
+    """Return the pools in which a task without slots may pay for a machine: on machines of one's
+    own it does so only if they have no slots.
+    """
+    held = {a.pool for a in records.allocations}
+    bare = any(entry.kind == "agent" and entry.slots == 0 for entry in records.entries)
+    names = set[str]()
+    for name, pool in records.pools.items():
+        if (bare or not pool.own) and (everywhere or name in held):
+            names.add(name)
+    return names
 
 
 def _zulu(moment: Moment) -> str:

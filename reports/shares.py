@@ -6,7 +6,7 @@ Lives are divided in full, then cut to the span, so that the bills of its parts 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +91,8 @@ def machines(records: Records) -> list[Life]:
         else:
             pool = _pool(holds, None, records)
             for a in holds:
-                lives.append(Life(name, pool, a.start, a.end, [a], part=a.slots_each))
+                if a.slots:
+                    lives.append(Life(name, pool, a.start, a.end, [a], part=a.slots_each))
     return lives
 
 
@@ -153,7 +154,9 @@ def _own_lives(
 ) -> Iterator[Life]:
     """Yield the stretches of time in which a machine of one's own was connected or held."""
     pool = _pool(holds, entries[0], records)
-    sizes = [entry.slots for entry in entries if entry.slots is not None]
+    sizes = [float(entry.slots) for entry in entries if entry.slots is not None]
+    if sizes:
+        sizes.append(_most_held(holds))  # an agent that connects while it is disabled has 0 slots
     slots = max(sizes, default=pool.slots)
     for start, end in merge_spans([*entries, *holds]):
         inside = [a for a in holds if start <= a.start and a.end <= end]
@@ -165,6 +168,13 @@ def _own_lives(
             inside,
             slots=slots,
         )
+
+
+def _most_held(holds: Sequence[Allocation]) -> float:
+    """Return most slots of a machine that were held at once."""
+    changes = [(a.start, a.slots_each) for a in holds]
+    changes += [(a.end, -a.slots_each) for a in holds]
+    return max(accumulate(slots for _, slots in sorted(changes)), default=0.0)
 
 
 def _share_life(
@@ -182,20 +192,26 @@ def _share_life(
     own = machine.pool.own and machine.part is None
     gaps = []
 
-    # While tasks hold it, they pay by slots; free slots of one's own machine are nobody's.
+    # While tasks hold it, they pay by slots; free slots of one's own machine are nobody's. Tasks
+    # without slots, such as TensorBoards, pay what no other holds: one slot each.
     for left, right in pairwise(sorted(cuts)):
         active = [a for a in holds if a.start <= left and right <= a.end]
-        busy = sum(a.slots_each for a in active)
+        weights = [a.slots_each for a in active]
+        if not any(weights) and not machine.slots:
+            weights = [1.0 for _ in active]
+        busy = sum(weights)
         slots = max(busy, machine.slots or busy) if own else busy
         seconds = (right - left).total_seconds()
-        for a in active:
-            used[a.owner] += a.slots_each * seconds
+        for a, weight in zip(active, weights, strict=True):
+            if not weight:
+                continue
+            used[a.owner] += weight * seconds
             yield Share(
                 owner=a.owner,
                 phase=courses[a.id].phase(left) if a.id in courses else "work",
                 start=left,
                 end=right,
-                share=a.slots_each / slots,
+                share=weight / slots,
                 allocation=a.id,
             )
         if not active:

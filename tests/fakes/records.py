@@ -4,6 +4,8 @@ It answers with what Determined's client must find, and as a real 0.38.1 does: a
 allocations have neither slots nor exit reason nor a time zone, raw entries do not name the trial,
 agents and instances stand among them as "username", and one CSV has every task's allocations.
 The row of an instance that EC2 takes stays open (ScaleDecider drops it), its agent's row ends.
+Agents log in no allocation's name, 30 ms before the master records its start; a container reports
+its machine once it runs.
 
 Of the two experiments that are there by default, 7 had 16 slots on two spot machines, i-a and i-b,
 and ended well. Its first allocation failed 30 min after a checkpoint; of the second nothing was
@@ -11,6 +13,7 @@ lost, but i-b was taken and i-c came. Experiment 8 has 8 slots on demand on i-d,
 """
 
 import json
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from determined.common.api import bindings
@@ -39,6 +42,7 @@ class Held(NamedTuple):
     exit: str = ""  # its exit reason; empty where the master recorded none
     log: str = ""  # who requested its end
     launched: str = ""  # when its script was started
+    silent: bool = False  # its containers did not come up, so they reported no machine
 
     @property
     def task(self) -> str:
@@ -165,23 +169,27 @@ def _task(task: str, held: list[Held]) -> dict[str, Any]:
 
 def _logs(held: Held, query: dict[str, str]) -> bytes:
     """The lines of one allocation that are asked for; the master's name neither it nor an agent."""
-    agent = {"source": "agent", "agentId": held.machines[0], "log": "image already found"}
-    lines = [agent, {"source": "master", "log": held.log}]
+    lines = [{"source": "master", "log": held.log}]
+    for machine in held.machines if held.start else ():
+        found = datetime.fromisoformat(str(at(held.start))) - timedelta(milliseconds=30)
+        facts = {"source": "agent", "agentId": machine, "log": "image already found"}
+        lines.append({**facts, "timestamp": found.isoformat()})
     if held.launched:
         words = "[7] determined: Launching: ['sh', '-c', 'python3 predict.py']"
         lines.append({"source": "task", "log": words, "timestamp": at(held.launched)})
-    found = b""
+    said = b""
     for line in lines:
         named = query.get("sources", line["source"]) == line["source"]
         if line["log"] and named and query.get("searchText", "") in line["log"]:
             facts = {"id": "1", "timestamp": at(held.end or held.start), "level": "LOG_LEVEL_INFO"}
             facts |= {"taskId": held.task, "message": line["log"], **line}
-            found += json.dumps({"result": facts}).encode() + b"\n"
-    return found
+            said += json.dumps({"result": facts}).encode() + b"\n"
+    return said
 
 
 def _accelerators(held: list[Held]) -> dict[str, Any]:
     facts = {"containerId": "c", "taskId": "", "acceleratorUuids": [], "acceleratorType": "cuda"}
+    held = [a for a in held if a.start and not a.silent]
     pairs = [({"allocationId": a.id, "resourcePool": a.pool}, m) for a in held for m in a.machines]
     return {"acceleratorData": [{**facts, **on, "nodeName": machine} for on, machine in pairs]}
 

@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from reports.__main__ import main
-from tests.fakes.records import FAILED, ON_DEMAND, SPOT, Cluster, FakeRecords, Held, Kept, Ran
+from tests.fakes.records import (
+    FAILED,
+    LEFT,
+    ON_DEMAND,
+    SPOT,
+    Cluster,
+    FakeRecords,
+    Held,
+    Kept,
+    Ran,
+)
 from tests.reports.conftest import UNTIL
 
 HOUR = 24.48  # dollars, on demand
@@ -138,6 +148,79 @@ def test_free_slots_of_an_own_machine_are_unheld(bill):
     mine, unheld = rows(bill(cluster, *SINCE, *PRICED))
     assert mine["cost"] == pytest.approx(HOUR / 4) and unheld["cost"] == pytest.approx(HOUR / 4)
     assert unheld["worked h"] == pytest.approx(0.5)
+
+
+def test_a_disabled_machine_has_the_slots_that_were_held(bill):
+    """An agent that connects while it is disabled is recorded with 0 slots: its tasks cost $0."""
+    trial = ran("mine", "12:00", "13:00", slots=4)
+    life = [("i-x", "12:00", "14:00")]
+    cluster = Cluster({1: trial}, agents=life, pool=OWN, slots={"i-x": 0})
+    mine, unheld = rows(bill(cluster, *SINCE, *PRICED))
+    assert mine["cost"] == pytest.approx(HOUR / 2) == unheld["cost"]
+
+
+@pytest.mark.parametrize("machine", ["own", "EC2"])
+@pytest.mark.parametrize("kind", ["TRIAL", "DELETED"])
+def test_a_task_whose_container_did_not_come_up_is_on_its_machine(bill, machine, kind):
+    """Seen on 0.38.1: a trial that was preempted while its image was pulled named no machine. Its
+    time was billed twice: to the trial, and as the machine's free slots or idle time."""
+    held = [
+        Held("a.0", "12:10", "12:20", ["i-x"], ON_DEMAND, exit=LEFT, silent=True),
+        Held("a.1", "12:30", "12:40", ["i-y"], ON_DEMAND),
+    ]
+    lives = [("i-x", "12:00", "12:30"), ("i-y", "12:20", "12:50")]
+    cluster = Cluster({1: Ran([Kept(held)], kind=kind)}, lives)
+    paid = 1.0  # boot and idle time, too
+    if machine == "own":
+        cluster = Cluster(cluster.ran, agents=lives, pool=OWN)
+        paid = 20 / 60
+    costs = {row["run"]: row["cost"] for row in rows(bill(cluster, *SINCE, *PRICED))}
+    assert sum(costs.values()) == pytest.approx(HOUR)
+    held_by_nobody = sum(cost for name, cost in costs.items() if name.startswith("(unheld)"))
+    assert HOUR - held_by_nobody == pytest.approx(paid * HOUR)
+
+
+def test_tasks_without_slots_share_what_no_other_holds(bill):
+    """A TensorBoard and a notebook on an aux machine had no row: all of it was (unheld)."""
+    pools = {"aux": {"instanceType": "t2.xlarge"}}
+    book = ran("book", "12:00", "13:00", ["i-aux"], pool="aux", kind="NOTEBOOK", slots=0)
+    board = ran("board", "12:30", "13:30", ["i-aux"], pool="aux", kind="TENSORBOARD", slots=0)
+    trial = ran("trial", "13:30", "14:00", ["i-aux"], pool="aux", slots=0, user="bob")
+    cluster = Cluster(
+        {1: trial, 2: book, 3: board._replace(user="bob")},
+        [("i-aux", "12:00", "14:00")],
+        aws=pools,
+        slots={"i-aux": 0},
+    )
+    parts = {row["run"]: row["worked h"] for row in rows(bill(cluster, *SINCE))}
+    expected = {"experiment 1, albert-squad": 0.5}
+    expected |= {"notebook of ada *": 0.75, "tensorboard of bob *": 0.75}
+    assert parts == pytest.approx(expected)
+
+
+def test_a_task_without_slots_pays_no_slots(bill):
+    """A TensorBoard beside a trial pays nothing; alone it pays a machine of EC2, and of one's own
+    only one without slots, as all others still have their slots to give."""
+    board = ran("board", "12:00", "14:00", kind="TENSORBOARD", slots=0)
+    life = [("i-x", "12:00", "14:00")]
+    on_ec2 = rows(bill(Cluster({1: MINE, 2: board}, life), *SINCE))
+    own = Cluster({1: MINE, 2: board}, agents=life, pool=OWN)
+    assert [row["cost"] for row in on_ec2] == pytest.approx([HOUR, HOUR])
+    for slots, payer in ((8, "(unheld) *"), (0, "tensorboard of ada")):
+        task = {2: board} if slots == 0 else {1: MINE, 2: board}
+        cluster = own._replace(ran=task, slots={"i-x": slots})
+        paid = [row["run"] for row in rows(bill(cluster, *SINCE, *PRICED))]
+        assert paid == ["experiment 1, albert-squad", payer][-len(task) :]
+
+
+@pytest.mark.parametrize("clock", ["", "12:30"])
+def test_what_only_waited_has_no_row(bill, clock):
+    """The master's CSV has allocations that are in the queue. Those that ended there get the time
+    of the last heartbeat as start and end when the master restarts."""
+    waits = Ran([Kept([Held("waits.0", clock, clock, [], ON_DEMAND)], state="QUEUED")])
+    found = bill(Cluster({1: MINE, 2: waits, 3: waits._replace(kind="DELETED")}, LIFE), *SINCE)
+    assert {row["run"] for row in rows(found)} == {"experiment 1, albert-squad", "(nobody) *"}
+    assert not any("could not be seen" in note for note in found["notes"])
 
 
 def test_the_slots_of_a_machine_tell_its_pool(bill, tmp_path):
