@@ -42,6 +42,7 @@ class TextReader:
         self.notes = Notes()  # what a user should know of the text
         self.stream = ""  # the file that is streamed
         self.end = 0  # up to which byte
+        # Of the stream, which the next part may continue.
         self.begin = 0  # the byte of its content at which the next document begins
         self.blocks: Placed = iter(())
 
@@ -80,9 +81,11 @@ class TextReader:
             lines = _open_lines(part, is_streamed)
             self.begin = lines.begin
             self.blocks = _PARSERS[_kind(part)](part, lines, self.notes)
+
         self.stream = part.address
         self.end = part.end
 
+        # A stream may stand before the part, at the file's start or behind a part that was skipped.
         while self.begin < part.end:
             is_own = self.begin >= part.begin
             for byte, block in self.blocks:
@@ -251,6 +254,7 @@ def _whole_file(part: Part, notes: Notes) -> Iterator[str]:
                 raise UserError(
                     "a paragraph has no context", key=str(place), cure="correct it"
                 ) from None
+            # An article of SQuAD's shape: each context is a document.
             paragraphs = part._replace(text_key="context")
             for text in texts:
                 yield _text_of({"context": text}, part=paragraphs, place=place, notes=notes)
@@ -279,7 +283,7 @@ def _parquet(part: Part, notes: Notes) -> Iterator[str]:
         )
         rows_before = ends[first_group] - sizes[first_group]
         part_rows = itertools.islice(rows, part.begin - rows_before, part.end - rows_before)
-        for number, row in enumerate(part_rows, part.begin + 1):
+        for number, row in enumerate(part_rows, start=part.begin + 1):
             place = RowPlace(part.address, f"row {number}")
             yield _text_of(row, part=part, place=place, notes=notes)
 
@@ -296,6 +300,7 @@ def _text_of(row: object, part: Part, place: RowPlace, notes: Notes) -> str:
             cure="correct it, or name the key of the text in text_key",
         )
     text = row[key]
+    # Parquet may hold texts as bytes.
     if isinstance(text, bytes):
         try:
             text = text.decode()

@@ -47,6 +47,7 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
         name = file.address.removeprefix(root).lstrip("/")
         by_name[name] = file
 
+    # A pattern says what is meant; in a folder, each file's ending or first bytes do.
     visible = {name: file for name, file in by_name.items() if not _is_hidden(name)}
     is_pattern = folder != address
     if is_pattern:
@@ -54,7 +55,7 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
         chosen = with_ending or list(visible)
     else:
         chosen = _choose(visible, split=split, folder=address)
-    _log_passed_over(key, by_name, chosen)
+    _log_passed_over(key, files=by_name, chosen=chosen)
     if not chosen:
         endings = ", ".join(ENDINGS)
         packed = ", ".join(PACKED)
@@ -81,7 +82,7 @@ def _choose(files: dict[str, File], split: str, folder: str) -> list[str]:
     card = ""
     if CARD in files:
         card = read_all(files[CARD].address).decode(errors="replace")
-    in_snapshot = is_snapshot(files, card)
+    in_snapshot = is_snapshot(files, card=card)
 
     # Dataset.save_to_disk leaves a state.json beside its Arrow files.
     paths = [PurePath(name) for name in files]

@@ -62,6 +62,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a]")  # characters that are in no tex
 _MAPPING = re.compile(r'\s*(\[\s*)?\{\s*(\}\s*(\n|$)|"(?:[^"\\]|\\.)*"\s*:)')
 _LIST = re.compile(r'\s*\[\s*["\[\]]')
 _KEY = re.compile(r'[\s,{]*"((?:[^"\\]|\\.)*)"\s*:\s*')
+# Its `raw_decode` returns where a value ends, and takes what follows for no mistake.
 _DECODER = json.JSONDecoder()
 
 
@@ -111,16 +112,16 @@ def recognise(file: File, form: str | None = None, plain: str = TEXT) -> Content
     # Columnar forms say what they are, whatever the user says.
     columnar = _columnar_form(head)
     if columnar:
-        return Content(file, columnar, compression)
+        return Content(file, form=columnar, compression=compression)
     if form in (PARQUET, ARROW):
         raise UserError(
             f"no {form} file by its first bytes", key=file.address, cure="correct data.form"
         )
 
     encoding = find_encoding(head)
-    text = _decode(file, head, encoding)
+    text = _decode(file, head=head, encoding=encoding)
     if form is None:
-        form = _text_form(file, text, plain)
+        form = _text_form(file, text=text, plain=plain)
     return Content(file, form=form, compression=compression, encoding=encoding)
 
 
@@ -182,13 +183,15 @@ def _decode(file: File, head: bytes, encoding: str) -> str:
 
 def _text_form(file: File, text: str, plain: str) -> str:
     """Return the form of a text by its beginning, and by the name where that leaves a choice."""
+    # JSON by how it begins, whatever the name; a broken beginning only under a name of JSON.
     ending = ending_of(file.address)
     promised = ENDINGS.get(ending)
     is_promised = promised in (JSON_LINES, JSON) and text.lstrip()[:1] in ("{", "[")
     if is_promised or _begins_json(text):
-        return _json_form(text, promised)
+        return _json_form(text, promised=promised)
     if not text.strip():
         return promised if promised in (JSON_LINES, JSON, TABLE) else plain
+    # Neither JSON nor empty: plain text or a table.
     _check_plain(file, text, promised)
     if promised in (JSON_LINES, JSON):
         first_line, _, _ = text.partition("\n")

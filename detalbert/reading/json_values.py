@@ -14,6 +14,7 @@ from detalbert.errors import UserError
 from detalbert.reading.lines import Decoder
 
 _PIECE = 1 << 16  # characters of text that are parsed at once, at least
+# What JSON takes for white space; str.isspace takes more.
 _SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
 _DECODER = json.JSONDecoder()
@@ -50,11 +51,12 @@ class JsonValues:
         """Yield the elements of the list `data` of a mapping; without one, the mapping."""
         row: dict[str, object] = {}
         has_data = False
-        for _ in self._items("{", "}"):
+        for _ in self._items(begin="{", end="}"):
             key = self._value()
             if not isinstance(key, str):
                 raise self._broken("expecting a key in quotes")
             self._need(":")
+            # SQuAD's shape: articles are rows, and what is behind the list is skipped.
             if key == "data" and self._peek() == "[":
                 has_data = True
                 yield from self._elements()
@@ -66,7 +68,7 @@ class JsonValues:
             yield row
 
     def _elements(self) -> Iterator[object]:
-        for _ in self._items("[", "]"):
+        for _ in self._items(begin="[", end="]"):
             yield self._value()
 
     def _peek(self) -> str:
@@ -119,9 +121,12 @@ class JsonValues:
         """Read as much again as is not parsed, so that a value is parsed few times; return whether
         there was more.
         """
+        # What is parsed is dropped, so that memory holds one value.
         self.lines += self.text.count("\n", 0, self.at)
         unparsed = self.text[self.at :]
         wanted = max(_PIECE, len(unparsed))
+
+        # At the end of the file, the decoder reports a character that is not complete.
         pieces: list[str] = []
         while sum(map(len, pieces)) < wanted and not self.is_over:
             block = next(self.blocks, b"")

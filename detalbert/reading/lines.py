@@ -11,6 +11,7 @@ from typing import BinaryIO, NamedTuple
 from detalbert.reading.packing import UTF8, not_text
 
 PIECE = 1 << 20  # bytes of a line that are read at a time, at most
+# Lines of a table that end in a carriage return, alone or before a line feed.
 _CARRIAGE_RETURNS = re.compile(rb"[^\r]*\r\n?|[^\r]+")
 
 
@@ -74,6 +75,7 @@ class Lines:
     def cut_at_carriage_returns(self) -> Iterator[str]:
         """Yield lines as tables have them, which may end in a carriage return alone."""
         while content := self.file.readline():
+            # Most files have none: the test is faster than the search.
             lines = _CARRIAGE_RETURNS.findall(content) if b"\r" in content else [content]
             for line in lines:
                 yield self._decode(line)

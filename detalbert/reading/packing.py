@@ -77,6 +77,7 @@ def decompress(blocks: Iterator[bytes], compression: str, where: str) -> Iterato
             cure="copy it again",
         )
 
+    # In blocks: some kB can be gigabytes of content.
     with as_user_error(damaged), _open(as_file(blocks), compression) as file:
         while block := file.read(BLOCK):
             yield block
@@ -99,6 +100,7 @@ def as_utf8(blocks: Iterator[bytes], encoding: str, where: str) -> Iterator[byte
     Raises:
         UserError: it has bytes that the encoding has not.
     """
+    # A block may end inside a character, whose first bytes the decoder keeps.
     decoder = codecs.getincrementaldecoder(encoding)()
     begin = 0  # byte of the content at which the block begins
     for block in itertools.chain(blocks, [b""]):  # the empty one ends the text

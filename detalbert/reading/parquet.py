@@ -19,6 +19,7 @@ from detalbert.errors import UserError
 BATCH_BYTES = 16 << 20  # of a batch, and of the texts that some of its rows get
 _ROWS = 64  # that get their texts at a time, at most
 _BUFFER = 8 << 20  # bytes of a column that are read at a time
+# A column of one of these types may hold texts.
 _TEXTS = (
     pyarrow.types.is_string,
     pyarrow.types.is_large_string,
@@ -49,6 +50,8 @@ def open_table(source: Path | BinaryIO) -> parquet.ParquetFile:
         buffer_size=_BUFFER,
         pre_buffer=False,
     )
+
+    # Rows are mappings: of two columns with one name, one would be lost.
     for name, count in Counter(table.schema_arrow.names).items():
         if count > 1:
             raise ValueError(f"{count} columns are named {name!r}")
@@ -117,6 +120,7 @@ def _rows_of_batch(table: parquet.ParquetFile, batch: pyarrow.RecordBatch) -> It
     fields = [file_schema.field(name) for name in batch.schema.names]
     schema = _without_views(fields)
 
+    # As many rows as fit BATCH_BYTES if each has the longest text.
     longest = max(map(_longest_text, batch.columns), default=0)
     count = min(_rows_within(longest), _ROWS)
     for begin in range(0, len(batch), count):

@@ -56,7 +56,7 @@ def rows_of_file(
         yield from _json_lines(content)
     elif content.form == JSON:
         values = JsonValues(address, read_content(content)).rows()
-        for number, row in enumerate(values, 1):
+        for number, row in enumerate(values, start=1):
             yield RowPlace(address, f"row {number}"), row
     elif content.form == TABLE:
         lines = _open_lines(content).cut_at_carriage_returns()
@@ -74,7 +74,8 @@ def _open_lines(content: Content) -> Lines:
 
 
 def _json_lines(content: Content) -> Rows:
-    for number, (_, line) in enumerate(_open_lines(content), 1):
+    for number, (_, line) in enumerate(_open_lines(content), start=1):
+        # The number is that of an editor: blank lines count.
         if not line.strip():
             continue
         place = RowPlace(content.file.address, f"line {number}")
@@ -94,6 +95,7 @@ def _columnar(content: Content) -> Rows:
             f"not a whole {content.form} file ({all_lines(error)})", key=address, cure="fix it"
         )
 
+    # All in the block, as a damaged file may be found at any of its rows.
     with as_user_error(unreadable):
         source = open_content(content)
         if content.form == ARROW:
@@ -101,7 +103,7 @@ def _columnar(content: Content) -> Rows:
         else:
             table = open_table(source)
             rows = rows_of_table(table, columns=table.schema_arrow.names)
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(rows, start=1):
             yield RowPlace(address, f"row {number}"), row
 
 

@@ -23,9 +23,10 @@ _KEYWORDS = {
     "validation": ("validation", "valid", "dev", "val"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
+# As `datasets` pushes shards: data/train-00000-of-00002.parquet.
 _SHARD = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 _SEPARATOR = re.compile(r"[-._ 0-9]")
-_FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---", flags=re.DOTALL)
 
 
 def is_snapshot(names: Iterable[str], card: str) -> bool:
@@ -67,10 +68,10 @@ def split_names(names: list[str], split: str, card: str, where: str) -> list[str
         UserError: the card has several configurations, none of them the default.
     """
     # First the card's own patterns, then names of shards, which hold the split's name.
-    patterns = _card_patterns(card, where)
+    patterns = _card_patterns(card, where=where)
     if patterns:
         split_patterns = patterns.get(split, [])
-        return [name for name in names if _fits(name, split_patterns)]
+        return [name for name in names if _fits(name, patterns=split_patterns)]
     shards = {name: _SHARD.fullmatch(name) for name in names}
     if any(shards.values()):
         return [name for name, shard in shards.items() if shard and shard[1] == split]
@@ -105,6 +106,8 @@ def _card_patterns(card: str, where: str) -> dict[str, list[str]]:
         return {}
     if len(configs) == 1:
         return _patterns_by_split(configs[0]["data_files"])
+
+    # Of several configurations, the default one.
     for config in configs:
         if config.get("default") or config.get("config_name") == "default":
             return _patterns_by_split(config["data_files"])
@@ -120,6 +123,7 @@ def _patterns_by_split(data_files: object) -> dict[str, list[str]]:
     """
     entries = data_files if isinstance(data_files, list) else [data_files]
     patterns: dict[str, list[str]] = {}
+    # Without a split, files are of the train split.
     for entry in entries:
         split = "train"
         paths = entry

@@ -78,6 +78,7 @@ def list_files(address: str, key: str) -> list[File]:
 
 def read(address: str, begin: int, end: int) -> Iterator[bytes]:
     """Yield bytes begin..end (exclusive) in blocks. Raises Unavailable after TRIES failed reads."""
+    # Progress of a single byte resets the count: a slow server is no failed one.
     failures = 0  # in a row
     reason = ""
     while begin < end:
@@ -146,6 +147,8 @@ def find_paths(address: str) -> list[Path]:
         roots = [path]
     else:
         roots = [Path(name) for name in glob.glob(address, recursive=True)]
+
+    # The files below each, in the order of the file system, each once.
     paths: dict[Path, None] = {}  # a pattern may fit a folder and a file in it
     for root in roots:
         members = root.rglob("*") if root.is_dir() else [root]
@@ -177,12 +180,14 @@ def _stamp_local(path: Path, key: str) -> File:
     return File(str(path), size=size, stamp=stamp)
 
 
+# A client is not safe to use in a fork: the process is the key.
 @lru_cache(maxsize=1)
 def _s3(process: int) -> Any:
     """Return the client of `process`, with AWS_ENDPOINT_URL, region and credentials as usual."""
     import boto3
     from botocore.config import Config
 
+    # A read that hangs fails soon, and is tried again at the first missing byte.
     config = Config(
         connect_timeout=10,
         read_timeout=20,

@@ -9,13 +9,14 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
 
 _SEPARATORS = ",;\t|"
 # The line that tells Excel the separator.
-_EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', re.IGNORECASE)
+_EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', flags=re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*"')
 LONGEST_CELL = 1 << 30  # characters
 _MORE = "rows end in a separator that the header has not; see that their cells fit its names"
@@ -45,13 +46,7 @@ def table_rows(
     """
     csv.field_size_limit(longest)  # of the process, as csv has no other
 
-    # The header says how the rows are separated, unless a line for Excel does.
-    header, lines_before = _find_header(lines)
-    excel = _EXCEL.fullmatch(header)
-    if excel:
-        header, blank_lines = _find_header(lines)
-        lines_before += 1 + blank_lines
-    separator = excel[1] if excel else _find_separator(header)
+    header, separator, lines_before = _find_header(lines)
     separators = header.count(separator)
     all_with_space = separators > 0 and header.count(f"{separator} ") == separators
 
@@ -77,8 +72,8 @@ def table_rows(
                 if _repeats(names, cells):
                     notes.add("rows repeat the header and are left out", place)
                 else:
-                    _check_row(names, cells, width, needed)
-                    _note_width(names, cells, notes, place)
+                    _check_row(names, cells, width=width, needed=needed)
+                    _note_width(names, cells, notes=notes, place=place)
                     named_cells = cells[: len(names)]
                     yield begin, dict(itertools.zip_longest(names, named_cells))
             begin = lines_before + reader.line_num + 1
@@ -108,8 +103,11 @@ def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None
     """Raise csv.Error if a quote inside a cell without quotes could hide separators, as in
     `5"a, b",c`: a separator is missing before it. Tabs are in no text.
     """
+    # Most rows have no quote inside a cell.
     if separator == "\t" or not any('"' in cell for cell in cells):
         return
+
+    # Separators outside of quotes must be those that csv saw.
     row = "".join(recorded.lines)
     outside_quotes = _QUOTED.sub("", row)
     all_closed = '"' not in outside_quotes
@@ -117,7 +115,26 @@ def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None
         raise csv.Error("a quote is inside a cell without quotes")
 
 
-def _find_header(lines: Iterator[str]) -> tuple[str, int]:
+class _Header(NamedTuple):
+    """The line on which a table begins."""
+
+    line: str  # "" of an empty file
+    separator: str
+    lines_before: int
+
+
+def _find_header(lines: Iterator[str]) -> _Header:
+    """Read the header, and the separator from it, or from a line for Excel before it."""
+    line, blank_lines = _skip_blank(lines)
+    excel = _EXCEL.fullmatch(line)
+    if excel is None:
+        return _Header(line, separator=_find_separator(line), lines_before=blank_lines)
+    header, more_blank_lines = _skip_blank(lines)
+    lines_before = blank_lines + 1 + more_blank_lines
+    return _Header(header, separator=excel[1], lines_before=lines_before)
+
+
+def _skip_blank(lines: Iterator[str]) -> tuple[str, int]:
     """Return the first line that is not blank, and how many are before it."""
     for number, line in enumerate(lines):
         if line.strip():

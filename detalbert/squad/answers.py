@@ -45,6 +45,7 @@ class _Pool(NamedTuple):
 
 def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
     """Sort by window and drop repeats, so that the result is independent of order and batching."""
+    # One row for each window, however often it came.
     columns = [np.concatenate(column) for column in zip(*candidates, strict=True)]
     numbers = columns[0]
     number, rows = np.unique(numbers, return_index=True)  # [n]
@@ -109,6 +110,7 @@ def merge_answers(
     end_logit = np.where(is_missing, 0, pool.spans.end_logits[best])
     null_odds = null - start_logit - end_logit  # float32 [questions]
 
+    # Python's numbers and the text of each.
     answers = Answers(predictions={}, null_odds={})
     rows = zip(
         question.tolist(),

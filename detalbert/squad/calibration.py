@@ -155,6 +155,8 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     """
     place = (confidence * BINS).astype(int)
     place = np.minimum(place, BINS - 1)  # a confidence of 1 is in the last bin
+
+    # In each bin, the sum of confidences less the number that is right.
     gaps = np.bincount(place, weights=confidence - right, minlength=BINS)
     total = np.abs(gaps).sum()
     return float(total / max(len(confidence), 1))
@@ -166,6 +168,7 @@ def _collect(
     """Lay the lists of all questions out as arrays."""
     count = len(examples)
     longest = max((len(n_best[example.id]) for example in examples), default=1)
+    # Lists of different lengths: what is missing counts for no span.
     spans = np.full((count, longest), -np.inf)
     same = np.zeros((count, longest), dtype=bool)
     null = np.zeros(count)
@@ -211,6 +214,8 @@ def _lowest(loss: Callable[[float], float]) -> float:
     """Return the temperature of the lowest loss, from 0.05 to 20, by golden-section search over its
     logarithm.
     """
+
+    # Each step looks at two places inside the interval, and leaves out the worse one's end.
     low = np.log(0.05)
     high = np.log(20.0)
     golden_ratio = (np.sqrt(5) - 1) / 2

@@ -135,6 +135,7 @@ def answer_tokens(chars: np.ndarray, owner: np.ndarray, contexts: Tokens) -> Ans
 
     One searchsorted covers all: character 17 of context 3 has the key 3 * 2**32 + 17.
     """
+    # 2**32 is more than any context has characters.
     first_char, end_char = chars.T  # [E] each
     sizes = np.diff(contexts.ptr)  # [D], tokens of each distinct context
     context_key = np.repeat(np.arange(len(sizes)) << 32, sizes)  # [C]

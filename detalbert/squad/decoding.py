@@ -124,6 +124,7 @@ def _spans(
 ) -> _Spans:
     """Return the best of all K * K pairs that have at most `longest` tokens, without blocking."""
     # The best starts and ends of each window.
+    # A start or end outside the context takes a place among the K, as in the reference.
     token, pad = _grid(row, k)  # [n, width]
     start = _top(start_logits[token].masked_fill(pad, -np.inf), k)  # [n, K]
     end = _top(end_logits[token].masked_fill(pad, -np.inf), k)

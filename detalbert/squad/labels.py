@@ -68,11 +68,11 @@ def read_labels(row: Mapping[str, object]) -> list[Label] | None:
     starts = row.get("answer_start")  # where the answers do not say it themselves
     answers = _from_text(row.get("answers"), name="answers")
     if answers not in ([], {}) and not is_empty(answers):
-        return _from_value(answers, starts)
+        return _from_value(answers, starts=starts)
     if "answer" not in row:
         return None
     answer = _from_text(row["answer"], name="answer")
-    return _from_value(answer, starts)
+    return _from_value(answer, starts=starts)
 
 
 def _from_value(value: object, starts: object) -> list[Label]:
@@ -85,7 +85,7 @@ def _from_value(value: object, starts: object) -> list[Label]:
     # Texts, or one text.
     labels = value if isinstance(value, list) else [value]
     if not any(isinstance(label, dict) for label in labels):
-        return _from_columns(value, starts)
+        return _from_columns(value, starts=starts)
 
     # Mappings, or one mapping, whose start may be in the row's own column.
     if isinstance(value, dict) and "answer_start" not in value and "start" not in value:
@@ -102,6 +102,8 @@ def _from_text(value: object, name: str) -> object:
     text = value.strip()
     if text.count("array(") <= _MAX_ARRAYS:
         text = _ARRAY.sub(r"\1", text)
+
+    # JSON first, as it is faster, and most tools write it.
     for read in (json.loads, ast.literal_eval):
         try:
             parsed = read(text)
@@ -134,6 +136,7 @@ def _from_columns(texts: object, starts: object) -> list[Label]:
     starts = _from_text(starts, name="answer_start")
     if isinstance(starts, str) and starts.strip().startswith("["):
         starts = _read_numbers(starts)
+    # One start is that of the first answer.
     if not isinstance(starts, list):
         starts = [starts] + [None] * (len(texts) - 1)
     if texts and starts and len(texts) != len(starts):

@@ -100,7 +100,8 @@ class Tally:
     ) -> None:
         """Add those of `examples` that have a prediction. Pass null_odds always or never."""
         odds: Mapping[str, float] = null_odds or {}
-        places = {name: place for place, name in enumerate(odds, self._odds)}
+        # The place in the odds file decides between equal odds.
+        places = {name: place for place, name in enumerate(odds, start=self._odds)}
         rows = []
         for example in examples:
             if example.id not in predictions:
@@ -179,6 +180,7 @@ def _best_scores(columns: _Columns) -> dict[str, float]:
 def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
     """Return the largest exact match and F1 over gold answers with words, or "" without any."""
     answers = example.answers or ()
+    # As the official scorer: gold answers without words do not count.
     texts = [text for text, _ in answers if answer_words(text)]
     gold = list(dict.fromkeys(texts)) or [""]
     exact = max(exact_match(prediction, text) for text in gold)
@@ -198,6 +200,7 @@ def _best_threshold(
     loss = np.where(silent, 0.0, -1.0)
     gain = np.where(answerable, scores, loss)  # [questions], of a threshold that passes each
     unanswerable = float((~answerable).sum())
+    # Correct answers below each threshold, from one below all odds on.
     total = np.cumsum(np.append(unanswerable, gain))  # [questions + 1]
 
     # The first of equal totals has the lowest threshold.

@@ -128,6 +128,7 @@ def _folded_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
             start = folded.starts[begin]
             end = folded.ends[last]
             yield start, end
+        # The next one may overlap: this one may not be whole.
         begin = folded.text.find(wanted, begin + 1)
 
 

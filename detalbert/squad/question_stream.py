@@ -115,6 +115,7 @@ def checked_examples(
             example = _checked(row, answers_needed, no_answer=no_answer, notes=notes)
             if not answers_needed:
                 _check_sizes(example)
+            # Answers are kept by id: of two questions with one, an answer would be lost.
             if example.id in ids:
                 raise Fault("duplicate id", f"question {example.id}: another one has this id")
         except Fault as fault:
@@ -163,6 +164,7 @@ class _Faults:
         if self.count > len(self.lines):
             problem += f"; and {self.count - len(self.lines):,} more"
         cures = ["fix it" if self.count == 1 else "fix them"]
+        # One text that is nowhere in many rows means "no answer" to who wrote the sheet.
         for mark, times in self.marks.most_common(1):
             if times >= _OFTEN:
                 cures.append(
@@ -184,7 +186,7 @@ def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes:
     if impossible or labels == [] and impossible is None:
         answers = ()
     elif labels:
-        answers = _find_spans(name, context, labels, notes)
+        answers = _find_spans(name, context, labels=labels, notes=notes)
     elif answers_needed:
         raise Fault(
             "no answer",
@@ -288,14 +290,17 @@ def _find_span(
     if label.start is not None:
         return _labelled_span(name, context, label, start=label.start)
     text = label.text or ""
+    # Without a start, the text is sought.
     place = find_answer(context, text) if text.strip() else None
     if place is None:
         problem = f"question {name}: answer {text!r:.80} is not in its context"
         raise Fault("answer not found", problem, answer=text.strip())
+
+    # It is found, but may not be what is meant.
     if not re.search(r"\w", text):
         notes.add(MARKS, f"question {name}")
     if is_trained:
-        _note_place(place, notes, f"question {name}")
+        _note_place(place, notes=notes, position=f"question {name}")
     return context[place.start : place.end], place.start
 
 
@@ -308,6 +313,8 @@ def _labelled_span(name: str, context: str, label: Label, start: int) -> tuple[s
         if end is not None and end > len(context):
             problem = f"an answer ends at character {end}, its context at {len(context)}"
             raise Fault("misplaced answer", f"question {name}: {problem}")
+
+    # The text must be there, character by character: windows are labelled by its place.
     span = context[start : start + len(text)] if start >= 0 else ""
     if span != text or not text.strip():
         problem = f"answer {text!r:.80} is not at character {start} (there: {span!r:.80})"

@@ -77,9 +77,10 @@ def row_questions(
 ) -> Iterator[Question]:
     """Yield the questions of rows of a hub data set or of articles, as `file_questions` does."""
     names = ColumnNames(columns or {}, where=where, notes=notes, answers_needed=True)
-    placed = ((RowPlace(where, f"row {number}"), row) for number, row in enumerate(rows, 1))
+    # JSON's rules for columns: a data set's rows may lack some.
+    placed = ((RowPlace(where, f"row {number}"), row) for number, row in enumerate(rows, start=1))
     questions = _questions(placed, names, form=forms.JSON)
-    for number, question in enumerate(questions, 1):
+    for number, question in enumerate(questions, start=1):
         yield _with_id(question, number)
     names.check_all()
 
@@ -105,11 +106,21 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
         is_question = names.has(row, "question")
         if "paragraphs" in row and not is_question:
             file = RowPlace(place.file)
-            yield from _article_questions(file, f"article {article_number}", row, names)
+            yield from _article_questions(
+                file,
+                name=f"article {article_number}",
+                article=row,
+                names=names,
+            )
             article_number += 1
         elif "qas" in row and not is_question:  # a paragraph, as MRQA has them
             article = {"paragraphs": [row]}
-            yield from _article_questions(place, "the row", article, names)
+            yield from _article_questions(
+                place,
+                name="the row",
+                article=article,
+                names=names,
+            )
         elif tuple(row) != ("header",):  # which MRQA writes first
             names.check(place, row, needed)
             yield Question(place, row=names.rename(row))
@@ -208,6 +219,7 @@ class ColumnNames:
     def _miss(self, name: str, names: Iterable[object], where: str) -> None:
         """Raise UserError as `name` is not among `names`, or note it if it is not needed."""
         own = self.own(name)
+        # Questions can be answered without answers to compare with.
         if name in _OF_ANSWERS and not self.answers_needed:
             kind = f"data.columns.{name}: there is no column {own!r}, so no scores"
             self.notes.counts[kind] = 1
@@ -221,6 +233,7 @@ class ColumnNames:
 
     def _plan(self, row: RawRow) -> dict[str, str]:
         """Return the names of a row's columns by names of COLUMNS, found once for rows alike."""
+        # A plan depends on the names alone, and most rows of a file have the same.
         names = tuple(row)
         plan = self._plans.get(names)
         if plan is None:
@@ -234,6 +247,8 @@ class ColumnNames:
         return plan
 
     def _find(self, row: RawRow) -> dict[str, str]:
+        # The user's name of a column as it is; ours in any case, or under a usual alias. Of columns
+        # that differ in case only, the first counts.
         by_small_letters = {str(own).lower(): own for own in reversed(list(row))}
         plan = {}
         for name in COLUMNS:

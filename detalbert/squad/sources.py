@@ -127,6 +127,7 @@ def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.
     several files that are no shards of one split.
     """
     key = f"data.{split}"
+    # A file of that name here is the user's own.
     path = Path(name)
     if name in OFFICIAL_SHA256 and not path.exists():
         downloaded = _download(name, cache_dir)
@@ -238,6 +239,7 @@ def _part(source: Source, fraction: float, questions: Iterable[Question]) -> lis
     """Return the questions of a split: the validation set has `fraction` of the contexts, those
     with the lowest hashes, with all of their questions. Raises UserError for a single context.
     """
+    # All of a context's questions go to one set: it would not be unseen in the other.
     everything = list(questions)
     contexts = [str(question.row.get("context")) for question in everything]
     by_hash = sorted(set(contexts), key=_sha256)

@@ -191,8 +191,14 @@ def build_windows(
             cure="use one that has a tokenizer.json",
         )
     layout = pair_layout(tokenizer)  # leaves truncation and padding off, for `encode`
-    texts = _encode_texts(examples, tokenizer.backend_tokenizer, max_query_length, notes)
+    texts = _encode_texts(
+        examples,
+        backend=tokenizer.backend_tokenizer,
+        longest=max_query_length,
+        notes=notes,
+    )
     limits = Limits(max_seq_length, doc_stride)
+    # From texts to tokens, to ranges of tokens, to the answers' places in them.
     ids = [example.id for example in examples]
     cut = _cut_contexts(ids, texts=texts, layout=layout, limits=limits)
     start, end = _label(examples, texts=texts, layout=layout, cut=cut)
@@ -250,6 +256,7 @@ def _cut_contexts(ids: Sequence[str], texts: _Texts, layout: PairLayout, limits:
     room = limits.max_seq_length - question_length - layout.special  # [E], for context
     example, skip = cover(ids, length=context_length, room=room, limits=limits)  # [W]
 
+    # Where each window's tokens are: in its context, in all contexts, and in the window.
     remaining = context_length[example] - skip  # [W], tokens from the window's first one on
     first_token = texts.contexts.ptr[texts.owner[example]]  # [W], of the context
     question_end = len(layout.prefix_ids) + question_length[example]
@@ -335,6 +342,8 @@ def _encode_questions(
     if notes is not None:
         note = f"questions are cut to {longest} tokens"
         notes.counts[note] += int((lengths > cut_lengths).sum())
+
+    # The tokens that stay, and where each question begins among them.
     ends = np.cumsum(cut_lengths, dtype=np.int64)
     tokens = ranges(questions.ptr[:-1], lengths=cut_lengths)  # those that stay
     return questions._replace(ids=questions.ids[tokens], ptr=np.concatenate([[0], ends]))

@@ -172,6 +172,7 @@ class _Paragraph:
     def _answerable(self) -> tuple[str, dict]:
         """Ask for the value of a stated fact, or now and then for the thing that has the value."""
         fact = self.rng.choice(self.stated)
+        # The value, or the thing if the paragraph names it.
         slot = "v"
         forms = fact.relation["asks"]
         if "x" in fact.places and self.rng.random() < 0.25:
@@ -220,6 +221,7 @@ class _Paragraph:
         """Return QUESTIONS different questions, each with what SQuAD has on it."""
         qas: dict[str, dict] = {}
         while len(qas) < QUESTIONS:
+            # A question that was asked before is drawn again.
             if self.rng.random() < IMPOSSIBLE:
                 question, answers = self._impossible()
             else:
@@ -243,6 +245,7 @@ def generate(split: str, seed: int = 0, paragraphs: int | None = None) -> dict:
         qas = []
         for place, (question, answers) in enumerate(paragraph.ask().items()):
             name = f"{split} {seed} {number} {place}"
+            # Ids in the shape of SQuAD's: 24 hexadecimal digits.
             digest = hashlib.sha256(name.encode()).hexdigest()
             qas.append({"id": digest[:24], "question": question, **answers})
 
