@@ -50,6 +50,7 @@ def _descriptions(node: Any) -> Iterator[str]:
 
 
 def _plain(fragment: str) -> str:
+    # Elements that end a paragraph end a line; other tags vanish.
     fragment = _ENDS_LINE.sub("\n", fragment)
     fragment = _TAG.sub("", fragment)
     text = html.unescape(fragment)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 SEGMENT = 1 << 18  # characters of a segment, at most
-_BEFORE_SPACE = re.compile(r".*[!-~](?= [!-~])", re.DOTALL)
-_BEFORE_ANY_SPACE = re.compile(r".*\S(?=\s)", re.DOTALL)
+# Greedy: up to the last space between two printable characters of ASCII, or the last white space.
+_BEFORE_SPACE = re.compile(r".*[!-~](?= [!-~])", flags=re.DOTALL)
+_BEFORE_ANY_SPACE = re.compile(r".*\S(?=\s)", flags=re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -47,6 +48,7 @@ def strip(blocks: Iterable[Block]) -> Iterator[Block]:
     inside = False  # whether the next block continues a document
     space = ""  # the white space behind the last block of that
     for block in blocks:
+        # White space at the end of a block is in the document if more text follows.
         text = space + block.text if inside else block.text.lstrip()
         body = text.rstrip()
         if body or inside and block.ends:
@@ -80,14 +82,16 @@ def cut_segments(
     starts = True
     for text, ends in blocks:
         buffer = buffer + text if buffer else text
+        # One more character than a segment shows that the document goes on.
         begin = 0
         while len(buffer) - begin > longest:
             stop = begin + find_cut(buffer[begin : begin + longest])
-            yield Segment(buffer[begin:stop], starts, ends=False)
+            yield Segment(buffer[begin:stop], starts=starts, ends=False)
             begin = stop
             starts = False
         if ends:
-            yield Segment(buffer[begin:] if begin else buffer, starts, ends=True)
+            text = buffer[begin:] if begin else buffer
+            yield Segment(text, starts=starts, ends=True)
             buffer = ""
             starts = True
         else:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.blocks import Segments
@@ -22,6 +23,7 @@ def begin_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     text = "a"
     with_special = tokenizer(text)["input_ids"]
     plain = tokenizer(text, add_special_tokens=False)["input_ids"]
+    # What is before the text's own tokens, wherever they begin.
     for count in range(len(with_special) - len(plain) + 1):
         if with_special[count : count + len(plain)] == plain:
             return with_special[:count]
@@ -44,14 +46,18 @@ class DocumentKind(Kind):
         self.begin_of_text = list(begin_of_text)
 
     def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        facts = {"kind": "documents", **super().facts(tokenizer)}
-        facts["end_of_text"] = self.end_of_text
+        header = {
+            "kind": "documents",
+            **super().facts(tokenizer),
+            "end_of_text": self.end_of_text,
+        }
         if self.begin_of_text:
-            facts["begin_of_text"] = self.begin_of_text
-        return facts
+            header["begin_of_text"] = self.begin_of_text
+        return header
 
-    def backend(self, tokenizer: PreTrainedTokenizerBase) -> Any:
+    def backend(self, tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
         """Return one that truncates nothing, and reads "<|endoftext|>" in documents as text."""
+        # A copy, as the tokenizer's owner may truncate.
         exact = copy.deepcopy(tokenizer.backend_tokenizer)
         exact.no_truncation()
         exact.no_padding()
@@ -66,24 +72,27 @@ class DocumentKind(Kind):
         ids, lengths = encoder(segments.texts)  # tokens of text, [R]
         ends = np.array(segments.ends)  # [R], whether a document ends with the segment
         begins = np.array([segments.starts, *segments.ends[:-1]])  # [R], or begins
-        before = len(self.begin_of_text)  # tokens
+        begin_size = len(self.begin_of_text)  # tokens
 
         # The places of the new tokens among those of text.
         stops = np.cumsum(lengths)
         starts = stops - lengths
-        end_places = stops[ends]
-        begin_places = np.repeat(starts[begins], before)
-        places = np.concatenate([end_places, begin_places])
+        end_places = stops[ends]  # [documents that end]
+        begin_places = np.repeat(starts[begins], begin_size)
 
         # Where one document ends and the next begins, values stay in this order.
         end_ids = np.full(len(end_places), self.end_of_text)
-        begin_ids = np.tile(np.array(self.begin_of_text, end_ids.dtype), int(begins.sum()))
-        new_ids = np.concatenate([end_ids, begin_ids])
-        ids = np.insert(ids, places, new_ids)  # [N]
+        begin_of_text = np.array(self.begin_of_text, dtype=end_ids.dtype)
+        begin_ids = np.tile(begin_of_text, int(begins.sum()))
+        ids = np.insert(
+            ids,
+            np.concatenate([end_places, begin_places]),
+            np.concatenate([end_ids, begin_ids]),
+        )  # [N]
         ends_with = np.where(ends, DOCUMENT, OPEN)
         return Rows(
-            ids,
-            lengths=lengths + ends + begins * before,
+            tokens=ids,
+            lengths=lengths + ends + begins * begin_size,
             ends=ends_with.astype(np.uint8),
             text_bytes=sum(len(text.encode()) for text in segments.texts),
         )
@@ -99,10 +108,14 @@ class DocumentColumns(Columns):
         self.open = 0  # tokens of a document that has not ended
 
     def add(self, rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-        is_last = rows.ends == DOCUMENT
-        stops = np.cumsum(rows.lengths)[is_last]  # [D]
-        lengths = np.diff(stops, prepend=-self.open)  # [D]
+        is_last = rows.ends == DOCUMENT  # [R]
+        stops = np.cumsum(rows.lengths)[is_last]  # [D], of the documents that end
+        lengths = np.diff(stops, prepend=-self.open)  # [D], the first with what was open
         tokens = len(rows.tokens)
         self.open += tokens - int(lengths.sum())
-        counts = {"documents": len(lengths), "tokens": tokens, "text_bytes": rows.text_bytes}
+        counts = {
+            "documents": len(lengths),
+            "tokens": tokens,
+            "text_bytes": rows.text_bytes,
+        }
         return {"document_ptr": lengths}, counts

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.atomic import whole_file
 from detalbert.corpus.blocks import Segments, find_space
 from detalbert.corpus.sentences import find_sentence_end, split_sentences
-from detalbert.corpus.shards import DOCUMENT, OPEN, SENTENCE, Columns, Kind, Rows
+from detalbert.corpus.shards import DOCUMENT, OPEN, SENTENCE, Columns, Kind, Rows, ShardFacts
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import checksum
 from detalbert.reading.storage import join, read
@@ -40,6 +40,7 @@ class ExampleKind(Kind):
         ends: list[int] = []  # of each: what ends with it
         starts = segments.starts
         for text, is_last in zip(segments.texts, segments.ends, strict=True):
+            # A segment without sentences has an empty one, which may end a document.
             text_sentences = split_sentences(text, starts) or [""]
             sentences += text_sentences
             ends += [SENTENCE] * len(text_sentences)
@@ -49,23 +50,29 @@ class ExampleKind(Kind):
                 ends[-1] = OPEN
             starts = is_last
         ids, lengths = encoder(sentences)
-        return Rows(ids, lengths, ends=np.array(ends, np.uint8), text_bytes=0)
+        return Rows(
+            tokens=ids,
+            lengths=lengths,
+            ends=np.array(ends, dtype=np.uint8),
+            text_bytes=0,
+        )
 
     def columns(self) -> Columns:
         return ExampleColumns(self.max_seq_length - 3)  # [CLS] A [SEP] B [SEP] takes three more
 
     def describe(
-        self, folder: Path, address: str, split: str, shards: list[dict[str, Any]]
-    ) -> dict[str, Any]:
+        self, folder: Path, address: str, split: str, shards: list[ShardFacts]
+    ) -> dict[str, str]:
         """Write text tokens and sentences per example, uint16 [E, 2]; return the file's SHA-256."""
         path = folder / f"{split}-lengths.npy"
         examples = sum(shard["examples"] for shard in shards)
+        # The file of np.save, written in blocks.
         header = {"descr": "<u2", "fortran_order": False, "shape": (examples, 2)}
         with whole_file(path, binary=True) as file:
             np.lib.format.write_array_header_1_0(file, header)
             for shard in shards:
                 shard_address = join(address, shard["name"])
-                for block in _read_lengths(shard_address, shard["columns"]):
+                for block in _read_lengths(shard_address, places=shard["columns"]):
                     file.write(block.tobytes())
         return {"lengths_sha256": checksum(path)}
 
@@ -79,38 +86,34 @@ class ExampleColumns(Columns):
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.open_lengths = np.zeros(0, np.int64)  # tokens per sentence of the open example
-        self.open_ends = np.zeros(0, np.uint8)
+        self.open_lengths = np.zeros(0, dtype=np.int64)  # tokens per sentence of the open example
+        self.open_ends = np.zeros(0, dtype=np.uint8)
 
     def add(self, rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-        lengths = np.append(self.open_lengths, rows.lengths)  # [R]
-        ends = np.append(self.open_ends, rows.ends)  # [R]
-        lengths, ends = _join_rows(lengths, ends)  # [S], [S]
+        # The open example's sentences come first; a sentence may have several rows.
+        lengths, ends = _join_rows(
+            np.append(self.open_lengths, rows.lengths),
+            np.append(self.open_ends, rows.ends),
+        )  # [S], [S]
         is_last = ends == DOCUMENT
         sizes, counts = cut_examples(lengths, is_last, self.capacity)  # [S'], [E]
 
         # Hold the open example back.
-        held = 0
+        held = 0  # sentences
         if _is_open(lengths, ends):
             held = int(counts[-1])
             counts = counts[:-1]
         complete = len(sizes) - held
         sizes, held_sizes = np.split(sizes, [complete])
         self.open_lengths = held_sizes.astype(np.int64)
-        self.open_ends = np.full(held, SENTENCE, np.uint8)
+        self.open_ends = np.full(held, SENTENCE, dtype=np.uint8)
         if held and lengths[-1]:
             self.open_ends[-1] = ends[-1]
 
-        # The tokens of an example are those of its sentences.
-        token_ends = np.cumsum(sizes, dtype=np.int64)
-        sentence_ends = np.cumsum(counts, dtype=np.int64)
-        tokens = np.append(0, token_ends)  # [S' + 1]: before each sentence
-        first = np.append(0, sentence_ends)  # [E + 1]: first sentence of each example
-        lengths = np.diff(tokens[first])  # [E]
         columns = {
             "sentences": sizes,
             "sentence_ptr": counts,
-            "token_ptr": lengths.astype("<u2"),
+            "token_ptr": _sum_sentences(sizes, counts).astype("<u2"),
         }
         totals = {
             "examples": len(counts),
@@ -119,6 +122,20 @@ class ExampleColumns(Columns):
             "tokens": len(rows.tokens),
         }
         return columns, totals
+
+
+def _sum_sentences(sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the tokens of examples, int64 [E], which are those of their sentences.
+
+    Args:
+        sizes: tokens per sentence, [S].
+        counts: sentences per example, [E].
+    """
+    token_ends = np.cumsum(sizes, dtype=np.int64)
+    sentence_ends = np.cumsum(counts, dtype=np.int64)
+    tokens_before = np.append(0, token_ends)  # [S + 1]
+    first_sentence = np.append(0, sentence_ends)  # [E + 1]
+    return np.diff(tokens_before[first_sentence])
 
 
 def _join_rows(lengths: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -150,6 +167,7 @@ def cut_examples(
     parts = -(-sentences // capacity)  # of each sentence, rounded up; 0 of an empty one
     part_ends = np.cumsum(parts)
     sizes = np.full(parts.sum(), capacity)  # [S]
+
     # The last part of a sentence has what the others leave.
     remainders = sentences - (parts - 1) * capacity
     has_parts = parts > 0
@@ -167,22 +185,29 @@ def cut_examples(
             end = bisect.bisect_right(ends, room, lo=begin + 1, hi=stop + 1) - 1
             counts.append(end - begin)
             begin = end
-    return sizes.astype("<u2"), np.array(counts, "<u2")
+    return sizes.astype("<u2"), np.array(counts, dtype="<u2")
 
 
-def _read_lengths(address: str, columns: dict[str, Any]) -> Iterator[np.ndarray]:
-    """Yield text tokens and sentences per example of a shard, uint16 [examples, 2], in blocks."""
-    examples = columns["token_ptr"][2] - 1
+def _read_lengths(address: str, places: dict[str, Any]) -> Iterator[np.ndarray]:
+    """Yield text tokens and sentences per example of a shard, uint16 [examples, 2], in blocks.
+
+    Args:
+        address: of the shard.
+        places: by column, its dtype, first byte and number of values.
+    """
+    _, _, offsets_count = places["token_ptr"]
+    examples = offsets_count - 1
     for first in range(0, examples, _EXAMPLES):
         stop = min(examples, first + _EXAMPLES) + 1
-        pointers = []
+        lengths = []
         for name in ("token_ptr", "sentence_ptr"):
-            dtype, column_begin, _ = columns[name]
+            dtype, column_begin, _ = places[name]
             size = np.dtype(dtype).itemsize
-            begin = column_begin + first * size
-            end = column_begin + stop * size
-            content = b"".join(read(address, begin, end))
-            offsets = np.frombuffer(content, dtype)
-            pointers.append(np.diff(offsets))
-        lengths = np.stack(pointers, axis=1)
-        yield lengths.astype("<u2")
+            content = read(
+                address,
+                begin=column_begin + first * size,
+                end=column_begin + stop * size,
+            )
+            offsets = np.frombuffer(b"".join(content), dtype=dtype)
+            lengths.append(np.diff(offsets))
+        yield np.stack(lengths, axis=1).astype("<u2")

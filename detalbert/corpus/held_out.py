@@ -53,6 +53,8 @@ def _decide_long(
             digest.update(content)
             copy.write(content)
             sizes.append(len(content))
+
+        # The same segments again, now that the hash of all of the text is known.
         copy.seek(0)
         held_out = float(is_low(digest, share))
         for number, size in enumerate(sizes):

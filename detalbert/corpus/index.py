@@ -1,4 +1,8 @@
-"""The index of a folder of shards, and the tokenizer beside it."""
+"""The index of a folder of shards, and the tokenizer beside it.
+
+An index comes from other machines, and files that it names may be removed here: so it is checked
+for its own sum and for the names of files before anything in it is used.
+"""
 
 import json
 import logging
@@ -16,6 +20,7 @@ from detalbert.settings.text import CorpusConfig
 
 # Of an index that commit 596c121 wrote, without a sum of its own.
 _KEYS = "format kind max_seq_length tokenizer end_of_text part_bytes held_out text splits".split()
+_KEY = "data.shards"  # of the config
 TOKENIZER = "tokenizer"  # folder of a corpus
 log = logging.getLogger(__name__)
 
@@ -23,24 +28,38 @@ log = logging.getLogger(__name__)
 def read_index(address: str) -> dict[str, Any]:
     """Return the index of the shards at `address`. Raises UserError if missing or invalid."""
     try:
-        index = json.loads(storage.read_all(storage.join(address, "index.json")))
-        version = index["format"]
-        assert is_sealed(index) if SUM in index else index.keys() <= set(_KEYS)
-        if version == FORMAT:
-            assert {"tokenizer", "text", "splits"} <= set(index)
-            assert {"max_seq_length", "kind"} & set(index)
-            # Some are removed and written again if they are damaged: none may be another's file.
-            names = [path.as_posix() for path in file_sums(Path(), index)]
-            assert all(re.fullmatch(FILES, name) for name in names)
+        content = storage.read_all(storage.join(address, "index.json"))
     except UserError:
-        said = "no index.json there; give a folder of shards that were written to their end"
-        raise UserError(f"data.shards: {address}: {said}") from None
+        raise UserError(
+            f"{address}: no index.json there",
+            key=_KEY,
+            cure="give a folder of shards that were written to their end",
+        ) from None
+    try:
+        index = json.loads(content)
+        # What is damaged may be of any type, and lack any key.
+        version = index["format"]
+        _check(index)
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
-        raise UserError(f"data.shards: {address}: its index.json is damaged") from None
+        raise UserError(f"{address}: its index.json is damaged", key=_KEY) from None
     if version != FORMAT:
-        said = f"format {version}, this version reads {FORMAT}; write again"
-        raise UserError(f"data.shards: {address}: {said}")
+        raise UserError(
+            f"{address}: format {version}, this version reads {FORMAT}",
+            key=_KEY,
+            cure="write again",
+        )
     return index
+
+
+def _check(index: dict[str, Any]) -> None:
+    """Raise AssertionError, or another class of error, if an index is damaged."""
+    assert is_sealed(index) if SUM in index else index.keys() <= set(_KEYS)
+    if index["format"] == FORMAT:
+        assert {"tokenizer", "text", "splits"} <= set(index)
+        assert {"max_seq_length", "kind"} & set(index)
+        # Some are removed and written again if they are damaged: none may be another's file.
+        names = [path.as_posix() for path in file_sums(Path(), index)]
+        assert all(re.fullmatch(FILES, name) for name in names)
 
 
 def fetch_tokenizer(data: CorpusConfig) -> Path:
@@ -50,19 +69,31 @@ def fetch_tokenizer(data: CorpusConfig) -> Path:
     assert data.shards is not None
     address = storage.join(data.shards, TOKENIZER)
     folder = Path(address)
-    files = []
     if storage.is_remote(address):
-        folder = Path(data.cache_dir) / f"tokenizer-{read_index(data.shards)['tokenizer'][:24]}"
+        index = read_index(data.shards)
+        folder = Path(data.cache_dir) / f"tokenizer-{index['tokenizer'][:24]}"
         with writing(folder, what="the tokenizer"), alone(folder):
-            if not folder.is_dir() and (files := storage.list_files(address, "data.shards")):
-                with whole_folder(folder) as aside:
-                    for file in files:
-                        name = Path(file.address).name
-                        hold(aside, name, address).write_bytes(storage.read_all(file.address))
+            if not folder.is_dir():
+                _download(address, folder)
     if not folder.is_dir():
-        said = f"data.tokenizer: missing, and {address} is not there; name the shards' own"
-        raise UserError(said)
+        raise UserError(
+            f"missing, and {address} is not there",
+            key="data.tokenizer",
+            cure="name the shards' own",
+        )
     return folder
+
+
+def _download(address: str, folder: Path) -> None:
+    """Download the files below an address, if there are any, as a folder."""
+    files = storage.list_files(address, key=_KEY)
+    if not files:
+        return
+    with whole_folder(folder) as temporary:
+        for file in files:
+            name = Path(file.address).name
+            path = hold(temporary, name, address)
+            path.write_bytes(storage.read_all(file.address))
 
 
 def remove_damaged(folder: Path) -> None:
@@ -71,11 +102,12 @@ def remove_damaged(folder: Path) -> None:
     if not index.is_file():
         return
     try:
-        damaged = find_damaged(file_sums(folder, read_index(str(folder))), folder)
+        sums = file_sums(folder, read_index(str(folder)))
+        damaged = find_damaged(sums, folder)
     except UserError:
         damaged = [index]
     if damaged:
-        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
-        log.warning("%s%s: not as it was written; writing it again", damaged[0], more)
+        others = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        log.warning("%s%s: not as it was written; writing it again", damaged[0], others)
         for path in (*damaged, index):
             path.unlink(missing_ok=True)

@@ -12,7 +12,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
@@ -54,7 +53,7 @@ def train_bpe(texts: Iterable[str], size: int, positions: int | None) -> PreTrai
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
-    # White space comes first, so that words are encoded apart from one another: see words.py.
+    # White space is first, so that words are encoded apart from one another: see words.py.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.WhitespaceSplit(),
@@ -64,8 +63,16 @@ def train_bpe(texts: Iterable[str], size: int, positions: int | None) -> PreTrai
     )
     printable = [chr(code) for code in range(33, 127)]
     letters = [letter for letter in printable if not letter.isupper()]
-    special = list(SPECIALS.values())
-    _train(tokenizer, texts, size, special, letters, limit_alphabet=_ALPHABET)
+    trainer = BpeTrainer(
+        vocab_size=size,
+        show_progress=False,
+        special_tokens=list(SPECIALS.values()),
+        initial_alphabet=letters,
+        limit_alphabet=_ALPHABET,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+
+    # As ALBERT's: [CLS] A [SEP] B [SEP].
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -88,21 +95,18 @@ def train_byte_bpe(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    _train(tokenizer, texts, size, [END_OF_TEXT], letters)
+    trainer = BpeTrainer(
+        vocab_size=size,
+        show_progress=False,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=END_OF_TEXT,
         eos_token=END_OF_TEXT,
     )
-
-
-def _train(
-    tokenizer: Tokenizer, texts: Iterable[str], size: int, special: list, letters: list, **more: Any
-) -> None:
-    sizes = {"vocab_size": size, "show_progress": False, **more}
-    trainer = BpeTrainer(special_tokens=special, initial_alphabet=letters, **sizes)
-    tokenizer.train_from_iterator(texts, trainer)
 
 
 def find_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = None) -> str:
@@ -113,8 +117,7 @@ def find_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = 
         return str(fetch_tokenizer(data))
     if data.tokenizer:
         return data.tokenizer
-    folder = own_tokenizer(data, held_out, positions)
-    return str(folder)
+    return str(own_tokenizer(data, held_out, positions))
 
 
 def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = None) -> Path:
@@ -129,32 +132,38 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     of_bytes = positions is None
     texts = []
     for source in data.training:
-        form = source.form or data.form
-        text = open_text(source, f"data.{data.source}", "train", of_bytes, data.article, form)
+        text = open_text(
+            source,
+            key=f"data.{data.source}",
+            split="train",
+            exact=of_bytes,
+            article=data.article,
+            form=source.form or data.form,
+        )
         texts.append(text)
 
     # The folder's name is a sum of all that the tokenizer depends on.
     stamp = "+".join(text.fingerprint for text in texts)
     key = [_FORMAT, stamp, size, held_out]
-    facts = ["bytes", *key] if of_bytes else [*key, positions]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    recipe = ["bytes", *key] if of_bytes else [*key, positions]
+    digest = hashlib.sha256(json.dumps(recipe).encode()).hexdigest()
     folder = Path(data.cache_dir) / f"tokenizer-{digest[:24]}"
     with writing(folder, what="the tokenizer"), alone(folder):
-        fault = find_change(folder / SUMS, key=digest)
-        if fault is None:
+        # It is there already, or not as it was written.
+        changed_file = find_change(folder / SUMS, key=digest)
+        if changed_file is None:
             return folder
         if folder.is_dir():
-            problem = "%s: %s is not as it was written; it is learned anew"
-            log.warning(problem, folder, fault)
-        documents = _open_sample(texts, of_bytes, held_out, folder.parent)
+            log.warning("%s: %s is not as it was written; it is learned anew", folder, changed_file)
+        documents = _open_sample(texts, of_bytes, held_out=held_out, cache=folder.parent)
         with waiting(f"training a tokenizer of {size:,} tokens"):
             if of_bytes:
                 bpe = train_byte_bpe(documents, size)
             else:
                 bpe = train_bpe(documents, size, positions)
-        with whole_folder(folder) as aside:
-            bpe.save_pretrained(aside)
-            write_facts(aside / SUMS, {}, digest)
+        with whole_folder(folder) as temporary:
+            bpe.save_pretrained(temporary)
+            write_facts(temporary / SUMS, {}, digest)
     return folder
 
 
@@ -166,8 +175,8 @@ def _open_sample(texts: list[Text], of_bytes: bool, held_out: float, cache: Path
     total = size_of(parts)
     if not of_bytes:
         # Rows of the hub are not counted in bytes.
-        rows = [part for part in parts if part.form == "hub"]
-        total += sum(part.end for part in rows) - size_of(rows)
+        hub_parts = [part for part in parts if part.form == "hub"]
+        total += sum(part.end for part in hub_parts) - size_of(hub_parts)
     return _sample(parts, total, held_out, cache)
 
 
@@ -175,13 +184,13 @@ def _sample(parts: list[Part], total: int, held_out: float, cache: Path) -> Iter
     """Yield the training documents in every n-th MiB of `parts`, which have `total` bytes; long
     documents in segments. Temporary files are in the folder `cache`.
     """
-    step = math.ceil(max(total, 1) / _SAMPLE)
-    with waiting("reading text for a tokenizer", total // step, "B") as wait:
+    step = math.ceil(max(total, 1) / _SAMPLE)  # every step-th part is in the sample
+    with waiting("reading text for a tokenizer", total=total // step, unit="B") as wait:
         reader = TextReader(wait.update)
-        small_parts = cut_parts(parts, _PART)
+        small_parts = cut_parts(parts, part_bytes=_PART)
         sample = itertools.islice(small_parts, 0, None, step)
         blocks = itertools.chain.from_iterable(map(reader.read, sample))
-        segments = cut_segments(blocks, find_space, _SEGMENT)
+        segments = cut_segments(blocks, find_space, longest=_SEGMENT)
         for share, segment in decide(segments, held_out, cache):
             if not is_held_out(segment.text, share):
                 yield segment.text

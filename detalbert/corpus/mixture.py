@@ -1,13 +1,27 @@
-"""Shares of several sources: of training by weights, of a capped validation by sizes."""
+"""Shares of several sources: of training by weights, of a capped validation by sizes.
 
-import itertools
+The source of a position is computed from the position alone, not drawn: a run that resumes at step
+100,000 needs neither a random state nor the steps before. The price is a fixed pattern, the same in
+each cycle.
+"""
+
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
+from detalbert.squad.encoding import ranges
+
 _LONGEST_CYCLE = 1 << 40  # positions; weights are exact up to it, and within 1e-12 beyond
+
+
+class Dealt(NamedTuple):
+    """The windows at `count` positions in a row."""
+
+    sources: np.ndarray  # int64 [count]
+    numbers: np.ndarray  # int64 [count], of each window in its source's own endless sequence
 
 
 class Mixture:
@@ -32,16 +46,14 @@ class Mixture:
 
         # The positions after which the pattern repeats, and a source's windows in them, int64 [S].
         # Both are exact, except in the longest cycle.
-        cycle = 1
-        for share in shares:
-            cycle = math.lcm(cycle, share.denominator)
+        denominators = [share.denominator for share in shares]
+        cycle = math.lcm(*denominators)
         self.cycle = min(cycle, _LONGEST_CYCLE)
-        rounded = [float(share) for share in shares]
-        self.counts = apportion(rounded, self.cycle)
+        self.counts = apportion(list(map(float, shares)), total=self.cycle)
 
-    def deal(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sources of positions first .. first + count - 1, and which window in its own
-        endless sequence each is, int64 [count] both. Those of one source have no gaps.
+    def deal(self, first: int, count: int) -> Dealt:
+        """Return the windows of positions first .. first + count - 1. Those of one source have no
+        gaps.
 
         Time and memory are those of `count` positions, wherever these are: up to time t about t
         windows are due, so only those near this stretch of time are put in order.
@@ -53,42 +65,48 @@ class Mixture:
         after = self._due(first + count + margin)
 
         # The windows that are due in this stretch, source by source, int64 [n].
-        ranges = map(np.arange, before, after)
-        numbers = np.concatenate(list(ranges))
-        sources = np.arange(len(before))
-        sources = np.repeat(sources, after - before)
+        due = after - before
+        numbers = ranges(before, lengths=due)
+        sources = np.repeat(np.arange(len(due)), due)
 
-        # The time within a cycle is computed from its beginning, so that it is the same in each.
+        # Of these, the windows at the positions asked for.
+        order = self._sort(sources, numbers)
+        begin = first - before.sum()
+        chosen = order[begin : begin + count]
+        return Dealt(sources=sources[chosen], numbers=numbers[chosen])
+
+    def _sort(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return the order in which windows are due, int64 [n].
+
+        The time within a cycle is computed from its beginning, so that it is the same in each.
+        """
         counts = self.counts[sources]
         cycles, places = np.divmod(numbers, counts)
         times = (places + 0.5) / counts
-        keys = sources, times, cycles  # the last one sorts first
-        order = np.lexsort(keys)
-        begin = first - before.sum()
-        order = order[begin : begin + count]
-        return sources[order], numbers[order]
+        return np.lexsort((sources, times, cycles))  # by the last one first
 
     def _due(self, time: int) -> np.ndarray:
         """Return how many windows of each source are due until `time`, in positions, int64 [S]."""
         time = max(int(time), 0)
-        due = np.zeros_like(self.counts)
-        for source, count in enumerate(self.counts.tolist()):
-            # (i + 1/2) cycle / count <= time, in whole numbers of any size
+        due = []
+        for count in self.counts.tolist():
+            # Window i is due if (i + 1/2) cycle / count <= time; in whole numbers of any size.
             halves = 2 * time * count + self.cycle
-            due[source] = halves // (2 * self.cycle)
-        return due
+            due.append(halves // (2 * self.cycle))
+        return np.array(due, dtype=np.int64)
 
 
 def apportion(weights: Sequence[float], total: int) -> np.ndarray:
     """Return whole numbers that add up to `total`, in proportion to `weights`, int64 [S]; those
     that are rounded down most get one more.
     """
-    shares = np.asarray(weights, np.float64) / sum(weights)
+    shares = np.asarray(weights, dtype=np.float64) / sum(weights)
     exact = shares * total
     counts = np.floor(exact + 1e-9).astype(np.int64)
     missing = total - counts.sum()
-    by_loss = np.argsort(counts - exact, kind="stable")  # rounded down most first
-    counts[by_loss[:missing]] += 1
+    rounded_most = np.argsort(counts - exact, kind="stable")
+    one_more = rounded_most[:missing]
+    counts[one_more] += 1
     return counts
 
 
@@ -99,23 +117,30 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     Args:
         sources: of every window, int [W].
     """
-    count = sources.max(initial=0) + 1
-    windows = [np.flatnonzero(sources == source) for source in range(count)]
+    source_count = sources.max(initial=0) + 1
+    windows = []
+    for source in range(source_count):
+        windows.append(np.flatnonzero(sources == source))
     if limit is None or limit >= len(sources):
         return windows
-    sizes = [len(numbers) for numbers in windows]
-    counts = apportion(sizes, limit)
+
+    # The sizes decide the shares, the source's number the draw.
+    sizes = list(map(len, windows))
+    counts = apportion(sizes, total=limit)
     drawn = []
     for source, numbers in enumerate(windows):
         rng = np.random.default_rng([source])
-        chosen = rng.choice(numbers, counts[source], replace=False)
+        chosen = rng.choice(numbers, size=counts[source], replace=False)
         drawn.append(np.sort(chosen))
     return drawn
 
 
 def name_scores(scores: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the scores of each of two to six sources; of more there is no chart."""
-    if not 1 < len(names) <= 6:
-        return set()
-    pairs = itertools.product(scores, names)
-    return {f"{score}_{name}" for score, name in pairs}
+    labels: set[str] = set()
+    if len(names) < 2 or len(names) > 6:
+        return labels
+    for name in names:
+        for score in scores:
+            labels.add(f"{score}_{name}")
+    return labels

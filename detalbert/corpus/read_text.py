@@ -1,4 +1,9 @@
-"""Documents of the parts of a source, one after another, none of them kept."""
+"""Documents of the parts of a source, one after another, none of them kept.
+
+Where a document of lines begins shows in the text before it only. So a parser yields, with each
+block, the byte behind what it has read; behind the last block of a document the next one begins,
+and the part that has this byte has the document. Parsers are told nothing of parts.
+"""
 
 import itertools
 import json
@@ -6,7 +11,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from detalbert.corpus import api_text
 from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
@@ -16,7 +20,7 @@ from detalbert.reading.forms import read_content
 from detalbert.reading.lines import Decoder, Lines, without_line_end
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import rows_of_table
-from detalbert.reading.rows import rows_of_file
+from detalbert.reading.rows import RowPlace, rows_of_file
 from detalbert.reading.storage import as_file
 from detalbert.reading.tables import table_rows
 from detalbert.settings import forms
@@ -38,8 +42,9 @@ class TextReader:
         self.notes = Notes()  # what a user should know of the text
         self.stream = ""  # the file that is streamed
         self.end = 0  # up to which byte
-        self.at = 0  # the byte of its content at which the next document begins
-        self.documents: Iterator[Block] = iter(())
+        # Of the stream, which the next part may continue.
+        self.begin = 0  # the byte of its content at which the next document begins
+        self.blocks: Placed = iter(())
 
     def read(self, part: Part) -> Iterator[Block]:
         """Yield the documents of `part` that are not empty, in blocks; lone surrogates become
@@ -49,14 +54,16 @@ class TextReader:
         return drop_empty(blocks) if part.exact else strip(blocks)
 
     def _counted(self, part: Part) -> Iterator[Block]:
-        done = 0
+        """Yield the part's blocks and count them; in all it counts as its bytes."""
+        characters = 0
         for block in self._documents(part):
             self.count(len(block.text))
-            done += len(block.text)
+            characters += len(block.text)
             if not block.text.isascii():
-                block = Block(_SURROGATE.sub("\ufffd", block.text), block.ends)
+                text = _SURROGATE.sub("\ufffd", block.text)
+                block = Block(text, ends=block.ends)
             yield block
-        self.count(part.text_bytes - done)
+        self.count(part.text_bytes - characters)
 
     def _documents(self, part: Part) -> Iterator[Block]:
         if part.form == "file":
@@ -68,33 +75,40 @@ class TextReader:
     def _from_lines(self, part: Part) -> Iterator[Block]:
         """Yield the documents that begin in the part; the last may end after it."""
         # Whether it can only be read from the file's start.
-        whole = part.is_packed or _kind(part) in _STREAMS
-        goes_on = whole and part.address == self.stream and part.begin >= self.end
-        if not goes_on:
-            self.at = 0 if whole else max(0, part.begin - 1)
-            file = as_file(_blocks(part, self.at))
-            lines = Lines(part.address, file, self._move)
-            if part.begin and not whole:
-                # A line that began before the part: what follows the byte before it, to a line end.
-                lines.skip()
-            parse = _PARSERS[_kind(part)]
-            self.documents = parse(part, lines, self.notes)
+        is_streamed = part.is_packed or _kind(part) in _STREAMS
+        continues = is_streamed and part.address == self.stream and part.begin >= self.end
+        if not continues:
+            lines = _open_lines(part, is_streamed)
+            self.begin = lines.begin
+            self.blocks = _PARSERS[_kind(part)](part, lines, self.notes)
+
         self.stream = part.address
         self.end = part.end
-        while self.at < part.end:
-            begin = self.at
-            for block in self.documents:
-                if begin >= part.begin:
+
+        # A stream may stand before the part, at the file's start or behind a part that was skipped.
+        while self.begin < part.end:
+            is_own = self.begin >= part.begin
+            for byte, block in self.blocks:
+                if is_own:
                     yield block
                 if block.ends:
+                    self.begin = byte
                     break
-            else:
+            else:  # the end of the file
                 return
 
-    def _move(self, size: int) -> int:
-        """Move `at` over `size` bytes; return where they begin."""
-        self.at += size
-        return self.at - size
+
+def _open_lines(part: Part, is_streamed: bool) -> Lines:
+    """Return the lines of a part's file, from the first one that begins in the part, or from the
+    file's start if it is streamed.
+    """
+    if is_streamed or not part.begin:
+        return Lines(part.address, file=as_file(_blocks(part)))
+    # A line that began before the part: what follows the byte before it, to a line end.
+    begin = part.begin - 1
+    lines = Lines(part.address, file=as_file(_blocks(part, begin)), begin=begin)
+    lines.skip()
+    return lines
 
 
 def _kind(part: Part) -> str:
@@ -110,25 +124,27 @@ def _decoded(part: Part) -> Iterator[str]:
     yield decoder(b"", last=True)
 
 
-def _between_blank_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
+# Blocks of documents, each with the byte of the content behind what was read for it.
+Placed = Iterator[tuple[int, Block]]
+
+
+def _between_blank_lines(part: Part, lines: Lines, notes: Notes) -> Placed:
     pieces: list[str] = []  # of the document, with the end of its last line
-    begins = True  # whether all of the line so far is white space
+    is_blank = True  # all of the line so far is white space
     for text, ends in lines.pieces():
-        if not begins or text.strip():
+        if not is_blank or text.strip():
             pieces.append(text)
             if sum(map(len, pieces)) > _PIECE:
-                text = "".join(pieces)
-                # The last two characters may be a line end, which the document has not.
-                yield Block(text[:-2], ends=False)
-                pieces = [text[-2:]]
-            begins = ends
+                block, pieces = _cut_off(pieces)
+                yield lines.begin, block
+            is_blank = ends
         elif pieces:
-            yield Block(without_line_end("".join(pieces)), ends=True)
+            yield lines.begin, _last_block(pieces)
             pieces = []
-    yield Block(without_line_end("".join(pieces)), ends=True)
+    yield lines.begin, _last_block(pieces)
 
 
-def _numbers_of_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
+def _numbers_of_lines(part: Part, lines: Lines, notes: Notes) -> Placed:
     """Yield documents of as many lines as the part's form says: "100 lines"."""
     number = int(part.form.partition(" ")[0])
     pieces: list[str] = []  # of the document
@@ -139,50 +155,66 @@ def _numbers_of_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]
         count += ends
         size += len(text)
         if count == number:
-            yield Block(without_line_end("".join(pieces)), ends=True)
+            yield lines.begin, _last_block(pieces)
             pieces = []
             count = 0
             size = 0
         elif size > _PIECE:
-            text = "".join(pieces)
-            # The last two characters may be a line end, which the document has not.
-            yield Block(text[:-2], ends=False)
-            pieces = [text[-2:]]
-            size = 2
-    yield Block(without_line_end("".join(pieces)), ends=True)
+            block, pieces = _cut_off(pieces)
+            yield lines.begin, block
+            size = len(pieces[0])
+    yield lines.begin, _last_block(pieces)
 
 
-def _each_line(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
+def _cut_off(pieces: list[str]) -> tuple[Block, list[str]]:
+    """Return a block of the pieces of a document, and what is left of them: the last two
+    characters may be a line end, which the document has not.
+    """
+    text = "".join(pieces)
+    return Block(text[:-2], ends=False), [text[-2:]]
+
+
+def _last_block(pieces: list[str]) -> Block:
+    """Return the last block of a document, without the end of its last line."""
+    text = "".join(pieces)
+    return Block(without_line_end(text), ends=True)
+
+
+def _each_line(part: Part, lines: Lines, notes: Notes) -> Placed:
     for text, ends in lines.pieces():
-        yield Block(without_line_end(text), ends)
+        yield lines.begin, Block(without_line_end(text), ends)
 
 
-def _json_lines(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
-    for at, line in lines:
+def _json_lines(part: Part, lines: Lines, notes: Notes) -> Placed:
+    for byte, line in lines:
         text = ""
         if line.strip():
-            where = f"{part.address}: the line at byte {at}"
+            place = RowPlace(part.address, f"the line at byte {byte}")
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise UserError(
-                    f"{where} is not JSON ({error}); correct or delete it, or name another form in "
-                    "data.form"
+                    f"{place} is not JSON ({error})",
+                    cure="correct or delete it, or name another form in data.form",
                 ) from None
-            text = _text_of(row, part, where, notes)
-        yield Block(text, ends=True)
+            text = _text_of(row, part=part, place=place, notes=notes)
+        yield lines.begin, Block(text, ends=True)
 
 
-def _table(part: Part, lines: Lines, notes: Notes) -> Iterator[Block]:
-    needed = [part.text_key.lower()]
-    rows = table_rows(part.address, lines.cut_at_carriage_returns(), notes, needed)
+def _table(part: Part, lines: Lines, notes: Notes) -> Placed:
+    rows = table_rows(
+        part.address,
+        lines.cut_at_carriage_returns(),
+        notes=notes,
+        needed=[part.text_key.lower()],
+    )
     for line, row in rows:
-        where = f"{part.address}: line {line}"
-        text = _text_of(row, part, where, notes)
-        yield Block(text, ends=True)
+        place = RowPlace(part.address, f"line {line}")
+        text = _text_of(row, part=part, place=place, notes=notes)
+        yield lines.begin, Block(text, ends=True)
 
 
-_PARSERS: dict[str, Callable[[Part, Lines, Notes], Iterator[Block]]] = {
+_PARSERS: dict[str, Callable[[Part, Lines, Notes], Placed]] = {
     "line": _each_line,
     "lines": _numbers_of_lines,
     "blank_line": _between_blank_lines,
@@ -205,32 +237,36 @@ def _values(part: Part, notes: Notes) -> Iterable[str]:
 
 
 def _hub(part: Part, notes: Notes) -> Iterator[str]:
-    rows = hub_rows(part.address, "data.text", part.text_key)
+    rows = hub_rows(part.address, key="data.text", text_key=part.text_key)
     for number in range(part.begin, part.end):
-        where = f"{part.address}: row {number}"
-        yield _text_of(rows[number], part, where, notes)
+        place = RowPlace(part.address, f"row {number}")
+        yield _text_of(rows[number], part=part, place=place, notes=notes)
 
 
 def _whole_file(part: Part, notes: Notes) -> Iterator[str]:
     """Yield the texts of rows, or the contexts of SQuAD's articles."""
     assert part.content is not None
-    for where, row in rows_of_file(part.content, notes):
+    for place, row in rows_of_file(part.content, notes):
         if isinstance(row, dict) and isinstance(row.get("paragraphs"), list):
             try:
                 texts = contexts({"data": [row]})
             except (KeyError, TypeError):
-                problem = "a paragraph has no context; correct it"
-                raise UserError(f"{where}: {problem}") from None
+                raise UserError(
+                    "a paragraph has no context", key=str(place), cure="correct it"
+                ) from None
+            # An article of SQuAD's shape: each context is a document.
             paragraphs = part._replace(text_key="context")
             for text in texts:
-                yield _text_of({"context": text}, paragraphs, where, notes)
+                yield _text_of({"context": text}, part=paragraphs, place=place, notes=notes)
         else:
-            yield _text_of(row, part, where, notes)
+            yield _text_of(row, part=part, place=place, notes=notes)
 
 
 def _parquet(part: Part, notes: Notes) -> Iterator[str]:
     def unreadable(error: Exception) -> UserError:
-        return UserError(f"{part.address}: not a whole Parquet file ({all_lines(error)}); fix it")
+        return UserError(
+            f"not a whole Parquet file ({all_lines(error)})", key=part.address, cure="fix it"
+        )
 
     with as_user_error(unreadable), open_parquet(part) as table:
         metadata = table.metadata
@@ -240,36 +276,49 @@ def _parquet(part: Part, notes: Notes) -> Iterator[str]:
         # The groups that hold the part's rows, and those of their rows.
         first_group = bisect_right(ends, part.begin)
         last_group = bisect_left(ends, part.end)
-        groups = range(first_group, last_group + 1)
-        rows = rows_of_table(table, [part.text_key], groups)
-        before = ends[first_group] - sizes[first_group]
-        part_rows = itertools.islice(rows, part.begin - before, part.end - before)
-        for number, row in enumerate(part_rows, part.begin + 1):
-            where = f"{part.address}: row {number}"
-            yield _text_of(row, part, where, notes)
+        rows = rows_of_table(
+            table,
+            columns=[part.text_key],
+            groups=range(first_group, last_group + 1),
+        )
+        rows_before = ends[first_group] - sizes[first_group]
+        part_rows = itertools.islice(rows, part.begin - rows_before, part.end - rows_before)
+        for number, row in enumerate(part_rows, start=part.begin + 1):
+            place = RowPlace(part.address, f"row {number}")
+            yield _text_of(row, part=part, place=place, notes=notes)
 
 
-def _text_of(row: Any, part: Part, where: str, notes: Notes) -> str:
+def _text_of(row: object, part: Part, place: RowPlace, notes: Notes) -> str:
     """Return the text of a row, "" if it has none. Raises UserError if its value is no text."""
     key = part.text_key
     if not isinstance(row, dict):
-        raise UserError(f"{where} is no mapping with a {key!r}; correct or delete it")
+        raise UserError(f"{place} is no mapping with a {key!r}", cure="correct or delete it")
     if key not in row:
-        there = ", ".join(map(str, row))
-        cure = "correct it, or name the key of the text in text_key"
-        raise UserError(f"{where} has no {key!r} (there: {there:.100}); {cure}")
+        names = ", ".join(map(str, row))
+        raise UserError(
+            f"{place} has no {key!r} (there: {names:.100})",
+            cure="correct it, or name the key of the text in text_key",
+        )
     text = row[key]
+    # Parquet may hold texts as bytes.
     if isinstance(text, bytes):
         try:
             text = text.decode()
         except UnicodeDecodeError as error:
-            problem = f"not UTF-8 at byte {error.start} of its {key!r}; correct or delete it"
-            raise UserError(f"{where}: {problem}") from None
+            raise UserError(
+                f"not UTF-8 at byte {error.start} of its {key!r}",
+                key=str(place),
+                cure="correct or delete it",
+            ) from None
     if not text:
         text = "" if text is None else text
-        notes.add(_NO_TEXT, where.removeprefix(f"{part.address}: "))
+        notes.add(_NO_TEXT, place.row)
     if not isinstance(text, str):
-        raise UserError(f"{where}: its {key!r} is {type(text).__name__}, and no text; correct it")
+        raise UserError(
+            f"its {key!r} is {type(text).__name__}, and no text",
+            key=str(place),
+            cure="correct it",
+        )
     return text
 
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import CACHE_CURE, alone, whole_file, writing
 from detalbert.corpus.index import read_index
-from detalbert.corpus.shards import file_sums
+from detalbert.corpus.shards import ShardFacts, file_sums
 from detalbert.errors import UserError
 from detalbert.integrity import find_damaged
 from detalbert.reading import storage
@@ -50,22 +50,30 @@ class Shards:
         self.index = read_index(address)
         kind = self.index.get("kind", "examples")
         if kind != self.kind:
-            problem = f"holds {kind}, and {self.kind} are wanted; write shards for this workload"
-            raise UserError(f"data.shards: {address}: {problem}")
+            raise UserError(
+                f"{address}: holds {kind}, and {self.kind} are wanted",
+                key="data.shards",
+                cure="write shards for this workload",
+            )
         self.facts = self.index["splits"][split]
-        self.shards: list[dict[str, Any]] = self.facts["shards"]
+        self.shards: list[ShardFacts] = self.facts["shards"]
         self.counts: dict[str, int] = self.facts["counts"]
+
+        # The sources, their numbers by shard, and their weights in training; no weights: all
+        # windows once an epoch.
         names = [shard.get("source", "") for shard in self.shards]
-        self.names = list(dict.fromkeys(names))  # of the sources
-        self.sources = [self.names.index(name) for name in names]  # of each shard
-        # Of each source in training; None: all windows once an epoch.
+        self.names = list(dict.fromkeys(names))
+        self.sources = [self.names.index(name) for name in names]
         self.weights = self._find_weights() if split == "train" else None
+
+        # The files here: the shards themselves, or a cache of remote ones.
         self.remote = storage.is_remote(address)
-        self.folder = Path(address)  # of the files here
+        self.folder = Path(address)
         if self.remote:
             key = _json_sum([address, self.index["text"]])
             self.folder = Path(data.cache_dir) / f"fetched-{key[:24]}"
-        self._columns = lru_cache(2 * data.shuffle_shards + 1)(self._map)  # the others are over
+        cache = lru_cache(maxsize=2 * data.shuffle_shards + 1)  # older shards are not read again
+        self._columns = cache(self._map)
         self._prefetched: list[int] = []  # the last ones
         if not self.remote:
             self._check_files()
@@ -77,13 +85,17 @@ class Shards:
             weights = self.index.get("weights") or {}
         empty = sorted(weights.keys() - set(self.names))
         if empty:
-            raise UserError(f"data.{self.data.source}: source {empty[0]} has no text; leave it out")
+            raise UserError(
+                f"source {empty[0]} has no text",
+                key=f"data.{self.data.source}",
+                cure="leave it out",
+            )
         return [weights[name] for name in self.names] if weights else None
 
     def describe(self) -> str:
         """Return the split's counts in one line."""
-        counts = [f"{self.counts[name]:,} {name}" for name in self.described]
-        text = f"{', '.join(counts)} in {len(self.shards)} shard(s)"
+        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in self.described)
+        text = f"{counts} in {len(self.shards)} shard(s)"
         article = self.index.get("article", "")
         if article:
             article = _ARTICLES.get(article, article)
@@ -97,13 +109,13 @@ class Shards:
         if len(self.names) < 2:
             return {}
         totals = np.bincount(self.sources, weights=windows, minlength=len(self.names))
-        sizes = totals.astype(int).tolist()
+        sizes = totals.astype(int).tolist()  # windows of each source
         weights = self.weights or sizes
         lines = {}
         for name, weight, size in zip(self.names, weights, sizes, strict=True):
             share = weight / sum(weights)
-            percent = _decimals(100 * share, 1)
-            times = _decimals(share * sum(sizes) / size, 2)
+            percent = _decimals(100 * share, decimals=1)
+            times = _decimals(share * sum(sizes) / size, decimals=2)
             lines[f"- {name}"] = f"{percent}% of an epoch, its {size:,} windows {times} times"
         return lines
 
@@ -117,8 +129,10 @@ class Shards:
         """Raise UserError unless the shards were written with `tokenizer`."""
         if self.index["tokenizer"] != tokenizer_sum(tokenizer):
             raise UserError(
-                f"data.tokenizer: {self.data.tokenizer!r} is not the one that the shards of "
-                f"{self.address} were written with; give that one"
+                f"{self.data.tokenizer!r} is not the one that the shards of {self.address} were "
+                "written with",
+                key="data.tokenizer",
+                cure="give that one",
             )
 
     def fingerprint(self) -> str:
@@ -130,11 +144,11 @@ class Shards:
         return self._columns(shard)
 
     def _map(self, shard: int) -> dict[str, np.ndarray]:
-        columns = self.shards[shard]["columns"]
+        places = self.shards[shard]["columns"]
         while True:
             path = self.fetch(shard)
             try:
-                return {name: _map_column(path, *place) for name, place in columns.items()}
+                return {name: _map_column(path, *place) for name, place in places.items()}
             except FileNotFoundError:
                 if not self.remote:
                     raise
@@ -142,20 +156,23 @@ class Shards:
 
     def fetch(self, shard: int) -> Path:
         """Return the local file of a shard. Raises UserError if it cannot be downloaded."""
-        facts = self.shards[shard]
-        path = self.folder / facts["name"]
+        shard_facts = self.shards[shard]
+        path = self.folder / shard_facts["name"]
         if not self.remote:
             return path
-        sums = {path: facts["sha256"]}
+        sums = {path: shard_facts["sha256"]}
         if find_damaged(sums, self.folder):  # or not there
             cure = f"{CACHE_CURE} or data.cache_gib"
-            with writing(self.folder, cure, "the shard cache"), alone(path):
+            with writing(self.folder, cure=cure, what="the shard cache"), alone(path):
+                # Another rank may have fetched it while this one waited for the lock.
                 if find_damaged(sums, self.folder):
                     if path.exists():
                         log.warning("%s: not as it was written; fetching it again", path)
-                    self._download(facts, path)
+                    self._download(shard_facts, path)
                     self._evict(path)
-        with contextlib.suppress(OSError):  # for _evict: it is in use
+
+        # For _evict: it is in use. The time of the last change stays, by which sums are cached.
+        with contextlib.suppress(OSError):
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return path
 
@@ -174,19 +191,23 @@ class Shards:
 
         threading.Thread(target=work, daemon=True).start()
 
-    def _download(self, facts: dict[str, Any], path: Path) -> None:
-        address = storage.join(self.address, facts["name"])
+    def _download(self, shard: ShardFacts, path: Path) -> None:
+        address = storage.join(self.address, shard["name"])
         digest = hashlib.sha256()
         with whole_file(path, binary=True) as file:
-            for block in storage.read(address, 0, facts["bytes"]):
+            for block in storage.read(address, begin=0, end=shard["bytes"]):
                 digest.update(block)
                 file.write(block)
-            if digest.hexdigest() != facts["sha256"]:
-                problem = "not the bytes that were written there; upload it again"
-                raise UserError(f"{address}: {problem}")
+            if digest.hexdigest() != shard["sha256"]:
+                raise UserError(
+                    "not the bytes that were written there",
+                    key=address,
+                    cure="upload it again",
+                )
 
     def _evict(self, newest: Path) -> None:
         """Remove the least recently used shards. A mapped one stays readable."""
+        # The time of the last access is set by `fetch`: many disks are mounted without it.
         files = []
         for path in self.folder.glob("*.bin"):
             with contextlib.suppress(FileNotFoundError):  # evicted by another thread or process
@@ -205,8 +226,11 @@ class Shards:
         sums = file_sums(self.folder, self.index)
         damaged = find_damaged(sums, self.folder, Path(self.data.cache_dir))
         if damaged:
-            cure = "copy it there again, or repeat the command that wrote it"
-            raise UserError(f"{damaged[0]}: missing or not as it was written; {cure}")
+            raise UserError(
+                "missing or not as it was written",
+                key=str(damaged[0]),
+                cure="copy it there again, or repeat the command that wrote it",
+            )
 
 
 class Corpus(Shards):
@@ -218,10 +242,15 @@ class Corpus(Shards):
 
     def __init__(self, address: str, split: str, data: TextConfig) -> None:
         super().__init__(address, split, data)
+        # Lengths of all examples are in memory: four bytes for each.
         name = f"{split}-lengths.npy"
         table = storage.read_all(storage.join(address, name))
         if hashlib.sha256(table).hexdigest() != self.facts["lengths_sha256"]:
-            raise UserError(f"{address}: {name} is not as it was written; write again")
+            raise UserError(
+                f"{name} is not as it was written",
+                key=address,
+                cure="write again",
+            )
         # uint16 [E, 2]: text tokens and sentences of every example.
         self.table = np.load(io.BytesIO(table), allow_pickle=False)
         # int64 [shards + 1]: the first example of every shard, and E.
@@ -259,7 +288,7 @@ def _map_column(path: Path, dtype: str, begin: int, count: int) -> np.ndarray:
     """Return a column of a shard's file, memory-mapped."""
     if not count:
         return np.zeros(0, dtype)
-    return np.memmap(path, dtype, "r", offset=begin, shape=(count,))
+    return np.memmap(path, dtype=dtype, mode="r", offset=begin, shape=(count,))
 
 
 def _json_sum(values: Any) -> str:

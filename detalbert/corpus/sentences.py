@@ -20,7 +20,7 @@ _ABBREVIATION = re.compile(
 # A character that no match of _END takes in, and that ends what its look-ahead reads.
 _PLAIN = r"""[^\s.!?"'”’)\]“‘(\[]"""
 _FIRST_PLAIN = re.compile(_PLAIN)
-_LAST_PLAIN = re.compile(f".*{_PLAIN}", re.DOTALL)
+_LAST_PLAIN = re.compile(f".*{_PLAIN}", flags=re.DOTALL)
 # Characters at a text's end that are searched for its last sentence's end: few first, then more.
 _TAILS = (4096, 32_768, SEGMENT)
 _LONGEST_ABBREVIATION = 12  # characters, with those around it

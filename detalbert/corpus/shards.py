@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from detalbert import bucket
@@ -38,6 +39,7 @@ SHARD = rf"({'|'.join(SPLITS)})-\d{{5,}}\.bin"
 FILES = rf"{SHARD}|({'|'.join(SPLITS)})-lengths\.npy|(index|plan|sizes-[0-9a-f]{{24}})\.json"
 
 OPEN, SENTENCE, DOCUMENT = range(3)  # what ends with a row of `Rows`
+ShardFacts = dict[str, Any]  # of a shard: name, bytes, sha256, columns, and its counts by name
 
 
 class Rows(NamedTuple):
@@ -71,8 +73,8 @@ class Kind(ABC):
         """Return all that a shard's bytes depend on besides its text."""
         return {"tokenizer": tokenizer_sum(tokenizer)}
 
-    def backend(self, tokenizer: PreTrainedTokenizerBase) -> Any:
-        """Return the `tokenizers.Tokenizer` that encodes the text."""
+    def backend(self, tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+        """Return the tokenizer that encodes the text, without truncation and padding."""
         return tokenizer.backend_tokenizer
 
     @abstractmethod
@@ -88,8 +90,8 @@ class Kind(ABC):
         """Return the columns of a new shard."""
 
     def describe(
-        self, folder: Path, address: str, split: str, shards: list[dict[str, Any]]
-    ) -> dict[str, Any]:
+        self, folder: Path, address: str, split: str, shards: list[ShardFacts]
+    ) -> dict[str, str]:
         """Return additional facts on a split, whose shards are at `address`, for the index."""
         return {}
 
@@ -103,17 +105,19 @@ def is_held_out(text: str, share: float) -> bool:
     return is_low(digest, share)
 
 
-def new_hash() -> Any:
+def new_hash() -> hashlib.blake2b:
     """Return the hash of no text yet; its method `update` takes UTF-8."""
     return hashlib.blake2b(digest_size=8)
 
 
-def is_low(digest: Any, share: float) -> bool:
+def is_low(digest: hashlib.blake2b, share: float) -> bool:
     """Return whether a `new_hash` is in the lowest fraction `share` of all that are possible."""
-    return int.from_bytes(digest.digest(), "big") < share * 2**64
+    return int.from_bytes(digest.digest(), byteorder="big") < share * 2**64
 
 
-def read_record(folder: Path, number: int, sizes: Mapping[str, int]) -> dict[str, Any] | None:
+def read_record(
+    folder: Path, number: int, sizes: Mapping[str, int]
+) -> dict[str, ShardFacts] | None:
     """Return the facts on a job's shards, by split; None if it is to be done, or done again.
     `sizes` are those of all shards that are there, in bytes.
     """
@@ -121,6 +125,7 @@ def read_record(folder: Path, number: int, sizes: Mapping[str, int]) -> dict[str
     if record is None:
         return None
     shards = {}
+    # A split without documents of the job has no shard.
     for split in SPLITS:
         if split not in record:
             continue
@@ -140,12 +145,13 @@ def _shard_name(split: str, number: int) -> str:
 def file_sums(folder: Path, index: dict[str, Any]) -> dict[Path, str]:
     """Return the SHA-256 of each file that the index of shards in `folder` names."""
     sums: dict[Path, str] = {}
-    for split, facts in index["splits"].items():
-        for shard in facts["shards"]:
+    for split, split_facts in index["splits"].items():
+        for shard in split_facts["shards"]:
             path = folder / shard["name"]
             sums[path] = shard["sha256"]
-        if "lengths_sha256" in facts:
-            sums[folder / f"{split}-lengths.npy"] = facts["lengths_sha256"]
+        if "lengths_sha256" in split_facts:
+            path = folder / f"{split}-lengths.npy"
+            sums[path] = split_facts["lengths_sha256"]
     return sums
 
 
@@ -156,12 +162,15 @@ def write_job(
     with contextlib.ExitStack() as files:
         shards = {}
         for split in SPLITS:
+            # A job may have documents of both splits; a file is there only if it has tokens.
             path = folder / _shard_name(split, number)
-            shards[split] = _Shard(path, kind.columns(), files)
+            shards[split] = _Shard(path, columns=kind.columns(), files=files)
         for batch in batches:
             for split, rows in batch.items():
                 shards[split].add(rows)
         record = {split: shard.finish() for split, shard in shards.items() if shard.file}
+
+    # The files have their names by now: the record says that they are complete.
     write_json(folder / RECORD.format(number), seal(record))
     return [shard["name"] for shard in record.values()]
 
@@ -185,18 +194,26 @@ class _Shard:
         if self.file is None and len(rows.tokens):
             self.file = self.files.enter_context(whole_file(self.path, binary=True))
             self.dtype = rows.tokens.dtype
+
+        # Tokens at once; the other columns wait for the last of them.
         self._write(rows.tokens.tobytes())
         columns, counts = self.columns.add(rows)
         self.counts.update(counts)
         for name, values in columns.items():
             if name not in self.stored:
-                self.stored[name] = _Column(name, values.dtype, self.path.parent, self.files)
+                self.stored[name] = _Column(
+                    name,
+                    dtype=values.dtype,
+                    folder=self.path.parent,
+                    files=self.files,
+                )
             self.stored[name].add(values)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> ShardFacts:
         """Write the other columns, each at a multiple of _ALIGNMENT; return the shard's facts."""
         tokens = self.counts["tokens"]
-        places = {"tokens": [self.dtype.str, 0, tokens]}
+        places = {"tokens": [self.dtype.str, 0, tokens]}  # dtype, first byte, number of values
+        # Columns at multiples of 64 bytes can be memory-mapped as arrays of any type.
         end = tokens * self.dtype.itemsize
         for name, column in self.stored.items():
             padding = -end % _ALIGNMENT
@@ -206,8 +223,13 @@ class _Shard:
             end = begin + column.count * column.dtype.itemsize
             for block in column.read():
                 self._write(block.tobytes())
-        facts = {"name": self.path.name, "bytes": end, "sha256": self.sum.hexdigest()}
-        return {**facts, **self.counts, "columns": places}
+        return {
+            "name": self.path.name,
+            "bytes": end,
+            "sha256": self.sum.hexdigest(),
+            **self.counts,
+            "columns": places,
+        }
 
     def _write(self, content: bytes) -> None:
         if self.file is not None:
@@ -226,8 +248,8 @@ class _Column:
         self.is_offsets = name.endswith("_ptr")
         self.stored_as = dtype
         self.dtype = np.dtype(np.int64) if self.is_offsets else dtype
-        self.count = int(self.is_offsets)  # offsets begin with a 0
-        spooled = tempfile.SpooledTemporaryFile(_SPOOLED, dir=str(folder))  # noqa: SIM115
+        self.count = 1 if self.is_offsets else 0  # offsets begin with a 0
+        spooled = tempfile.SpooledTemporaryFile(max_size=_SPOOLED, dir=str(folder))  # noqa: SIM115
         self.file = files.enter_context(spooled)
 
     def add(self, values: np.ndarray) -> None:
@@ -238,11 +260,12 @@ class _Column:
     def read(self) -> Iterator[np.ndarray]:
         """Yield the values in blocks."""
         if self.is_offsets:
-            yield np.zeros(1, self.dtype)
+            yield np.zeros(1, dtype=self.dtype)
         self.file.seek(0)
-        total = 0
+        total = 0  # of the lengths so far
         while content := self.file.read(_SPOOLED):
-            values = np.frombuffer(content, self.stored_as)
+            values = np.frombuffer(content, dtype=self.stored_as)
+            # Block by block, each from where the last one ended.
             if self.is_offsets:
                 values = total + np.cumsum(values, dtype=self.dtype)
                 total = int(values[-1])
@@ -268,11 +291,16 @@ class Target:
         """Fetch plan, records and index of what is there already."""
         if self.remote is None:
             return
-        for old in (PLAN, INDEX, "jobs/*.json"):
-            for path in self.folder.glob(old):
+        # Those that an earlier run left here may be older.
+        for pattern in (PLAN, INDEX, "jobs/*.json"):
+            for path in self.folder.glob(pattern):
                 path.unlink()
-        wanted = (PLAN, INDEX, "jobs/")
-        bucket.download(self.remote, self.folder, lambda name: name.startswith(wanted))
+        prefixes = (PLAN, INDEX, "jobs/")
+        bucket.download(
+            self.remote,
+            self.folder,
+            wanted=lambda name: name.startswith(prefixes),
+        )
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of the shards that are there, by name."""
@@ -290,7 +318,8 @@ class Target:
         """Upload files, those that make them count last; remove the others here."""
         if self.remote is None:
             return
-        for part in (names, last):
-            bucket.put(self.folder, self.remote.rstrip("/"), part)
+        address = self.remote.rstrip("/")
+        bucket.put(self.folder, address, names)
+        bucket.put(self.folder, address, last)
         for name in names:
             (self.folder / name).unlink()

@@ -41,7 +41,14 @@ from detalbert.squad import world
 from detalbert.waiting import waiting
 
 T = TypeVar("T")
-_WHOLE = ("generated", "botocore", "file", forms.JSON, forms.ARROW)  # forms that cannot be cut
+_UNCUT = ("generated", "botocore", "file", forms.JSON, forms.ARROW)  # forms that cannot be cut
+# How versions that knew files by their names alone read them; others were text.
+_OLDER_FORMS = {
+    ".jsonl": forms.JSON_LINES,
+    ".csv": forms.TABLE,
+    ".parquet": forms.PARQUET,
+    ".json": forms.JSON,
+}
 _REQUESTS = 16  # files of which the first bytes are read at the same time
 _ROW_BYTES = 4_000  # of a hub document, on average, when its rows are shared out
 
@@ -104,39 +111,66 @@ def open_text(
         UserError: the address has no text.
     """
     address = source.source
-    text_key = source.text_key
     if address == "generated":
-        stamp = hashlib.sha256("".join(generated(split)).encode()).hexdigest()
-        return Text([Part("generated", split, 1, 1, exact=exact)], stamp)
+        return _generated_text(split, exact)
     if address == "botocore":
-        sizes = {str(path): path.stat().st_size for path in api_text.find_services()}
-        parts = [Part("botocore", path, size, size, exact=exact) for path, size in sizes.items()]
-        return Text(parts, f"botocore {botocore.__version__}")
-    own_key = "" if text_key == "text" else text_key
+        return _botocore_text(exact)
     if not (storage.is_remote(address) or looks_like_path(address, (*ENDINGS, *PACKED))):
-        rows = hub_rows(address, key, text_key)
-        part = Part(
-            "hub",
-            address,
-            end=len(rows),
-            size=len(rows),
-            exact=exact,
-            text_key=text_key,
-            unit=_ROW_BYTES,
-        )
-        return Text([part], rows._fingerprint + own_key)
-    contents = _recognise_all(find_files(address, key, split), form)
-    parts = [_file_part(content, exact, article, text_key) for content in contents]
+        return _hub_text(source, key=key, exact=exact)
+
+    # Files: how plain text is cut matters only if there is some.
+    contents = _recognise_all(find_files(address, key=key, split=split), form)
+    parts = [_file_part(content, exact, article, source.text_key) for content in contents]
     is_plain = any(part.form == article for part in parts)
-    stamp = _stamp(contents, article if is_plain else "", exact)
-    return Text(parts, stamp + own_key, article if is_plain else "")
+    articles = article if is_plain else ""
+    stamp = _stamp(contents, article=articles, exact=exact)
+    return Text(parts, fingerprint=stamp + _own_key(source), articles=articles)
+
+
+def _own_key(source: SourceConfig) -> str:
+    """Return what the key of a row's text adds to a fingerprint."""
+    return "" if source.text_key == "text" else source.text_key
+
+
+def _generated_text(split: str, exact: bool) -> Text:
+    stamp = hashlib.sha256("".join(generated(split)).encode()).hexdigest()
+    part = Part("generated", address=split, end=1, size=1, exact=exact)
+    return Text([part], fingerprint=stamp)
+
+
+def _botocore_text(exact: bool) -> Text:
+    parts = []
+    for path in api_text.find_services():
+        size = path.stat().st_size
+        parts.append(Part("botocore", address=str(path), end=size, size=size, exact=exact))
+    return Text(parts, fingerprint=f"botocore {botocore.__version__}")
+
+
+def _hub_text(source: SourceConfig, key: str, exact: bool) -> Text:
+    # Rows, and not bytes: the data set's own fingerprint says what is in them.
+    rows = hub_rows(source.source, key=key, text_key=source.text_key)
+    part = Part(
+        "hub",
+        address=source.source,
+        end=len(rows),
+        size=len(rows),
+        exact=exact,
+        text_key=source.text_key,
+        unit=_ROW_BYTES,
+    )
+    return Text([part], fingerprint=rows._fingerprint + _own_key(source))
 
 
 def _recognise_all(files: list[storage.File], form: str | None) -> list[Content]:
     """Return what the files hold; the first bytes of several are read at the same time."""
     with (
         ThreadPoolExecutor(_REQUESTS) as threads,
-        waiting("looking at the files of the text", len(files), "files", quiet=True) as wait,
+        waiting(
+            "looking at the files of the text",
+            total=len(files),
+            unit="files",
+            quiet=True,
+        ) as wait,
     ):
         return list(wait.each(threads.map(partial(recognise, form=form), files)))
 
@@ -145,34 +179,33 @@ def _stamp(contents: list[Content], article: str, exact: bool) -> str:
     """Return a SHA-256 that changes with the text. It is that of older versions for files that
     they read alike.
     """
-    parts: list[Any] = [
-        (Path(content.file.address).name, content.file.size, content.file.stamp)
-        for content in contents
-    ]
+    values: list[object] = []
+    for content in contents:
+        file = content.file
+        values.append((Path(file.address).name, file.size, file.stamp))
     if article and article != ("file" if exact else "line"):
-        parts.append(article)
+        values.append(article)
+
+    # Files that older versions took for another form, by their names.
     for content in contents:
         path = Path(content.file.address)
         path = path.with_suffix("") if path.suffix in (".gz", ".zst") else path
-        older = {
-            ".jsonl": forms.JSON_LINES,
-            ".csv": forms.TABLE,
-            ".parquet": forms.PARQUET,
-            ".json": forms.JSON,
-        }.get(path.suffix, forms.TEXT)
+        older_form = _OLDER_FORMS.get(path.suffix, forms.TEXT)
         is_plain_utf8 = content.encoding == UTF8 or content.form != forms.TEXT
-        if content.form != older or not is_plain_utf8:
-            parts.append((path.name, content.form, content.encoding))
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        if content.form != older_form or not is_plain_utf8:
+            values.append((path.name, content.form, content.encoding))
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def _file_part(content: Content, exact: bool, article: str, text_key: str) -> Part:
+    """Return a file as one part; its size is not known yet if it is packed."""
     file = content.file
+    size = 0 if content.is_packed else file.size
     part = Part(
         article if content.form == forms.TEXT else content.form,
-        file.address,
-        end=0 if content.is_packed else file.size,
-        size=0 if content.is_packed else file.size,
+        address=file.address,
+        end=size,
+        size=size,
         content=content,
         exact=exact,
         text_key=text_key,
@@ -181,6 +214,7 @@ def _file_part(content: Content, exact: bool, article: str, text_key: str) -> Pa
         return part
     with open_parquet(part) as table:
         rows = table.metadata.num_rows
+    # Parquet is cut by rows.
     unit = max(1, file.size // max(1, rows))
     return part._replace(end=rows, size=rows, unit=unit)
 
@@ -190,11 +224,20 @@ def open_parquet(part: Part) -> pyarrow.parquet.ParquetFile:
     the part's key.
     """
     assert part.content is not None
-    problem = f"{part.address}: not a whole Parquet file"
-    with as_user_error(lambda error: UserError(f"{problem} ({first_line(error)}); fix it")):
+
+    def unreadable(error: Exception) -> UserError:
+        return UserError(
+            f"not a whole Parquet file ({first_line(error)})", key=part.address, cure="fix it"
+        )
+
+    with as_user_error(unreadable):
         table = open_table(open_content(part.content))
-    cure = "name the column of the text in text_key"
-    check_text_column(table.schema.to_arrow_schema(), part.text_key, part.address, cure)
+    check_text_column(
+        table.schema.to_arrow_schema(),
+        name=part.text_key,
+        where=part.address,
+        cure="name the column of the text in text_key",
+    )
     return table
 
 
@@ -205,17 +248,24 @@ def unpack_sizes(text: Text, folder: Path) -> list[Part]:
     if not any(map(_is_measured, text.parts)):
         return text.parts
     path = folder / f"sizes-{text.fingerprint[:24]}.json"
-    found = read_sealed(path)
-    if found is None or found.get("text") != text.fingerprint:
-        with (
-            ThreadPoolExecutor(count_cores()) as threads,  # decompression leaves the lock of Python
-            waiting("measuring compressed text", len(text.parts), "files") as wait,
-        ):
-            sizes = list(wait.each(threads.map(_measure, text.parts)))
-        found = {"text": text.fingerprint, "sizes": sizes}
-        write_json(path, seal(found))
-    pairs = zip(text.parts, found["sizes"], strict=True)
+    # Measured once, by all that read this text.
+    saved = read_sealed(path)
+    if saved is None or saved.get("text") != text.fingerprint:
+        sizes = _measure_all(text.parts)
+        write_json(path, seal({"text": text.fingerprint, "sizes": sizes}))
+    else:
+        sizes = saved["sizes"]
+    pairs = zip(text.parts, sizes, strict=True)
     return [part._replace(end=size, size=size) for part, size in pairs]
+
+
+def _measure_all(parts: list[Part]) -> list[int]:
+    """Return the bytes of the parts' content; several files are read at the same time."""
+    with (
+        ThreadPoolExecutor(count_cores()) as threads,  # decompression leaves the lock of Python
+        waiting("measuring compressed text", total=len(parts), unit="files") as wait,
+    ):
+        return list(wait.each(threads.map(_measure, parts)))
 
 
 def _is_measured(part: Part) -> bool:
@@ -233,12 +283,13 @@ def _measure(part: Part) -> int:
 def cut_parts(parts: Iterable[Part], part_bytes: int) -> Iterator[Part]:
     """Yield `parts` cut into ranges of about `part_bytes` bytes, if they can be cut, in order."""
     for part in parts:
-        if part.form not in _WHOLE:
-            step = max(1, part_bytes // part.unit)
-            for begin in range(part.begin, part.end, step):
-                yield part._replace(begin=begin, end=min(part.end, begin + step))
-        else:
+        if part.form in _UNCUT:
             yield part
+            continue
+        # A row of the hub or of Parquet is a unit of some bytes.
+        step = max(1, part_bytes // part.unit)
+        for begin in range(part.begin, part.end, step):
+            yield part._replace(begin=begin, end=min(part.end, begin + step))
 
 
 def size_of(parts: Iterable[Part]) -> int:
@@ -250,17 +301,17 @@ def group(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[
     """Yield neighbours in lists of at least `least` in all, by the `size` of each; the last list
     may have less.
     """
-    some = list[T]()
+    members = list[T]()
     total = 0
     for item in items:
-        some.append(item)
+        members.append(item)
         total += size(item)
         if total >= least:
-            yield some
-            some = []
+            yield members
+            members = []
             total = 0
-    if some:
-        yield some
+    if members:
+        yield members
 
 
 def generated(split: str) -> list[str]:
@@ -270,15 +321,18 @@ def generated(split: str) -> list[str]:
 
 def contexts(document: dict[str, Any]) -> list[str]:
     """Return the contexts of a document of SQuAD's shape."""
-    return [p["context"] for article in document["data"] for p in article["paragraphs"]]
+    texts = []
+    for article in document["data"]:
+        texts += [paragraph["context"] for paragraph in article["paragraphs"]]
+    return texts
 
 
 def hub_rows(address: str, key: str, text_key: str = "text") -> Any:
     """Load the rows of a hub name, memory-mapped. Raises UserError if it lacks the column."""
     name = address.partition(":")[0]
     problem = f"{key}: {name!r} is not a file here, and the hub does not give it"
-    rows = load_hub_rows(address, "train", problem)
+    rows = load_hub_rows(address, split="train", problem=problem)
     if text_key not in rows.column_names:
-        there = ", ".join(rows.column_names)
-        raise UserError(f"{key}: {name!r} has no column {text_key!r}, but {there}")
+        names = ", ".join(rows.column_names)
+        raise UserError(f"{name!r} has no column {text_key!r}, but {names}", key=key)
     return rows

@@ -9,11 +9,13 @@ encode whole sentences.
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import chain, count, islice
 from operator import methodcaller
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from detalbert.corpus.sources import group
 from detalbert.squad.encoding import ranges, tokenizing
@@ -22,6 +24,7 @@ _MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
 _MOST_TEXT = 1 << 21  # characters of these words
 _AT_ONCE = 1000  # new words in a call
 _ENCODED = 1 << 18  # bytes that are encoded at once, about: it takes some 150 for each token
+_Step = dict[str, Any]  # a normalizer or pre-tokenizer, as tokenizer.json has it
 
 # These normalizers change each character by itself, or a mark together with its base.
 _NORMALIZERS = "Precompiled NFC NFD NFKC NFKD StripAccents Lowercase BertNormalizer".split()
@@ -48,49 +51,61 @@ _NOT_PLAIN = re.compile(f"[^\\x00-\\x7f{_LETTERS}\u2010-\u2027]")
 
 
 class WordEncoder:
-    """Encoder of many batches of sentences that caches their words. `backend` is a
-    `tokenizers.Tokenizer` without truncation and padding.
+    """Encoder of many batches of sentences that caches their words.
+
+    Args:
+        backend: without truncation and padding.
     """
 
-    def __init__(self, backend: Any) -> None:
-        self.ids: np.ndarray  # see `_forget`
-        self.ptr: np.ndarray
+    def __init__(self, backend: Tokenizer) -> None:
         self.backend = backend
-        self.words = find_word_rule(backend)
+        self.word_rule = find_word_rule(backend)
         # Added tokens that take in spaces beside them; where a space is part of a token, any may.
-        self.greedy = []
+        self.space_absorbing = []
         for token in backend.get_added_tokens_decoder().values():
-            if self.words != "apart" or token.lstrip or token.rstrip:
-                self.greedy.append(token.content)
-        self._forget()
+            if self.word_rule != "apart" or token.lstrip or token.rstrip:
+                self.space_absorbing.append(token.content)
+        self._reset_cache()
+
+    def _reset_cache(self) -> None:
+        # Word number i has the tokens ids[ptr[i]:ptr[i + 1]].
+        self.numbers: dict[str, int] = defaultdict(count().__next__)
+        self.size = 0  # characters of all words
+        self.ids = np.zeros(0, dtype=np.int32)  # [tokens]
+        self.ptr = np.zeros(1, dtype=np.int64)  # [words + 1]
 
     def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return ids end to end int32 [N], and tokens per sentence int64 [n].
 
         Equal to `backend.encode_batch(sentences, add_special_tokens=False)`.
         """
-        if not self.words or not sentences:
+        if not self.word_rule or not sentences:
             return _encode(self.backend, sentences)
         if len(self.numbers) > _MOST_WORDS or self.size > _MOST_TEXT:
-            self._forget()
-        whole = np.array(self._stay_whole(sentences))  # bool [n]
-        plain_texts = [sentences[number] for number in np.flatnonzero(~whole)]
-        whole_texts = [sentences[number] for number in np.flatnonzero(whole)]
+            self._reset_cache()
+
+        # Plain sentences by their words, the others as they are.
+        unsplit = np.array(self._find_unsplit(sentences))  # bool [n]
+        plain_texts = [sentences[number] for number in np.flatnonzero(~unsplit)]
+        other_texts = [sentences[number] for number in np.flatnonzero(unsplit)]
         plain_ids, plain_lengths = self._encode_words(plain_texts)
-        whole_ids, whole_lengths = _encode(self.backend, whole_texts)
+        other_ids, other_lengths = _encode(self.backend, other_texts)
 
         # Both one after the other; sentence i is at place[i] among them.
-        ids = np.concatenate([plain_ids, whole_ids])  # [N]
-        lengths = np.concatenate([plain_lengths, whole_lengths])  # [n]
-        order = np.argsort(whole, kind="stable")  # [n]: plain ones are first
+        ids = np.concatenate([plain_ids, other_ids])  # [N]
+        lengths = np.concatenate([plain_lengths, other_lengths])  # [n]
+        order = np.argsort(unsplit, kind="stable")  # [n]: plain ones are first
         place = np.argsort(order)
         first = np.cumsum(lengths) - lengths
-        tokens = ranges(first[place], lengths[place])
+        tokens = ranges(first[place], lengths=lengths[place])
         return ids[tokens], lengths[place]
 
     def _encode_words(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode sentences by their words; return as `_encode`."""
-        split = _BYTE_WORD.findall if self.words == "bytes" else methodcaller("split", " ")
+        if self.word_rule == "bytes":
+            split: Callable[[str], list[str]] = _BYTE_WORD.findall
+        else:
+            split = methodcaller("split", " ")
         texts = [split(sentence) for sentence in sentences]
         words = self._look_up(list(chain.from_iterable(texts)))  # [p]
         begin = self.ptr[words]
@@ -100,32 +115,35 @@ class WordEncoder:
         last_word = np.cumsum([0, *map(len, texts)])  # [n + 1]
         tokens_before = np.append(0, np.cumsum(sizes))  # [p + 1]
         lengths = np.diff(tokens_before[last_word])  # [n]
-        return self.ids[ranges(begin, sizes)], lengths
+        tokens = ranges(begin, lengths=sizes)
+        return self.ids[tokens], lengths
 
-    def _stay_whole(self, sentences: list[str]) -> list[bool]:
+    def _find_unsplit(self, sentences: list[str]) -> list[bool]:
         """Return for each sentence whether it must not be split into words."""
-        if self.words == "bytes":
-            is_plain: Any = str.isascii
+        if self.word_rule == "bytes":
+            is_plain: Callable[[str], object] = str.isascii
             odd = _NOT_PLAIN
         else:
             is_plain = _PRINTABLE.fullmatch
             odd = _ODD
         # The quick test first: most sentences are plain.
-        whole = [not s or not is_plain(s) and odd.search(s) is not None for s in sentences]
+        unsplit = [not s or not is_plain(s) and odd.search(s) is not None for s in sentences]
+
+        # Those with a token that takes in spaces; most batches have none.
         joined = " ".join(sentences)
-        for token in self.greedy:
+        for token in self.space_absorbing:
             if token in joined:
                 for number, sentence in enumerate(sentences):
                     if token in sentence:
-                        whole[number] = True
-        return whole
+                        unsplit[number] = True
+        return unsplit
 
     def _look_up(self, words: list[str]) -> np.ndarray:
         """Return the numbers of words, int64 [p]; encode new ones."""
-        before = len(self.numbers)
+        old_count = len(self.numbers)
         looked_up = map(self.numbers.__getitem__, words)  # which numbers new ones, too
-        numbers = np.fromiter(looked_up, np.int64, len(words))
-        new_count = len(self.numbers) - before
+        numbers = np.fromiter(looked_up, dtype=np.int64, count=len(words))
+        new_count = len(self.numbers) - old_count
         if new_count:
             # Dictionaries keep their order: the new ones are its last.
             new = list(islice(reversed(self.numbers), new_count))
@@ -139,39 +157,35 @@ class WordEncoder:
 
     def _learn(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode each word separately, many per call as calls are costly; return as `_encode`."""
+        # A line is words as of one text, which the tokenizer splits no further.
         lines = [words[first : first + _AT_ONCE] for first in range(0, len(words), _AT_ONCE)]
         ids = []  # per line: int32 [tokens]
         lengths = []  # per line: int64 [words]
-        for batch in group(lines, _line_size, _ENCODED):
+        for batch in group(lines, size=_line_size, least=_ENCODED):
             with tokenizing():
                 encodings = self.backend.encode_batch(
-                    batch, is_pretokenized=True, add_special_tokens=False
+                    batch,
+                    is_pretokenized=True,
+                    add_special_tokens=False,
                 )
             for line, encoding in zip(batch, encodings, strict=True):
-                ids.append(np.array(encoding.ids, np.int32))
-                owners = np.array(encoding.word_ids, np.int64)
+                ids.append(np.array(encoding.ids, dtype=np.int32))
+                owners = np.array(encoding.word_ids, dtype=np.int64)
                 lengths.append(np.bincount(owners, minlength=len(line)))
         return np.concatenate(ids), np.concatenate(lengths)
 
-    def _forget(self) -> None:
-        """Clear the cache: word i has tokens ids[ptr[i]:ptr[i + 1]]; int32, int64 [words + 1]."""
-        self.numbers: dict[str, int] = defaultdict(count().__next__)
-        self.size = 0  # characters of all words
-        self.ids = np.zeros(0, np.int32)
-        self.ptr = np.zeros(1, np.int64)
 
-
-def _encode(backend: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _encode(backend: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode texts unsplit: return ids end to end int32 [N], and tokens per text int64 [n]."""
-    ids = [np.zeros(0, np.int32)]
+    ids = [np.zeros(0, dtype=np.int32)]
     lengths: list[int] = []
-    for batch in group(texts, _size, _ENCODED):
+    for batch in group(texts, size=_size, least=_ENCODED):
         with tokenizing():
             encodings = backend.encode_batch_fast(batch, add_special_tokens=False)
         for encoding in encodings:
-            ids.append(np.array(encoding.ids, np.int32))
+            ids.append(np.array(encoding.ids, dtype=np.int32))
             lengths.append(len(encoding))
-    return np.concatenate(ids), np.array(lengths, np.int64)
+    return np.concatenate(ids), np.array(lengths, dtype=np.int64)
 
 
 def _size(text: str) -> int:
@@ -183,7 +197,7 @@ def _line_size(words: list[str]) -> int:
     return sum(map(_size, words))
 
 
-def find_word_rule(backend: Any) -> str:
+def find_word_rule(backend: Tokenizer) -> str:
     """Return how texts split into words whose tokens do not depend on the words around them.
 
     "apart": at spaces, which are dropped. "bytes": as GPT-2's and GPT-NeoX's tokenizers do, by
@@ -193,19 +207,20 @@ def find_word_rule(backend: Any) -> str:
         steps = json.loads(backend.to_str())
     except Exception:  # a step that is written in Python
         return ""
-    normalizers = _parts(steps["normalizer"], "normalizers")
-    splitters = _parts(steps["pre_tokenizer"], "pretokenizers")
+    normalizers = _parts(steps["normalizer"], key="normalizers")
+    splitters = _parts(steps["pre_tokenizer"], key="pretokenizers")
     first, *others = splitters or [{"type": None}]
     model = steps["model"]
     if model.get("dropout"):  # BPE that draws its merges
         return ""
 
+    # As GPT-2: plain text is already in its normal form (NFC).
     if first["type"] == "ByteLevel" and first["use_regex"] and not first["add_prefix_space"]:
-        # Plain text is already in its normal form (NFC).
         leaves_plain = normalizers in ([], [{"type": "NFC"}])
         is_gpt2_like = leaves_plain and model["type"] == "BPE" and not others
         return "bytes" if is_gpt2_like else ""
 
+    # As BERT and ALBERT: no step joins characters of two words.
     is_apart = (
         first["type"] in _SPLITTERS
         and all(map(_is_local, normalizers))
@@ -215,27 +230,29 @@ def find_word_rule(backend: Any) -> str:
     return "apart" if is_apart else ""
 
 
-def _crosses_words(token: dict[str, Any]) -> bool:
+def _crosses_words(token: _Step) -> bool:
     """Return whether an added token may take in a space, of the text or of its own."""
     if re.search(r"\s", token["content"]):
         return True
     return token["normalized"] and (token["lstrip"] or token["rstrip"])
 
 
-def _parts(step: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+def _parts(step: _Step | None, key: str) -> list[_Step]:
+    """Return the steps of a sequence, or of one step."""
     if step is None:
         return []
     return step[key] if step["type"] == "Sequence" else [step]
 
 
-def _is_local(normalizer: dict[str, Any]) -> bool:
+def _is_local(normalizer: _Step) -> bool:
+    """Return whether a normalizer changes no character because of the word before or after it."""
     if normalizer["type"] == "Replace":
         text = normalizer["pattern"].get("String", " ")  # or a Regex
         return bool(text) and not re.search(r"\s", text)
     return normalizer["type"] in _NORMALIZERS
 
 
-def _stays_in_word(splitter: dict[str, Any]) -> bool:
+def _stays_in_word(splitter: _Step) -> bool:
     if splitter["type"] == "Metaspace":
         return splitter["prepend_scheme"] in ("always", "never")
     return splitter["type"] in (*_SPLITTERS, "Punctuation", "Digits")

@@ -15,7 +15,7 @@ from detalbert.engine.evaluation import evaluate_row
 from detalbert.engine.rows import CHUNK, SquadRow, pack_rows, validation_rows
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.inference.model import Trained
-from detalbert.squad.answers import merge_answers, n_best_list
+from detalbert.squad.answers import NBestEntry, merge_answers, n_best_list
 from detalbert.squad.calibration import calibrated
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.windows import Example, Windows, build_windows
@@ -27,7 +27,7 @@ class Answered(NamedTuple):
     examples: list[Example]
     predictions: dict[str, str]  # "": no answer
     null_odds: dict[str, float]
-    n_best: dict[str, list[dict[str, Any]]]  # as `n_best_list` gives it
+    n_best: dict[str, list[NBestEntry]]
     losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
 
 

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from detalbert.escapes import escape_controls
 from detalbert.inference import answering
 from detalbert.inference.model import Trained
+from detalbert.squad.answers import NBestEntry
 from detalbert.squad.calibration import given
 from detalbert.squad.windows import Example
 
@@ -88,7 +88,7 @@ def _reply(example: Example, answered: answering.Answered, threshold: float) -> 
     )
 
 
-def _trimmed(n_best: list[dict[str, Any]]) -> Iterator[Choice]:
+def _trimmed(n_best: list[NBestEntry]) -> Iterator[Choice]:
     """Yield the entries stripped of the white space in tokens; skip spans of white space only."""
     for entry in n_best:
         text, start = entry["text"].strip(), entry["start"]

@@ -37,26 +37,32 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
     """
     files = list_files(address, key)
     if len(files) == 1 and files[0].address == prefix_of(address):
-        return files
+        return files  # it names a file
+
+    # Name the files relative to the folder, or to what stands before the pattern.
     folder = _PATTERN.sub("", address)
     root = prefix_of(folder)
-    by_name = {}  # the name is relative to the folder, or to what stands before the pattern
+    by_name = {}
     for file in files:
         name = file.address.removeprefix(root).lstrip("/")
         by_name[name] = file
+
+    # A pattern says what is meant; in a folder, each file's ending or first bytes do.
     visible = {name: file for name, file in by_name.items() if not _is_hidden(name)}
-    is_folder = folder == address
-    if is_folder:
-        chosen = _choose(visible, split, address)
-    else:
+    is_pattern = folder != address
+    if is_pattern:
         with_ending = [name for name in visible if _has_data_ending(name)]
         chosen = with_ending or list(visible)
-    _tell_passed_over(key, by_name, chosen)
+    else:
+        chosen = _choose(visible, split=split, folder=address)
+    _log_passed_over(key, files=by_name, chosen=chosen)
     if not chosen:
         endings = ", ".join(ENDINGS)
         packed = ", ".join(PACKED)
         raise UserError(
-            f"{key}: no file of data below {address} ({endings}, also with {packed}); give another"
+            f"no file of data below {address} ({endings}, also with {packed})",
+            key=key,
+            cure="give another",
         )
     return [by_name[name] for name in sorted(chosen)]
 
@@ -76,9 +82,12 @@ def _choose(files: dict[str, File], split: str, folder: str) -> list[str]:
     card = ""
     if CARD in files:
         card = read_all(files[CARD].address).decode(errors="replace")
-    in_snapshot = is_snapshot(files, card)
-    # Folders of Dataset.save_to_disk.
-    saved = {PurePath(name).parent for name in files if PurePath(name).name == "state.json"}
+    in_snapshot = is_snapshot(files, card=card)
+
+    # Dataset.save_to_disk leaves a state.json beside its Arrow files.
+    paths = [PurePath(name) for name in files]
+    saved = {path.parent for path in paths if path.name == "state.json"}
+
     chosen = []
     for name, file in files.items():
         path = PurePath(name)
@@ -92,8 +101,9 @@ def _choose(files: dict[str, File], split: str, folder: str) -> list[str]:
             is_data = _begins_as_rows(file)
         if is_data:
             chosen.append(name)
+
     if in_snapshot or has_splits(chosen):
-        return split_names(chosen, split, card, folder)
+        return split_names(chosen, split=split, card=card, where=folder)
     return chosen
 
 
@@ -105,11 +115,13 @@ def _begins_as_rows(file: File) -> bool:
         return False
 
 
-def _tell_passed_over(key: str, files: Iterable[str], chosen: Iterable[str]) -> None:
+def _log_passed_over(key: str, files: Iterable[str], chosen: list[str]) -> None:
+    """Warn of the files that are not chosen, once for all ranks."""
     others = sorted(set(files).difference(chosen))
     is_first_rank = os.environ.get("RANK", "0") == "0"
-    if others and chosen and is_first_rank:
-        names = ", ".join(others[:3])
-        if len(others) > 3:
-            names += f" and {len(others) - 3:,} more"
-        log.warning("%s: %s files are passed over: %s", key, f"{len(others):,}", names)
+    if not others or not chosen or not is_first_rank:
+        return
+    names = ", ".join(others[:3])
+    if len(others) > 3:
+        names += f" and {len(others) - 3:,} more"
+    log.warning("%s: %s files are passed over: %s", key, f"{len(others):,}", names)

@@ -39,27 +39,30 @@ ENDINGS = {
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 HEAD = 1 << 16  # bytes of content by which a file is known
 
-# What some other files begin with, and what to do.
+# What some other files begin with: what they are, and what to do.
 _FOREIGN = {
-    b"PK\x03\x04": "a workbook or zip archive; save the sheet as CSV UTF-8, or unpack it",
-    b"%PDF": "a PDF; give its text",
-    b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself with git lfs pull",
-    b"\x89HDF": "an HDF5 file; write its rows as Parquet or JSON lines",
-    b"SQLite format 3": "a SQLite database; write its rows as CSV or JSON lines",
+    b"PK\x03\x04": ("a workbook or zip archive", "save the sheet as CSV UTF-8, or unpack it"),
+    b"%PDF": ("a PDF", "give its text"),
+    b"version https://git-lfs": (
+        "a pointer of Git LFS",
+        "fetch the file itself with git lfs pull",
+    ),
+    b"\x89HDF": ("an HDF5 file", "write its rows as Parquet or JSON lines"),
+    b"SQLite format 3": ("a SQLite database", "write its rows as CSV or JSON lines"),
 }
 _TAR = slice(257, 262)  # where a tar archive says that it is one
 # The same of text; a file that is named as text is read all the same.
 _MARKUP = {
-    re.compile(r"\s*<(!doctype\s+html|html)\b", re.IGNORECASE): "a web page; "
-    "download the file itself",
-    re.compile(r"\s*<(\?xml|mediawiki)\b"): "XML; write its texts as JSON lines",
-    re.compile(r"\s*<doc id="): "text between tags of wikiextractor; let it write JSON",
-    re.compile(r"WARC/\d"): "a web archive; write its texts as JSON lines",
+    r"(?i)\s*<(!doctype\s+html|html)\b": ("a web page", "download the file itself"),
+    r"\s*<(\?xml|mediawiki)\b": ("XML", "write its texts as JSON lines"),
+    r"\s*<doc id=": ("text between tags of wikiextractor", "let it write JSON"),
+    r"WARC/\d": ("a web archive", "write its texts as JSON lines"),
 }
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a]")  # characters that are in no text but by mistake
 _MAPPING = re.compile(r'\s*(\[\s*)?\{\s*(\}\s*(\n|$)|"(?:[^"\\]|\\.)*"\s*:)')
 _LIST = re.compile(r'\s*\[\s*["\[\]]')
 _KEY = re.compile(r'[\s,{]*"((?:[^"\\]|\\.)*)"\s*:\s*')
+# Its `raw_decode` returns where a value ends, and takes what follows for no mistake.
 _DECODER = json.JSONDecoder()
 
 
@@ -100,19 +103,26 @@ def recognise(file: File, form: str | None = None, plain: str = TEXT) -> Content
     Raises:
         UserError: it is neither text nor a form of FORMS, or not what the name promises.
     """
-    raw = b"".join(read(file.address, 0, min(HEAD, file.size)))
-    compression = find_compression(raw)
-    head = _first(decompress(_blocks(file), compression, file.address)) if compression else raw
+    head = b"".join(read(file.address, begin=0, end=min(HEAD, file.size)))
+    compression = find_compression(head)
+    if compression:
+        content = decompress(_blocks(file), compression=compression, where=file.address)
+        head = _first(content)
+
+    # Columnar forms say what they are, whatever the user says.
     columnar = _columnar_form(head)
     if columnar:
-        return Content(file, columnar, compression)
+        return Content(file, form=columnar, compression=compression)
     if form in (PARQUET, ARROW):
-        raise UserError(f"{file.address}: no {form} file by its first bytes; correct data.form")
+        raise UserError(
+            f"no {form} file by its first bytes", key=file.address, cure="correct data.form"
+        )
+
     encoding = find_encoding(head)
-    text = _decode(file, head, encoding)
+    text = _decode(file, head=head, encoding=encoding)
     if form is None:
-        form = _text_form(file, text, plain)
-    return Content(file, form, compression, encoding)
+        form = _text_form(file, text=text, plain=plain)
+    return Content(file, form=form, compression=compression, encoding=encoding)
 
 
 def read_content(content: Content, begin: int = 0) -> Iterator[bytes]:
@@ -121,19 +131,19 @@ def read_content(content: Content, begin: int = 0) -> Iterator[bytes]:
     Args:
         begin: the first byte that is read; 0 if it is packed.
     """
+    address = content.file.address
     if not content.is_packed:
-        return read(content.file.address, begin, content.file.size)
+        return read(address, begin=begin, end=content.file.size)
     blocks = _blocks(content.file)
-    where = content.file.address
     if content.compression:
-        blocks = decompress(blocks, content.compression, where)
+        blocks = decompress(blocks, compression=content.compression, where=address)
     if content.encoding != UTF8:
-        blocks = as_utf8(blocks, content.encoding, where)
+        blocks = as_utf8(blocks, encoding=content.encoding, where=address)
     return blocks
 
 
 def _blocks(file: File) -> Iterator[bytes]:
-    return read(file.address, 0, file.size)
+    return read(file.address, begin=0, end=file.size)
 
 
 def _first(blocks: Iterator[bytes]) -> bytes:
@@ -157,49 +167,57 @@ def _columnar_form(head: bytes) -> str:
 
 def _decode(file: File, head: bytes, encoding: str) -> str:
     """Return the text of a file's first bytes. Raises UserError if they are none."""
-    for magic, cure in _FOREIGN.items():
+    for magic, (problem, cure) in _FOREIGN.items():
         if head.startswith(magic):
-            raise UserError(f"{file.address}: {cure}")
+            raise UserError(problem, key=file.address, cure=cure)
     if head[_TAR] == b"ustar":
-        raise UserError(f"{file.address}: a tar archive; unpack it")
+        raise UserError("a tar archive", key=file.address, cure="unpack it")
+
+    # Incremental, as the head may end inside a character.
+    decoder = codecs.getincrementaldecoder(encoding)()
     try:
-        # A character may go on behind the head.
-        return codecs.getincrementaldecoder(encoding)().decode(head)
+        return decoder.decode(head)
     except UnicodeDecodeError as error:
-        raise not_text(file.address, encoding, error.start) from None
+        raise not_text(file.address, encoding=encoding, byte=error.start) from None
 
 
 def _text_form(file: File, text: str, plain: str) -> str:
     """Return the form of a text by its beginning, and by the name where that leaves a choice."""
+    # JSON by how it begins, whatever the name; a broken beginning only under a name of JSON.
     ending = ending_of(file.address)
     promised = ENDINGS.get(ending)
     is_promised = promised in (JSON_LINES, JSON) and text.lstrip()[:1] in ("{", "[")
     if is_promised or _begins_json(text):
-        return _json_form(text, promised)
+        return _json_form(text, promised=promised)
     if not text.strip():
         return promised if promised in (JSON_LINES, JSON, TABLE) else plain
+    # Neither JSON nor empty: plain text or a table.
     _check_plain(file, text, promised)
     if promised in (JSON_LINES, JSON):
-        start = text.split("\n", 1)[0]
+        first_line, _, _ = text.partition("\n")
         raise UserError(
-            f"{file.address}: not JSON (it begins with {start!r:.60}); correct it, or name what it "
-            "is in data.form"
+            f"not JSON (it begins with {first_line!r:.60})",
+            key=file.address,
+            cure="correct it, or name what it is in data.form",
         )
     if promised in (PARQUET, ARROW):
-        raise UserError(f"{file.address}: text, and no {promised} file; rename it")
+        raise UserError(f"text, and no {promised} file", key=file.address, cure="rename it")
     return TABLE if promised == TABLE else plain
 
 
 def _check_plain(file: File, text: str, promised: str | None) -> None:
     """Raise UserError if what is not JSON is no text, or markup that its name does not promise."""
     if promised != TEXT:
-        for beginning, cure in _MARKUP.items():
-            if beginning.match(text):
-                raise UserError(f"{file.address}: {cure}")
-    count = len(_CONTROLS.findall(text))
-    if count > max(16, len(text) // 8):
-        problem = "no text, or UTF-16 without a byte order mark (it has control characters)"
-        raise UserError(f"{file.address}: {problem}; save it as UTF-8, or set data.form: text")
+        for beginning, (problem, cure) in _MARKUP.items():
+            if re.match(beginning, text):
+                raise UserError(problem, key=file.address, cure=cure)
+    controls = _CONTROLS.findall(text)
+    if len(controls) > max(16, len(text) // 8):
+        raise UserError(
+            "no text, or UTF-16 without a byte order mark (it has control characters)",
+            key=file.address,
+            cure="save it as UTF-8, or set data.form: text",
+        )
 
 
 def _begins_json(text: str) -> bool:
@@ -210,18 +228,20 @@ def _begins_json(text: str) -> bool:
         return False
     start = len(text) - len(text.lstrip())
     try:
-        _, end = _DECODER.raw_decode(text, start)
+        _, end = _DECODER.raw_decode(text, idx=start)
     except ValueError as error:  # JSON still, if only its end is missing
         position = getattr(error, "pos", 0)
         return str(error).startswith("Unterminated string") or position >= len(text.rstrip())
     except RecursionError:
         return True
-    return not text[end:].partition("\n")[0].strip()
+    # Nothing else is on the line on which the list ends.
+    line_rest, _, _ = text[end:].partition("\n")
+    return not line_rest.strip()
 
 
 def _json_form(text: str, promised: str | None) -> str:
     """Return JSON_LINES if the first line is a row, JSON if all of the text is one value."""
-    line, line_end, rest = text.lstrip().partition("\n")
+    line, line_end, later_lines = text.lstrip().partition("\n")
     if line.startswith("["):
         return JSON
     try:
@@ -232,10 +252,10 @@ def _json_form(text: str, promised: str | None) -> str:
         if not line_end:  # the first line is longer than the head
             return JSON_LINES
         # The first line is broken, or a mapping goes on over several lines.
-        is_line = promised == JSON_LINES or rest.lstrip().startswith("{")
+        is_line = promised == JSON_LINES or later_lines.lstrip().startswith("{")
         return JSON_LINES if is_line else JSON
-    is_whole = isinstance(row.get("data"), list) and not rest.strip()
-    return JSON if is_whole else JSON_LINES
+    is_squad = isinstance(row.get("data"), list) and not later_lines.strip()
+    return JSON if is_squad else JSON_LINES
 
 
 def _reaches_data(text: str) -> bool:
@@ -245,7 +265,7 @@ def _reaches_data(text: str) -> bool:
         if key[1] == "data":
             return text.startswith("[", key.end())
         try:
-            _, end = _DECODER.raw_decode(text, key.end())
+            _, end = _DECODER.raw_decode(text, idx=key.end())
         except (ValueError, RecursionError):
             return False
         key = _KEY.match(text, end)

@@ -19,5 +19,9 @@ def load_hub_rows(name: str, split: str, problem: str) -> Any:
     place, _, config = name.partition(":")
     with hub.hub_errors(problem):
         return hub.load_named(
-            datasets.load_dataset, place, "dataset", split=split, name=config or None
+            datasets.load_dataset,
+            place,
+            "dataset",
+            split=split,
+            name=config or None,
         )

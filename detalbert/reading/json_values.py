@@ -1,16 +1,20 @@
 """The rows of a JSON file of any size, one of them in memory: a list, `data` of a mapping, or rows
 one after another.
+
+Python's parser takes complete texts. So a value is parsed from the text that is there; if that
+fails, as much text again is read and the value parsed once more. The price is that a value of many
+megabytes is parsed several times, in all at most about twice its length.
 """
 
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from detalbert.errors import UserError
 from detalbert.reading.lines import Decoder
 
 _PIECE = 1 << 16  # characters of text that are parsed at once, at least
+# What JSON takes for white space; str.isspace takes more.
 _SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER = set(" \t\r\n,:]}")  # the characters that can follow a JSON value
 _DECODER = json.JSONDecoder()
@@ -28,13 +32,12 @@ class JsonValues:
         self.where = where
         self.blocks = blocks
         self.decoder = Decoder(where)
-        # read from the file; the part from `at` on is not parsed yet
-        self.text = ""
-        self.at = 0
+        self.text = ""  # read from the file
+        self.at = 0  # the place in it up to which it is parsed
         self.lines = 1  # number of the line on which `text` begins
         self.is_over = False  # whether all of the file is read
 
-    def rows(self) -> Iterator[Any]:
+    def rows(self) -> Iterator[object]:
         """Yield the rows. Raises UserError, naming the line, where the text is not JSON."""
         while self._peek():
             if self._peek() == "[":
@@ -44,15 +47,16 @@ class JsonValues:
             else:
                 raise self._broken("expecting a mapping or a list")
 
-    def _mapping(self) -> Iterator[Any]:
+    def _mapping(self) -> Iterator[object]:
         """Yield the elements of the list `data` of a mapping; without one, the mapping."""
-        row: dict[str, Any] = {}
+        row: dict[str, object] = {}
         has_data = False
-        for _ in self._items("{", "}"):
+        for _ in self._items(begin="{", end="}"):
             key = self._value()
             if not isinstance(key, str):
                 raise self._broken("expecting a key in quotes")
             self._need(":")
+            # SQuAD's shape: articles are rows, and what is behind the list is skipped.
             if key == "data" and self._peek() == "[":
                 has_data = True
                 yield from self._elements()
@@ -63,8 +67,8 @@ class JsonValues:
         if not has_data:
             yield row
 
-    def _elements(self) -> Iterator[Any]:
-        for _ in self._items("[", "]"):
+    def _elements(self) -> Iterator[object]:
+        for _ in self._items(begin="[", end="]"):
             yield self._value()
 
     def _peek(self) -> str:
@@ -96,39 +100,43 @@ class JsonValues:
             if goes_on:
                 self._need(",")
 
-    def _value(self) -> Any:
+    def _value(self) -> object:
+        """Return the next value, and move behind it. Read on until all of it is there."""
         self._peek()
-        goes_on = True
+        may_continue = True
         while True:
             try:
-                value, end = _DECODER.raw_decode(self.text, self.at)
+                value, end = _DECODER.raw_decode(self.text, idx=self.at)
                 # More text may turn the number 1 into 12 or 1.5.
-                if not goes_on or self.text[end : end + 1] in _AFTER:
+                if not may_continue or self.text[end : end + 1] in _AFTER:
                     self.at = end
                     return value
             except (ValueError, RecursionError) as error:  # wrong, or it goes on in the file
-                if not goes_on:
+                if not may_continue:
                     self.at = getattr(error, "pos", self.at)
                     raise self._broken(getattr(error, "msg", str(error))) from None
-            goes_on = self._read()
+            may_continue = self._read()
 
     def _read(self) -> bool:
         """Read as much again as is not parsed, so that a value is parsed few times; return whether
         there was more.
         """
+        # What is parsed is dropped, so that memory holds one value.
         self.lines += self.text.count("\n", 0, self.at)
-        rest = self.text[self.at :]
-        wanted = max(_PIECE, len(rest))
+        unparsed = self.text[self.at :]
+        wanted = max(_PIECE, len(unparsed))
+
+        # At the end of the file, the decoder reports a character that is not complete.
         pieces: list[str] = []
         while sum(map(len, pieces)) < wanted and not self.is_over:
             block = next(self.blocks, b"")
             self.is_over = not block
             pieces.append(self.decoder(block, last=self.is_over))
-        piece = "".join(pieces)
-        self.text = rest + piece
+        text = "".join(pieces)
+        self.text = unparsed + text
         self.at = 0
-        return bool(piece)
+        return bool(text)
 
     def _broken(self, fault: str) -> UserError:
         line = self.lines + self.text.count("\n", 0, self.at)
-        return UserError(f"{self.where}: line {line} is not JSON ({fault}); correct it")
+        return UserError(f"line {line} is not JSON ({fault})", key=self.where, cure="correct it")

@@ -5,12 +5,13 @@ Only the ASCII line feed ends a line: what Unicode calls line ends may be inside
 
 import codecs
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
 
 from detalbert.reading.packing import UTF8, not_text
 
 PIECE = 1 << 20  # bytes of a line that are read at a time, at most
+# Lines of a table that end in a carriage return, alone or before a line feed.
 _CARRIAGE_RETURNS = re.compile(rb"[^\r]*\r\n?|[^\r]+")
 
 
@@ -22,43 +23,39 @@ class Piece(NamedTuple):
 
 
 class Lines:
-    """The lines of a file in UTF-8.
+    """The lines of a file in UTF-8, read once from its start or from a later byte.
 
     Args:
         where: the file, for messages.
-        file: its content, as a binary file.
-        move: takes the number of bytes that were read; returns where they begin.
+        file: its content from the byte `begin` on, as a binary file.
+        begin: the byte at which the next line begins; it grows as lines are read.
     """
 
-    def __init__(self, where: str, file: Any, move: Callable[[int], int] | None = None) -> None:
+    def __init__(self, where: str, file: BinaryIO, begin: int = 0) -> None:
         self.where = where
         self.file = file
-        self.begin = 0  # of the next line, unless the caller counts
-        self.move = move or self._move
-
-    def _move(self, size: int) -> int:
-        begin = self.begin
-        self.begin += size
-        return begin
+        self.begin = begin
 
     def skip(self) -> None:
         """Read to the next line end."""
         content = b"-"
         while content and not content.endswith(b"\n"):
             content = self.file.readline(PIECE)
-            self.move(len(content))
+            self.begin += len(content)
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         """Yield lines with their line ends, each with the byte at which it begins."""
-        while line := self.file.readline():
-            yield self._decode(line)
+        while content := self.file.readline():
+            begin = self.begin
+            yield begin, self._decode(content)
 
-    def _decode(self, line: bytes) -> tuple[int, str]:
-        begin = self.move(len(line))
+    def _decode(self, content: bytes) -> str:
+        begin = self.begin
+        self.begin += len(content)
         try:
-            return begin, line.decode()
+            return content.decode()
         except UnicodeDecodeError as error:
-            raise not_text(self.where, UTF8, begin + error.start) from None
+            raise not_text(self.where, encoding=UTF8, byte=begin + error.start) from None
 
     def pieces(self) -> Iterator[Piece]:
         """Yield lines with their line ends, those of more than PIECE bytes in several pieces."""
@@ -66,9 +63,9 @@ class Lines:
         while content := self.file.readline(PIECE):
             if content.endswith(b"\r"):  # a line end of two bytes stays in one piece
                 content += self.file.readline(1)
-            begin = self.move(len(content))
             if ends:  # the piece before ended a line
-                decoder = Decoder(self.where, begin)
+                decoder = Decoder(self.where, self.begin)
+            self.begin += len(content)
             # One that is shorter is the end of the file.
             ends = content.endswith(b"\n") or len(content) < PIECE
             yield Piece(decoder(content, last=ends), ends)
@@ -78,9 +75,10 @@ class Lines:
     def cut_at_carriage_returns(self) -> Iterator[str]:
         """Yield lines as tables have them, which may end in a carriage return alone."""
         while content := self.file.readline():
+            # Most files have none: the test is faster than the search.
             lines = _CARRIAGE_RETURNS.findall(content) if b"\r" in content else [content]
             for line in lines:
-                yield self._decode(line)[1]
+                yield self._decode(line)
 
 
 class Decoder:
@@ -93,11 +91,12 @@ class Decoder:
 
     def __call__(self, content: bytes, last: bool) -> str:
         """Return the text of the next bytes. Raises UserError if they are not UTF-8."""
-        begun = len(self.decoder.getstate()[0])  # bytes of a character that is not complete
+        incomplete_character, _ = self.decoder.getstate()
         try:
-            text = self.decoder.decode(content, last)
+            text = self.decoder.decode(content, final=last)
         except UnicodeDecodeError as error:
-            raise not_text(self.where, UTF8, self.at - begun + error.start) from None
+            byte = self.at - len(incomplete_character) + error.start
+            raise not_text(self.where, encoding=UTF8, byte=byte) from None
         self.at += len(content)
         return text
 

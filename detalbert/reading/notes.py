@@ -18,7 +18,10 @@ class Notes:
 
     def texts(self) -> dict[str, int]:
         """Return the counts by text: the kind, and the place of the first."""
-        return {
-            f"{kind} (the first: {self.places[kind]})" if kind in self.places else kind: count
-            for kind, count in self.counts.items()
-        }
+        texts = {}
+        for kind, count in self.counts.items():
+            text = kind
+            if kind in self.places:
+                text = f"{kind} (the first: {self.places[kind]})"
+            texts[text] = count
+        return texts

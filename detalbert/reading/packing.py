@@ -8,10 +8,10 @@ does.
 import bz2
 import codecs
 import io
+import itertools
 import lzma
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow
 
@@ -44,12 +44,18 @@ _ZSTD_OPTIONS = {int(zstd.DecompressionParameter.window_log_max): 31}
 
 def find_compression(head: bytes) -> str:
     """Return the compression of a file that begins with `head`; "" for none."""
-    return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), "")
+    for magic, name in _COMPRESSIONS.items():
+        if head.startswith(magic):
+            return name
+    return ""
 
 
 def find_encoding(head: bytes) -> str:
     """Return the encoding of a text that begins with `head`, by its byte order mark."""
-    return next((name for mark, name in _MARKS.items() if head.startswith(mark)), UTF8)
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            return name
+    return UTF8
 
 
 def decompress(blocks: Iterator[bytes], compression: str, where: str) -> Iterator[bytes]:
@@ -66,23 +72,26 @@ def decompress(blocks: Iterator[bytes], compression: str, where: str) -> Iterato
 
     def damaged(error: BaseException) -> UserError:
         return UserError(
-            f"{where}: damaged, or cut off ({compression}: {first_line(error)}); copy it again"
+            f"damaged, or cut off ({compression}: {first_line(error)})",
+            key=where,
+            cure="copy it again",
         )
 
+    # In blocks: some kB can be gigabytes of content.
     with as_user_error(damaged), _open(as_file(blocks), compression) as file:
         while block := file.read(BLOCK):
             yield block
 
 
-def _open(file: io.BufferedReader, compression: str) -> Any:
+def _open(file: io.BufferedReader, compression: str) -> io.BufferedIOBase:
     """Return a file of the content. Each of these reads all members, streams or frames."""
     if compression == "zstd":
         return zstd.open(file, options=_ZSTD_OPTIONS)
     if compression == "xz":
-        return lzma.open(file)
+        return lzma.LZMAFile(file)
     if compression == "bz2":
-        return bz2.open(file)  # pyarrow refuses a stream without content
-    return pyarrow.input_stream(file, compression)
+        return bz2.BZ2File(file)  # pyarrow refuses a stream without content
+    return pyarrow.input_stream(file, compression=compression)
 
 
 def as_utf8(blocks: Iterator[bytes], encoding: str, where: str) -> Iterator[bytes]:
@@ -91,26 +100,22 @@ def as_utf8(blocks: Iterator[bytes], encoding: str, where: str) -> Iterator[byte
     Raises:
         UserError: it has bytes that the encoding has not.
     """
+    # A block may end inside a character, whose first bytes the decoder keeps.
     decoder = codecs.getincrementaldecoder(encoding)()
-    begin = 0
-    for block in blocks:
-        yield _decoded(decoder, block, begin, where).encode()
+    begin = 0  # byte of the content at which the block begins
+    for block in itertools.chain(blocks, [b""]):  # the empty one ends the text
+        incomplete_character, _ = decoder.getstate()
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            byte = begin - len(incomplete_character) + error.start
+            raise not_text(where, encoding=error.encoding, byte=byte) from None
+        yield text.encode()
         begin += len(block)
-    yield _decoded(decoder, b"", begin, where, last=True).encode()
 
 
-def _decoded(
-    decoder: codecs.IncrementalDecoder, block: bytes, begin: int, where: str, last: bool = False
-) -> str:
-    """Return the text of a block, whose first byte is at `begin` of the file's content."""
-    waiting = len(decoder.getstate()[0])  # bytes of a character that is not complete
-    try:
-        return decoder.decode(block, last)
-    except UnicodeDecodeError as error:
-        raise not_text(where, error.encoding, begin - waiting + error.start) from None
-
-
-def not_text(where: str, encoding: str, at: int) -> UserError:
+def not_text(where: str, encoding: str, byte: int) -> UserError:
     """Return the error for a byte that the encoding of a file has not."""
-    name = {UTF8: "UTF-8", "utf-8-sig": "UTF-8"}.get(encoding, encoding.upper())
-    return UserError(f"{where}: not {name} at byte {at}; save the file as UTF-8")
+    names = {UTF8: "UTF-8", "utf-8-sig": "UTF-8"}
+    name = names.get(encoding, encoding.upper())
+    return UserError(f"not {name} at byte {byte}", key=where, cure="save the file as UTF-8")

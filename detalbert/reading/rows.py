@@ -1,9 +1,12 @@
-"""The rows of a file in any form, each with its place, one at a time."""
+"""The rows of a file in any form, each with its place, one at a time.
+
+The place goes along as data, not as text: a message on ten rows of a file names the file once.
+"""
 
 import io
 import json
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import BinaryIO, NamedTuple
 
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.reading.forms import Content, read_content
@@ -15,7 +18,18 @@ from detalbert.reading.storage import as_file, open_ranges
 from detalbert.reading.tables import LONGEST_CELL, table_rows
 from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, TABLE
 
-Rows = Iterator[tuple[str, Any]]  # each with its place, for messages
+
+class RowPlace(NamedTuple):
+    """The place of a row; as a text it is that of messages, `FILE: ROW`."""
+
+    file: str
+    row: str = ""  # "row 7", "line 7"; "" for the file as a whole
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.row}" if self.row else self.file
+
+
+Rows = Iterator[tuple[RowPlace, object]]
 
 
 def rows_of_file(
@@ -29,63 +43,71 @@ def rows_of_file(
     A row is a mapping, unless JSON has something else; `data` of SQuAD's shape has articles.
 
     Args:
-        notes: gets what a user should know of them.
+        content: the file.
+        notes: gets what a user should know of the rows.
         needed: names of columns, in small letters, that no row of a table may lack.
         longest: characters of a table's cell, at most.
 
     Raises:
         UserError: the content is not of the form, with the line where there are lines.
     """
-    where = content.file.address
+    address = content.file.address
     if content.form == JSON_LINES:
         yield from _json_lines(content)
     elif content.form == JSON:
-        values = JsonValues(where, read_content(content)).rows()
-        for number, row in enumerate(values, 1):
-            yield f"{where}: row {number}", row
+        values = JsonValues(address, read_content(content)).rows()
+        for number, row in enumerate(values, start=1):
+            yield RowPlace(address, f"row {number}"), row
     elif content.form == TABLE:
-        lines = Lines(where, as_file(read_content(content)))
-        pieces = lines.cut_at_carriage_returns()
-        for line, row in table_rows(where, pieces, notes, needed, longest):
-            yield f"{where}: line {line}", row
+        lines = _open_lines(content).cut_at_carriage_returns()
+        table = table_rows(address, lines, notes=notes, needed=needed, longest=longest)
+        for line, row in table:
+            yield RowPlace(address, f"line {line}"), row
     elif content.form in (PARQUET, ARROW):
         yield from _columnar(content)
     else:
-        raise UserError(f"{where}: plain text has no rows; correct data.form")
+        raise UserError("plain text has no rows", key=address, cure="correct data.form")
+
+
+def _open_lines(content: Content) -> Lines:
+    return Lines(content.file.address, file=as_file(read_content(content)))
 
 
 def _json_lines(content: Content) -> Rows:
-    where = content.file.address
-    lines = Lines(where, as_file(read_content(content)))
-    for number, (_, line) in enumerate(lines, 1):
+    for number, (_, line) in enumerate(_open_lines(content), start=1):
+        # The number is that of an editor: blank lines count.
         if not line.strip():
             continue
+        place = RowPlace(content.file.address, f"line {number}")
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", str(error))
-            raise UserError(f"{where}: line {number} is not JSON ({reason}); correct it") from None
-        yield f"{where}: line {number}", row
+            raise UserError(f"{place} is not JSON ({reason})", cure="correct it") from None
+        yield place, row
 
 
 def _columnar(content: Content) -> Rows:
-    where = content.file.address
+    address = content.file.address
 
     def unreadable(error: BaseException) -> UserError:
-        return UserError(f"{where}: not a whole {content.form} file ({all_lines(error)}); fix it")
+        return UserError(
+            f"not a whole {content.form} file ({all_lines(error)})", key=address, cure="fix it"
+        )
 
+    # All in the block, as a damaged file may be found at any of its rows.
     with as_user_error(unreadable):
         source = open_content(content)
         if content.form == ARROW:
             rows = rows_of_arrow(source)
         else:
             table = open_table(source)
-            rows = rows_of_table(table, table.schema_arrow.names)
-        for number, row in enumerate(rows, 1):
-            yield f"{where}: row {number}", row
+            rows = rows_of_table(table, columns=table.schema_arrow.names)
+        for number, row in enumerate(rows, start=1):
+            yield RowPlace(address, f"row {number}"), row
 
 
-def open_content(content: Content) -> Any:
+def open_content(content: Content) -> BinaryIO:
     """Return the content of a file for random access; that of a packed one is in memory."""
     if content.is_packed:
         return io.BytesIO(b"".join(read_content(content)))

@@ -23,9 +23,10 @@ _KEYWORDS = {
     "validation": ("validation", "valid", "dev", "val"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
+# As `datasets` pushes shards: data/train-00000-of-00002.parquet.
 _SHARD = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 _SEPARATOR = re.compile(r"[-._ 0-9]")
-_FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---", flags=re.DOTALL)
 
 
 def is_snapshot(names: Iterable[str], card: str) -> bool:
@@ -37,8 +38,9 @@ def is_snapshot(names: Iterable[str], card: str) -> bool:
         card: text of its README.md; "" without one.
     """
     names = set(names)
-    described = {"dataset_infos.json", "dataset_dict.json"} & names
-    return bool(described or _metadata(card) or any(map(_SHARD.fullmatch, names)))
+    if "dataset_infos.json" in names or "dataset_dict.json" in names:
+        return True
+    return bool(_metadata(card)) or any(map(_SHARD.fullmatch, names))
 
 
 def has_splits(names: Iterable[str]) -> bool:
@@ -65,13 +67,16 @@ def split_names(names: list[str], split: str, card: str, where: str) -> list[str
     Raises:
         UserError: the card has several configurations, none of them the default.
     """
-    patterns = _card_patterns(card, where)
+    # First the card's own patterns, then names of shards, which hold the split's name.
+    patterns = _card_patterns(card, where=where)
     if patterns:
-        return [name for name in names if _fits(name, patterns.get(split, ()))]
+        split_patterns = patterns.get(split, [])
+        return [name for name in names if _fits(name, patterns=split_patterns)]
     shards = {name: _SHARD.fullmatch(name) for name in names}
     if any(shards.values()):
         return [name for name, shard in shards.items() if shard and shard[1] == split]
-    # A keyword in a folder's name counts before one in a file's.
+
+    # Then keywords: one in a folder's name counts before one in a file's.
     for words_of in (_folder_words, _file_words):
         splits = {name: _keyword_splits(words_of(name)) for name in names}
         if any(splits.values()):
@@ -82,8 +87,10 @@ def split_names(names: list[str], split: str, card: str, where: str) -> list[str
 def _metadata(card: str) -> dict[str, Any]:
     """Return the metadata at the top of a card; {} without any."""
     block = _FRONT_MATTER.match(card)
+    if block is None:
+        return {}
     try:
-        metadata = yaml.safe_load(block[1]) if block else None
+        metadata = yaml.safe_load(block[1])
     except yaml.YAMLError:
         return {}
     return metadata if isinstance(metadata, dict) else {}
@@ -91,52 +98,65 @@ def _metadata(card: str) -> dict[str, Any]:
 
 def _card_patterns(card: str, where: str) -> dict[str, list[str]]:
     """Return the patterns of each split that a card names; {} if it names none."""
-    configs = [
-        config
-        for config in _metadata(card).get("configs") or ()
-        if isinstance(config, dict) and "data_files" in config
-    ]
+    configs = []
+    for config in _metadata(card).get("configs") or ():
+        if isinstance(config, dict) and "data_files" in config:
+            configs.append(config)
     if not configs:
         return {}
-    by_default = [
-        config
-        for config in configs
-        if config.get("default") or config.get("config_name") == "default" or len(configs) == 1
-    ]
-    if not by_default:
-        there = ", ".join(str(config.get("config_name")) for config in configs)
-        raise UserError(f"{where}: several configurations ({there:.100}); name the files of one")
-    return _patterns_by_split(by_default[0]["data_files"])
+    if len(configs) == 1:
+        return _patterns_by_split(configs[0]["data_files"])
+
+    # Of several configurations, the default one.
+    for config in configs:
+        if config.get("default") or config.get("config_name") == "default":
+            return _patterns_by_split(config["data_files"])
+    names = ", ".join(str(config.get("config_name")) for config in configs)
+    raise UserError(
+        f"several configurations ({names:.100})", key=where, cure="name the files of one"
+    )
 
 
-def _patterns_by_split(data_files: Any) -> dict[str, list[str]]:
+def _patterns_by_split(data_files: object) -> dict[str, list[str]]:
     """Return patterns by split of a card's `data_files`: a pattern or a list of them, which are the
     train split, or a list of mappings with `split` and `path`.
     """
     entries = data_files if isinstance(data_files, list) else [data_files]
     patterns: dict[str, list[str]] = {}
+    # Without a split, files are of the train split.
     for entry in entries:
-        is_mapping = isinstance(entry, dict)
-        split = entry.get("split", "train") if is_mapping else "train"
-        paths = entry.get("path", []) if is_mapping else entry
+        split = "train"
+        paths = entry
+        if isinstance(entry, dict):
+            split = entry.get("split", "train")
+            paths = entry.get("path", [])
         paths = paths if isinstance(paths, list) else [paths]
-        patterns.setdefault(split, []).extend(map(str, paths))
+        split_patterns = patterns.setdefault(split, [])
+        split_patterns += map(str, paths)
     return patterns
 
 
-def _fits(name: str, patterns: Iterable[str]) -> bool:
-    return any(re.match(glob_translate(pattern.removeprefix("./")), name) for pattern in patterns)
+def _fits(name: str, patterns: list[str]) -> bool:
+    """Return whether a name fits one of some glob patterns."""
+    for pattern in patterns:
+        expression = glob_translate(pattern.removeprefix("./"))
+        if re.match(expression, name):
+            return True
+    return False
 
 
 def _folder_words(name: str) -> set[str]:
     """Return the words of the folders' names."""
-    folders = PurePath(name).parts[:-1]
-    return {word for folder in folders for word in _SEPARATOR.split(folder)}
+    words: set[str] = set()
+    for folder in PurePath(name).parts[:-1]:
+        words.update(_SEPARATOR.split(folder))
+    return words
 
 
 def _file_words(name: str) -> set[str]:
     """Return the words of the file's name behind which a separator stands."""
-    return set(_SEPARATOR.split(PurePath(name).name)[:-1])
+    words = _SEPARATOR.split(PurePath(name).name)
+    return set(words[:-1])
 
 
 def _keyword_splits(words: set[str]) -> set[str]:

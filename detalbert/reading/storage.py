@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 from fsspec.spec import AbstractBufferedFile
@@ -67,16 +67,18 @@ def list_files(address: str, key: str) -> list[File]:
 
     def not_listed(error: Exception) -> UserError:
         kind = UserError if http_status(error) in MISTAKES else Unavailable
-        return kind(f"{key}: {address} cannot be listed: {first_line(error)}")
+        return kind(f"{address} cannot be listed: {first_line(error)}", key=key)
 
     if not is_remote(address):
         return _list_local(address, key)
+    list_remote = _list_s3 if address.startswith("s3://") else _list_fsspec
     with as_user_error(not_listed):
-        return _list_s3(address) if address.startswith("s3://") else _list_fsspec(address)
+        return list_remote(address)
 
 
 def read(address: str, begin: int, end: int) -> Iterator[bytes]:
     """Yield bytes begin..end (exclusive) in blocks. Raises Unavailable after TRIES failed reads."""
+    # Progress of a single byte resets the count: a slow server is no failed one.
     failures = 0  # in a row
     reason = ""
     while begin < end:
@@ -91,36 +93,49 @@ def read(address: str, begin: int, end: int) -> Iterator[bytes]:
         except Exception as error:  # whatever a library raises: time-outs, 500s, cut connections
             reason = first_line(error)
             if not is_remote(address) or isinstance(error, FileNotFoundError):
-                raise UserError(f"{address}: cannot read it: {reason}") from None
+                raise UserError(f"cannot read it: {reason}", key=address) from None
+
+        # Try again from the first missing byte, after 0.2, 0.4, ... seconds.
         failures += 1
         if failures >= TRIES:
-            raise Unavailable(f"{address}: not read after {TRIES} tries: {reason}")
+            raise Unavailable(f"not read after {TRIES} tries: {reason}", key=address)
         pause = 0.1 * 2**failures
         time.sleep(min(5.0, pause))
 
 
 def read_all(address: str) -> bytes:
     """Return the whole file. Raises UserError if it does not exist or cannot be read."""
+
+    def not_read(error: Exception) -> UserError:
+        return UserError(f"cannot read it: {first_line(error)}", key=address)
+
     if not is_remote(address):
-        with as_user_error(lambda e: UserError(f"{address}: cannot read it: {first_line(e)}")):
+        with as_user_error(not_read):
             return Path(address).read_bytes()
-    files = list_files(address, address)
+    files = list_files(address, key=address)
     if not files:
-        raise UserError(f"{address}: no such file; correct the address")
-    return b"".join(read(address, 0, files[0].size))
+        raise UserError("no such file", key=address, cure="correct the address")
+    return b"".join(read(address, begin=0, end=files[0].size))
 
 
 def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes of one request, without another try."""
     if address.startswith("s3://"):
         bucket, _, key = address.removeprefix("s3://").partition("/")
-        span = f"bytes={begin}-{end - 1}"
-        body = _s3(os.getpid()).get_object(Bucket=bucket, Key=key, Range=span)["Body"]
-        yield from body.iter_chunks(BLOCK)
+        response = _s3(os.getpid()).get_object(
+            Bucket=bucket,
+            Key=key,
+            Range=f"bytes={begin}-{end - 1}",
+        )
+        yield from response["Body"].iter_chunks(BLOCK)
         return
-    opened = _fsspec(address).open if is_remote(address) else open
-    with opened(address, "rb") as file:
+    open_file = _fsspec(address).open if is_remote(address) else open
+    with open_file(address, "rb") as file:
         file.seek(begin)
-        while begin < end and (block := file.read(min(BLOCK, end - begin))):
+        while begin < end:
+            block = file.read(min(BLOCK, end - begin))
+            if not block:  # the file is shorter
+                return
             begin += len(block)
             yield block
 
@@ -132,6 +147,8 @@ def find_paths(address: str) -> list[Path]:
         roots = [path]
     else:
         roots = [Path(name) for name in glob.glob(address, recursive=True)]
+
+    # The files below each, in the order of the file system, each once.
     paths: dict[Path, None] = {}  # a pattern may fit a folder and a file in it
     for root in roots:
         members = root.rglob("*") if root.is_dir() else [root]
@@ -145,28 +162,32 @@ def _list_local(address: str, key: str) -> list[File]:
     paths = find_paths(address)
     if not paths and not Path(address).exists():
         raise UserError(
-            f"{key}: {Path(address)}: no such file or folder; set {key} to where the text is"
+            f"{Path(address)}: no such file or folder",
+            key=key,
+            cure=f"set {key} to where the text is",
         )
     return [_stamp_local(path, key) for path in paths]
 
 
 def _stamp_local(path: Path, key: str) -> File:
     def not_read(error: Exception) -> UserError:
-        return UserError(f"{key}: {path}: cannot read it: {first_line(error)}")
+        return UserError(f"{path}: cannot read it: {first_line(error)}", key=key)
 
     with as_user_error(not_read):
         status = path.stat()
         size = status.st_size
         stamp = checksum(path) if size <= _WHOLE else f"{size} {status.st_mtime_ns}"
-    return File(str(path), size, stamp)
+    return File(str(path), size=size, stamp=stamp)
 
 
+# A client is not safe to use in a fork: the process is the key.
 @lru_cache(maxsize=1)
 def _s3(process: int) -> Any:
     """Return the client of `process`, with AWS_ENDPOINT_URL, region and credentials as usual."""
     import boto3
     from botocore.config import Config
 
+    # A read that hangs fails soon, and is tried again at the first missing byte.
     config = Config(
         connect_timeout=10,
         read_timeout=20,
@@ -183,17 +204,19 @@ def _list_s3(address: str) -> list[File]:
     if prefix and not prefix.endswith("/"):
         folder = f"{prefix}/"
 
+    # S3 lists all keys with the prefix: those of "a" are of "ab", too.
     paginator = _s3(os.getpid()).get_paginator("list_objects_v2")
     files = []
     for page in paginator.paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", ()):
             key = item["Key"]
+            size = item["Size"]
             if is_pattern:
                 fits = fnmatch.fnmatchcase(key, wanted)
             else:
                 fits = key == prefix or key.startswith(folder)
-            if fits and item["Size"]:
-                files.append(File(f"s3://{bucket}/{key}", item["Size"], item["ETag"]))
+            if fits and size:
+                files.append(File(f"s3://{bucket}/{key}", size=size, stamp=item["ETag"]))
     return files
 
 
@@ -202,7 +225,9 @@ def _fsspec(address: str) -> Any:
         system, _ = fsspec.core.url_to_fs(address)
         return system
     except (ImportError, ValueError) as error:
-        raise UserError(f"{address}: {error}; install what reads this kind of address") from None
+        raise UserError(
+            str(error), key=address, cure="install what reads this kind of address"
+        ) from None
 
 
 def _list_fsspec(address: str) -> list[File]:
@@ -215,11 +240,11 @@ def _list_fsspec(address: str) -> list[File]:
         for field in ("ETag", "etag", "mtime", "created"):
             stamp = stamp or details.get(field)
         full_address = system.unstrip_protocol(name)
-        files.append(File(full_address, details["size"], str(stamp)))
+        files.append(File(full_address, size=details["size"], stamp=str(stamp)))
     return files
 
 
-def open_ranges(file: File) -> Any:
+def open_ranges(file: File) -> BinaryIO:
     """Return a file for random access."""
     return _Ranges(None, file.address, block_size=BLOCK, size=file.size)
 
@@ -228,7 +253,7 @@ class _Ranges(AbstractBufferedFile):
     """File interface to exact ranges of an address."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return b"".join(read(self.path, start, end))
+        return b"".join(read(self.path, begin=start, end=end))
 
 
 def as_file(blocks: Iterator[bytes]) -> io.BufferedReader:
@@ -241,14 +266,15 @@ class _Blocks(io.RawIOBase):
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.blocks = blocks
-        self.rest = memoryview(b"")
+        self.unread = memoryview(b"")  # of the last block
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self.rest = self.rest or memoryview(next(self.blocks, b""))
-        count = min(len(buffer), len(self.rest))
-        buffer[:count] = self.rest[:count]
-        self.rest = self.rest[count:]
+        if not self.unread:
+            self.unread = memoryview(next(self.blocks, b""))
+        count = min(len(buffer), len(self.unread))
+        buffer[:count] = self.unread[:count]
+        self.unread = self.unread[count:]
         return count

@@ -9,14 +9,14 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import NamedTuple
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
 
 _SEPARATORS = ",;\t|"
 # The line that tells Excel the separator.
-_EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', re.IGNORECASE)
+_EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', flags=re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*"')
 LONGEST_CELL = 1 << 30  # characters
 _MORE = "rows end in a separator that the header has not; see that their cells fit its names"
@@ -29,7 +29,7 @@ def table_rows(
     notes: Notes,
     needed: Collection[str] = (),
     longest: int = LONGEST_CELL,
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, dict[str, str | None]]]:
     """Yield the rows of a table that are not empty, each with the number of its first line.
 
     Args:
@@ -44,17 +44,14 @@ def table_rows(
         UserError: a row has more cells than the header, or lacks a needed one; quotes are in the
             wrong place; a name is there twice. What follows would be misread.
     """
-    csv.field_size_limit(longest)
-    header, before = _find_header(lines)
-    excel = _EXCEL.fullmatch(header)
-    if excel:
-        header, blank = _find_header(lines)
-        before += 1 + blank
-    separator = excel[1] if excel else _find_separator(header)
-    # The header too, as a name in quotes may hold line breaks.
-    recorded = _Recorded(itertools.chain([header], lines))
+    csv.field_size_limit(longest)  # of the process, as csv has no other
+
+    header, separator, lines_before = _find_header(lines)
     separators = header.count(separator)
     all_with_space = separators > 0 and header.count(f"{separator} ") == separators
+
+    # The header is parsed too, as a name in quotes may hold line breaks.
+    recorded = _Recorded(itertools.chain([header], lines))
     reader = csv.reader(
         recorded,
         delimiter=separator,
@@ -62,10 +59,10 @@ def table_rows(
         strict=True,
     )
     width = 0  # cells of a row
-    begin = before + 1  # line on which the row begins
+    begin = lines_before + 1  # line on which the row begins
     try:
         names = _names(where, next(reader, []))
-        begin = before + reader.line_num + 1
+        begin = lines_before + reader.line_num + 1
         recorded.lines.clear()
         for cells in reader:
             _check_quotes(recorded, cells, separator)
@@ -75,14 +72,18 @@ def table_rows(
                 if _repeats(names, cells):
                     notes.add("rows repeat the header and are left out", place)
                 else:
-                    _check_row(names, cells, width, needed)
-                    _note_width(names, cells, notes, place)
+                    _check_row(names, cells, width=width, needed=needed)
+                    _note_width(names, cells, notes=notes, place=place)
                     named_cells = cells[: len(names)]
                     yield begin, dict(itertools.zip_longest(names, named_cells))
-            begin = before + reader.line_num + 1
+            begin = lines_before + reader.line_num + 1
             recorded.lines.clear()
     except csv.Error as error:
-        raise UserError(f"{where}: line {begin}: {error}; fix it: {_QUOTING}") from None
+        raise UserError(
+            f"line {begin}: {error}",
+            key=where,
+            cure=f"fix it: {_QUOTING}",
+        ) from None
 
 
 class _Recorded:
@@ -102,8 +103,11 @@ def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None
     """Raise csv.Error if a quote inside a cell without quotes could hide separators, as in
     `5"a, b",c`: a separator is missing before it. Tabs are in no text.
     """
+    # Most rows have no quote inside a cell.
     if separator == "\t" or not any('"' in cell for cell in cells):
         return
+
+    # Separators outside of quotes must be those that csv saw.
     row = "".join(recorded.lines)
     outside_quotes = _QUOTED.sub("", row)
     all_closed = '"' not in outside_quotes
@@ -111,7 +115,26 @@ def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None
         raise csv.Error("a quote is inside a cell without quotes")
 
 
-def _find_header(lines: Iterator[str]) -> tuple[str, int]:
+class _Header(NamedTuple):
+    """The line on which a table begins."""
+
+    line: str  # "" of an empty file
+    separator: str
+    lines_before: int
+
+
+def _find_header(lines: Iterator[str]) -> _Header:
+    """Read the header, and the separator from it, or from a line for Excel before it."""
+    line, blank_lines = _skip_blank(lines)
+    excel = _EXCEL.fullmatch(line)
+    if excel is None:
+        return _Header(line, separator=_find_separator(line), lines_before=blank_lines)
+    header, more_blank_lines = _skip_blank(lines)
+    lines_before = blank_lines + 1 + more_blank_lines
+    return _Header(header, separator=excel[1], lines_before=lines_before)
+
+
+def _skip_blank(lines: Iterator[str]) -> tuple[str, int]:
     """Return the first line that is not blank, and how many are before it."""
     for number, line in enumerate(lines):
         if line.strip():
@@ -129,17 +152,16 @@ def _names(where: str, cells: list[str]) -> list[str]:
     names = [cell.strip() for cell in cells]
     for name, count in Counter(names).items():
         if name and count > 1:
-            raise UserError(f"{where}: two columns are named {name!r}; rename one")
+            raise UserError(f"two columns are named {name!r}", key=where, cure="rename one")
     return names
 
 
 def _find_width(names: list[str], cells: list[str]) -> int:
     """Return how many cells the rows have by the first one: all may end in a separator."""
-    width = len(names)
-    has_one_more = len(cells) == width + 1 and not cells[-1]
+    has_one_more = len(cells) == len(names) + 1 and not cells[-1]
     if has_one_more and not _is_cut(cells) and not _ends_twice(cells):
-        width += 1
-    return width
+        return len(names) + 1
+    return len(names)
 
 
 def _ends_twice(cells: list[str]) -> bool:
@@ -169,18 +191,22 @@ def _repeats(names: list[str], cells: list[str]) -> bool:
 
 def _check_row(names: list[str], cells: list[str], width: int, needed: Collection[str]) -> None:
     """Raise csv.Error if a row does not fit the header."""
+    count = len(cells)
+
+    # Cells without a name must be empty, but for a number of the row, as pandas and R write it.
     unnamed = [cell for cell, name in zip(cells, names, strict=False) if not name]
-    is_numbered = not names[0] and cells[0].isdecimal()  # as pandas and R do
-    if is_numbered:
+    if not names[0] and cells[0].isdecimal():
         unnamed = unnamed[1:]
     surplus = cells[len(names) :]
 
-    one_more = len(cells) == len(names) + 1
-    is_wider = len(cells) > width and not (one_more and _ends_twice(cells))
-    is_odd = len(cells) == len(names) < width  # where the first row has a cell more
+    one_more = count == len(names) + 1
+    is_wider = count > width and not (one_more and _ends_twice(cells))
+    is_odd = count == len(names) < width  # where the first row has a cell more
     if is_wider or is_odd or any(surplus) or any(unnamed):
         named = [name for name in names if name]
-        raise csv.Error(f"{len(cells)} cells under {len(named)} names")
-    for name in names[len(cells) :]:
+        raise csv.Error(f"{count} cells under {len(named)} names")
+
+    # Cells may be missing at the end, unless they are needed.
+    for name in names[count:]:
         if name.lower() in needed:
-            raise csv.Error(f"{len(cells)} cells under {len(names)} names, and none for {name!r}")
+            raise csv.Error(f"{count} cells under {len(names)} names, and none for {name!r}")

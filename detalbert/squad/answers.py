@@ -1,7 +1,12 @@
-"""Answers and n-best lists of questions, from n windows with K spans each (`Candidates`)."""
+"""Answers and n-best lists of questions, from n windows with K spans each (`Candidates`).
+
+A question's windows may come in any order and in any batches. They are sorted by window first, so
+the result is bitwise the same however they came; all else is arithmetic over all questions at once.
+The price is that the candidates of all windows are in memory.
+"""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -18,6 +23,16 @@ class Answers(NamedTuple):
     null_odds: dict[str, float]  # null score - best span's score: how unanswerable
 
 
+class NBestEntry(TypedDict):
+    """One answer of a question's n-best list."""
+
+    text: str  # "" is "no answer"
+    start: int  # first character of the context
+    end: int  # the character after it
+    score: float  # sum of two logits
+    probability: float  # softmax over the list
+
+
 class _Pool(NamedTuple):
     """The spans of all windows, sorted by window and so by question."""
 
@@ -30,24 +45,31 @@ class _Pool(NamedTuple):
 
 def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
     """Sort by window and drop repeats, so that the result is independent of order and batching."""
+    # One row for each window, however often it came.
     columns = [np.concatenate(column) for column in zip(*candidates, strict=True)]
-    number, rows = np.unique(columns[0], return_index=True)  # [n]
+    numbers = columns[0]
+    number, rows = np.unique(numbers, return_index=True)  # [n]
     spans = Candidates(*(column[rows] for column in columns))
 
     # A position in the window plus the shift is a token of context_ids, which has its characters.
     shift = windows.context_begin[number] - windows.context_starts(number)  # [n]
     first_token = spans.starts + shift[:, None]  # [n, K]
     last_token = spans.ends + shift[:, None]
+
     is_span = spans.scores > -np.inf
-    begin = np.zeros(is_span.shape, np.int32)
-    end = np.zeros(is_span.shape, np.int32)
+    begin = np.zeros(is_span.shape, dtype=np.int32)
+    end = np.zeros(is_span.shape, dtype=np.int32)
     begin[is_span] = windows.context_offsets[first_token[is_span], 0]
     end[is_span] = windows.context_offsets[last_token[is_span], 1]
 
     has_text = end > begin
-    scores = np.where(has_text, spans.scores, np.float32(-np.inf))
-    question = windows.example_index[number]
-    return _Pool(question, begin, end, scores, spans)
+    return _Pool(
+        question=windows.example_index[number],
+        begin=begin,
+        end=end,
+        scores=np.where(has_text, spans.scores, np.float32(-np.inf)),
+        spans=spans,
+    )
 
 
 def merge_answers(
@@ -70,31 +92,38 @@ def merge_answers(
     """
     pool = _pool(windows, candidates)
 
-    # The best span with text of each window; rank 0, with the score -inf, without any.
+    # Each window's best span with text is the first that has a score; 0 if none has one.
     rank = (pool.scores > -np.inf).argmax(axis=1)  # [n]
-    score = pool.scores[np.arange(len(rank)), rank]
+    every = np.arange(len(rank))
+    score = pool.scores[every, rank]  # [n]
 
-    # The window that has the question's best span: stable, so the earlier one of equals.
+    # Each question's window with the best of these, the earlier of equal ones (lexsort is stable).
     order = np.lexsort((-score, pool.question))
     question, first = np.unique(pool.question[order], return_index=True)  # [questions]
     window = order[first]
-    best = (window, rank[window])  # the best span's place
+    best = (window, rank[window])  # the best span's place in [n, K]
 
+    # Null score less the best span's logits, in this order, as the reference rounds.
     null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
-    empty = np.isneginf(score[window])
-    start = np.where(empty, 0, pool.spans.start_logits[best])
-    end = np.where(empty, 0, pool.spans.end_logits[best])
-    odds = null - start - end  # in this order, as the reference rounds
+    is_missing = np.isneginf(score[window])  # the placeholder has logits of 0
+    start_logit = np.where(is_missing, 0, pool.spans.start_logits[best])
+    end_logit = np.where(is_missing, 0, pool.spans.end_logits[best])
+    null_odds = null - start_logit - end_logit  # float32 [questions]
 
-    answers = Answers({}, {})
-    columns = (question, pool.begin[best], pool.end[best], odds)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for number, begin, stop, null_odds in rows:
+    # Python's numbers and the text of each.
+    answers = Answers(predictions={}, null_odds={})
+    rows = zip(
+        question.tolist(),
+        pool.begin[best].tolist(),
+        pool.end[best].tolist(),
+        null_odds.tolist(),
+        strict=True,
+    )
+    for number, begin, end, odds in rows:
         example = examples[number]
-        is_null = null_odds > null_score_diff_threshold
-        text = example.context[begin:stop] or _PLACEHOLDER
-        answers.predictions[example.id] = "" if is_null else text
-        answers.null_odds[example.id] = null_odds
+        text = example.context[begin:end] or _PLACEHOLDER
+        answers.predictions[example.id] = "" if odds > null_score_diff_threshold else text
+        answers.null_odds[example.id] = odds
     return answers
 
 
@@ -103,38 +132,44 @@ def n_best_list(
     windows: Windows,
     candidates: Sequence[Candidates],
     n_best_size: int = 20,
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[NBestEntry]]:
     """Return the n_best_size best answers per question, best first, always including "no answer".
 
-    An answer has text, start and end (characters of the context, end exclusive), score (sum of two
-    logits) and probability (softmax over the list). A question without a span that has text gets
-    the placeholder of `merge_answers`, "empty" with score 0.
+    A question without a span that has text gets the placeholder of `merge_answers`, "empty" with
+    score 0.
     """
     pool = _pool(windows, candidates)
     question, first = np.unique(pool.question, return_index=True)  # [questions]
     null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
     bounds = [*first.tolist(), len(pool.question)]
-    result = {}
+    lists = {}
     for place, number in enumerate(question.tolist()):
         rows = slice(bounds[place], bounds[place + 1])  # the question's windows
         example = examples[number]
-        entries = _list_best(pool, rows, null[place], example.context, n_best_size)
+        entries = _list_best(
+            pool,
+            rows=rows,
+            null_score=null[place],
+            context=example.context,
+            n_best_size=n_best_size,
+        )
         if len(entries) == 1:
             _add_placeholder(entries)
-        result[example.id] = entries
-    return result
+        lists[example.id] = entries
+    return lists
 
 
 def _list_best(
-    pool: _Pool, rows: slice, null: np.float32, context: str, n_best_size: int
-) -> list[dict[str, Any]]:
+    pool: _Pool, rows: slice, null_score: np.float32, context: str, n_best_size: int
+) -> list[NBestEntry]:
     """Return the best spans of a question's windows, and "no answer", best first."""
     # "No answer" stands behind all spans, as one more, characters 0 to 0.
     begin = np.append(pool.begin[rows], 0)  # [spans + 1]
     end = np.append(pool.end[rows], 0)
-    scores = np.append(pool.scores[rows], null)
+    scores = np.append(pool.scores[rows], null_score)
     no_answer = len(scores) - 1
 
+    # The best ones that are spans, and "no answer" wherever it stands.
     order = np.argsort(-scores, kind="stable")  # the earlier of equals first
     is_listed = scores[order] > -np.inf
     is_listed[n_best_size:] = False
@@ -144,20 +179,38 @@ def _list_best(
     scores = scores[order]
     weights = np.exp(scores - scores[0])
     probabilities = weights / weights.sum()
-    entries = []
-    columns = (begin[order], end[order], scores, probabilities)
-    for first, stop, score, probability in zip(*map(np.ndarray.tolist, columns), strict=True):
-        text = context[first:stop]
-        entry = {"text": text, "start": first, "end": stop, "score": score}
-        entries.append({**entry, "probability": probability})
+    columns = zip(
+        begin[order].tolist(),
+        end[order].tolist(),
+        scores.tolist(),
+        probabilities.tolist(),
+        strict=True,
+    )
+    entries: list[NBestEntry] = []
+    for start, stop, score, probability in columns:
+        entries.append(
+            {
+                "text": context[start:stop],
+                "start": start,
+                "end": stop,
+                "score": score,
+                "probability": probability,
+            }
+        )
     return entries
 
 
-def _add_placeholder(entries: list[dict[str, Any]]) -> None:
+def _add_placeholder(entries: list[NBestEntry]) -> None:
     """Add the reference's text to the list of a question that has "no answer" alone."""
     (no_answer,) = entries
-    share = float(np.exp(-np.logaddexp(0, no_answer["score"])))
+    share = float(np.exp(-np.logaddexp(0, no_answer["score"])))  # of a score of 0
     no_answer["probability"] = 1 - share
-    entry = {"text": _PLACEHOLDER, "start": 0, "end": 0, "score": 0.0, "probability": share}
-    place = 1 if no_answer["score"] > 0 else 0
-    entries.insert(place, entry)
+    placeholder: NBestEntry = {
+        "text": _PLACEHOLDER,
+        "start": 0,
+        "end": 0,
+        "score": 0.0,
+        "probability": share,
+    }
+    is_first = no_answer["score"] <= 0
+    entries.insert(0 if is_first else 1, placeholder)

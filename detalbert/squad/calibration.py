@@ -11,11 +11,11 @@ an answer is the sum over the listed spans which the scorer takes for the same: 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from detalbert.squad.answers import NBestEntry
 from detalbert.squad.metrics import answer_words
 from detalbert.squad.windows import Example
 
@@ -23,8 +23,7 @@ SPAN = "span_temperature"
 NULL = "null_temperature"
 BINS = 15  # of the calibration error, equally wide
 _FEWEST = 50  # questions that a temperature is fitted to; it is 1 with fewer
-_log_sum: Callable[..., Any] = partial(np.logaddexp.reduce, axis=-1)  # log(sum(exp(values)))
-NBest = Sequence[Mapping[str, Any]]  # one question's entry of `n_best_list`
+NBest = Sequence[NBestEntry]  # one question's list
 
 
 class _Given(NamedTuple):
@@ -38,14 +37,19 @@ class _Given(NamedTuple):
     answerable: np.ndarray  # bool [Q]
 
     def confidence(self, span: float, null: float) -> np.ndarray:
-        """Return the probability of each answer given, float64 [Q]."""
+        """Return the probability of each answer given, float64 [Q].
+
+        Args:
+            span: temperature of the spans.
+            null: temperature of "no answer".
+        """
         no_answer = _sigmoid(self.odds / null)  # [Q]
 
         # A question without a span has no sum: zeros stand in, and are not used below.
         silent = self.silent[:, None]
         spans = np.where(silent, 0.0, self.spans / span)  # [Q, K]
-        given = np.where(self.same, spans, -np.inf)
-        share = np.exp(_log_sum(given) - _log_sum(spans))  # [Q], of the answer among all spans
+        answer_spans = np.where(self.same, spans, -np.inf)
+        share = np.exp(_log_sum(answer_spans) - _log_sum(spans))  # [Q], of the answer among them
 
         answer = (1 - no_answer) * share
         return np.where(self.silent, no_answer, answer)
@@ -62,10 +66,11 @@ def fit_temperatures(
     Args:
         examples: with known answers.
         n_best: as `n_best_list` gives it.
+        predictions: the answer given, by question id.
     """
     answers = _collect(examples, n_best, predictions)
     null = _fit_null(answers)
-    span = _fit_span(answers, null)
+    span = _fit_span(answers, null=null)
     raw = answers.confidence(span=1.0, null=1.0)
     fitted = answers.confidence(span=span, null=null)
     return {
@@ -101,20 +106,24 @@ def _fit_span(answers: _Given, null: float) -> float:
         confidence = answers.confidence(span=temperature, null=null)
         confidence = np.clip(confidence, 1e-9, 1 - 1e-9)
         likelihood = np.where(answers.right, confidence, 1 - confidence)
-        return -np.log(likelihood)[answered].mean()
+        surprise = -np.log(likelihood)  # [Q]
+        return surprise[answered].mean()
 
     return _lowest(loss)
 
 
-def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[dict[str, Any]]:
+def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[NBestEntry]:
     """Return a question's list with probabilities by the temperatures in `scores`, if any."""
+    result = [entry.copy() for entry in entries]
     if SPAN not in scores or NULL not in scores:
-        return [dict(entry) for entry in entries]
+        return result
     spans = np.full(len(entries), -np.inf)
+    null = 0.0
     for place, entry in enumerate(entries):
         if entry["text"]:
             spans[place] = entry["score"]
-    null = next(entry["score"] for entry in entries if not entry["text"])
+        else:
+            null = entry["score"]
 
     # The same two steps as in `_Given.confidence`, for every span.
     odds = null - _log_sum(spans)
@@ -123,19 +132,18 @@ def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[dict[str, An
     shares = np.exp(spans - _log_sum(spans))
     probabilities = (1 - no_answer) * shares  # [entries]
 
-    result = []
-    for entry, probability in zip(entries, probabilities.tolist(), strict=True):
-        if not entry["text"]:
-            probability = float(no_answer)
-        result.append({**entry, "probability": probability})
+    for entry, probability in zip(result, probabilities.tolist(), strict=True):
+        entry["probability"] = probability if entry["text"] else float(no_answer)
     return result
 
 
-def given(entries: NBest, prediction: str) -> tuple[Mapping[str, Any], float]:
+def given(entries: NBest, prediction: str) -> tuple[NBestEntry, float]:
     """Return the entry of the answer given ("": no answer), and its probability."""
     is_answer = bool(prediction)
     candidates = [entry for entry in entries if bool(entry["text"]) == is_answer]
     best = candidates[0]
+
+    # Spans that the scorer takes for the same answer count for it.
     words = answer_words(best["text"])
     same = [entry for entry in candidates if answer_words(entry["text"]) == words]
     return best, sum(entry["probability"] for entry in same)
@@ -147,6 +155,8 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     """
     place = (confidence * BINS).astype(int)
     place = np.minimum(place, BINS - 1)  # a confidence of 1 is in the last bin
+
+    # In each bin, the sum of confidences less the number that is right.
     gaps = np.bincount(place, weights=confidence - right, minlength=BINS)
     total = np.abs(gaps).sum()
     return float(total / max(len(confidence), 1))
@@ -158,12 +168,13 @@ def _collect(
     """Lay the lists of all questions out as arrays."""
     count = len(examples)
     longest = max((len(n_best[example.id]) for example in examples), default=1)
+    # Lists of different lengths: what is missing counts for no span.
     spans = np.full((count, longest), -np.inf)
-    same = np.zeros((count, longest), bool)
+    same = np.zeros((count, longest), dtype=bool)
     null = np.zeros(count)
-    right = np.zeros(count, bool)
-    silent = np.zeros(count, bool)
-    answerable = np.zeros(count, bool)
+    right = np.zeros(count, dtype=bool)
+    silent = np.zeros(count, dtype=bool)
+    answerable = np.zeros(count, dtype=bool)
     for q, example in enumerate(examples):
         prediction = predictions[example.id]
         words = answer_words(prediction)
@@ -180,22 +191,35 @@ def _collect(
                 same[q, k] = answer_words(entry["text"]) == words
             else:
                 null[q] = entry["score"]
-    odds = null - _log_sum(spans)
-    return _Given(spans, same, odds, silent, right, answerable)
+    return _Given(
+        spans=spans,
+        same=same,
+        odds=null - _log_sum(spans),
+        silent=silent,
+        right=right,
+        answerable=answerable,
+    )
 
 
-def _sigmoid(x: Any) -> Any:
-    return np.exp(-np.logaddexp(0, -x))
+def _log_sum(values: np.ndarray) -> np.ndarray:
+    """Return log(sum(exp(values))) over the last axis."""
+    return np.logaddexp.reduce(values, axis=-1)
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0, -logits))  # without overflow
 
 
 def _lowest(loss: Callable[[float], float]) -> float:
     """Return the temperature of the lowest loss, from 0.05 to 20, by golden-section search over its
     logarithm.
     """
+
+    # Each step looks at two places inside the interval, and leaves out the worse one's end.
     low = np.log(0.05)
     high = np.log(20.0)
     golden_ratio = (np.sqrt(5) - 1) / 2
-    for _ in range(40):
+    for _ in range(40):  # 0.6 ** 40 of the first interval is left
         width = golden_ratio * (high - low)
         left = high - width
         right = low + width

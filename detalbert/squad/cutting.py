@@ -5,9 +5,11 @@ the windows of SQuAD takes longer than its tokenizer.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from tokenizers import Encoding
+from transformers import PreTrainedTokenizerBase
 
 from detalbert.errors import UserError
 from detalbert.squad.encoding import Tokens, ranges, tokenizing
@@ -50,75 +52,80 @@ class AnswerTokens(NamedTuple):
     last_token: np.ndarray
 
 
-def pair_layout(tokenizer: Any) -> PairLayout:
+def pair_layout(tokenizer: PreTrainedTokenizerBase) -> PairLayout:
     """Return the layout, found by encoding a pair. Leaves truncation and padding off."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     with tokenizing():
-        encoded = backend.encode("a", "a")
+        pair = backend.encode("a", "a")
 
     # The texts' numbers by token, None for a special one: [None, 0, None, 1, None] of BERT.
-    sequence = encoded.sequence_ids
+    sequence = pair.sequence_ids
     question = [place for place, text in enumerate(sequence) if text == 0]
     context = [place for place, text in enumerate(sequence) if text == 1]
     in_order = question and context and question[0] < context[0]
-    cls_is_last = encoded.ids[-1] == tokenizer.cls_token_id
+    cls_is_last = pair.ids[-1] == tokenizer.cls_token_id
     if not in_order or not (question[0] > 0 or cls_is_last):
         name = type(tokenizer).__name__
-        problem = "does not lay a pair out as question and context with [CLS] first or last"
-        raise UserError(f"tokenizer {name} {problem}; use one of BERT's kind")
+        raise UserError(
+            f"tokenizer {name} does not lay a pair out as question and context with [CLS] first "
+            "or last",
+            cure="use one of BERT's kind",
+        )
 
+    # What is around the two texts is special.
     prefix = slice(0, question[0])
     middle = slice(question[-1] + 1, context[0])
     suffix = slice(context[-1] + 1, len(sequence))
     segments = [
-        *_first_type(encoded, prefix),
-        encoded.type_ids[question[0]],
-        *_first_type(encoded, middle),
-        encoded.type_ids[context[0]],
-        *encoded.type_ids[suffix],
+        _first_type(pair, prefix),
+        pair.type_ids[question[0]],
+        _first_type(pair, middle),
+        pair.type_ids[context[0]],
+        *pair.type_ids[suffix],
     ]
     return PairLayout(
-        prefix_ids=np.array(encoded.ids[prefix], np.int32),
-        middle_ids=np.array(encoded.ids[middle], np.int32),
-        suffix_ids=np.array(encoded.ids[suffix], np.int32),
-        segments=np.array(segments, np.int32),
+        prefix_ids=np.array(pair.ids[prefix], dtype=np.int32),
+        middle_ids=np.array(pair.ids[middle], dtype=np.int32),
+        suffix_ids=np.array(pair.ids[suffix], dtype=np.int32),
+        segments=np.array(segments, dtype=np.int32),
     )
 
 
-def _first_type(encoded: Any, part: slice) -> list[int]:
-    """Return the type of a part's tokens, as a list of one; 0 without any."""
-    types = encoded.type_ids[part]
-    return types[:1] or [0]
+def _first_type(pair: Encoding, part: slice) -> int:
+    """Return the type of a part's first token; 0 without any."""
+    types = pair.type_ids[part]
+    return types[0] if types else 0
 
 
 def cover(ids: Sequence[str], length: np.ndarray, room: np.ndarray, limits: Limits) -> Cover:
     """Return the windows of contexts of `length` tokens [E], of which a window has `room` [E] for
     some. A context of 500 tokens, room for 360 and 128 shared ones start windows at 0 and 232.
     """
-    check_cover(ids, length, room, limits)
+    check_cover(ids, length=length, room=room, limits=limits)
     step = np.maximum(room - limits.doc_stride, 1)  # [E], tokens from one window to the next
-    later = -((room - length) // step)  # [E], ceil((length - room) / step)
-    count = 1 + np.maximum(later, 0)  # [E], windows
+    later_windows = -((room - length) // step)  # [E], ceil((length - room) / step)
+    count = 1 + np.maximum(later_windows, 0)  # [E], windows
     example = np.repeat(np.arange(len(length)), count)  # [W]
-    number = ranges(np.zeros_like(count), count)  # [W], of the window among its question's
+    number = ranges(np.zeros_like(count), lengths=count)  # [W], of the window in its question
     return Cover(example, skip=number * step[example])
 
 
 def check_cover(ids: Sequence[str], length: np.ndarray, room: np.ndarray, limits: Limits) -> None:
     """Raise UserError for the first question whose windows cannot cover its context."""
     is_cut = length > room
-    too_little = room <= limits.doc_stride
-    hopeless = np.flatnonzero(is_cut & too_little)
-    if not len(hopeless):
+    no_step = room <= limits.doc_stride  # the next window would begin no later
+    impossible = np.flatnonzero(is_cut & no_step)
+    if not len(impossible):
         return
-    first = hopeless[0]
+    first = impossible[0]
     tokens = max(room[first], 0)
     raise UserError(
-        f"question {ids[first]}: max_seq_length {limits.max_seq_length} leaves {tokens} tokens to "
-        f"a context of {length[first]}, and windows sharing doc_stride {limits.doc_stride} cannot "
-        "cover it; shorten the question, raise max_seq_length, or lower doc_stride"
+        f"max_seq_length {limits.max_seq_length} leaves {tokens} tokens to a context of "
+        f"{length[first]}, and windows sharing doc_stride {limits.doc_stride} cannot cover it",
+        key=f"question {ids[first]}",
+        cure="shorten the question, raise max_seq_length, or lower doc_stride",
     )
 
 
@@ -128,14 +135,23 @@ def answer_tokens(chars: np.ndarray, owner: np.ndarray, contexts: Tokens) -> Ans
 
     One searchsorted covers all: character 17 of context 3 has the key 3 * 2**32 + 17.
     """
+    # 2**32 is more than any context has characters.
     first_char, end_char = chars.T  # [E] each
     sizes = np.diff(contexts.ptr)  # [D], tokens of each distinct context
     context_key = np.repeat(np.arange(len(sizes)) << 32, sizes)  # [C]
-    token_keys = context_key[:, None] + contexts.offsets  # [C, 2]
+    begin_keys = context_key + contexts.offsets[:, 0]  # [C], of each token's first character
+    end_keys = context_key + contexts.offsets[:, 1]
     answer_key = owner << 32  # [E]
-    begins_after = np.searchsorted(token_keys[:, 0], answer_key + first_char, side="right")
-    last_token = np.searchsorted(token_keys[:, 1], answer_key + end_char, side="left")
-    return AnswerTokens(first_char, end_char, begins_after - 1, last_token)
+
+    # The last token that begins no later than the answer, the first that ends no earlier.
+    begins_after = np.searchsorted(begin_keys, answer_key + first_char, side="right")  # [E]
+    ends_at = np.searchsorted(end_keys, answer_key + end_char, side="left")
+    return AnswerTokens(
+        first_char=first_char,
+        end_char=end_char,
+        first_token=begins_after - 1,
+        last_token=ends_at,
+    )
 
 
 def labels(
@@ -154,6 +170,7 @@ def labels(
         begin, last: [W], the window's first and last token in context_ids.
         shift: [W], position in the window less number in context_ids.
     """
+    # The windows that have all characters of their answer.
     has_answer = answers.first_char >= 0
     window = np.flatnonzero(has_answer & (begin <= last))  # [windows to label, at most]
     first_char = offsets[begin[window], 0]
@@ -162,11 +179,12 @@ def labels(
     is_whole &= end_char >= answers.end_char[window]
     window = window[is_whole]  # [windows to label]
 
-    start = np.zeros(len(begin), np.int32)
+    # Tokens may share characters, so the answer's may begin before the window or end behind it.
+    start = np.zeros(len(begin), dtype=np.int32)
     first_token = np.minimum(answers.first_token, last)
     start[window] = (shift + first_token)[window]
 
-    end = np.zeros(len(begin), np.int32)
+    end = np.zeros(len(begin), dtype=np.int32)
     last_token = np.maximum(answers.last_token, begin)
     end[window] = (shift + last_token)[window]
     return start, end

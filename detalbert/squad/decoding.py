@@ -1,6 +1,8 @@
 """Span decoding from logits to the best spans per window, on the logits' device.
 
-Shapes: a packed row has T tokens of n windows; K is n_best_size.
+Shapes: a packed row has T tokens of n windows; K is n_best_size. K spans of each window leave the
+device, and not its logits. To sort, the windows are padded to the longest; the price is small, as a
+token has two numbers here and hundreds in the model.
 """
 
 from collections.abc import Mapping
@@ -8,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+_Row = Mapping[str, Any]  # tensors of a packed row by name, and `max_length`, a number
 
 
 class Candidates(NamedTuple):
@@ -32,7 +36,7 @@ class Candidates(NamedTuple):
 def best_spans(
     start_logits: torch.Tensor,
     end_logits: torch.Tensor,
-    row: Mapping[str, Any],
+    row: _Row,
     n_best_size: int,
     max_answer_length: int,
 ) -> Candidates:
@@ -51,26 +55,45 @@ def best_spans(
     """
     start_logits = start_logits.detach().float()  # [T]
     end_logits = end_logits.detach().float()
-    spans = _spans(start_logits, end_logits, row, n_best_size, max_answer_length)
+    spans = _spans(
+        start_logits,
+        end_logits,
+        row=row,
+        k=n_best_size,
+        longest=max_answer_length,
+    )
 
     window_begin = row["cu_seqlens"][:-1].long()  # [n]
     cls_token = window_begin + row["null_positions"]
     null_scores = start_logits[cls_token] + end_logits[cls_token]  # [n]
 
     # Nothing above waits for the device; copying does.
-    columns = (row["windows"], *spans, null_scores)
-    return Candidates(*(column.cpu().numpy() for column in columns))
+    return Candidates(
+        windows=row["windows"].cpu().numpy(),
+        starts=spans.starts.cpu().numpy(),
+        ends=spans.ends.cpu().numpy(),
+        start_logits=spans.start_logits.cpu().numpy(),
+        end_logits=spans.end_logits.cpu().numpy(),
+        null_scores=null_scores.cpu().numpy(),
+    )
 
 
-def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k largest values per row and their columns; ties go to the earlier column.
-    torch.topk guarantees no order of ties.
+class _Top(NamedTuple):
+    """The k largest values of each row."""
+
+    values: torch.Tensor  # [n, k], largest first
+    columns: torch.Tensor  # int64 [n, k]
+
+
+def _top(values: torch.Tensor, k: int) -> _Top:
+    """Return the k largest values per row; ties go to the earlier column. torch.topk guarantees no
+    order of ties.
     """
-    values, order = values.sort(dim=1, descending=True, stable=True)  # [n, width]
-    return values[:, :k], order[:, :k]  # [n, k]
+    values, columns = values.sort(dim=1, descending=True, stable=True)  # [n, width]
+    return _Top(values[:, :k], columns[:, :k])
 
 
-def _grid(row: Mapping[str, Any], k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _grid(row: _Row, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the row's tokens as a grid with a line for each window, [n, width], and which of its
     places are padding; k columns at least, for _top.
     """
@@ -80,43 +103,50 @@ def _grid(row: Mapping[str, Any], k: int) -> tuple[torch.Tensor, torch.Tensor]:
         longest = row["max_length"]
     else:
         longest = max(lengths.tolist(), default=0)
-    column = torch.arange(max(longest, k), device=cu_seqlens.device)
-    pad = column >= lengths[:, None]
+    column = torch.arange(max(longest, k), device=cu_seqlens.device)  # [width]
+    pad = column >= lengths[:, None]  # [n, width]
     begin = cu_seqlens[:-1, None]
     token = (begin + column).masked_fill(pad, 0)
     return token, pad
 
 
+class _Spans(NamedTuple):
+    """Spans of n windows, as in `Candidates`, on the device."""
+
+    starts: torch.Tensor
+    ends: torch.Tensor
+    start_logits: torch.Tensor
+    end_logits: torch.Tensor
+
+
 def _spans(
-    start_logits: torch.Tensor, end_logits: torch.Tensor, row: Mapping[str, Any], k: int, reach: int
-) -> tuple[torch.Tensor, ...]:
-    """Return starts, ends and their logits, [n, K] each, from all K * K pairs, without blocking."""
+    start_logits: torch.Tensor, end_logits: torch.Tensor, row: _Row, k: int, longest: int
+) -> _Spans:
+    """Return the best of all K * K pairs that have at most `longest` tokens, without blocking."""
     # The best starts and ends of each window.
+    # A start or end outside the context takes a place among the K, as in the reference.
     token, pad = _grid(row, k)  # [n, width]
-    start_grid = start_logits[token].masked_fill(pad, -np.inf)
-    end_grid = end_logits[token].masked_fill(pad, -np.inf)
-    start, start_at = _top(start_grid, k)  # [n, K]
-    end, end_at = _top(end_grid, k)
+    start = _top(start_logits[token].masked_fill(pad, -np.inf), k)  # [n, K]
+    end = _top(end_logits[token].masked_fill(pad, -np.inf), k)
 
     # All pairs of them, [n, K starts, K ends]; those that are no spans get -inf.
-    steps = end_at[:, None, :] - start_at[:, :, None]  # tokens less one
-    before_context = start_at < row["context_start"][:, None]  # [n, K]
-    after_context = end_at >= row["context_end"][:, None]
-    wrong = (steps < 0) | (steps >= reach)
+    steps = end.columns[:, None, :] - start.columns[:, :, None]  # tokens less one
+    before_context = start.columns < row["context_start"][:, None]  # [n, K]
+    after_context = end.columns >= row["context_end"][:, None]
+    wrong = (steps < 0) | (steps >= longest)
     wrong |= before_context[:, :, None]
     wrong |= after_context[:, None, :]
-    scores = start[:, :, None] + end[:, None, :]
+    scores = start.values[:, :, None] + end.values[:, None, :]
     scores = scores.masked_fill(wrong, -np.inf)
 
-    # The best pairs.
-    pairs = scores.view(len(scores), k * k)
-    score, pair = _top(pairs, k)  # [n, K]
-    start_rank = pair // k
-    end_rank = pair % k
-    empty = score == -np.inf  # the window has fewer spans
-    return (
-        start_at.gather(1, start_rank).masked_fill(empty, 0).int(),
-        end_at.gather(1, end_rank).masked_fill(empty, 0).int(),
-        start.gather(1, start_rank).masked_fill(empty, -np.inf),
-        end.gather(1, end_rank).masked_fill(empty, -np.inf),
+    # The best pairs: of pair number i, the start has rank i // K and the end i % K.
+    best = _top(scores.view(len(scores), k * k), k)  # [n, K]
+    start_rank = best.columns // k
+    end_rank = best.columns % k
+    is_empty = best.values == -np.inf  # the window has fewer spans
+    return _Spans(
+        starts=start.columns.gather(1, start_rank).masked_fill(is_empty, 0).int(),
+        ends=end.columns.gather(1, end_rank).masked_fill(is_empty, 0).int(),
+        start_logits=start.values.gather(1, start_rank).masked_fill(is_empty, -np.inf),
+        end_logits=end.values.gather(1, end_rank).masked_fill(is_empty, -np.inf),
     )

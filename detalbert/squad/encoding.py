@@ -4,9 +4,10 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.errors import Panic, UserError, first_line, panics_raised
@@ -36,8 +37,9 @@ def tokenizing() -> Iterator[None]:
         with panics_raised():
             yield
     except Panic as error:
-        reason = first_line(error)
-        raise UserError(f"the tokenizer fails on a text ({reason}); give another") from None
+        raise UserError(
+            f"the tokenizer fails on a text ({first_line(error)})", cure="give another"
+        ) from None
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -51,28 +53,36 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(shift, lengths) + np.arange(total)
 
 
-def encode(backend: Any, texts: Sequence[str], with_offsets: bool = True) -> Tokens:
-    """Encode texts without special tokens, `_CHUNK` at a time. `backend` is a
-    `tokenizers.Tokenizer` without truncation and padding. Raises UserError if it panics.
+def encode(backend: Tokenizer, texts: Sequence[str], with_offsets: bool = True) -> Tokens:
+    """Encode texts without special tokens, `_CHUNK` at a time.
+
+    Args:
+        backend: without truncation and padding.
+        texts: the texts.
+        with_offsets: whether to return the tokens' characters, which takes longer.
+
+    Raises:
+        UserError: the tokenizer panics.
     """
     encode_batch = backend.encode_batch if with_offsets else backend.encode_batch_fast
-    ids = [np.zeros(0, np.int32)]
+    ids = [np.zeros(0, dtype=np.int32)]
     lengths = [0]
-    offsets = [np.zeros((0, 2), np.int32)]
+    offsets = [np.zeros((0, 2), dtype=np.int32)]
     for begin in range(0, len(texts), _CHUNK):
-        chunk = texts[begin : begin + _CHUNK]
+        chunk = list(texts[begin : begin + _CHUNK])
         with tokenizing():
             if len(chunk) <= _FEW:  # `encode_batch` takes longer to start threads
                 encodings = [backend.encode(text, add_special_tokens=False) for text in chunk]
             else:
                 encodings = encode_batch(chunk, add_special_tokens=False)
 
+        # Flat arrays of the chunk: ids [N], offsets [N, 2].
         lengths += [len(encoding) for encoding in encodings]
         chunk_ids = chain.from_iterable(encoding.ids for encoding in encodings)
-        ids.append(np.fromiter(chunk_ids, np.int32))
+        ids.append(np.fromiter(chunk_ids, dtype=np.int32))
         if with_offsets:
             pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
-            numbers = np.fromiter(chain.from_iterable(pairs), np.int32)
+            numbers = np.fromiter(chain.from_iterable(pairs), dtype=np.int32)
             offsets.append(numbers.reshape(-1, 2))
     return Tokens(
         ids=np.concatenate(ids),

@@ -12,14 +12,16 @@ fault.
 """
 
 import ast
+import contextlib
 import itertools
 import json
 import math
 import re
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 # How pandas prints an array inside a cell.
-_ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=[\w'<>]+)?\)", re.DOTALL)
+_ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=[\w'<>]+)?\)", flags=re.DOTALL)
 _MAX_ARRAYS = 100  # in a cell: the time of a search for them grows with the square
 _YES = ("true", "1", "yes")
 _NO = ("false", "0", "no")
@@ -37,14 +39,14 @@ class Label(NamedTuple):
     end: int | None = None
 
 
-def is_empty(value: Any) -> bool:
+def is_empty(value: object) -> bool:
     """Return whether a value is one of those that stand for none: null, NaN, a blank text."""
     if isinstance(value, float):
         return math.isnan(value)
     return value is None or isinstance(value, str) and not value.strip()
 
 
-def read_flag(value: Any) -> bool | None:
+def read_flag(value: object) -> bool | None:
     """Return `is_impossible`; None if it is empty. Raises LabelError if it is no truth value."""
     if is_empty(value):
         return None
@@ -56,7 +58,7 @@ def read_flag(value: Any) -> bool | None:
     raise LabelError(f"is_impossible is {value!r:.40}; write true or false")
 
 
-def read_labels(row: dict[str, Any]) -> list[Label] | None:
+def read_labels(row: Mapping[str, object]) -> list[Label] | None:
     """Return the answers of a row under the names of COLUMNS; an empty list if it says that there
     are none, None if it says nothing of answers.
 
@@ -64,29 +66,34 @@ def read_labels(row: dict[str, Any]) -> list[Label] | None:
         LabelError: a value is no answer.
     """
     starts = row.get("answer_start")  # where the answers do not say it themselves
-    answers = _from_text(row.get("answers"), "answers")
+    answers = _from_text(row.get("answers"), name="answers")
     if answers not in ([], {}) and not is_empty(answers):
-        return _from_value(answers, starts)
+        return _from_value(answers, starts=starts)
     if "answer" not in row:
         return None
-    return _from_value(_from_text(row["answer"], "answer"), starts)
+    answer = _from_text(row["answer"], name="answer")
+    return _from_value(answer, starts=starts)
 
 
-def _from_value(value: Any, starts: Any) -> list[Label]:
+def _from_value(value: object, starts: object) -> list[Label]:
     """Return the labels of `answers` or `answer` in any of their shapes."""
+    # One mapping of columns: {"text": [...], "answer_start": [...]}.
     if isinstance(value, dict) and isinstance(value.get("text"), list):
-        own = value.get("answer_start", value.get("start"))
-        return _from_columns(value["text"], starts if own is None else own)
+        own_starts = value.get("answer_start", value.get("start"))
+        return _from_columns(value["text"], starts if own_starts is None else own_starts)
+
+    # Texts, or one text.
     labels = value if isinstance(value, list) else [value]
-    mappings = [label for label in labels if isinstance(label, dict)]
-    if not mappings:
-        return _from_columns(value, starts)
+    if not any(isinstance(label, dict) for label in labels):
+        return _from_columns(value, starts=starts)
+
+    # Mappings, or one mapping, whose start may be in the row's own column.
     if isinstance(value, dict) and "answer_start" not in value and "start" not in value:
         labels = [{**value, "answer_start": starts}]
     return _from_list(labels)
 
 
-def _from_text(value: Any, name: str) -> Any:
+def _from_text(value: object, name: str) -> object:
     """Return the list or mapping that a text holds as JSON or as Python prints it; the value itself
     if it holds none that could be answers.
     """
@@ -95,40 +102,41 @@ def _from_text(value: Any, name: str) -> Any:
     text = value.strip()
     if text.count("array(") <= _MAX_ARRAYS:
         text = _ARRAY.sub(r"\1", text)
+
+    # JSON first, as it is faster, and most tools write it.
     for read in (json.loads, ast.literal_eval):
         try:
-            held = read(text)
+            parsed = read(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
-        return held if _may_be_answers(held, name) else value
+        return parsed if _may_be_answers(parsed, name) else value
     return value
 
 
-def _may_be_answers(held: Any, name: str) -> bool:
+def _may_be_answers(value: object, name: str) -> bool:
     """Return whether a list or mapping has a shape of answers; "[12]" in a text is a text."""
-    if isinstance(held, dict):
-        return "text" in held
-    if not isinstance(held, list):
+    if isinstance(value, dict):
+        return "text" in value
+    if not isinstance(value, list):
         return False
-    is_none = not held and name == "answers"
-    return (
-        is_none
-        or bool(held)
-        and all(
-            isinstance(label, str)
-            or isinstance(label, dict)
-            and bool({"text", "start"} & label.keys())
-            for label in held
-        )
-    )
+    if not value:
+        return name == "answers"  # it says that there are none
+    return all(map(_may_be_answer, value))
 
 
-def _from_columns(texts: Any, starts: Any) -> list[Label]:
+def _may_be_answer(label: object) -> bool:
+    if isinstance(label, dict):
+        return "text" in label or "start" in label
+    return isinstance(label, str)
+
+
+def _from_columns(texts: object, starts: object) -> list[Label]:
     """Return labels of a text, or of several, and of their starts."""
     texts = texts if isinstance(texts, list) else [texts]
-    starts = _from_text(starts, "answer_start")
+    starts = _from_text(starts, name="answer_start")
     if isinstance(starts, str) and starts.strip().startswith("["):
         starts = _read_numbers(starts)
+    # One start is that of the first answer.
     if not isinstance(starts, list):
         starts = [starts] + [None] * (len(texts) - 1)
     if texts and starts and len(texts) != len(starts):
@@ -138,12 +146,11 @@ def _from_columns(texts: Any, starts: Any) -> list[Label]:
     for text, start in itertools.zip_longest(texts, starts[: len(texts)]):
         if not is_empty(text):
             answer = _read_text(text)
-            place = _read_place(start, "answer_start")
-            labels.append(Label(answer, place))
+            labels.append(Label(answer, start=_read_place(start, name="answer_start")))
     return labels
 
 
-def _read_numbers(text: str) -> Any:
+def _read_numbers(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:
@@ -151,26 +158,38 @@ def _read_numbers(text: str) -> Any:
         raise LabelError(problem) from None
 
 
-def _from_list(answers: list[Any]) -> list[Label]:
+def _from_list(answers: list[object]) -> list[Label]:
     """Return labels of a list of texts, or of mappings of SQuAD or of an annotation tool."""
     labels = []
     for answer in answers:
-        if not isinstance(answer, dict):
-            labels += _from_columns([answer], None)
-            continue
-        start = answer.get("answer_start", answer.get("start"))
-        end = _read_place(answer.get("end"), "end") if "answer_start" not in answer else None
-        text = answer.get("text")
-        if is_empty(text) and (end is None or text is not None):
-            if "text" not in answer:
-                raise LabelError("an answer needs a text")
-            continue  # as some write that there is none
-        start = _read_place(start, "answer_start")
-        labels.append(Label(None if is_empty(text) else _read_text(text), start, end))
+        if isinstance(answer, dict):
+            labels += _from_mapping(answer)
+        else:
+            labels += _from_columns([answer], starts=None)
     return labels
 
 
-def _read_text(value: Any) -> str:
+def _from_mapping(answer: dict[str, object]) -> list[Label]:
+    """Return the label of a mapping; none if its text is empty, as some write that there is none.
+
+    An annotation tool's has `start` and `end`, and may leave out the text.
+    """
+    end = None
+    if "answer_start" not in answer:
+        end = _read_place(answer.get("end"), name="end")
+    text = answer.get("text")
+    has_text = not is_empty(text)
+    has_span = end is not None and text is None
+    if not has_text and not has_span:
+        if "text" not in answer:
+            raise LabelError("an answer needs a text")
+        return []
+    start = answer.get("answer_start", answer.get("start"))
+    place = _read_place(start, name="answer_start")
+    return [Label(_read_text(text) if has_text else None, start=place, end=end)]
+
+
+def _read_text(value: object) -> str:
     """Return an answer as a text; a number, which pandas makes a float, as a sheet shows it."""
     if isinstance(value, str):
         return value
@@ -180,14 +199,14 @@ def _read_text(value: Any) -> str:
     return str(int(value)) if is_whole else str(value)
 
 
-def _read_place(value: Any, name: str) -> int | None:
+def _read_place(value: object, name: str) -> int | None:
     """Return a number of characters, however it is written; None if it is empty."""
     if is_empty(value):
         return None
-    try:
-        number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = math.nan
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            number = float(value)  # type: ignore[arg-type]  # of any other class: TypeError
     if not number.is_integer():
         raise LabelError(f"{name} is {value!r:.40}; write a number of characters")
     return int(number)

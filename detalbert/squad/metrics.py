@@ -9,6 +9,7 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def f1(prediction: str, gold: str) -> float:
     if guess == truth:
         return 1.0
     overlap = Counter(guess) & Counter(truth)
-    common = overlap.total()
+    common = overlap.total()  # words
     if not common:
         return 0.0
     precision = common / len(guess)
@@ -69,8 +70,18 @@ def score(
             scored as no answer, but not for the best thresholds.
     """
     tally = Tally()
-    tally.add(examples, predictions, null_odds)
+    tally.add(examples, predictions=predictions, null_odds=null_odds)
     return tally.metrics(threshold)
+
+
+class _Columns(NamedTuple):
+    """Numbers of Q questions."""
+
+    scores: np.ndarray  # float64 [Q, 2], exact match and F1
+    answerable: np.ndarray  # bool [Q]
+    silent: np.ndarray  # bool [Q], the prediction is ""
+    odds: np.ndarray  # float64 [Q], null odds; 0 if not known
+    place: np.ndarray  # float64 [Q], in the odds file
 
 
 class Tally:
@@ -89,7 +100,8 @@ class Tally:
     ) -> None:
         """Add those of `examples` that have a prediction. Pass null_odds always or never."""
         odds: Mapping[str, float] = null_odds or {}
-        places = {name: place for place, name in enumerate(odds, self._odds)}
+        # The place in the odds file decides between equal odds.
+        places = {name: place for place, name in enumerate(odds, start=self._odds)}
         rows = []
         for example in examples:
             if example.id not in predictions:
@@ -101,54 +113,74 @@ class Tally:
             null_score = odds.get(example.id, 0.0)
             place = places.get(example.id, 0)
             rows.append((exact, overlap, answerable, silent, null_score, place))
-        self._parts.append(np.array(rows, np.float64).reshape(-1, 6))
+        part = np.array(rows, dtype=np.float64)
+        self._parts.append(part.reshape(-1, 6))
         self._odds += len(odds)
         self._with_odds = null_odds is not None
 
     def metrics(self, threshold: float = 0.0) -> dict[str, float]:
         """Return the result of `score` for all questions so far."""
-        columns = np.concatenate([np.empty((0, 6)), *self._parts])  # [questions, 6]
-        scores = np.ascontiguousarray(columns[:, :2])  # [questions, (exact, f1)]
-        answerable = columns[:, 2].astype(bool)  # [questions]
-        silent = columns[:, 3].astype(bool)
-        odds = columns[:, 4]
-        place = columns[:, 5]
-        best: dict[str, float] = {}
-        if self._with_odds:
-            # The official scorer takes equal odds in the order of the odds file.
-            order = np.lexsort((place, odds))
-            for name, column in (("exact", scores[:, 0]), ("f1", scores[:, 1])):
-                share, best_threshold = _best_threshold(
-                    column[order],
-                    odds=odds[order],
-                    answerable=answerable[order],
-                    silent=silent[order],
-                )
-                best[f"best_{name}"] = share
-                best[f"best_{name}_thresh"] = best_threshold
+        columns = self._columns()
+        if not self._with_odds:
+            return _group_scores(columns.scores, answerable=columns.answerable)
 
-            # Above the threshold the prediction counts as no answer.
-            is_null = odds > threshold
-            null_scores = ~answerable[:, None]  # right if there is none
-            scores = np.where(is_null[:, None], null_scores, scores)
+        # Above the threshold the prediction counts as no answer, right if there is none.
+        is_null = columns.odds > threshold  # [Q]
+        scores = np.where(is_null[:, None], ~columns.answerable[:, None], columns.scores)
+        return {
+            **_group_scores(scores, answerable=columns.answerable),
+            **_best_scores(columns),
+        }
 
-        result: dict[str, float] = {}
-        everything = np.ones_like(answerable)
-        groups = {"": everything, "HasAns_": answerable, "NoAns_": ~answerable}
-        for prefix, group in groups.items():
-            total = int(group.sum())
-            if not total and prefix:
-                continue
-            exact, overlap = 100.0 * scores[group].sum(axis=0) / max(total, 1)
-            result[f"{prefix}exact"] = float(exact)
-            result[f"{prefix}f1"] = float(overlap)
-            result[f"{prefix}total"] = total
-        return {**result, **best}
+    def _columns(self) -> _Columns:
+        """Return the numbers of all questions so far."""
+        table = np.concatenate([np.empty((0, 6)), *self._parts])  # [Q, 6]
+        return _Columns(
+            scores=np.ascontiguousarray(table[:, :2]),
+            answerable=table[:, 2].astype(bool),
+            silent=table[:, 3].astype(bool),
+            odds=table[:, 4],
+            place=table[:, 5],
+        )
+
+
+def _group_scores(scores: np.ndarray, answerable: np.ndarray) -> dict[str, float]:
+    """Return means in percent and totals, of all questions and of the two kinds."""
+    result: dict[str, float] = {}
+    everything = np.ones_like(answerable)
+    groups = {"": everything, "HasAns_": answerable, "NoAns_": ~answerable}
+    for prefix, group in groups.items():
+        total = int(group.sum())
+        if not total and prefix:
+            continue
+        exact, overlap = 100.0 * scores[group].sum(axis=0) / max(total, 1)
+        result[f"{prefix}exact"] = float(exact)
+        result[f"{prefix}f1"] = float(overlap)
+        result[f"{prefix}total"] = total
+    return result
+
+
+def _best_scores(columns: _Columns) -> dict[str, float]:
+    """Return the best scores over all thresholds, and the thresholds."""
+    # The official scorer takes equal odds in the order of the odds file.
+    order = np.lexsort((columns.place, columns.odds))
+    best: dict[str, float] = {}
+    for number, name in enumerate(("exact", "f1")):
+        share, threshold = _best_threshold(
+            columns.scores[order, number],
+            odds=columns.odds[order],
+            answerable=columns.answerable[order],
+            silent=columns.silent[order],
+        )
+        best[f"best_{name}"] = share
+        best[f"best_{name}_thresh"] = threshold
+    return best
 
 
 def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
     """Return the largest exact match and F1 over gold answers with words, or "" without any."""
     answers = example.answers or ()
+    # As the official scorer: gold answers without words do not count.
     texts = [text for text, _ in answers if answer_words(text)]
     gold = list(dict.fromkeys(texts)) or [""]
     exact = max(exact_match(prediction, text) for text in gold)
@@ -168,7 +200,10 @@ def _best_threshold(
     loss = np.where(silent, 0.0, -1.0)
     gain = np.where(answerable, scores, loss)  # [questions], of a threshold that passes each
     unanswerable = float((~answerable).sum())
+    # Correct answers below each threshold, from one below all odds on.
     total = np.cumsum(np.append(unanswerable, gain))  # [questions + 1]
+
+    # The first of equal totals has the lowest threshold.
     best = int(total.argmax())
     share = 100.0 * float(total[best]) / max(len(scores), 1)
     threshold = float(odds[best - 1]) if best else 0.0

@@ -12,12 +12,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _IGNORED = "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # soft hyphen, zero width
-_FOLDED = {
-    **dict.fromkeys("‘’‚‛′´`", "'"),
-    **dict.fromkeys("“”„‟″«»", '"'),
-    **dict.fromkeys("‐‑‒–—―−", "-"),
-    **dict.fromkeys(_IGNORED, ""),
-}
+_TABLE = str.maketrans(
+    {
+        **dict.fromkeys("‘’‚‛′´`", "'"),
+        **dict.fromkeys("“”„‟″«»", '"'),
+        **dict.fromkeys("‐‑‒–—―−", "-"),
+        **dict.fromkeys(_IGNORED, ""),
+    }
+)
 _LAST_MARKS = " .,;:!?。、"
 # Scripts without spaces between words; a word may end where one script follows another.
 _SCRIPTS = re.compile(
@@ -47,11 +49,15 @@ def find_answer(context: str, answer: str) -> Place | None:
     place = _first(context, list(_exact_spans(context, answer)), is_folded=False)
     if place:
         return place
+
+    # Without regard to case and white space.
     words = r"\s+".join(map(re.escape, answer.split()))
-    spans = [match.span() for match in re.finditer(words, context, re.IGNORECASE)]
-    place = _first(context, spans, is_folded=False)
+    matches = re.finditer(words, context, flags=re.IGNORECASE)
+    place = _first(context, [match.span() for match in matches], is_folded=False)
     if place:
         return place
+
+    # Folded, with and without the last full stop.
     for text in (answer, answer.rstrip(_LAST_MARKS)):
         place = _first(context, list(_folded_spans(context, text)), is_folded=True)
         if place:
@@ -88,6 +94,7 @@ def _first(context: str, spans: list[tuple[int, int]], is_folded: bool) -> Place
 
 def _is_word(context: str, start: int, end: int) -> bool:
     """Return whether no word goes on over the start or the end."""
+    # The characters on both sides of each; one at the edge of the context.
     before = max(start - 1, 0)
     first_edge = context[before : start + 1]
     last_edge = context[end - 1 : end + 1]
@@ -121,6 +128,7 @@ def _folded_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
             start = folded.starts[begin]
             end = folded.ends[last]
             yield start, end
+        # The next one may overlap: this one may not be whole.
         begin = folded.text.find(wanted, begin + 1)
 
 
@@ -145,21 +153,25 @@ def fold(text: str) -> Folded:
     first: list[bool] = []
     last: list[bool] = []
     for start, end in _clusters(text):
-        cluster = "".join(_FOLDED.get(character, character) for character in text[start:end])
+        # Twice, as NFKC makes one of these characters of others.
+        cluster = text[start:end].translate(_TABLE)
         cluster = unicodedata.normalize("NFKC", cluster).casefold()
-        cluster = "".join(_FOLDED.get(character, character) for character in cluster)
+        cluster = cluster.translate(_TABLE)
+
+        # White space of any length is one space.
         if cluster.isspace():
             if letters and letters[-1] == " ":
                 ends[-1] = end
                 continue
             cluster = " "
+
         for number, letter in enumerate(cluster):
             letters.append(letter)
             starts.append(start)
             ends.append(end)
             first.append(number == 0)
             last.append(number == len(cluster) - 1)
-    return Folded("".join(letters), starts, ends, first, last)
+    return Folded("".join(letters), starts=starts, ends=ends, first=first, last=last)
 
 
 def _clusters(text: str) -> Iterator[tuple[int, int]]:

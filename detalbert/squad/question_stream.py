@@ -1,39 +1,49 @@
 """Questions of a file (rows.py), checked one at a time.
 
-A fault of one question does not hide the next: the first ten of a file are told together, so that a
-sheet is corrected once. A text that stands for "no answer" in many rows is told with its key.
+A fault of one question does not hide the next: one error names the first ten of a file, so that a
+sheet is corrected once. The price is that the file is read to its end. A text that stands for "no
+answer" in many rows is named with the key that says so.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from detalbert.errors import UserError
 from detalbert.reading.forms import Content
 from detalbert.reading.notes import Notes
+from detalbert.reading.parquet import RawRow
+from detalbert.reading.rows import RowPlace
 from detalbert.squad.labels import Label, LabelError, is_empty, read_flag, read_labels
 from detalbert.squad.places import Place, find_answer
 from detalbert.squad.rows import MAX_CONTEXT, Question, file_questions
 from detalbert.squad.windows import Example
 
 MAX_QUESTION = 10_000  # characters
-REPEATED = "answers stand more than once in their text (the first is taken)"
+REPEATED = "answers stand more than once in their text (the first is taken)"  # a note, as below
 INSIDE = "answers stand only inside a longer word"
 MARKS = "answers have no letter or digit (data.no_answer: [...] if they mean that there is none)"
 FOLDED = "answers stand in their text with other quotes, dashes, accents or spaces"
-_TOLD = 10  # faults that are told
+_LISTED = 10  # faults of a file in its error
 _OFTEN = 3  # rows with one text that stands nowhere: it is a mark, and no answer
+_MARKS_COUNTED = 1000  # rows; a mark is among the first ones
 
 
 class Fault(Exception):
-    """A fault of one question: its kind, and what is wrong."""
+    """A fault of one question.
+
+    Args:
+        kind: as a few words, for counts.
+        problem: what is wrong, with the question's id.
+        answer: text of an answer that is not in its context.
+    """
 
     def __init__(self, kind: str, problem: str, answer: str | None = None) -> None:
         super().__init__(kind, problem)
         self.kind = kind
         self.problem = problem
-        self.answer = answer  # one that is not in its context
+        self.answer = answer
 
 
 class LeftOut(NamedTuple):
@@ -64,16 +74,20 @@ def file_examples(
         UserError: something is not a question.
     """
     notes = Notes() if notes is None else notes
-    questions = file_questions(contents, notes, columns, answers_needed=False)
+    questions = file_questions(contents, notes=notes, columns=columns, answers_needed=False)
     checked = checked_examples(
-        questions, notes, left_out, answers_needed=False, no_answer=no_answer
+        questions,
+        notes=notes,
+        left_out=left_out,
+        answers_needed=False,
+        no_answer=no_answer,
     )
-    count = 0
+    is_empty_file = True
     for example in checked:
-        count += 1
+        is_empty_file = False
         yield example
-    if not count:
-        raise UserError(f"{contents[0].file.address}: no question in it")
+    if is_empty_file:
+        raise UserError("no question in it", key=contents[0].file.address)
 
 
 def checked_examples(
@@ -94,23 +108,25 @@ def checked_examples(
     Raises:
         UserError: for the first faulty questions, naming file, place and id.
     """
-    seen: set[str] = set()
+    ids: set[str] = set()
     faults = _Faults()
-    for where, row in questions:
+    for place, row in questions:
         try:
-            example = _checked(row, answers_needed, no_answer, notes)
+            example = _checked(row, answers_needed, no_answer=no_answer, notes=notes)
             if not answers_needed:
                 _check_sizes(example)
-            if example.id in seen:
+            # Answers are kept by id: of two questions with one, an answer would be lost.
+            if example.id in ids:
                 raise Fault("duplicate id", f"question {example.id}: another one has this id")
         except Fault as fault:
             if left_out is None:
-                faults.add(where, fault)
+                faults.add(place, fault)
             else:
-                left_out.append(LeftOut(where, str(row.get("id")), fault.kind, fault.problem))
+                name = str(row.get("id"))
+                left_out.append(LeftOut(str(place), name, fault.kind, fault.problem))
             continue
-        seen.add(example.id)
-        if not faults.lines:
+        ids.add(example.id)
+        if not faults.count:  # after a fault only the other faults count
             yield example
     faults.check()
 
@@ -119,73 +135,92 @@ class _Faults:
     """The faulty questions of a file that must have none."""
 
     def __init__(self) -> None:
-        self.file = ""  # which the first line names
-        self.lines: list[str] = []  # the first ones
+        self.first: RowPlace | None = None  # of the first one
+        self.lines: list[str] = []  # of the first ones, without the first one's place
         self.count = 0
         self.may_be_skipped = True
         self.marks: Counter[str] = Counter()  # answers that are not in their contexts
 
-    def add(self, where: str, fault: Fault) -> None:
+    def add(self, place: RowPlace, fault: Fault) -> None:
         self.count += 1
-        if not self.lines:
-            self.file = where.rpartition(": ")[0] or where
-            self.lines.append(f"{where}: {fault.problem}")
-        elif len(self.lines) < _TOLD:
-            line = f"{where}: {fault.problem}"
-            self.lines.append(line.removeprefix(f"{self.file}: "))
-        if fault.answer is not None and len(self.marks) < 1000:
+        if self.first is None:
+            self.first = place
+            self.lines.append(fault.problem)
+        elif len(self.lines) < _LISTED:
+            # The error names the first one's file already.
+            where = place.row if place.file == self.first.file else str(place)
+            self.lines.append(f"{where}: {fault.problem}" if where else fault.problem)
+        if fault.answer is not None and len(self.marks) < _MARKS_COUNTED:
             self.marks[fault.answer] += 1
         # Left out, all of them could be missing: a file without answers.
-        self.may_be_skipped &= fault.kind != "no answer"
+        if fault.kind == "no answer":
+            self.may_be_skipped = False
 
     def check(self) -> None:
         """Raise UserError if there are faults."""
         if not self.count:
             return
-        cures = ["fix it" if self.count == 1 else "fix them"]
-        mark, times = (self.marks.most_common(1) or [("", 0)])[0]
-        if times >= _OFTEN:
-            is_none = f"if {mark!r}, {times:,} times, means that there is none: "
-            cures.append(f"{is_none}data.no_answer: [{mark!r}], or an empty cell")
-        if self.may_be_skipped:
-            cures.append("set data.skip_invalid: true")
         problem = "; ".join(self.lines)
         if self.count > len(self.lines):
             problem += f"; and {self.count - len(self.lines):,} more"
-        raise UserError(f"{problem}; {' or '.join(cures)}")
+        cures = ["fix it" if self.count == 1 else "fix them"]
+        # One text that is nowhere in many rows means "no answer" to who wrote the sheet.
+        for mark, times in self.marks.most_common(1):
+            if times >= _OFTEN:
+                cures.append(
+                    f"if {mark!r}, {times:,} times, means that there is none: "
+                    f"data.no_answer: [{mark!r}], or an empty cell"
+                )
+        if self.may_be_skipped:
+            cures.append("set data.skip_invalid: true")
+        raise UserError(problem, key=str(self.first), cure=" or ".join(cures))
 
 
-def _checked(
-    row: Mapping[str, Any], answers_needed: bool, no_answer: Sequence[str], notes: Notes
-) -> Example:
+def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes: Notes) -> Example:
+    """Return the question of a row, with the spans of its answers. Raises Fault."""
     name, text, context = _checked_texts(row)
-    where = f"question {name}:"
+    impossible, labels = _checked_labels(row, name, no_answer)
+
+    answers: tuple[tuple[str, int], ...] | None = None
+    # The flag decides; without it, answers that are there and empty.
+    if impossible or labels == [] and impossible is None:
+        answers = ()
+    elif labels:
+        answers = _find_spans(name, context, labels=labels, notes=notes)
+    elif answers_needed:
+        raise Fault(
+            "no answer",
+            f"question {name}: no answers and not marked is_impossible; "
+            "give it an `answer` (empty: there is none)",
+        )
+
+    title = row.get("title")
+    return Example(
+        id=name,
+        title="" if is_empty(title) else str(title),
+        context=context,
+        question=text,
+        answers=answers,
+    )
+
+
+def _checked_labels(
+    row: RawRow, name: str, no_answer: Sequence[str]
+) -> tuple[bool | None, list[Label] | None]:
+    """Return `is_impossible`, and the answers without those that stand for none; None of what the
+    row does not say. Raises Fault.
+    """
     try:
         impossible = read_flag(row.get("is_impossible"))
-        labels = read_labels(dict(row))
+        labels = read_labels(row)
     except LabelError as error:
-        raise Fault("bad answer", f"{where} {error}") from None
-    labels = labels and [label for label in labels if not _is_mark(label, no_answer)]
-    title = row.get("title")
-    title = "" if is_empty(title) else str(title)
-    if impossible:
-        return Example(name, title, context, text, ())
-    if not labels:
-        is_none = labels is not None and impossible is None
-        if is_none:
-            return Example(name, title, context, text, ())
-        if not answers_needed:
-            return Example(name, title, context, text, None)
-        cure = "give it an `answer` (empty: there is none)"
-        raise Fault("no answer", f"{where} no answers and not marked is_impossible; {cure}")
-    spans = [
-        _find_span(where, context, label, notes, is_trained=number == 0)
-        for number, label in enumerate(labels)
-    ]
-    return Example(name, title, context, text, tuple(spans))
+        raise Fault("bad answer", f"question {name}: {error}") from None
+    if labels is not None:
+        labels = [label for label in labels if not _is_mark(label, no_answer)]
+    return impossible, labels
 
 
-def _checked_texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
+def _checked_texts(row: RawRow) -> tuple[str, str, str]:
     """Return id, question and context of a row. Raises Fault if one is no text."""
     text = row.get("question")
     context = row.get("context")
@@ -194,13 +229,13 @@ def _checked_texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
         name = str(name)
     if not isinstance(name, str):
         raise Fault("no id", f"its id is {name!r:.40}; write a text or a whole number")
-    where = f"question {name}:"
     if isinstance(text, (dict, list)):
-        raise Fault("not a question", f"{where} it is no text but {type(text).__name__}")
+        kind = type(text).__name__
+        raise Fault("not a question", f"question {name}: it is no text but {kind}")
     if not isinstance(text, str) or not text.strip():
-        raise Fault("no text", f"{where} it has no text")
+        raise Fault("no text", f"question {name}: it has no text")
     if not isinstance(context, str) or not context.strip():
-        raise Fault("empty context", f"{where} its context is empty")
+        raise Fault("empty context", f"question {name}: its context is empty")
     if not is_unicode(f"{name}{text}{context}"):
         raise Fault("not UTF-8", f"question {name!r}: id, question or context is not UTF-8 text")
     return name, text, context
@@ -208,13 +243,17 @@ def _checked_texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _check_sizes(example: Example) -> None:
     """Raise Fault if a question or its context is longer than is answered."""
-    for part, text, limit in (
-        ("question", example.question, MAX_QUESTION),
-        ("context", example.context, MAX_CONTEXT),
-    ):
-        if len(text) > limit:
-            size = f"{len(text):,} characters, {limit:,} at most are read"
-            raise Fault("too long", f"question {example.id}: the {part} has {size}")
+    problem = _too_long("question", example.question, limit=MAX_QUESTION)
+    problem = problem or _too_long("context", example.context, limit=MAX_CONTEXT)
+    if problem:
+        raise Fault("too long", f"question {example.id}: {problem}")
+
+
+def _too_long(name: str, text: str, limit: int) -> str:
+    """Return what is wrong with a text of more than `limit` characters; "" of others."""
+    if len(text) <= limit:
+        return ""
+    return f"the {name} has {len(text):,} characters, {limit:,} at most are read"
 
 
 def _is_mark(label: Label, no_answer: Sequence[str]) -> bool:
@@ -222,39 +261,65 @@ def _is_mark(label: Label, no_answer: Sequence[str]) -> bool:
     return label.text is not None and label.text.strip() in no_answer
 
 
+def _find_spans(
+    name: str, context: str, labels: list[Label], notes: Notes
+) -> tuple[tuple[str, int], ...]:
+    spans = []
+    for number, label in enumerate(labels):
+        is_trained = number == 0
+        span = _find_span(name, context, label, notes=notes, is_trained=is_trained)
+        spans.append(span)
+    return tuple(spans)
+
+
 def _find_span(
-    where: str, context: str, label: Label, notes: Notes, is_trained: bool
+    name: str, context: str, label: Label, notes: Notes, is_trained: bool
 ) -> tuple[str, int]:
     """Return a label's text as it stands in the context, and its start.
 
     Args:
+        name: id of the question.
+        context: its context.
+        label: one of its answers.
+        notes: gets what a user should know of the place.
         is_trained: whether it is the first label of its question, which is trained.
 
     Raises:
         Fault: it is not there.
     """
-    text, start, end = label
-    if start is not None:
-        if text is None:
-            text = context[start:end]
-            if end is not None and end > len(context):
-                problem = f"an answer ends at character {end}, its context at {len(context)}"
-                raise Fault("misplaced answer", f"{where} {problem}")
-        there = context[start : start + len(text)] if start >= 0 else ""
-        if there != text or not text.strip():
-            problem = f"answer {text!r:.80} is not at character {start} (there: {there!r:.80})"
-            raise Fault("misplaced answer", f"{where} {problem}")
-        return text, start
-    text = text or ""
+    if label.start is not None:
+        return _labelled_span(name, context, label, start=label.start)
+    text = label.text or ""
+    # Without a start, the text is sought.
     place = find_answer(context, text) if text.strip() else None
     if place is None:
-        problem = f"{where} answer {text!r:.80} is not in its context"
-        raise Fault("answer not found", problem, text.strip())
+        problem = f"question {name}: answer {text!r:.80} is not in its context"
+        raise Fault("answer not found", problem, answer=text.strip())
+
+    # It is found, but may not be what is meant.
     if not re.search(r"\w", text):
-        notes.add(MARKS, where.removesuffix(":"))
+        notes.add(MARKS, f"question {name}")
     if is_trained:
-        _note_place(place, notes, where.removesuffix(":"))
+        _note_place(place, notes=notes, position=f"question {name}")
     return context[place.start : place.end], place.start
+
+
+def _labelled_span(name: str, context: str, label: Label, start: int) -> tuple[str, int]:
+    """Return the span of a label that has a start. Raises Fault if its text is not there."""
+    text = label.text
+    end = label.end
+    if text is None:
+        text = context[start:end]
+        if end is not None and end > len(context):
+            problem = f"an answer ends at character {end}, its context at {len(context)}"
+            raise Fault("misplaced answer", f"question {name}: {problem}")
+
+    # The text must be there, character by character: windows are labelled by its place.
+    span = context[start : start + len(text)] if start >= 0 else ""
+    if span != text or not text.strip():
+        problem = f"answer {text!r:.80} is not at character {start} (there: {span!r:.80})"
+        raise Fault("misplaced answer", f"question {name}: {problem}")
+    return text, start
 
 
 def _note_place(place: Place, notes: Notes, position: str) -> None:
@@ -271,12 +336,12 @@ def check_text(where: str, question: str, context: str, max_context: int = MAX_C
     limits = {"question": (question, MAX_QUESTION), "context": (context, max_context)}
     for name, (text, limit) in limits.items():
         if not text.strip():
-            raise UserError(f"{where}: the {name} is empty; give it some text")
-        if len(text) > limit:
-            size = f"{len(text):,} characters, {limit:,} at most are read"
-            raise UserError(f"{where}: the {name} has {size}; cut it")
+            raise UserError(f"the {name} is empty", key=where, cure="give it some text")
+        problem = _too_long(name, text, limit)
+        if problem:
+            raise UserError(problem, key=where, cure="cut it")
         if not is_unicode(text):
-            raise UserError(f"{where}: the {name} is not UTF-8 text; fix it")
+            raise UserError(f"the {name} is not UTF-8 text", key=where, cure="fix it")
 
 
 def is_unicode(text: str) -> bool:

@@ -5,12 +5,13 @@ A row is a mapping with `question` and `context` and, if there are such, `id`, `
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from detalbert.errors import UserError
 from detalbert.reading.forms import Content
 from detalbert.reading.notes import Notes
-from detalbert.reading.rows import Rows, rows_of_file
+from detalbert.reading.parquet import RawRow
+from detalbert.reading.rows import RowPlace, Rows, rows_of_file
 from detalbert.settings import forms
 from detalbert.settings.hparams import COLUMNS
 from detalbert.squad.labels import is_empty
@@ -20,13 +21,14 @@ MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 _ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid")}
 _PLANS = 1_000
 _OF_ANSWERS = ("answer", "answers", "answer_start", "is_impossible")
+_SHAPE = "expected data > paragraphs > context, qas"
 
 
 class Question(NamedTuple):
     """A question as it stands in its file."""
 
-    where: str  # file and place, for messages
-    row: dict[str, Any]  # values by names of COLUMNS; with an id
+    place: RowPlace
+    row: RawRow  # values by names of COLUMNS; with an id
 
 
 def file_questions(
@@ -47,85 +49,111 @@ def file_questions(
         UserError: the file has other content, or lacks a column.
     """
 
-    def each_file() -> Iterator[Question]:
-        for content in contents:
-            names = ColumnNames(columns or {}, content.file.address, notes, answers_needed)
-            rows = rows_of_file(content, notes, names.of_table(), longest=MAX_CONTEXT + 1)
-            yield from _questions(rows, names, content.form)
-            names.check_all()
-
-    yield from _numbered(each_file())
+    number = 0
+    for content in contents:
+        names = ColumnNames(
+            columns or {},
+            where=content.file.address,
+            notes=notes,
+            answers_needed=answers_needed,
+        )
+        rows = rows_of_file(
+            content,
+            notes=notes,
+            needed=names.of_table(),
+            longest=MAX_CONTEXT + 1,
+        )
+        for question in _questions(rows, names, form=content.form):
+            number += 1
+            yield _with_id(question, number)
+        names.check_all()
 
 
 def row_questions(
-    where: str, rows: Iterable[Any], notes: Notes, columns: Mapping[str, str] | None = None
+    where: str,
+    rows: Iterable[object],
+    notes: Notes,
+    columns: Mapping[str, str] | None = None,
 ) -> Iterator[Question]:
     """Yield the questions of rows of a hub data set or of articles, as `file_questions` does."""
-    names = ColumnNames(columns or {}, where, notes, answers_needed=True)
-    placed = ((f"{where}: row {number}", row) for number, row in enumerate(rows, 1))
-    questions = _questions(placed, names, forms.JSON)
-    yield from _numbered(questions)
+    names = ColumnNames(columns or {}, where=where, notes=notes, answers_needed=True)
+    # JSON's rules for columns: a data set's rows may lack some.
+    placed = ((RowPlace(where, f"row {number}"), row) for number, row in enumerate(rows, start=1))
+    questions = _questions(placed, names, form=forms.JSON)
+    for number, question in enumerate(questions, start=1):
+        yield _with_id(question, number)
     names.check_all()
 
 
-def _numbered(questions: Iterable[Question]) -> Iterator[Question]:
-    """Yield questions, those without an id with their number."""
-    for number, (where, row) in enumerate(questions, 1):
-        name = row.get("id")
-        if isinstance(name, float) and name.is_integer():
-            name = int(name)  # a column of numbers with gaps, as pandas reads it
-        if is_empty(name):
-            name = str(number)
-        yield Question(where, {**row, "id": name})
+def _with_id(question: Question, number: int) -> Question:
+    """Return a question with its id, or with its number if it has none."""
+    name = question.row.get("id")
+    if isinstance(name, float) and name.is_integer():
+        name = int(name)  # a column of numbers with gaps, as pandas reads it
+    if is_empty(name):
+        name = str(number)
+    return Question(question.place, row={**question.row, "id": name})
 
 
 def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question]:
-    number = 0  # of an article
-    for where, row in rows:
+    # A row of a table has all columns; one of JSON may lack some.
+    is_table = form in (forms.TABLE, forms.PARQUET, forms.ARROW)
+    needed = COLUMNS if is_table else ("question", "context")
+    article_number = 0
+    for place, row in rows:
         if not isinstance(row, dict):
-            raise UserError(f"{where} is no mapping; correct or delete it")
+            raise UserError(f"{place} is no mapping", cure="correct or delete it")
         is_question = names.has(row, "question")
         if "paragraphs" in row and not is_question:
-            file = where.rpartition(": ")[0]
-            yield from _article_questions(file, f"article {number}", row, names)
-            number += 1
+            file = RowPlace(place.file)
+            yield from _article_questions(
+                file,
+                name=f"article {article_number}",
+                article=row,
+                names=names,
+            )
+            article_number += 1
         elif "qas" in row and not is_question:  # a paragraph, as MRQA has them
             article = {"paragraphs": [row]}
-            yield from _article_questions(where, "the row", article, names)
+            yield from _article_questions(
+                place,
+                name="the row",
+                article=article,
+                names=names,
+            )
         elif tuple(row) != ("header",):  # which MRQA writes first
-            # A row of a table has all columns; one of JSON may lack some.
-            is_table = form in (forms.TABLE, forms.PARQUET, forms.ARROW)
-            needed = COLUMNS if is_table else ("question", "context")
-            names.check(where, row, needed)
-            yield Question(where, names.rename(row))
+            names.check(place, row, needed)
+            yield Question(place, row=names.rename(row))
 
 
 def _article_questions(
-    where: str, name: str, article: dict[str, Any], names: "ColumnNames"
+    place: RowPlace, name: str, article: RawRow, names: "ColumnNames"
 ) -> Iterator[Question]:
     """Yield the questions of an article of SQuAD's shape: data > paragraphs > context, qas."""
     title = names.rename(article).get("title")
-    for paragraph in _list_in(article, "paragraphs", where, name):
+    for paragraph in _list_in(article, "paragraphs", place=place, name=name):
         context = None
         if isinstance(paragraph, dict):
             context = names.rename(paragraph).get("context")
-        for question in _list_in(paragraph, "qas", where, f"a paragraph of {name}"):
+        for question in _list_in(paragraph, "qas", place=place, name=f"a paragraph of {name}"):
             if isinstance(question, dict):
                 row = names.rename(question)
             else:
                 row = {"question": [question]}  # a fault, which is named later
             row["context"] = context
             row["title"] = title
-            yield Question(where, row)
+            yield Question(place, row=row)
 
 
-def _list_in(value: Any, key: str, where: str, name: str) -> list[Any]:
+def _list_in(value: object, key: str, place: RowPlace, name: str) -> list[object]:
+    """Return the list under a key. Raises UserError if there is none; `name` is the value's."""
     if isinstance(value, dict):
         inner = value.get(key)
         if isinstance(inner, list):
             return inner
-    shape = "expected data > paragraphs > context, qas"
-    raise UserError(f"{where}: not of SQuAD's shape ({name} has no list {key!r}); {shape}")
+    raise UserError(
+        f"not of SQuAD's shape ({name} has no list {key!r})", key=str(place), cure=_SHAPE
+    )
 
 
 class ColumnNames:
@@ -146,8 +174,8 @@ class ColumnNames:
         self.notes = notes
         self.answers_needed = answers_needed
         self.seen: set[str] = set()  # names of COLUMNS that some row has
-        self.there: tuple[Any, ...] = ()  # names of the first row
-        self._plans: dict[tuple[Any, ...], dict[str, str]] = {}  # by the names of a row
+        self.first_row: tuple[object, ...] = ()  # its names
+        self._plans: dict[tuple[object, ...], dict[str, str]] = {}  # by the names of a row
 
     def own(self, name: str) -> str:
         """Return the file's name of a column, as the user says."""
@@ -160,17 +188,17 @@ class ColumnNames:
         spellings = names + own + list(_ALIASES["answer"])
         return [name.lower() for name in spellings]
 
-    def has(self, row: dict[str, Any], name: str) -> bool:
+    def has(self, row: RawRow, name: str) -> bool:
         """Return whether a row has a column."""
         plan = self._plan(row)
         return name in plan
 
-    def rename(self, row: dict[str, Any]) -> dict[str, Any]:
+    def rename(self, row: RawRow) -> RawRow:
         """Return the values of a row by names of COLUMNS; bytes that are UTF-8 as texts."""
         plan = self._plan(row)
         return {name: _decoded(row[own]) for name, own in plan.items()}
 
-    def check(self, where: str, row: dict[str, Any], names: Iterable[str]) -> None:
+    def check(self, place: RowPlace, row: RawRow, names: Iterable[str]) -> None:
         """Raise UserError if a row lacks a column of `names` that every question has, or that the
         user has named.
         """
@@ -180,43 +208,47 @@ class ColumnNames:
                 continue
             is_needed = name in ("question", "context") or name in self.columns
             if is_needed:
-                self._miss(where, name, tuple(row))
+                self._miss(name, names=row, where=str(place))
 
     def check_all(self) -> None:
         """Raise UserError if no row has a column that the user has named."""
         for name in self.columns:
-            if self.there and name not in self.seen:
-                self._miss(self.where, name, self.there)
+            if self.first_row and name not in self.seen:
+                self._miss(name, names=self.first_row, where=self.where)
 
-    def _miss(self, where: str, name: str, there: tuple[Any, ...]) -> None:
-        """Raise UserError for a missing column, or note it if it is not needed."""
+    def _miss(self, name: str, names: Iterable[object], where: str) -> None:
+        """Raise UserError as `name` is not among `names`, or note it if it is not needed."""
         own = self.own(name)
+        # Questions can be answered without answers to compare with.
         if name in _OF_ANSWERS and not self.answers_needed:
             kind = f"data.columns.{name}: there is no column {own!r}, so no scores"
             self.notes.counts[kind] = 1
             return
-        names = ", ".join(map(str, there))
         if name in self.columns:
             cure = "correct data.columns"
         else:
             cure = f"add it, or name yours in data.columns: {{{name}: ...}}"
-        raise UserError(f"{where}: no column {own!r} (there: {names:.100}); {cure}")
+        listed = ", ".join(map(str, names))
+        raise UserError(f"no column {own!r} (there: {listed:.100})", key=where, cure=cure)
 
-    def _plan(self, row: dict[str, Any]) -> dict[str, str]:
-        """Return the names of a row's columns by names of COLUMNS."""
-        key = tuple(row)
-        plan = self._plans.get(key)
+    def _plan(self, row: RawRow) -> dict[str, str]:
+        """Return the names of a row's columns by names of COLUMNS, found once for rows alike."""
+        # A plan depends on the names alone, and most rows of a file have the same.
+        names = tuple(row)
+        plan = self._plans.get(names)
         if plan is None:
-            if len(self._plans) > _PLANS:  # rows without end of other keys
+            if len(self._plans) > _PLANS:  # rows without end of other names
                 self._plans.clear()
             plan = self._find(row)
-            self._plans[key] = plan
+            self._plans[names] = plan
             self.seen.update(plan)
-            if not self.there:
-                self.there = key
+            if not self.first_row:
+                self.first_row = names
         return plan
 
-    def _find(self, row: dict[str, Any]) -> dict[str, str]:
+    def _find(self, row: RawRow) -> dict[str, str]:
+        # The user's name of a column as it is; ours in any case, or under a usual alias. Of columns
+        # that differ in case only, the first counts.
         by_small_letters = {str(own).lower(): own for own in reversed(list(row))}
         plan = {}
         for name in COLUMNS:
@@ -235,26 +267,26 @@ class ColumnNames:
                         break
         return plan
 
-    def _is_other(self, name: str, row: dict[str, Any]) -> bool:
+    def _is_other(self, name: str, row: RawRow) -> bool:
         """Return whether a column that the user has not named is none of ours, whatever its name.
 
         Raises:
             UserError: several columns could be meant.
         """
         spellings = (name, *_ALIASES.get(name, ()))
-        meant = []
-        for own in map(str, row):
-            if own.lower() in spellings:
-                meant.append(own)
-        if len(meant) > 1 and name not in ("id", "title"):
-            names = " and ".join(map(repr, meant))
-            cure = f"name it in data.columns: {{{name}: ...}}"
-            raise UserError(f"{self.where}: {names} could be the {name}; {cure}")
+        candidates = [own for own in map(str, row) if own.lower() in spellings]
+        if len(candidates) > 1 and name not in ("id", "title"):
+            names = " and ".join(map(repr, candidates))
+            raise UserError(
+                f"{names} could be the {name}",
+                key=self.where,
+                cure=f"name it in data.columns: {{{name}: ...}}",
+            )
         # `answer` of Prodigy's rows, whose answers are `spans`, says "accept".
         return name == "answer" and "answers" in self.columns
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: object) -> object:
     """Return bytes that are UTF-8 as a text, and any other value as it is."""
     if not isinstance(value, bytes):
         return value

@@ -85,21 +85,29 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading = DEFAU
     Raises:
         UserError: a file does not exist, holds no questions, or cannot be read or downloaded.
     """
-    split_there = "train" if reading.fraction else split
-    files = find_question_files(name, split_there, cache_dir)
-    contents = [recognise(file, reading.form, plain=TABLE) for file in files]
+    split_read = "train" if reading.fraction else split
+    files = find_question_files(name, split=split_read, cache_dir=cache_dir)
+    contents = [recognise(file, form=reading.form, plain=TABLE) for file in files]
     if files:
         fingerprint = "".join(map(_stamp, files))  # of one file its own
     elif name == "generated":
-        fingerprint = _sha256(_world(split_there))
+        fingerprint = _sha256(_world(split_read))
     else:
-        rows = _hub_rows(name, split_there)
+        rows = _hub_rows(name, split_read)
         fingerprint = _sha256(repr(rows))
+
+    # How a source is read changes its questions, too.
     parts = reading.parts()
     if parts:
         text = json.dumps([fingerprint, *parts])
         fingerprint = _sha256(text)
-    return Source(name, split, tuple(contents), fingerprint, reading)
+    return Source(
+        name,
+        split=split,
+        contents=tuple(contents),
+        fingerprint=fingerprint,
+        reading=reading,
+    )
 
 
 def _sha256(text: str) -> str:
@@ -119,45 +127,49 @@ def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.
     several files that are no shards of one split.
     """
     key = f"data.{split}"
+    # A file of that name here is the user's own.
     path = Path(name)
     if name in OFFICIAL_SHA256 and not path.exists():
         downloaded = _download(name, cache_dir)
-        return _only(storage.list_files(str(downloaded), key), name, key)
+        files = storage.list_files(str(downloaded), key)
+        return _only(files, address=name, key=key)
     is_remote = storage.is_remote(name)
     if path.is_dir() or (is_remote and name.endswith("/")):
-        return _files_of_split(name, split, key)
+        return _files_of_split(name, split=split, key=key)
     if is_remote or path.is_file():
-        return _only(storage.list_files(name, key), name, key)
-    endings = (*ENDINGS, *PACKED, ".xlsx")
-    if looks_like_path(name, endings):
-        raise UserError(f"{path}: no such file; set {key} to a file of questions")
+        files = storage.list_files(name, key)
+        return _only(files, address=name, key=key)
+
+    # A name of the hub, unless it looks like a file's.
+    if looks_like_path(name, (*ENDINGS, *PACKED, ".xlsx")):
+        raise UserError("no such file", key=str(path), cure=f"set {key} to a file of questions")
     return []
 
 
 def _only(files: list[storage.File], address: str, key: str) -> list[storage.File]:
+    """Return a list of one file as it is. Raises UserError for none, and for several."""
     if len(files) == 1:
         return files
     if not files:
-        raise UserError(f"{key}: {address}: no such file, or it is empty; correct the address")
+        raise UserError(
+            f"{address}: no such file, or it is empty",
+            key=key,
+            cure="correct the address",
+        )
     names = ", ".join([Path(file.address).name for file in files])
-    cure = "Name one file, or a folder with / at its end"
-    raise UserError(f"{key}: {address}: {names:.200}: which is it? {cure}")
+    raise UserError(
+        f"{address}: {names:.200}: which is it? Name one file, or a folder with / at its end",
+        key=key,
+    )
 
 
 def _files_of_split(folder: str, split: str, key: str) -> list[storage.File]:
     """Return the file of a folder that is a split by its name, or all shards of the split."""
-    files = find_files(folder, key, split)
-    named = []
-    shards = []
-    for file in files:
-        stem = stem_of(file.address).lower()
-        if stem in STEMS[split]:
-            named.append(file)
-        if _SHARD.search(file.address):
-            shards.append(file)
-    if not named and len(shards) == len(files):
+    files = find_files(folder, key=key, split=split)
+    named = [file for file in files if stem_of(file.address).lower() in STEMS[split]]
+    if not named and all(_SHARD.search(file.address) for file in files):
         return files
-    return _only(named or files, folder, key)
+    return _only(named or files, address=folder, key=key)
 
 
 def read_examples(
@@ -180,19 +192,34 @@ def read_examples(
     split = "train" if reading.fraction else source.split
     questions: Iterable[Question]
     if source.contents:
-        questions = file_questions(source.contents, notes, reading.columns)
+        questions = file_questions(source.contents, notes=notes, columns=reading.columns)
     elif source.name == "generated":
         articles = json.loads(_world(split))["data"]
-        questions = row_questions("generated", articles, notes)
+        questions = row_questions("generated", rows=articles, notes=notes)
     else:
-        rows = _hub_rows(source.name, split)
-        questions = row_questions(source.name, rows, notes, reading.columns)
+        questions = row_questions(
+            source.name,
+            rows=_hub_rows(source.name, split),
+            notes=notes,
+            columns=reading.columns,
+        )
     if reading.fraction:
         questions = _part(source, reading.fraction, questions)
-    checked = checked_examples(questions, notes, left_out, no_answer=reading.no_answer)
+
+    # Check them one at a time, up to the limit: later faults do not count.
+    checked = checked_examples(
+        questions,
+        notes=notes,
+        left_out=left_out,
+        no_answer=reading.no_answer,
+    )
     examples = list(itertools.islice(checked, limit))
     if not examples:
-        raise UserError(f"{source.name}: no usable question in it; set data.{source.split}")
+        raise UserError(
+            "no usable question in it",
+            key=source.name,
+            cure=f"set data.{source.split}",
+        )
     return examples
 
 
@@ -200,20 +227,29 @@ def read_questions(file: Path | str, reading: Reading = DEFAULT) -> Iterator[Exa
     """Yield the questions of a file to answer; `answers` is None if it has none. Raises UserError
     as `file_examples` does.
     """
-    source = open_source(str(file), "validation", Path(), reading)
-    return file_examples(source.contents, reading.columns, reading.no_answer)
+    source = open_source(str(file), "validation", cache_dir=Path(), reading=reading)
+    return file_examples(
+        source.contents,
+        columns=reading.columns,
+        no_answer=reading.no_answer,
+    )
 
 
 def _part(source: Source, fraction: float, questions: Iterable[Question]) -> list[Question]:
     """Return the questions of a split: the validation set has `fraction` of the contexts, those
     with the lowest hashes, with all of their questions. Raises UserError for a single context.
     """
+    # All of a context's questions go to one set: it would not be unseen in the other.
     everything = list(questions)
     contexts = [str(question.row.get("context")) for question in everything]
     by_hash = sorted(set(contexts), key=_sha256)
     if len(by_hash) == 1:
-        problem = "has one context, and each set needs one; name a file in data.validation"
-        raise UserError(f"data.validation_fraction: {source.name} {problem}")
+        raise UserError(
+            f"{source.name} has one context, and each set needs one",
+            key="data.validation_fraction",
+            cure="name a file in data.validation",
+        )
+    # Each set has at least one.
     count = round(fraction * len(by_hash))
     count = max(count, 1)
     count = min(count, len(by_hash) - 1)
@@ -235,7 +271,7 @@ def _world(split: str) -> str:
 @lru_cache(maxsize=2)
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
     problem = f"data.{split}: {name!r} is no file, and as a data set it does not load"
-    rows = load_hub_rows(name, split, problem)
+    rows = load_hub_rows(name, split=split, problem=problem)
     return list(rows)
 
 
@@ -248,7 +284,6 @@ def _download(name: str, cache_dir: Path) -> Path:
         return target
     if target.is_file():
         log.warning("%s: not the official file; fetching it again", target)
-    by_hand = f"fetch {name} by hand and set the data key to its path"
     digest = hashlib.sha256()
     try:
         with (
@@ -257,7 +292,7 @@ def _download(name: str, cache_dir: Path) -> Path:
             whole_file(target, binary=True) as file,
         ):
             size = int(response.headers.get("Content-Length") or 0)
-            with waiting(f"downloading {name}", size or None, "B") as bar:
+            with waiting(f"downloading {name}", total=size or None, unit="B") as bar:
                 while chunk := response.read(1 << 20):
                     file.write(chunk)
                     digest.update(chunk)
@@ -265,6 +300,9 @@ def _download(name: str, cache_dir: Path) -> Path:
             if digest.hexdigest() != OFFICIAL_SHA256[name]:
                 raise OSError("its SHA-256 is not the official one")
     except (OSError, HTTPException) as error:
-        said = f"{name}: not here, and fetching {url} failed: {error}; try again"
-        raise Unavailable(f"{said}, or {by_hand}") from None
+        raise Unavailable(
+            f"not here, and fetching {url} failed: {error}",
+            key=name,
+            cure=f"try again, or fetch {name} by hand and set the data key to its path",
+        ) from None
     return target

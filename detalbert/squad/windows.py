@@ -1,5 +1,9 @@
 """Windows of question and context, identical to those of the pair-wise fast-tokenizer call.
 
+A context of SQuAD has about five questions, and the pair-wise call encodes it for each. Here every
+distinct context and every question is encoded once, and windows are ranges of their tokens: six
+times as fast, at the price of arithmetic on places.
+
 Arrays are flat columns, so that they can be saved individually and memory-mapped. "No answer" is
 the place of [CLS]: position 0 of a window, or its last one where [CLS] comes last (XLNet).
 """
@@ -7,15 +11,18 @@ the place of [CLS]: position 0 of a window, or its last one where [CLS] comes la
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
 from detalbert.squad.cutting import (
     AnswerTokens,
     Limits,
+    PairLayout,
     answer_tokens,
     check_cover,
     cover,
@@ -95,19 +102,20 @@ class Windows:
                 `indices`.
         """
         indices = np.asarray(indices, dtype=np.int64)
-        context_start = self.context_starts(indices)
+        context_start = self.context_starts(indices)  # [n]
         context_end = context_start + self.context_length[indices]
         lengths = context_end + len(self.suffix_ids)  # [n]
-        ends = np.cumsum(lengths)
-        cu_seqlens = np.concatenate([[0], ends])  # [n + 1]
-        cls_is_first = len(self.prefix_ids) > 0
+        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])  # [n + 1]
+
+        # [CLS] is a window's first token or its last one.
         first = np.zeros_like(lengths)
+        cls_is_first = len(self.prefix_ids) > 0
         null_positions = first if cls_is_first else lengths - 1
         input_ids, token_type_ids = self._tokens(indices)
         return {
             "input_ids": input_ids,
             "token_type_ids": token_type_ids,
-            "position_ids": ranges(first, lengths),
+            "position_ids": ranges(first, lengths=lengths),
             "cu_seqlens": cu_seqlens.astype(np.int32),
             "start_positions": self.start_positions[indices].astype(np.int64),
             "end_positions": self.end_positions[indices].astype(np.int64),
@@ -119,25 +127,32 @@ class Windows:
 
     def _tokens(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ids and token types of the row, int64 [T] each, window by window."""
-        example = self.example_index[indices]
+        example = self.example_index[indices]  # [n]
         question_begin = self.question_ptr[example]
         question_end = self.question_ptr[example + 1]
         context_begin = self.context_begin[indices]
         context_end = context_begin + self.context_length[indices]
-        bounds = (question_begin, question_end, context_begin, context_end)  # [n] each
-
+        bounds = zip(
+            question_begin.tolist(),
+            question_end.tolist(),
+            context_begin.tolist(),
+            context_end.tolist(),
+            strict=True,
+        )
         # Not as memory maps, whose slices are slow.
         questions = np.asarray(self.question_ids)
         contexts = np.asarray(self.context_ids)
 
         # Five parts or more of each window, in the order of `segments`.
         suffix = np.split(self.suffix_ids, len(self.suffix_ids))
-        parts = [np.zeros(0, np.int64)]
-        for q_begin, q_end, c_begin, c_end in zip(*map(np.ndarray.tolist, bounds), strict=True):
+        parts = [np.zeros(0, dtype=np.int64)]
+        for q_begin, q_end, c_begin, c_end in bounds:
             question = questions[q_begin:q_end]
             context = contexts[c_begin:c_end]
             parts += (self.prefix_ids, question, self.middle_ids, context, *suffix)
-        segments = np.tile(self.segments, len(indices))
+
+        # A part has one type.
+        segments = np.tile(self.segments, len(indices))  # [parts]
         lengths = [len(part) for part in parts[1:]]
         types = np.repeat(segments, lengths)
         return np.concatenate(parts), types.astype(np.int64)
@@ -145,7 +160,7 @@ class Windows:
 
 def build_windows(
     examples: Sequence[Example],
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int = 384,
     doc_stride: int = 128,
     max_query_length: int | None = 64,
@@ -171,54 +186,118 @@ def build_windows(
     """
     if not getattr(tokenizer, "is_fast", False):
         name = type(tokenizer).__name__
-        raise UserError(f"tokenizer {name} is not a fast one; use one that has a tokenizer.json")
+        raise UserError(
+            f"tokenizer {name} is not a fast one",
+            cure="use one that has a tokenizer.json",
+        )
     layout = pair_layout(tokenizer)  # leaves truncation and padding off, for `encode`
-    backend = tokenizer.backend_tokenizer
-
-    # Encode every distinct context once, and every question.
-    numbers: dict[str, int] = {}  # of the distinct contexts
-    owners = [numbers.setdefault(example.context, len(numbers)) for example in examples]
-    owner = np.array(owners, np.int64)  # [E], number of the context
-    contexts = encode(backend, list(numbers))
-    questions = _encode_questions(examples, backend, max_query_length, notes)
-
-    # Cut the contexts into W windows.
-    question_length = np.diff(questions.ptr)  # [E], tokens
-    context_length = np.diff(contexts.ptr)[owner]  # [E]
-    room = max_seq_length - question_length - layout.special  # [E], for context
-    ids = [example.id for example in examples]
+    texts = _encode_texts(
+        examples,
+        backend=tokenizer.backend_tokenizer,
+        longest=max_query_length,
+        notes=notes,
+    )
     limits = Limits(max_seq_length, doc_stride)
-    example, skip = cover(ids, context_length, room, limits)  # [W] from here on
-    begin = contexts.ptr[owner[example]] + skip
-    count = np.minimum(room[example], context_length[example] - skip)
-
-    # Label each window that has the whole answer; others have [CLS] for an answer.
-    first_position = len(layout.prefix_ids) + question_length[example] + len(layout.middle_ids)
-    answers = answer_tokens(_answer_chars(examples), owner, contexts)
-    window_answers = AnswerTokens(*(column[example] for column in answers))
-    last = begin + count - 1
-    start, end = labels(window_answers, contexts.offsets, begin, last, first_position - begin)
-    if not len(layout.prefix_ids):  # [CLS] is last
-        length = first_position + count + len(layout.suffix_ids)
-        null = (length - 1).astype(np.int32)
-        start = np.where(start == 0, null, start)
-        end = np.where(end == 0, null, end)
+    # From texts to tokens, to ranges of tokens, to the answers' places in them.
+    ids = [example.id for example in examples]
+    cut = _cut_contexts(ids, texts=texts, layout=layout, limits=limits)
+    start, end = _label(examples, texts=texts, layout=layout, cut=cut)
     return Windows(
-        context_ids=contexts.ids,
-        context_offsets=contexts.offsets,
-        question_ids=questions.ids,
-        question_ptr=questions.ptr,
-        example_index=example.astype(np.int32),
-        context_begin=begin,
-        context_length=count.astype(np.int32),
+        context_ids=texts.contexts.ids,
+        context_offsets=texts.contexts.offsets,
+        question_ids=texts.questions.ids,
+        question_ptr=texts.questions.ptr,
+        example_index=cut.example.astype(np.int32),
+        context_begin=cut.begin,
+        context_length=cut.size.astype(np.int32),
         start_positions=start,
         end_positions=end,
-        **layout._asdict(),
+        prefix_ids=layout.prefix_ids,
+        middle_ids=layout.middle_ids,
+        suffix_ids=layout.suffix_ids,
+        segments=layout.segments,
     )
 
 
+class _Texts(NamedTuple):
+    """Questions and contexts of E examples, encoded once each."""
+
+    owner: np.ndarray  # int64 [E], number of the context among the distinct ones
+    contexts: Tokens
+    questions: Tokens
+
+
+class _Cut(NamedTuple):
+    """The context tokens of W windows."""
+
+    example: np.ndarray  # int64 [W]
+    begin: np.ndarray  # int64 [W], first one, a place in contexts.ids
+    size: np.ndarray  # int64 [W], tokens
+    position: np.ndarray  # int64 [W], of the first one in its window
+
+
+def _encode_texts(
+    examples: Sequence[Example], backend: Tokenizer, longest: int | None, notes: Notes | None
+) -> _Texts:
+    """Encode every distinct context once, and every question, of at most `longest` tokens."""
+    numbers: dict[str, int] = {}  # of the distinct contexts
+    owners = [numbers.setdefault(example.context, len(numbers)) for example in examples]
+    return _Texts(
+        owner=np.array(owners, dtype=np.int64),
+        contexts=encode(backend, list(numbers)),
+        questions=_encode_questions(examples, backend, longest=longest, notes=notes),
+    )
+
+
+def _cut_contexts(ids: Sequence[str], texts: _Texts, layout: PairLayout, limits: Limits) -> _Cut:
+    """Cut the contexts into windows; `ids` are the questions', for messages."""
+    question_length = np.diff(texts.questions.ptr)  # [E], tokens
+    context_length = np.diff(texts.contexts.ptr)[texts.owner]  # [E]
+    room = limits.max_seq_length - question_length - layout.special  # [E], for context
+    example, skip = cover(ids, length=context_length, room=room, limits=limits)  # [W]
+
+    # Where each window's tokens are: in its context, in all contexts, and in the window.
+    remaining = context_length[example] - skip  # [W], tokens from the window's first one on
+    first_token = texts.contexts.ptr[texts.owner[example]]  # [W], of the context
+    question_end = len(layout.prefix_ids) + question_length[example]
+    return _Cut(
+        example=example,
+        begin=first_token + skip,
+        size=np.minimum(room[example], remaining),
+        position=question_end + len(layout.middle_ids),
+    )
+
+
+def _label(
+    examples: Sequence[Example], texts: _Texts, layout: PairLayout, cut: _Cut
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return start and end position of each window's answer, int32 [W]; [CLS]'s if the window has
+    not all of it.
+    """
+    answers = answer_tokens(
+        _answer_chars(examples),
+        owner=texts.owner,
+        contexts=texts.contexts,
+    )  # [E]
+    start, end = labels(
+        AnswerTokens(*(column[cut.example] for column in answers)),
+        offsets=texts.contexts.offsets,
+        begin=cut.begin,
+        last=cut.begin + cut.size - 1,
+        shift=cut.position - cut.begin,
+    )
+    if len(layout.prefix_ids):  # [CLS] is first, at the 0 that `labels` gives
+        return start, end
+    length = cut.position + cut.size + len(layout.suffix_ids)  # [W]
+    last = (length - 1).astype(np.int32)
+    return np.where(start == 0, last, start), np.where(end == 0, last, end)
+
+
 def check_questions_fit(
-    examples: Sequence[Example], tokenizer: Any, max_seq_length: int, doc_stride: int
+    examples: Sequence[Example],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    doc_stride: int,
 ) -> None:
     """Raise the UserError that `build_windows` would for uncut questions, without their windows.
     Only questions that may be too long are encoded, and the contexts of those that are long.
@@ -235,12 +314,18 @@ def check_questions_fit(
         if not is_short:
             long.append(example)
 
+    # Those that leave too little room need a context that fits as it is.
     questions = encode(backend, _question_texts(long), with_offsets=False)
     room = max_seq_length - np.diff(questions.ptr) - special  # [questions], for context
     for number in np.flatnonzero(room <= doc_stride).tolist():
         example = long[number]
         context = encode(backend, [example.context], with_offsets=False)
-        check_cover([example.id], np.diff(context.ptr), room[[number]], limits)
+        check_cover(
+            [example.id],
+            length=np.diff(context.ptr),
+            room=room[[number]],
+            limits=limits,
+        )
 
 
 def _question_texts(examples: Sequence[Example]) -> list[str]:
@@ -248,17 +333,19 @@ def _question_texts(examples: Sequence[Example]) -> list[str]:
 
 
 def _encode_questions(
-    examples: Sequence[Example], backend: Any, longest: int | None, notes: Notes | None
+    examples: Sequence[Example], backend: Tokenizer, longest: int | None, notes: Notes | None
 ) -> Tokens:
     """Encode the questions, cut to `longest` tokens; count in `notes` how many were cut."""
     questions = encode(backend, _question_texts(examples), with_offsets=False)
     lengths = np.diff(questions.ptr)  # [E], tokens
-    cut = lengths if longest is None else np.minimum(lengths, longest)
+    cut_lengths = lengths if longest is None else np.minimum(lengths, longest)
     if notes is not None:
         note = f"questions are cut to {longest} tokens"
-        notes.counts[note] += int((lengths > cut).sum())
-    ends = np.cumsum(cut, dtype=np.int64)
-    tokens = ranges(questions.ptr[:-1], cut)  # those that stay
+        notes.counts[note] += int((lengths > cut_lengths).sum())
+
+    # The tokens that stay, and where each question begins among them.
+    ends = np.cumsum(cut_lengths, dtype=np.int64)
+    tokens = ranges(questions.ptr[:-1], lengths=cut_lengths)  # those that stay
     return questions._replace(ids=questions.ids[tokens], ptr=np.concatenate([[0], ends]))
 
 
@@ -271,4 +358,4 @@ def _answer_chars(examples: Sequence[Example]) -> np.ndarray:
             chars.append((first, first + len(text)))
         else:
             chars.append((-1, -1))
-    return np.array(chars, np.int64).reshape(-1, 2)
+    return np.array(chars, dtype=np.int64).reshape(-1, 2)

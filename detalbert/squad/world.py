@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypedDict
 from zlib import crc32
 
 import yaml
@@ -32,6 +32,13 @@ SYLLABLES = _split(_WORLD["syllables"])
 KINDS: list[dict[str, Any]] = _WORLD["kinds"]
 
 
+class WrittenSpan(TypedDict):
+    """An answer, as SQuAD has it."""
+
+    text: str
+    answer_start: int
+
+
 @dataclass(eq=False)
 class Fact:
     """One fact of the world, stated in its paragraph or omitted."""
@@ -50,9 +57,9 @@ class _Paragraph:
         self.rng = rng
         self.split = split
         self.used: set[str] = set()  # words
-        self.told: list[Fact] = []  # thing by thing
-        while len(self.told) < 5:
-            self.told, self.untold = self._facts()
+        self.stated: list[Fact] = []  # thing by thing
+        while len(self.stated) < 5:
+            self.stated, self.omitted = self._facts()
         self.context = self._write()
 
     def _form(self, forms: str) -> str:
@@ -94,29 +101,28 @@ class _Paragraph:
     def _facts(self) -> tuple[list[Fact], list[Fact]]:
         """Draw the facts that the paragraph states, and those that it omits."""
         rng = self.rng
-        told: list[Fact] = []
-        untold: list[Fact] = []
-        kinds = rng.sample(KINDS, 2)
+        stated: list[Fact] = []
+        omitted: list[Fact] = []
+        kinds = rng.sample(KINDS, k=2)
         counts = rng.choice(((4, 0), (5, 0), (3, 2)))  # things of each kind
         for kind, count in zip(kinds, counts, strict=True):
-            relations = rng.sample(kind["relations"], 2)
+            relations = rng.sample(kind["relations"], k=2)
             things = [self._draw(kind["sort"]) for _ in range(count)]
             for thing in things:
-                for relation in rng.sample(relations, len(relations)):
+                for relation in rng.sample(relations, k=len(relations)):
                     value = self._draw(relation["sort"])
-                    fact = Fact(kind, relation, thing, value)
-                    if rng.random() < 0.75:
-                        told.append(fact)
-                    else:
-                        untold.append(fact)
-        return told, untold
+                    fact = Fact(kind, relation=relation, thing=thing, value=value)
+                    is_stated = rng.random() < 0.75
+                    facts = stated if is_stated else omitted
+                    facts.append(fact)
+        return stated, omitted
 
     def _write(self) -> str:
         """Return the text, and note where things and values stand in it."""
         text = ""
         kind = None  # of the fact before
         thing = None
-        for fact in self.told:
+        for fact in self.stated:
             if fact.kind is not kind:
                 opening = self._form(fact.kind["opening"])
                 if opening:
@@ -134,27 +140,27 @@ class _Paragraph:
                     fact.places[slot] = len(text) + len(filled)
 
             sentence = form.format(**slots)
-            first = sentence[0].upper()
-            text += f"{first}{sentence[1:]}. "
+            first_letter = sentence[0].upper()
+            text += f"{first_letter}{sentence[1:]}. "
             kind = fact.kind
             thing = fact.thing
         return text.rstrip()
 
-    def _span(self, fact: Fact, slot: str) -> dict:
+    def _span(self, fact: Fact, slot: str) -> WrittenSpan:
         """Return the fact's thing ("x") or value ("v") as it is written in the paragraph."""
         word = fact.thing if slot == "x" else fact.value
         start = fact.places[slot]
         end = start + len(word)
         return {"text": self.context[start:end], "answer_start": start}
 
-    def _shorter_and_longer(self, fact: Fact, slot: str, span: dict) -> list[dict]:
+    def _shorter_and_longer(self, fact: Fact, slot: str, span: WrittenSpan) -> list[WrittenSpan]:
         """Return answers that a second annotator may choose: a last name, "river" and its name."""
         start = span["answer_start"]
         text = span["text"]
-        first, _, last = text.partition(" ")
-        if last:
-            start += len(first) + 1
-            return [{"text": last, "answer_start": start}]
+        first_name, _, last_name = text.partition(" ")
+        if last_name:
+            start += len(first_name) + 1
+            return [{"text": last_name, "answer_start": start}]
 
         before = "river "
         is_river = slot == "v" and fact.relation["sort"] == "river"
@@ -164,8 +170,9 @@ class _Paragraph:
         return []
 
     def _answerable(self) -> tuple[str, dict]:
-        """Ask for the value of a told fact, or now and then for the thing that has the value."""
-        fact = self.rng.choice(self.told)
+        """Ask for the value of a stated fact, or now and then for the thing that has the value."""
+        fact = self.rng.choice(self.stated)
+        # The value, or the thing if the paragraph names it.
         slot = "v"
         forms = fact.relation["asks"]
         if "x" in fact.places and self.rng.random() < 0.25:
@@ -180,14 +187,16 @@ class _Paragraph:
         return question, {"answers": answers, "is_impossible": False}
 
     def _impossible(self) -> tuple[str, dict]:
-        """Ask for an untold fact whose relation is told of another thing, or about a new name."""
+        """Ask for an omitted fact whose relation is stated of another thing, or about a new
+        name.
+        """
         rng = self.rng
-        things = {fact.thing for fact in self.told}
-        shuffled = rng.sample(self.told, len(self.told))
-        told = {fact.relation["asks"]: fact for fact in shuffled}  # one of each relation
+        things = {fact.thing for fact in self.stated}
+        shuffled = rng.sample(self.stated, k=len(self.stated))
+        stated = {fact.relation["asks"]: fact for fact in shuffled}  # one of each relation
         missing = []
-        for fact in self.untold:
-            if fact.relation["asks"] in told and fact.thing in things:
+        for fact in self.omitted:
+            if fact.relation["asks"] in stated and fact.thing in things:
                 missing.append(fact)
 
         if missing and rng.random() < 0.75:
@@ -195,19 +204,24 @@ class _Paragraph:
             asks = fact.relation["asks"]
             thing = fact.thing
         else:
-            asks, fact = rng.choice(list(told.items()))
+            asks, fact = rng.choice(list(stated.items()))
             thing = self._draw(fact.kind["sort"])
 
-        # Whoever overlooks that it is another thing's would give the value of the told fact.
-        plausible = [self._span(told[asks], "v")]
+        # Whoever overlooks that it is another thing's would give the value of the stated fact.
+        plausible = [self._span(stated[asks], slot="v")]
         form = self._form(asks)
         question = form.format(x=thing)
-        return question, {"answers": [], "plausible_answers": plausible, "is_impossible": True}
+        return question, {
+            "answers": [],
+            "plausible_answers": plausible,
+            "is_impossible": True,
+        }
 
     def ask(self) -> dict[str, dict]:
         """Return QUESTIONS different questions, each with what SQuAD has on it."""
         qas: dict[str, dict] = {}
         while len(qas) < QUESTIONS:
+            # A question that was asked before is drawn again.
             if self.rng.random() < IMPOSSIBLE:
                 question, answers = self._impossible()
             else:
@@ -225,19 +239,19 @@ def generate(split: str, seed: int = 0, paragraphs: int | None = None) -> dict:
     if paragraphs is None:
         paragraphs = PARAGRAPHS[split]
     rng = Random(f"{split} {seed}")
-    made = []
+    articles: list[dict[str, Any]] = []
     for number in range(paragraphs):
-        paragraph = _Paragraph(rng, split)
+        paragraph = _Paragraph(rng, split=split)
         qas = []
         for place, (question, answers) in enumerate(paragraph.ask().items()):
             name = f"{split} {seed} {number} {place}"
+            # Ids in the shape of SQuAD's: 24 hexadecimal digits.
             digest = hashlib.sha256(name.encode()).hexdigest()
             qas.append({"id": digest[:24], "question": question, **answers})
-        made.append({"context": paragraph.context, "qas": qas})
 
-    articles: list[dict[str, Any]] = []
-    for first in range(0, len(made), PARAGRAPHS_PER_ARTICLE):
-        title = f"Chronicle_{len(articles) + 1}"
-        members = made[first : first + PARAGRAPHS_PER_ARTICLE]
-        articles.append({"title": title, "paragraphs": members})
+        # The next article begins after PARAGRAPHS_PER_ARTICLE.
+        if number % PARAGRAPHS_PER_ARTICLE == 0:
+            title = f"Chronicle_{len(articles) + 1}"
+            articles.append({"title": title, "paragraphs": []})
+        articles[-1]["paragraphs"].append({"context": paragraph.context, "qas": qas})
     return {"version": "v2.0", "data": articles}

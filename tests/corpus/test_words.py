@@ -45,7 +45,7 @@ def test_words_are_looked_up_as_they_would_be_encoded(shared: Path, monkeypatch:
     sentences = [sentence for one in text for sentence in split_sentences(one)]
     sentences += ["a  b", " a", "", "tab\tand\u00a0space", "[MASK] here", "caf\u00e9 \u0301x"]
     encoder = WordEncoder(named_tokenizer(str(shared / "albert-tokenizer")).backend_tokenizer)
-    assert encoder.words == "apart"
+    assert encoder.word_rule == "apart"
     for at in range(0, len(sentences), 100):
         check(encoder, sentences[at : at + 100])
 
@@ -82,7 +82,7 @@ BACKENDS = {
 @max_examples(80)
 def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str]) -> None:
     encoder = WordEncoder(BACKENDS[kind])
-    assert encoder.words == "apart"
+    assert encoder.word_rule == "apart"
     for _ in range(2):  # first with unknown words, then with known ones
         check(encoder, texts)
 
@@ -90,7 +90,7 @@ def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str])
 def test_sentences_with_something_odd_beside_a_space_stay_whole() -> None:
     """What a normalizer may join with the space, or drop: no tokenizer here does either."""
     odd = ["a \u0301b", "\u200da", "a\u0600 b", "a\u200bb", "a\u00adb", "a\x00b"]
-    stay = WordEncoder(BACKENDS["bert"])._stay_whole
+    stay = WordEncoder(BACKENDS["bert"])._find_unsplit
     assert all(stay([*odd, "a\u0301 b"]))
     assert not any(stay(["a b", "caf\u00e9 \u201cb\u201d", "x\u6771y b"]))
 
@@ -111,7 +111,7 @@ def test_byte_level_words_are_looked_up(texts: list[str], special: bool) -> None
     backend = Tokenizer.from_str(BACKEND.to_str())
     backend.encode_special_tokens = special
     encoder = WordEncoder(backend)
-    assert encoder.words == "bytes"
+    assert encoder.word_rule == "bytes"
     for _ in range(2):  # first with unknown words, then with known ones
         wanted = check(encoder, texts)
         if special:
