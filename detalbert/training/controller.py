@@ -48,7 +48,9 @@ class Controller(TrialLoop):
         checkpoint: str | None,
         on_cluster: bool,
     ) -> None:
-        config, hparams, done = training.config, training.hparams, context.get_initial_batch()
+        config = training.config
+        hparams = training.hparams
+        done = context.get_initial_batch()  # steps before this start
         trial = training.workload.trial(context, (hparams, training.data))
         if context.distributed.rank == 0:
             display.say_start(trial, steps_done=done, checkpoint=checkpoint)
@@ -105,7 +107,8 @@ class Controller(TrialLoop):
         try:
             super().load(folder)
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
-            raise UserError(f"{folder}: does not fit this model: {first_line(error)}") from None
+            problem = f"does not fit this model: {first_line(error)}"
+            raise UserError(problem, key=str(folder)) from None
         self.check_loaded(folder)
         self.recall_validations(folder)
 
@@ -115,9 +118,7 @@ class Controller(TrialLoop):
         Ranks(self.context.distributed).on_all(check_finite_weights, str(folder), weights)
 
     def recall_validations(self, folder: Path) -> None:
-        """Have early stopping count all validations of a local run, also those of older versions,
-        whose callbacks stored a count alone.
-        """
+        """Have early stopping count all validations of a local run: its metric may have changed."""
         if self.local_training:
             self.trial.early.recall(read_manifest(folder)["validations"])
 
@@ -155,7 +156,8 @@ class ShardedController(Controller):
 
     def _finish(self) -> None:
         """Wait for the checkpoint that is being written, if any; raise its error."""
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        self._writing = None
         if writing is not None:
             writing.result()
 
@@ -163,20 +165,25 @@ class ShardedController(Controller):
         """Start saving a checkpoint from all ranks and write it in the background. Determined's own
         method saves on rank 0 only and blocks.
         """
-        self._finish()
+        self._finish()  # one at a time: both use the same copy in CPU memory
         if self.is_chief:
             self.core_context.train.set_status("checkpointing")
         assert self.state is not None
-        self.state.last_ckpt = steps = self.state.batches_trained
-        metadata = {"steps_completed": steps, "framework": f"torch-{torch.__version__}"}
-        metadata["format"] = "torch.distributed.checkpoint"
+        steps = self.state.batches_trained
+        self.state.last_ckpt = steps
+        metadata = {
+            "steps_completed": steps,
+            "framework": f"torch-{torch.__version__}",
+            "format": "torch.distributed.checkpoint",
+        }
         with contextlib.ExitStack() as stack:
-            kept = self.checkpoints.store_together(metadata, Peers(self._group))
-            path, name = stack.enter_context(kept)
+            stored = self.checkpoints.store_together(metadata, Peers(self._group))
+            path, name = stack.enter_context(stored)
             if self.is_chief:
                 self._save_state(path)
+            # Training goes on after this copy.
             write_tensors = self._tensors.save(path, self.trial.model, self.trial.optimizer)
-            store = stack.pop_all()
+            store = stack.pop_all()  # ended by `write`, in another thread
 
         def write() -> None:
             with store:
@@ -197,7 +204,7 @@ class ShardedController(Controller):
             "stepped": bool(trial.optimizer.state),
             "rates": [group["lr"] for group in trial.optimizer.param_groups],
             "schedulers": [trial.schedule.state_dict()],
-            "callbacks": {name: each.state_dict() for name, each in self.callbacks.items()},
+            "callbacks": {name: callback.state_dict() for name, callback in self.callbacks.items()},
             "scaler": trial.scaler.state_dict(),
         }
         (path / STATE).write_text(json.dumps(state, indent=1))
@@ -206,23 +213,27 @@ class ShardedController(Controller):
 
     def load(self, folder: Path) -> None:  # not super's: torch reads parts as tensors
         """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
-        state, trial = _read_state(folder), self.trial
-        own = self._is_own(state)
-        if own:
+        state = _read_state(folder)
+        trial = self.trial
+        is_own = self._is_own(state)
+        if is_own:
             trial.resume.restore(_resume_state(state))
-        load_tensors(folder, trial.model, trial.optimizer if self._wants_all(state) else None)
+
+        # Each rank reads its own shards, whatever the layout that wrote them.
+        optimizer = trial.optimizer if self._wants_all(state) else None
+        load_tensors(folder, trial.model, optimizer)
         self.check_loaded(folder)
-        if own:
+
+        if is_own:
             for group, rate in zip(trial.optimizer.param_groups, state["rates"], strict=True):
                 group["lr"] = rate
-            (kept,) = state["schedulers"]
-            trial.schedule.load_state_dict(kept)
-            if state["scaler"]:
+            (schedule,) = state["schedulers"]
+            trial.schedule.load_state_dict(schedule)
+            if state["scaler"]:  # empty but for fp16
                 trial.scaler.load_state_dict(state["scaler"])
-            if early := state["callbacks"].get("early_stopping"):  # older ones have none
-                trial.early.load_state_dict(early)
+            trial.early.load_state_dict(state["callbacks"]["early_stopping"])
             self.recall_validations(folder)
-        self.load_state(state["trial"] if own else {})
+        self.load_state(state["trial"] if is_own else {})
 
     def _wants_all(self, state: Json) -> bool:
         """Return whether to load the optimizer's state from a checkpoint with this `state`."""
@@ -234,8 +245,8 @@ class ShardedController(Controller):
 
     def needed(self, path: Path) -> set[str]:
         """Return the files that this rank reads, by the table and state in `path`."""
-        wanted = self.trial.optimizer if self._wants_all(_read_state(path)) else None
-        return files_needed(path, self.trial.model, wanted)
+        optimizer = self.trial.optimizer if self._wants_all(_read_state(path)) else None
+        return files_needed(path, self.trial.model, optimizer)
 
 
 def loop_of(training: Training) -> type[Controller]:
@@ -244,13 +255,16 @@ def loop_of(training: Training) -> type[Controller]:
 
 
 def _resume_state(state: Json) -> Json:
-    """Return the state of the trial's ResumeCallback; empty in checkpoints of old versions."""
-    return state["callbacks"].get("handover") or {}
+    """Return the state of the trial's ResumeCallback."""
+    return state["callbacks"]["handover"]
 
 
 def _read_state(path: Path) -> Json:
     try:
         return json.loads((path / STATE).read_text())
     except (OSError, ValueError) as error:
-        why = f"no checkpoint of a sharded model ({STATE}: {first_line(error)})"
-        raise UserError(f"{path}: {why}; give another") from None
+        raise UserError(
+            f"no checkpoint of a sharded model ({STATE}: {first_line(error)})",
+            key=str(path),
+            cure="give another",
+        ) from None

@@ -1,7 +1,6 @@
 """Output directory of a local run: creation, lock, and moving of earlier runs."""
 
 import contextlib
-import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +34,14 @@ def write_predictions(folder: Path, answers: Answers) -> None:
     write_json(folder / "null_odds.json", answers.null_odds)
 
 
-_WRITTEN = "checkpoints config.yaml metrics.json null_odds.json predictions.json tensorboard"
+_WRITTEN = (
+    "checkpoints",
+    "config.yaml",
+    "metrics.json",
+    "null_odds.json",
+    "predictions.json",
+    "tensorboard",
+)
 # Regular expressions of what is written under the lock of an output directory, by any command.
 _FILES = (
     r"config\.yaml|predictions\.csv|scores\.(md|svg)"
@@ -74,7 +80,8 @@ def set_aside(path: Path, checkpoints: Sequence[Path] = ()) -> Path:
     `checkpoints`, oldest first, only these; of the run's other files it gets copies.
     """
     aside = next_previous(path)
-    for item in [item for item in path.iterdir() if item.name in _WRITTEN.split()]:
+    written = [item for item in path.iterdir() if item.name in _WRITTEN]
+    for item in written:
         aside.mkdir(exist_ok=True)
         if not checkpoints:
             item.rename(aside / item.name)
@@ -88,8 +95,10 @@ def set_aside(path: Path, checkpoints: Sequence[Path] = ()) -> Path:
 
 def next_previous(path: Path) -> Path:
     """Return the first `previous-N` of an output directory that does not exist."""
-    folders = (path / f"previous-{number}" for number in itertools.count(1))
-    return next(folder for folder in folders if not folder.exists())
+    number = 1
+    while (path / f"previous-{number}").exists():
+        number += 1
+    return path / f"previous-{number}"
 
 
 def move_checkpoints(checkpoints: Sequence[Path], aside: Path) -> None:
@@ -114,8 +123,9 @@ def write_config(path: Path, config: Config) -> None:
     """
     target = path / "config.yaml"
     with writing(target, ELSEWHERE):
-        older = (path / "checkpoints").is_dir()  # a run of a version that wrote no first line
-        if target.is_file() and not older and not target.read_bytes().startswith(_HEAD.encode()):
-            raise UserError(f"{target}: a run would replace it; give another --output-dir")
+        if target.is_file() and not target.read_bytes().startswith(_HEAD.encode()):
+            raise UserError(
+                "a run would replace it", key=str(target), cure="give another --output-dir"
+            )
         with whole_file(target) as file:
             file.write(_HEAD + dump_yaml(masked(config)))

@@ -43,6 +43,8 @@ def _is_undecayed(path: Path, training: Training, output: Output) -> bool:
     """Return whether a checkpoint is complete, and before the decay of its run and of this one."""
     if not output.fill(path):
         return False
-    manifest, now = read_manifest(path), cast(int, training.hparams.max_steps)
-    starts = (decay_start(training.hparams, length) for length in (manifest["run"][LENGTH], now))
-    return manifest["steps"] <= min(starts)
+    manifest = read_manifest(path)
+    # The decay of the run that wrote it, and of this one, which has another length.
+    decay_before = decay_start(training.hparams, manifest["run"][LENGTH])
+    decay_now = decay_start(training.hparams, cast(int, training.hparams.max_steps))
+    return manifest["steps"] <= min(decay_before, decay_now)

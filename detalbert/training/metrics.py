@@ -97,10 +97,12 @@ class RunMetrics(core.DummyTrainContext):
         """
         if self.predicted and not any(self._is_changed(name) for name in PREDICTIONS):
             return
+
+        # The checkpoint of that step has a copy, if pruning has left it.
         source = checkpoints / step_name(steps)
         if self.predicted:  # else that validation wrote none
             self.fetch(source)
-        if find_fault(source, PREDICTIONS) is None:
+        if find_fault(source, names=PREDICTIONS) is None:
             for name in PREDICTIONS:
                 with whole_file(self.path / name, binary=True) as file:
                     file.write((source / name).read_bytes())
@@ -242,22 +244,24 @@ class RunMetrics(core.DummyTrainContext):
         """Append to TensorBoard's events. torch's SummaryWriter uses a thread, whose errors cannot
         be caught.
         """
+        events = []
+        if not self._chart.exists():
+            events.append(Event(file_version="brain.Event:2"))
+            # What earlier starts wrote of later steps is not drawn.
+            first_step = self.done + 1 if self.done else 0
+            session = SessionLog(status=SessionLog.START)
+            events.append(Event(step=first_step, session_log=session))
         values = [
             Summary.Value(tag=f"{group}/{name}", simple_value=float(value))
             for name, value in metrics.items()
             if isinstance(value, (int, float, np.number))
         ]
-        events: list[Json] = [{"step": step, "summary": Summary(value=values)}]
-        if not self._chart.exists():
-            # What earlier starts wrote of later steps is not drawn.
-            session = SessionLog(status=SessionLog.START)
-            events.insert(0, {"step": self.done + 1 if self.done else 0, "session_log": session})
-            events.insert(0, {"file_version": "brain.Event:2"})
+        events.append(Event(step=step, summary=Summary(value=values)))
         with writing(self._chart.parent, RESUME):
             self._chart.parent.mkdir(parents=True, exist_ok=True)
             with self._chart.open("ab") as file:
-                for fields in events:
-                    event = Event(wall_time=time.time(), **fields)
+                for event in events:
+                    event.wall_time = time.time()
                     RecordWriter(file).write(event.SerializeToString())
 
 

@@ -43,13 +43,15 @@ class SpotWatcher(threading.Thread):
         self, on_notice: Callable[[str], None], on_recommendation: Callable[[], None]
     ) -> None:
         super().__init__(name="spot-watcher", daemon=True)
-        self.on_notice, self.on_recommendation = on_notice, on_recommendation
+        self.on_notice = on_notice
+        self.on_recommendation = on_recommendation
         self.stopped = threading.Event()
         endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
         self.address = endpoint.rstrip("/")
         # The service is never behind the proxy of the environment.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-        self._answered = self._recommended = False
+        self._answered = False
+        self._recommended = False
         self._said: set[str] = set()
 
     def run(self) -> None:
@@ -64,18 +66,28 @@ class SpotWatcher(threading.Thread):
             except Exception as error:
                 failures += 1
                 self._say_failure(error, failures, notice)
-            self.stopped.wait(PERIOD if self._answered or failures < TRIES else SLOW_PERIOD)
+            is_absent = not self._answered and failures >= TRIES  # probably no EC2 machine
+            self.stopped.wait(SLOW_PERIOD if is_absent else PERIOD)
 
     def _look(self) -> str | None:
-        if notice := self._read(NOTICE):
+        """Return the interruption notice, if there is one; pass on the first recommendation."""
+        notice = self._read(NOTICE)
+        if notice:
             # The experiments' log policies know this line by its first two words.
             log.warning("EC2 announces: %s", notice)
-        elif not self._recommended and (recommendation := self._read(RECOMMENDATION)):
+            return notice
+        if self._recommended:
+            return None
+        recommendation = self._read(RECOMMENDATION)
+        if recommendation:
             self.on_recommendation()
             self._recommended = True
-            said = "a checkpoint follows at the next report, and the run goes on"
-            log.warning("EC2 recommends to leave this machine (%s): %s", recommendation, said)
-        return notice
+            log.warning(
+                "EC2 recommends to leave this machine (%s): "
+                "a checkpoint follows at the next report, and the run goes on",
+                recommendation,
+            )
+        return None
 
     def _read(self, path: str) -> str | None:
         """Return `path` and the text there, below meta-data/, in one line; None for status 404.
@@ -84,20 +96,26 @@ class SpotWatcher(threading.Thread):
         limit of 1 none reaches a container with its own network. Raises OSError, a PermissionError
         if no token arrives, or http.client.HTTPException.
         """
-        token = text = None
+        token = None
         with contextlib.suppress(OSError, http.client.HTTPException):
-            token = self._request("PUT", "api/token", {f"{TOKEN}-ttl-seconds": "60"})
+            token = self._request("PUT", "api/token", headers={f"{TOKEN}-ttl-seconds": "60"})
+
+        text = None
+        headers = {TOKEN: token} if token else {}
         try:
-            text = self._request("GET", f"meta-data/{path}", {TOKEN: token} if token else {})
+            text = self._request("GET", f"meta-data/{path}", headers=headers)
         except urllib.error.HTTPError as error:
             if error.code == 401 and not token:
-                said = "the instance metadata service wants a token, and none arrives here"
-                raise PermissionError(said) from None
-            if error.code != 404:
+                raise PermissionError(
+                    "the instance metadata service wants a token, and none arrives here"
+                ) from None
+            if error.code != 404:  # which says that there is no notice
                 raise
+
         self._answered = True
-        without = "without a token (IMDSv1), for the token request gets none"
-        way = "with a token (IMDSv2)" if token else without
+        way = "without a token (IMDSv1), for the token request gets none"
+        if token:
+            way = "with a token (IMDSv2)"
         self._say_once(logging.INFO, "way", f"read {way}")
         return None if text is None else " ".join([path, *text.split()])
 
@@ -111,9 +129,9 @@ class SpotWatcher(threading.Thread):
         cause = getattr(error, "reason", None)  # urllib wraps the system's error
         reason = first_line(cause if isinstance(cause, Exception) else error)
         if notice or self._answered:
-            what = "not passed on" if notice else "no answer now"
-            text = f"{what} ({reason}); asking again"
-            self._say_once(logging.WARNING, f"{what} {type(error)}", text)
+            problem = "not passed on" if notice else "no answer now"
+            text = f"{problem} ({reason}); asking again"
+            self._say_once(logging.WARNING, f"{problem} {type(error)}", text)
         elif failures >= TRIES and isinstance(error, PermissionError):
             self._say_once(logging.WARNING, "token", f"not read: {error}. {REMEDY}")
         elif failures >= TRIES:
@@ -121,7 +139,7 @@ class SpotWatcher(threading.Thread):
             text = f"not read: {text}, so probably not on EC2. There: {REMEDY}"
             self._say_once(logging.INFO, "none", text)
 
-    def _say_once(self, level: int, what: str, text: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
+    def _say_once(self, level: int, kind: str, text: str) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
             log.log(level, "spot notices: %s", text)
