@@ -116,9 +116,10 @@ def check_cover(ids: Sequence[str], length: np.ndarray, room: np.ndarray, limits
     first = hopeless[0]
     tokens = max(room[first], 0)
     raise UserError(
-        f"question {ids[first]}: max_seq_length {limits.max_seq_length} leaves {tokens} tokens to "
-        f"a context of {length[first]}, and windows sharing doc_stride {limits.doc_stride} cannot "
-        "cover it; shorten the question, raise max_seq_length, or lower doc_stride"
+        f"max_seq_length {limits.max_seq_length} leaves {tokens} tokens to a context of "
+        f"{length[first]}, and windows sharing doc_stride {limits.doc_stride} cannot cover it",
+        key=f"question {ids[first]}",
+        cure="shorten the question, raise max_seq_length, or lower doc_stride",
     )
 
 
