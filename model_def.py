@@ -43,9 +43,8 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
     """Fine-tunes an encoder on SQuAD; `given` are hyperparameters and data, if not `context`'s."""
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
-        if given is None:
-            given = read_experiment(context, parse_hparams, SquadData.load)
-        hparams, self.data = given
+        inputs = given or read_experiment(context, parse_hparams, SquadData.load)
+        hparams, self.data = inputs
         model = build_span_model(hparams, self.data.tokenizer)
         super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN, CHARTED)
         scores = AnswerReducer(hparams, self.data.validation, self.rank)
