@@ -1,8 +1,14 @@
-"""Windows of the questions: flat columns in a disk cache that the ranks of a machine share."""
+"""Windows of the questions: flat columns in a disk cache that the ranks of a machine share.
+
+All windows are made before the first step, by one rank, and mapped into memory by all: encoding
+takes a minute or two of SQuAD's size, once, and the next start takes none. The cache is named by a
+hash of all that can change a byte of it, so nothing has to be thrown away by hand.
+"""
 
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +31,8 @@ from detalbert.training.workload import DataSummary
 from detalbert.waiting import waiting
 
 FORMAT = 4  # raise it when the columns or their meaning change
+META = "meta.json"  # in a cache: names of the columns, counts, and sums of the files
+HASHES = "asked"  # the column of the questions' hashes, which is no part of the windows
 log = logging.getLogger(__name__)
 
 
@@ -37,24 +45,52 @@ class Split:
     counts: dict[str, int]  # questions, unanswerable, windows, tokens
     faults: dict[str, int]  # questions left out under data.skip_invalid, by kind
     notes: dict[str, int]  # questions by what else is to be known of them
-    asked: np.ndarray  # uint64 [questions], a hash of each question and its context
+    question_hashes: np.ndarray  # uint64 [questions], of each question and its context
     config: DataConfig
 
     @cached_property
     def examples(self) -> list[Example]:
         """The questions in the order of `windows.example_index`; read again from the source."""
-        limit = getattr(self.config, f"max_{self.source.split}_examples")
-        return read_examples(self.source, [] if self.config.skip_invalid else None, limit)
+        left_out: list[LeftOut] | None = [] if self.config.skip_invalid else None
+        return read_examples(self.source, left_out, limit=max_examples(self.config, self.source))
+
+
+def max_examples(config: DataConfig, source: Source) -> int | None:
+    """Return the limit of questions of a split; None: all."""
+    if source.split == "train":
+        return config.max_train_examples
+    return config.max_validation_examples
 
 
 def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of `data.tokenizer`, or that of `hyperparameters.model`. Raises
-    UserError if there is none.
+    """Return the fast tokenizer of `data.tokenizer`, or that of `hyperparameters.model`.
+
+    Raises:
+        UserError: there is none.
     """
     name = config.tokenizer or hparams.model
     if name is None:
-        raise UserError("data.tokenizer: missing; a model_config brings no tokenizer, so set one")
+        problem = "missing; a model_config brings no tokenizer"
+        raise UserError(f"{problem}, so set one", key="data.tokenizer")
     return named_tokenizer(name)
+
+
+class _CacheKey(NamedTuple):
+    """Values on which a split's windows depend. As JSON they are a list: their order is part of the
+    names of caches that exist.
+    """
+
+    format: int
+    source: str  # its fingerprint
+    tokenizer: str
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int | None
+    skip_invalid: bool
+    max_examples: int | None
+
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(self).encode()).hexdigest()
 
 
 def load_split(
@@ -63,42 +99,115 @@ def load_split(
     """Encode `data.train` or `data.validation`, or map the cache of an earlier run.
 
     The ranks of a machine share one cache: the first takes a lock and writes, the others wait.
-    Raises UserError for invalid questions, and if the cache cannot be written.
+
+    Args:
+        split: "train" or "validation".
+
+    Raises:
+        UserError: a question is invalid, or the cache cannot be written.
     """
-    cache_dir = Path(config.cache_dir)
     source = open_split(config, split)
-    limit = getattr(config, f"max_{split}_examples")
     # A question is cut in training only: an answer must be to all of it.
-    longest = hparams.max_query_length if split == "train" else None
-    sizes = hparams.max_seq_length, hparams.doc_stride, longest
-    key = [FORMAT, source.fingerprint, tokenizer_sum(tokenizer), *sizes, config.skip_invalid, limit]
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    is_cut = split == "train"
+    key = _CacheKey(
+        format=FORMAT,
+        source=source.fingerprint,
+        tokenizer=tokenizer_sum(tokenizer),
+        max_seq_length=hparams.max_seq_length,
+        doc_stride=hparams.doc_stride,
+        max_query_length=hparams.max_query_length if is_cut else None,
+        skip_invalid=config.skip_invalid,
+        max_examples=max_examples(config, source),
+    )
+    # A start whose cache is there and whole takes no lock.
+    digest = key.digest()
+    cache_dir = Path(config.cache_dir)
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
-    if find_change(folder / "meta.json", digest):
+    if find_change(folder / META, digest) is not None:
         with writing(cache_dir, what="the feature cache"), alone(folder):
-            if fault := find_change(folder / "meta.json", digest):
+            changed = find_change(
+                folder / META, digest
+            )  # by another rank, maybe, while this waited
+            if changed is not None:
                 if folder.exists():
-                    what = "%s: %s is not as it was written; the windows are built anew"
-                    log.warning(what, folder, fault)
+                    message = "%s: %s is not as it was written; the windows are built anew"
+                    log.warning(message, folder, changed)
                 with waiting(f"encoding the questions of {source.name} ({split})"):
-                    notes, faults = Notes(), Notes()
-                    left_out: list[LeftOut] | None = [] if config.skip_invalid else None
-                    examples = read_examples(source, left_out, limit, notes)
-                    for question in left_out or ():
-                        faults.add(question.kind, f"question {question.name}")
-                    windows = build_windows(examples, tokenizer, *sizes, notes)
-                    counted = {"faults": faults.texts(), "notes": notes.texts()}
-                    _write(folder, digest, examples, windows, counted)
-    meta = json.loads((folder / "meta.json").read_text())
+                    _build(folder, source, tokenizer, key)
+    return _map(folder, source, config)
+
+
+def _build(
+    folder: Path, source: Source, tokenizer: PreTrainedTokenizerBase, key: _CacheKey
+) -> None:
+    """Encode the questions of `source` into a cache."""
+    notes = Notes()
+    left_out: list[LeftOut] | None = [] if key.skip_invalid else None
+    examples = read_examples(source, left_out, limit=key.max_examples, notes=notes)
+    # Counts of the questions left out, by kind: each start logs them, the file is read once.
+    faults = Notes()
+    for question in left_out or ():
+        faults.add(question.kind, place=f"question {question.name}")
+    windows = build_windows(
+        examples,
+        tokenizer,
+        max_seq_length=key.max_seq_length,
+        doc_stride=key.doc_stride,
+        max_query_length=key.max_query_length,
+        notes=notes,
+    )
+    counts = {
+        "questions": len(examples),
+        "unanswerable": sum(not example.answers for example in examples),
+        "windows": len(windows),
+        "tokens": int(windows.lengths.sum(dtype=np.int64)),
+    }
+    columns = {**windows.columns(), HASHES: _hash_questions(examples)}
+    # The sums of the columns come last, and the folder's name after them.
+    with whole_folder(folder) as temporary:
+        for name, column in columns.items():
+            np.save(temporary / f"{name}.npy", column)
+        meta = {
+            "columns": list(columns),
+            "counts": counts,
+            "faults": faults.texts(),
+            "notes": notes.texts(),
+        }
+        write_facts(temporary / META, meta, key=key.digest())
+
+
+def _hash_questions(examples: Sequence[Example]) -> np.ndarray:
+    """Return a hash of each question and its context, uint64 [examples]."""
+    hashes = []
+    for example in examples:
+        text = repr((example.question, example.context))
+        digest = hashlib.blake2b(text.encode()).digest()
+        hashes.append(int.from_bytes(digest[:8], "big"))
+    return np.array(hashes, np.uint64)
+
+
+def _map(folder: Path, source: Source, config: DataConfig) -> Split:
+    """Map a cache into memory."""
+    meta = json.loads((folder / META).read_text())
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in meta["columns"]}
-    asked = columns.pop("asked")
-    facts = meta["counts"], meta["faults"], meta["notes"]
-    return Split(source, Windows(**columns), *facts, asked, config)
+    hashes = columns.pop(HASHES)
+    return Split(
+        source=source,
+        windows=Windows(**columns),
+        counts=meta["counts"],
+        faults=meta["faults"],
+        notes=meta["notes"],
+        question_hashes=hashes,
+        config=config,
+    )
 
 
 def open_split(config: DataConfig, split: str) -> Source:
     """Find the source of a split; raises as `open_source`."""
-    name = config.train if split == "train" else config.validation or config.train
+    if split == "train":
+        name = config.train
+    else:
+        name = config.validation or config.train  # a fraction of its questions
     reading = Reading(
         columns=config.columns or {},
         form=config.form,
@@ -108,36 +217,21 @@ def open_split(config: DataConfig, split: str) -> Source:
     return open_source(name, split, Path(config.cache_dir), reading)
 
 
-def _write(
-    folder: Path, key: str, examples: list[Example], windows: Windows, facts: dict[str, Any]
-) -> None:
-    """Write the cache of a split; `key` is a hash of all that it depends on."""
-    counts = {
-        "questions": len(examples),
-        "unanswerable": sum(not example.answers for example in examples),
-        "windows": len(windows),
-        "tokens": int(windows.lengths.sum(dtype=np.int64)),
-    }
-    asked = (hashlib.blake2b(repr((e.question, e.context)).encode()).digest() for e in examples)
-    hashes = np.array([int.from_bytes(digest[:8], "big") for digest in asked], np.uint64)
-    columns = {**windows.columns(), "asked": hashes}
-    with whole_folder(folder) as aside:
-        for name, column in columns.items():
-            np.save(aside / f"{name}.npy", column)
-        facts = {"columns": list(columns), "counts": counts, **facts}
-        write_facts(aside / "meta.json", facts, key)
-
-
 def split_line(split: Split) -> str:
     """Return the line that is logged about a split: its counts and the questions left out."""
     counts = split.counts
-    left_out = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())
-    notes = "".join(f"; {count:,} {text}" for text, count in split.notes.items() if count)
-    return (
+    line = (
         f"{split.source.name}: {counts['questions']:,} questions "
         f"({counts['unanswerable']:,} unanswerable), {counts['windows']:,} windows, "
-        f"{counts['tokens']:,} tokens" + (f"; left out: {left_out}" if left_out else "") + notes
+        f"{counts['tokens']:,} tokens"
     )
+    if split.faults:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())
+        line += f"; left out: {kinds}"
+    for text, count in split.notes.items():
+        if count:
+            line += f"; {count:,} {text}"
+    return line
 
 
 class SquadData(NamedTuple):
@@ -149,26 +243,36 @@ class SquadData(NamedTuple):
 
     @classmethod
     def load(cls, config: dict[str, Any], hparams: HParams) -> "SquadData":
-        """Load `data:` of an experiment config. Raises UserError if data or keys are invalid."""
+        """Load `data:` of an experiment config.
+
+        Raises:
+            UserError: data or keys are invalid.
+        """
         data = parse_data_config(config)
         tokenizer = load_tokenizer(data, hparams)
-        names = "train", "validation"
-        train, validation = (load_split(data, name, tokenizer, hparams) for name in names)
+        train = load_split(data, "train", tokenizer, hparams)
+        validation = load_split(data, "validation", tokenizer, hparams)
         if data.validation == "generated" and data.train != "generated":
             log.warning(
                 "data.validation: the generated world, and data.train is %s: the scores say "
                 "nothing of it; set data.validation, or data.validation_fraction",
                 data.train,
             )
-        if shared := int(np.isin(validation.asked, train.asked).sum()):
-            said = "data.validation: %s of its %s questions are in data.train, too: scores too high"
-            log.warning(said, f"{shared:,}", f"{len(validation.asked):,}")
+
+        # Scores on questions that were trained on say nothing of others.
+        shared = np.isin(validation.question_hashes, train.question_hashes).sum()
+        if shared:
+            log.warning(
+                "data.validation: %s of its %s questions are in data.train, too: scores too high",
+                f"{shared:,}",
+                f"{len(validation.question_hashes):,}",
+            )
         return cls(tokenizer, train, validation)
 
     def summary(self) -> DataSummary:
-        lines = {"train": split_line(self.train), "validation": split_line(self.validation)}
+        """Return what a run logs of its data."""
         return DataSummary(
-            lines,
+            lines={"train": split_line(self.train), "validation": split_line(self.validation)},
             windows=len(self.train.windows),
             tokens=self.train.counts["tokens"],
             validation_windows=len(self.validation.windows),

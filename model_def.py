@@ -1,7 +1,9 @@
 """`SquadTrial`: extractive question answering as a Determined PyTorchTrial.
 
 `PackedTrial` has the optimizer step. `evaluate_batch` decodes spans on the device and sends
-candidates, not logits, to a reducer that scores the whole split on rank 0.
+candidates, not logits, to a reducer that scores the whole split on rank 0. A mean over ranks would
+be no score: a question's windows may be on several of them. So rank 0 merges alone, which takes
+seconds, and the result is the same on any number of ranks.
 """
 
 from collections.abc import Iterator
@@ -44,7 +46,8 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
     scores: "AnswerReducer"
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
-        hparams, self.data = given or read_experiment(context, parse_hparams, SquadData.load)
+        inputs = given or read_experiment(context, parse_hparams, SquadData.load)
+        hparams, self.data = inputs
         model = build_span_model(hparams, self.data.tokenizer)
         super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN, CHARTED)
         scores = AnswerReducer(hparams, self.data.validation, self.rank)
@@ -55,34 +58,42 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
-        batch = self.hparams.global_batch_size
-        order = TrainOrder(windows.lengths, batch, self.slots, self.hparams.known_seed)
+        order = TrainOrder(
+            windows.lengths,
+            global_batch_size=self.hparams.global_batch_size,
+            slots=self.slots,
+            seed=self.hparams.known_seed,
+        )
         rows = partial(PackedRows, windows, padded=self.forward.padded)
         return LazyLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows
-        rows = PackedRows(windows, self.max_tokens, self.forward.padded)
-        found = windows.lengths, windows.example_index
-        dealt = self.slots, self.rank
-        return LazyLoader(
-            lambda: validation_loader(rows, validation_rows(*found, rows.max_tokens), *dealt)
-        )
+        max_tokens = self.max_tokens
+        rows = PackedRows(windows, max_tokens, padded=self.forward.padded)
+
+        def load() -> torch.utils.data.DataLoader:
+            shares = validation_rows(windows.lengths, windows.example_index, max_tokens)
+            return validation_loader(rows, shares, self.slots, self.rank)
+
+        return LazyLoader(load)
 
     def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
         self.scores.latest = None  # the weights move on from what was validated
         windows = self.get_batch_length(batch)
         for row in batch:
-            moved = to_device(row, self.context.device)
-            losses = row_losses(moved, *self.forward(moved))
-            self.meter.update(moved, losses)
+            device_row = to_device(row, self.context.device)
+            start_logits, end_logits = self.forward(device_row)  # [T] each
+            losses = row_losses(device_row, start_logits, end_logits)  # [windows of the row]
+            self.meter.update(device_row, losses)
             yield losses.sum() / windows
 
     def evaluate_batch(self, batch: list[SquadRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Decode this rank's rows; the metrics come from the reducer, once for the whole split."""
         self.forward.refresh()
         for row in batch:
-            self.scores.update(*evaluate_row(self.forward, row, self.hparams))
+            spans, losses = evaluate_row(self.forward, row, self.hparams)
+            self.scores.update(spans, losses)
         return {}
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
@@ -94,12 +105,18 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
             write_json(Path(checkpoint_dir) / SCORES, scores)
 
 
+# The candidates of a rank's rows, and the losses of each row's windows, fp32 [n].
+RankResult = tuple[list[Candidates], list[np.ndarray]]
+
+
 class AnswerReducer(pytorch.MetricReducer):
     """Reducer of all ranks' span candidates to answers, exact match and F1, on rank 0."""
 
     def __init__(self, hparams: HParams, split: Split, rank: int) -> None:
-        self.hparams, self.split, self.rank = hparams, split, rank
-        self.latest: Answers | None = None  # of the weights as they are, on the chief
+        self.hparams = hparams
+        self.split = split
+        self.rank = rank
+        self.latest: Answers | None = None  # of the weights as they are, on rank 0
         self.metrics: dict[str, float] = {}  # of these answers
 
     def reset(self) -> None:
@@ -110,24 +127,37 @@ class AnswerReducer(pytorch.MetricReducer):
         self.spans.append(spans)
         self.losses.append(losses.float().cpu().numpy())
 
-    def per_slot_reduce(self) -> tuple[list[Candidates], list[np.ndarray]]:
+    def per_slot_reduce(self) -> RankResult:
         return self.spans, self.losses
 
-    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
+    def cross_slot_reduce(self, per_slot: list[RankResult]) -> dict[str, float]:
         if self.rank != 0:
-            return {}  # Determined reports what the chief returns
-        spans = [row for slot in per_slot for row in slot[0]]
-        losses = np.concatenate([row for slot in per_slot for row in slot[1]])
-        examples, windows = self.split.examples, self.split.windows
+            return {}  # Determined reports what rank 0 returns
+
+        # Collect all ranks' rows, in the order in which they come.
+        spans = []
+        row_losses = []
+        for rank_spans, rank_losses in per_slot:
+            spans += rank_spans
+            row_losses += rank_losses
+        losses = np.concatenate(row_losses)  # [windows]
+
+        # A question may have several windows: merge them to one answer each, and score these.
+        examples = self.split.examples
+        windows = self.split.windows
         threshold = self.hparams.null_score_diff_threshold
-        self.latest = merge_answers(examples, windows, spans, threshold)
-        metrics = score(examples, *self.latest, threshold)
-        # In window order, so that the sum is the same however the rows were dealt to slots.
+        self.latest = merge_answers(examples, windows, spans, null_score_diff_threshold=threshold)
+        predictions, null_odds = self.latest
+        metrics = score(examples, predictions, null_odds, threshold)
+
+        # Sum losses in window order: the bits are the same however the rows were dealt to ranks.
         order = np.argsort(np.concatenate([row.windows for row in spans]))
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))
         if np.isfinite(metrics["loss"]):
-            listed = n_best_list(examples, windows, spans, self.hparams.n_best_size)
-            metrics |= calibration.fit_temperatures(examples, listed, self.latest.predictions)
+            n_best = n_best_list(examples, windows, spans, n_best_size=self.hparams.n_best_size)
+            metrics |= calibration.fit_temperatures(examples, n_best, predictions)
+
+        # Kept for the checkpoint's files, which are written after Determined has the metrics.
         self.metrics = metrics
         return dict(metrics)  # the trainer adds counts to what it gets
 

@@ -25,25 +25,34 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from detalbert.settings.forms import FORMS
-from detalbert.settings.hparams import COLUMNS
+from detalbert.inference.flags import (
+    OF_QUESTIONS,
+    SAMPLING,
+    add_language_flags,
+    add_question_flags,
+    thread_count,
+)
 
 MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
-# Options that only a model that answers questions takes, and only a language model.
-OF_QUESTIONS = "context context_file threshold raw top columns form skip_invalid".split()
-SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
-UNREAD = {"json": "export serve", "raw": "export", "top": "data export serve"}  # in these modes
-UNREAD |= dict.fromkeys(SAMPLING, "perplexity export")
+# Flags by the modes that do not read them.
+UNREAD = {
+    "json": ("export", "serve"),
+    "raw": ("export",),
+    "top": ("data", "export", "serve"),
+    **dict.fromkeys(SAMPLING, ("perplexity", "export")),
+}
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("predict.py", description=__doc__, formatter_class=style)
+    parser = argparse.ArgumentParser(
+        prog="predict.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--model", required=True, help="the trained model, in one of the forms above")
     add("--export", type=Path, metavar="DIR", help="write a new Hugging Face model folder")
@@ -52,62 +61,30 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--serve", action="store_true", help="serve a page and a JSON API (requirements-serve.txt)")
     add("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
     add("--port", type=int, default=8000, help="port to serve on (default: 8000)")
-    names = "another name by which clients call the server, beside --host (repeatable)"
-    add("--host-name", action="append", default=[], metavar="NAME", help=names)
-    token = "token that clients must send: Authorization: Bearer TOKEN; ps shows it to other users"
-    add("--token", help=token)
+    add(
+        "--host-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name by which clients call the server, beside --host (repeatable)",
+    )
+    add(
+        "--token",
+        help="token that clients must send: Authorization: Bearer TOKEN; ps shows it to other "
+        "users",
+    )
     add("--token-file", type=Path, metavar="FILE", help="file with the token; else ALBERT_TOKEN")
     add("--json", action="store_true", help="print replies as JSON, one per line; or the scores")
-    threads = "compute threads; auto (default): one per core that is idle now"
-    add("--threads", type=_thread_count, default="auto", metavar="auto|N", help=threads)
-    _add_question_flags(parser.add_argument_group("a model that answers questions").add_argument)
-    _add_language_flags(parser.add_argument_group("a language model").add_argument)
+    add(
+        "--threads",
+        type=thread_count,
+        default="auto",
+        metavar="auto|N",
+        help="compute threads; auto (default): one per core that is idle now",
+    )
+    add_question_flags(parser.add_argument_group("a model that answers questions"))
+    add_language_flags(parser.add_argument_group("a language model"))
     return parser.parse_args(argv)
-
-
-def _add_question_flags(add: Callable[..., Any]) -> None:
-    add("--data", help="questions: SQuAD JSON, .csv, .tsv, .jsonl, .parquet, a folder or hub name")
-    add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
-    odds = "null odds above which the model abstains; best: that of the best F1 at validation"
-    add("--threshold", metavar="best|FLOAT", help=odds)
-    columns = "the file's names of columns: question=Frage,context=Text (default: the model's)"
-    add("--columns", type=_columns, metavar="NAME=OWN,...", help=columns)
-    add("--form", choices=FORMS, help="what --data holds (default: by its first bytes)")
-    add("--skip-invalid", action="store_true", help="answer the rest of a file with faults")
-    add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
-    add("--top", type=_positive, metavar="K", help="list the K best answers that do not overlap")
-    add("--question", help="question to answer")
-    add("--context", help="text to search for the answer")
-    add("--context-file", type=Path, help="file with the text to search")
-    add("--interactive", action="store_true", help="read questions from standard input")
-
-
-def _add_language_flags(add: Callable[..., Any]) -> None:
-    add("--prompt", metavar="TEXT", help="text to continue; -: read it from standard input")
-    add("--max-new-tokens", type=int, metavar="N", help="maximum new tokens (default: 200)")
-    add("--temperature", type=float, metavar="X", help="temperature; 0: greedy (default: 0.8)")
-    top_p = "total probability of the likeliest tokens to sample from (default: 0.95)"
-    add("--top-p", type=float, metavar="P", help=top_p)
-    add("--seed", type=int, metavar="N", help="seed of the sampling (default: 0)")
-    add("--perplexity", metavar="FILE", help="text to score as in the run's validation")
-
-
-def _thread_count(text: str) -> int | str:
-    return text if text == "auto" else _positive(text)
-
-
-def _columns(text: str) -> dict[str, str]:
-    columns = dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
-    if len(columns) != len(text.split(",")) or not set(columns) <= set(COLUMNS):
-        names = ", ".join(COLUMNS)
-        raise argparse.ArgumentTypeError(f"{text!r}: give NAME=OWN,... with names of {names}")
-    return columns
-
-
-def _positive(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number above 0")
-    return int(text)
 
 
 if __name__ == "__main__":
@@ -125,9 +102,8 @@ from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.log import fail, start_logging
 from detalbert.squad.question_stream import check_text
 from detalbert.squad.rows import MAX_CONTEXT
-from detalbert.squad.sources import Reading
 from detalbert.training.display import quiet_libraries
-from detalbert.training.model_kind import ANSWERING, ENCODER, LANGUAGE, check_mode
+from detalbert.training.model_kind import ANSWERING, LANGUAGE, check_mode
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -143,39 +119,41 @@ def main(argv: list[str] | None = None) -> int:
             return error.status  # rank 0 prints it
         return fail("predict.py", error)
     except torch.OutOfMemoryError:
-        full = "the GPU's memory is full; CUDA_VISIBLE_DEVICES= runs on the CPU"
-        return fail("predict.py", UserError(full))
+        cure = "CUDA_VISIBLE_DEVICES= runs on the CPU"
+        return fail("predict.py", UserError("the GPU's memory is full", cure=cure))
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the mode that the arguments select."""
-    given = [f"--{mode}" for mode in MODES if getattr(args, mode) not in (None, False)]
-    if len(given) != 1:
-        choices = ", ".join(f"--{mode}" for mode in MODES)
-        raise UserError(f"{' '.join(given) or 'nothing to do'}: give exactly one of {choices}")
-    for flag, modes in UNREAD.items():
-        if getattr(args, flag) not in (None, False) and given[0][2:] in modes:
-            raise UserError(f"--{flag.replace('_', '-')}: {given[0]} does without; leave it out")
-    if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
-        from detalbert.inference.shares import answer_on_all_slots
+    mode = choose_mode(args)
+    unread = [name for name in UNREAD if mode in UNREAD[name]]
+    refuse_flags(args, unread, f"--{mode} does without")
 
-        if args.json:
-            raise UserError("--json: a trial reports its scores to the master; leave it out")
-        questions = partial(open_questions, args)
-        flags = args.threshold, args.threads, args.raw
-        answer_on_all_slots(args.model, args.data, questions, *flags)
+    # In a trial all slots answer, and the results go to the master.
+    if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
+        answer_in_trial(args)
         return
     set_threads(args.threads)
     if args.push_to_hub and not args.export:
-        raise UserError("--push-to-hub: it uploads what --export writes; give --export DIR too")
+        problem = "it uploads what --export writes"
+        raise UserError(problem, key="--push-to-hub", cure="give --export DIR too")
+    # The folder says what kind of model it is, and so what can be done with it.
     folder = find(args.model)
-    kind = check_mode(given[0][2:], folder)
-    for flag in (*OF_QUESTIONS * (kind is not ANSWERING), *SAMPLING * (kind is not LANGUAGE)):
-        if getattr(args, flag) not in (None, False):
-            name = flag.replace("_", "-")
-            raise UserError(f"--{name}: {args.model} is {kind.name}; leave it out")
-    uses = {ANSWERING: answer_questions, LANGUAGE: use_language_model, ENCODER: export_encoder}
-    uses[kind](args, folder)
+    kind = check_mode(mode, folder)
+    problem = f"{args.model} is {kind.name}"
+    if kind is not ANSWERING:
+        refuse_flags(args, OF_QUESTIONS, problem)
+    if kind is not LANGUAGE:
+        refuse_flags(args, SAMPLING, problem)
+
+    if kind is ANSWERING:
+        use_answering_model(args, folder)
+    elif kind is LANGUAGE:
+        use_language_model(args, folder)
+    else:
+        from pretrain.export import export
+
+        export(folder, args.export, args.license)
     if args.export is not None:
         print(escape_controls(f"the model is in {args.export}"))
     if args.push_to_hub:
@@ -184,60 +162,115 @@ def run(args: argparse.Namespace) -> None:
         print(f"uploaded to {push(args.export, args.push_to_hub)}")
 
 
-def serve(args: argparse.Namespace, folder: Path) -> None:
-    """Serve until interrupted. Raises UserError if no web framework is installed."""
-    try:
-        from detalbert.inference import server, web
-    except ImportError as missing:
-        cure = "pip install -r requirements-serve.txt"
-        raise UserError(f"--serve: {missing.name} is not installed; {cure}") from None
-    token = web.read_token(args.token, args.token_file)
-    model = load_model(str(folder))
-    threshold, address = choose_threshold(model, args.threshold), (args.host, args.port)
-    model = choose_probabilities(model, args.raw)
-    server.serve(model, threshold, address, args.host_name, token)
+def is_set(args: argparse.Namespace, name: str) -> bool:
+    """Return whether the user gave a flag that has no default."""
+    return getattr(args, name) not in (None, False)
 
 
-def answer_questions(args: argparse.Namespace, folder: Path) -> None:
+def choose_mode(args: argparse.Namespace) -> str:
+    """Return the one of MODES that the user gave; raise UserError for none and several."""
+    # `--question ""` is given, too: what is wrong with it is said later.
+    modes = [mode for mode in MODES if is_set(args, mode)]
+    if len(modes) != 1:
+        flags = " ".join(f"--{mode}" for mode in modes)
+        choices = ", ".join(f"--{mode}" for mode in MODES)
+        raise UserError(f"give exactly one of {choices}", key=flags or "nothing to do")
+    return modes[0]
+
+
+def refuse_flags(args: argparse.Namespace, names: Iterable[str], problem: str) -> None:
+    """Raise UserError for the first of `names` that the user gave, as nothing would read it."""
+    for name in names:
+        if is_set(args, name):
+            flag = name.replace("_", "-")
+            raise UserError(problem, key=f"--{flag}", cure="leave it out")
+
+
+def answer_in_trial(args: argparse.Namespace) -> None:
+    """Answer the rank's share of --data, with the other ranks of a Determined trial."""
+    from detalbert.inference.shares import answer_on_all_slots
+
+    if args.json:
+        problem = "a trial reports its scores to the master"
+        raise UserError(problem, key="--json", cure="leave it out")
+    answer_on_all_slots(
+        args.model,
+        args.data,
+        open_questions(args),
+        threshold=args.threshold,
+        threads=args.threads,
+        raw=args.raw,
+    )
+
+
+def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
+    """Answer questions with the model in `folder`, serve or export it."""
     if args.serve:
         serve(args, folder)
         return
-    context = read_context(args) if args.interactive or args.question is not None else ""
+    # What a user may get wrong comes before the model is loaded, which takes seconds.
+    context = ""
+    if args.interactive or args.question is not None:
+        context = read_context(args.context, args.context_file)
     if args.question is not None:
         check_text("--question", args.question, context)
     model = load_model(str(folder))
     threshold = choose_threshold(model, args.threshold)
-    if args.export is None:
-        model = choose_probabilities(model, args.raw)
-    if args.data is not None:
-        metrics = predict(model, open_questions(args, model), args.output_dir, threshold)
-        if args.json:
-            print(json_line({**metrics, "output_dir": str(args.output_dir)}))
-            return
-        if metrics:
-            print(score_table(metrics))
-        print(escape_controls(f"predictions are in {args.output_dir}"))
-    elif args.export is not None:
+    if args.export is not None:
         from detalbert.inference.export import export
 
         hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
         export(model._replace(hparams=hparams), args.export, args.license)
+        return
+
+    # An export keeps the temperatures; replies and files use them, unless --raw.
+    model = choose_probabilities(model, args.raw)
+    print_reply = partial(show, context=context, as_json=args.json, top=args.top)
+    if args.data is not None:
+        questions = open_questions(args)(model)
+        metrics = predict(model, questions, args.output_dir, threshold)
+        print_scores(metrics, args.output_dir, args.json)
     elif args.interactive:
-        converse(args, model, context, threshold)
+        converse(model, threshold, context, print_reply)
     else:
-        show(args, ask(model, args.question, context, threshold), context)
+        print_reply(ask(model, args.question, context, threshold))
 
 
-def open_questions(args: argparse.Namespace, model: Trained) -> Questions:
-    """Return the questions of --data, read as those that the model was trained on."""
-    columns = {**(model.data.get("columns") or {}), **(args.columns or {})}
-    no_answer = tuple(model.data.get("no_answer") or ())
-    reading = Reading(columns=columns, form=args.form, no_answer=no_answer)
-    skip_invalid = args.skip_invalid or bool(model.data.get("skip_invalid"))
-    return Questions(args.data, reading, skip_invalid)
+def serve(args: argparse.Namespace, folder: Path) -> None:
+    """Serve until interrupted. Raises UserError if no web framework is installed."""
+    # Most users of a model serve nothing: the web framework is installed by those who do.
+    try:
+        from detalbert.inference import server, web
+    except ImportError as missing:
+        problem = f"{missing.name} is not installed"
+        cure = "pip install -r requirements-serve.txt"
+        raise UserError(problem, key="--serve", cure=cure) from None
+    token = web.read_token(args.token, args.token_file)
+    model = load_model(str(folder))
+    threshold = choose_threshold(model, args.threshold)
+    server.serve(
+        choose_probabilities(model, args.raw),
+        threshold,
+        host=args.host,
+        port=args.port,
+        names=args.host_name,
+        token=token,
+    )
+
+
+def open_questions(args: argparse.Namespace) -> Callable[[Trained], Questions]:
+    """Return a function that opens --data for a model."""
+    return partial(
+        Questions.as_trained,
+        data=args.data,
+        columns=args.columns or {},
+        form=args.form,
+        skip_invalid=args.skip_invalid,
+    )
 
 
 def use_language_model(args: argparse.Namespace, folder: Path) -> None:
+    """Complete a prompt with the model in `folder`, score a text or export the model."""
     from lm.inference import complete, export, load, perplexity
 
     source = load.open_saved(folder)
@@ -246,62 +279,74 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
         if prompt == "-":
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
             prompt = sys.stdin.read()
-        given = {key: getattr(args, key) for key in SAMPLING if getattr(args, key) is not None}
-        complete.print_completion(source, prompt, given, args.json)
+        sampling = {key: getattr(args, key) for key in SAMPLING if getattr(args, key) is not None}
+        complete.print_completion(source, prompt, sampling, args.json)
     elif args.perplexity is not None:
         perplexity.print_perplexity(source, args.perplexity, args.json)
     else:
         export.export(source, args.export, args.license)
 
 
-def export_encoder(args: argparse.Namespace, folder: Path) -> None:
-    from pretrain.export import export
-
-    export(folder, args.export, args.license)
-
-
-def read_context(args: argparse.Namespace) -> str:
-    """Return `--context`, or `--context-file`'s text. Raises UserError for neither and both."""
-    if (args.context is None) == (args.context_file is None):
-        raise UserError("--context: give the text to search, by --context or --context-file")
-    if (file := args.context_file) is None:
-        check_text("--context", "?", args.context)
-        return args.context
+def read_context(context: str | None, file: Path | None) -> str:
+    """Return `--context`, or the text in `--context-file`; raise UserError for neither and both."""
+    if context is not None and file is None:
+        check_text("--context", "?", context)
+        return context
+    if file is None or context is not None:
+        cure = "give the text to search, by --context or --context-file"
+        raise UserError(cure, key="--context")
+    # The size is known before a file is read, which may be of gigabytes.
     try:
         if file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
-            raise UserError(f"{file}: too long, {MAX_CONTEXT:,} characters at most; cut it")
+            problem = f"too long, {MAX_CONTEXT:,} characters at most"
+            raise UserError(problem, key=str(file), cure="cut it")
         context = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UserError(f"{file}: not UTF-8 text; save it as UTF-8") from None
+        raise UserError("not UTF-8 text", key=str(file), cure="save it as UTF-8") from None
     except OSError as error:
-        raise UserError(f"{file}: cannot read it ({error.strerror})") from None
+        raise UserError(f"cannot read it ({error.strerror})", key=str(file)) from None
     check_text(str(file), "?", context)
     return context
 
 
-def converse(args: argparse.Namespace, model: Trained, context: str, threshold: float) -> None:
+def converse(
+    model: Trained, threshold: float, context: str, print_reply: Callable[[Reply], None]
+) -> None:
     """Answer questions from standard input, one per line, until it ends."""
+    # Bytes that are no UTF-8 are read all the same, and refused with the question that has them.
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
     prompt = "question> " if sys.stdin.isatty() else ""
     while True:
         try:
-            if question := input(prompt).strip():
+            question = input(prompt).strip()
+            if question:
                 check_text("question", question, context)
-                show(args, ask(model, question, context, threshold), context)
+                print_reply(ask(model, question, context, threshold))
         except EOFError:
             return
         except UserError as error:  # the next one may be better
             fail("predict.py", error)
 
 
-def show(args: argparse.Namespace, reply: Reply, context: str) -> None:
-    if args.top is not None:
-        reply = keep_best(reply, args.top)
-    if args.json:
+def print_scores(metrics: dict[str, float], folder: Path, as_json: bool) -> None:
+    """Print where a file's answers are, and their scores, if the file has answers."""
+    if as_json:
+        print(json_line({**metrics, "output_dir": str(folder)}))
+        return
+    if metrics:
+        print(score_table(metrics))
+    print(escape_controls(f"predictions are in {folder}"))
+
+
+def show(reply: Reply, context: str, as_json: bool, top: int | None) -> None:
+    """Print a reply, with the `top` best answers, if any: for people, or as a line of JSON."""
+    if top is not None:
+        reply = keep_best(reply, top)
+    if as_json:
         print(json_line(dataclasses.asdict(reply)), flush=True)
         return
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
-    print(format_reply(reply, context, marks, listed=args.top is not None), flush=True)
+    print(format_reply(reply, context, marks, listed=top is not None), flush=True)
 
 
 if __name__ == "__main__":

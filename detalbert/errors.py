@@ -49,10 +49,20 @@ class UserError(Exception):
         """Let worker processes and other ranks send it whole, whatever its class's constructor."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
-    def under(self, key: str) -> "UserError":
-        """Return the same error of another key: the flag that a user gave for a config's key."""
+    def under(
+        self, key: str, *, problem: str | None = None, cure: str | None = None
+    ) -> "UserError":
+        """Return the same error of another key: the flag that a user gave for a config's key.
+
+        Args:
+            problem, cure: with flags in place of other keys; default: as they are.
+        """
         renamed = copy.copy(self)
         renamed.key = _clean(key)
+        if problem is not None:
+            renamed.problem = _clean(problem)
+        if cure is not None:
+            renamed.cure = _clean(cure)
         return renamed
 
 

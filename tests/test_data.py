@@ -109,7 +109,7 @@ def test_anything_that_can_change_a_byte_is_in_the_key(tmp_path, tokenizer, load
 def test_of_many_processes_one_featurises(load, monkeypatch, fork):
     context = multiprocessing.get_context("fork")
     barrier, built, build = context.Barrier(3), context.SimpleQueue(), data.build_windows
-    monkeypatch.setattr(data, "build_windows", lambda *a: built.put(1) or build(*a))
+    monkeypatch.setattr(data, "build_windows", lambda *a, **k: built.put(1) or build(*a, **k))
     ranks = [context.Process(target=lambda: (barrier.wait(), load())) for _ in range(3)]
     for rank in ranks:
         rank.start()

@@ -115,7 +115,7 @@ def test_a_trial_refuses_json(local_run, monkeypatch, capsys):
 @pytest.mark.parametrize(("words", "left"), [([], True), (["--raw"], False)])
 def test_a_server_has_the_probabilities_that_are_asked_for(words, left, local_run, monkeypatch):
     served = []
-    monkeypatch.setattr(server, "serve", lambda model, *_: served.append(model))
+    monkeypatch.setattr(server, "serve", lambda model, *_, **__: served.append(model))
     assert predict_here("--model", local_run.path, "--serve", *words) == 0
     assert (calibration.SPAN in served[0].scores) is left
 

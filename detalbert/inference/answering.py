@@ -1,12 +1,14 @@
 """Answers to questions in chunks, from the same windows, rows and spans as a validation.
 
-A chunk is encoded ahead of the model and merged behind it, in a thread each: three at most.
+A chunk is encoded ahead of the model and merged behind it, in a thread each: three at most are in
+memory, however long the file. Chunks cost full rows, as the last row of each is short, and buy
+results that depend neither on the file's length nor on which process answers which chunk.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from detalbert.engine.evaluation import evaluate_row
 from detalbert.engine.rows import CHUNK, SquadRow, pack_rows, validation_rows
 from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.inference.model import Trained
+from detalbert.settings.hparams import HParams
 from detalbert.squad.answers import NBestEntry, merge_answers, n_best_list
 from detalbert.squad.calibration import calibrated
 from detalbert.squad.decoding import Candidates
@@ -27,7 +30,7 @@ class Answered(NamedTuple):
     examples: list[Example]
     predictions: dict[str, str]  # "": no answer
     null_odds: dict[str, float]
-    n_best: dict[str, list[NBestEntry]]
+    n_best: dict[str, list[NBestEntry]]  # as `n_best_list` gives it
     losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
 
 
@@ -37,7 +40,7 @@ class _Chunk(NamedTuple):
     rows: list[SquadRow]
 
     @property
-    def known(self) -> np.ndarray:
+    def is_labelled(self) -> np.ndarray:
         """Mask of the questions whose answers are known, bool [examples]."""
         return np.array([example.answers is not None for example in self.examples])
 
@@ -45,24 +48,33 @@ class _Chunk(NamedTuple):
 def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
     """Yield the answers to any number of questions in order, CHUNK at a time.
 
-    Windows, rows and spans are bitwise those of a validation of the same questions. If null_odds
-    exceed `threshold` the prediction is "". Raises what reading `examples` raises, and UserError if
-    windows cannot cover a context.
+    Windows, rows and spans are bitwise those of a validation of the same questions.
+
+    Args:
+        threshold: null odds above which a prediction is "".
+
+    Raises:
+        UserError: windows cannot cover a context.
+        Exception: whatever reading `examples` raises.
     """
     questions = iter(examples)
 
-    def next_chunk() -> _Chunk | None:
-        chunk = list(itertools.islice(questions, CHUNK))
-        return featurise(trained, chunk) if chunk else None
+    def encode_next() -> _Chunk | None:
+        batch = list(itertools.islice(questions, CHUNK))
+        return featurise(trained, batch) if batch else None
 
     with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
-        coming, merging = ahead.submit(next_chunk), None
-        while (chunk := coming.result()) is not None:
-            coming = ahead.submit(next_chunk)
+        encoding = ahead.submit(encode_next)
+        merging: Future[Answered] | None = None
+        chunk = encoding.result()
+        while chunk is not None:
+            # The model runs on this chunk; one thread encodes the next, one merges the last.
+            encoding = ahead.submit(encode_next)
             spans, losses = evaluate_windows(trained, chunk)
             if merging is not None:
                 yield merging.result()
             merging = behind.submit(merge_chunk, trained, chunk, spans, losses, threshold)
+            chunk = encoding.result()
         if merging is not None:
             yield merging.result()
 
@@ -71,26 +83,53 @@ class Stopped(Exception):
     """The caller has cancelled the request."""
 
 
+def max_row_tokens(hparams: HParams) -> int:
+    """Return the most tokens of a row; the budget `auto` is for training, which needs a GPU's."""
+    budget = hparams.max_tokens_per_forward
+    return ON_A_CPU if budget == "auto" else budget
+
+
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     """Encode questions as windows, packed into rows as for validation."""
     hparams = trained.hparams
-    sizes = hparams.max_seq_length, hparams.doc_stride, None  # no question is cut
-    windows = build_windows(examples, trained.tokenizer, *sizes)
-    most: Any = hparams.max_tokens_per_forward
-    most, padded = ON_A_CPU if most == "auto" else most, trained.forward.padded
-    shares = validation_rows(windows.lengths, windows.example_index, most)
-    rows = [row for share in shares for row in pack_rows(windows, share, most, padded)]
+    windows = build_windows(
+        examples,
+        trained.tokenizer,
+        max_seq_length=hparams.max_seq_length,
+        doc_stride=hparams.doc_stride,
+        max_query_length=None,  # no question is cut
+    )
+    # Windows of similar lengths share a row; which do depends on the chunk alone.
+    max_tokens = max_row_tokens(hparams)
+    padded = trained.forward.padded
+    rows: list[SquadRow] = []
+    for numbers in validation_rows(windows.lengths, windows.example_index, max_tokens):
+        rows += pack_rows(windows, numbers, max_tokens, padded=padded)
     return _Chunk(examples, windows, rows)
 
 
 @torch.no_grad()
 def evaluate_windows(
-    trained: Trained, chunk: _Chunk, go_on: Callable[[int], bool] = lambda tokens: True
+    trained: Trained, chunk: _Chunk, should_continue: Callable[[int], bool] = lambda tokens: True
 ) -> tuple[list[Candidates], np.ndarray]:
-    """Return the best spans of all windows, and losses, fp32 [W] in row order; [0] if unknown."""
-    spans, losses, labelled = [], [np.empty(0, np.float32)], bool(chunk.known.any())
+    """Run the model on all rows of a chunk.
+
+    Args:
+        should_continue: called with each row's tokens before it runs.
+
+    Returns:
+        The best spans of all windows, and their losses, fp32 [windows], both in row order; losses
+        are [0] if no answer is known.
+
+    Raises:
+        Stopped: `should_continue` returned False.
+    """
+    # Losses cost a softmax over every window: without a known answer there are none.
+    labelled = bool(chunk.is_labelled.any())
+    spans = []
+    losses = [np.empty(0, dtype=np.float32)]
     for row in chunk.rows:
-        if not go_on(len(row["input_ids"])):
+        if not should_continue(len(row["input_ids"])):
             raise Stopped
         row_spans, row_losses = evaluate_row(trained.forward, row, trained.hparams, labelled)
         spans.append(row_spans)
@@ -101,11 +140,24 @@ def evaluate_windows(
 def merge_chunk(
     trained: Trained, chunk: _Chunk, spans: list[Candidates], losses: np.ndarray, threshold: float
 ) -> Answered:
-    """Merge the best spans of a chunk's windows to answers."""
-    answers = merge_answers(chunk.examples, chunk.windows, spans, threshold)
-    n_best: Any = n_best_list(chunk.examples, chunk.windows, spans, trained.hparams.n_best_size)
-    n_best = {name: calibrated(entries, trained.scores) for name, entries in n_best.items()}
+    """Merge the best spans of a chunk's windows, as `evaluate_windows` returns them, to answers."""
+    examples, windows, _ = chunk
+    answers = merge_answers(examples, windows, spans, null_score_diff_threshold=threshold)
+
+    # Temperatures that a validation fitted turn the lists' probabilities into calibrated ones.
+    best = n_best_list(examples, windows, spans, n_best_size=trained.hparams.n_best_size)
+    n_best: dict[str, list[NBestEntry]] = {}
+    for name, entries in best.items():
+        n_best[name] = calibrated(entries, trained.scores)
+
+    # Losses come in row order: sort them by window, and keep those of labelled questions.
     if len(losses):
         order = np.argsort(np.concatenate([row.windows for row in spans]))
-        losses = losses[order][chunk.known[chunk.windows.example_index]]
-    return Answered(chunk.examples, *answers, n_best, losses)
+        losses = losses[order][chunk.is_labelled[windows.example_index]]
+    return Answered(
+        examples=examples,
+        predictions=answers.predictions,
+        null_odds=answers.null_odds,
+        n_best=n_best,
+        losses=losses,
+    )

@@ -1,24 +1,32 @@
-"""Export of a trained model as a Hugging Face model folder with a model card."""
+"""Export of a trained model as a Hugging Face model folder with a model card.
+
+The folder is for whoever does not have this package: transformers loads it. What transformers has
+no place for (lengths, threshold, temperatures) is in a file beside its own, which this package
+reads again. It names no path of this machine and holds no login, as such folders are published.
+"""
 
 import contextlib
 import dataclasses
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import metadata
 from pathlib import Path, PurePath
 from string import Template
-from typing import Any
+from typing import Protocol
 
 import huggingface_hub
 import yaml
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import hub_errors, split_revision
 from detalbert.inference.model import SETTINGS, Trained
+from detalbert.inference.references import JsonObject
 from detalbert.integrity import SUMS, write_facts
 from detalbert.redact import masked
+from detalbert.settings.hparams import StepHParams
 from detalbert.squad.sources import OFFICIAL_SHA256
 
 README = "README.md"  # the model card: the one file that may be edited
@@ -27,64 +35,108 @@ PACKAGES = ("torch", "transformers", "tokenizers", "determined")
 FROM_SCRATCH = "random weights"
 
 
+class Described(Protocol):
+    """A tokenizer, and facts on a model's training for cards and loaders; `Trained` has them."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+    @property
+    def hparams(self) -> StepHParams: ...
+
+    @property
+    def data(self) -> JsonObject: ...  # `data:` of the experiment config; empty: unknown
+
+    @property
+    def steps(self) -> int | None: ...  # optimizer steps; None: unknown
+
+    @property
+    def scores(self) -> Mapping[str, float]: ...  # of the validation; empty: none
+
+
 def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
     """Write weights (safetensors, fp32), config, tokenizer, settings and card to a new `folder`.
-    The folder is written atomically. Raises UserError if it exists or cannot be written.
+
+    The folder is written atomically.
+
+    Raises:
+        UserError: the folder exists or cannot be written.
     """
-    with new_folder(folder) as aside:
-        trained.model.save_pretrained(aside)
-        write_rest(aside, trained, SETTINGS, card(CARD, trained, trained.model, license_id))
+    with new_folder(folder) as temporary:
+        trained.model.save_pretrained(temporary)
+        readme = card(CARD, trained, trained.model, license_id)
+        write_rest(temporary, trained, SETTINGS, readme)
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `folder` on success. Raises UserError if `folder`
-    exists, or the block fails: safetensors raises its own errors on a full disk.
+    """Yield a temporary folder that is renamed to `folder` on success.
+
+    Raises:
+        UserError: `folder` exists, or the block fails: safetensors raises its own errors on a full
+            disk.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--export {folder}: it exists; give a new folder")
-    failed = f"--export {folder}: not written"
-    with as_user_error(lambda error: UserError(f"{failed} ({first_line(error)})")):
+        raise UserError("it exists", key=f"--export {folder}", cure="give a new folder")
+    with as_user_error(partial(_not_written, folder)):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with whole_folder(folder) as aside:
-            yield aside
-            for file in aside.glob("*.safetensors"):
+        with whole_folder(folder) as temporary:
+            yield temporary
+
+            # The sums come last: a loader reports files that were changed after the export.
+            for file in temporary.glob("*.safetensors"):
                 file.chmod(0o644)  # safetensors makes it readable for one user
-            write_facts(aside / SUMS, {}, without=[README])
+            write_facts(temporary / SUMS, {}, without=[README])
 
 
-def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
-    """Write the tokenizer, the card, and the file `settings`: what a transformers config does not
-    hold, and a loader reads again. `trained` has `tokenizer`, `hparams`, `data`, `steps`, `scores`.
+def _not_written(folder: Path, error: BaseException) -> UserError:
+    return UserError(f"not written ({first_line(error)})", key=f"--export {folder}")
+
+
+def write_rest(folder: Path, trained: Described, settings: str, readme: str) -> None:
+    """Write all of an exported folder but weights and config.
+
+    Args:
+        trained: the model's tokenizer, and what is known of its training.
+        settings: name of the file for what a transformers config does not hold, and a loader reads.
+        readme: the card's text.
     """
     trained.tokenizer.save_pretrained(folder)
-    hparams = dataclasses.asdict(trained.hparams) | {"model_config": None}  # config.json has it
+
+    # A path of this machine means nothing elsewhere: of a folder its name is left.
+    hparams = dataclasses.asdict(trained.hparams)
+    hparams["model_config"] = None  # config.json has it
     hparams["model"] = _name(hparams["model"] or FROM_SCRATCH)
-    facts = {"steps": trained.steps, "scores": trained.scores}
-    sections = {"hyperparameters": hparams, "data": _public(trained.data)}
-    write_json(folder / settings, sections | facts)
+    values = {
+        "hyperparameters": hparams,
+        "data": _public(trained.data),
+        "steps": trained.steps,
+        "scores": trained.scores,
+    }
+    write_json(folder / settings, values)
     (folder / README).write_text(readme, encoding="utf-8")
 
 
-def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) -> str:
-    """Return the model card: `template` with the facts of `trained` (as for `write_rest`) and of
-    `model`, which may be on the meta device.
+def card(template: Path, trained: Described, model: PreTrainedModel, license_id: str) -> str:
+    """Return the model card: `template`, filled in.
+
+    Args:
+        trained: the model's tokenizer, and what is known of its training.
+        model: for its architecture and size; may be on the meta device.
+        license_id: of the weights, as the hub spells it.
     """
-    hparams, data = dataclasses.asdict(trained.hparams), _public(trained.data)
-    names = [str(data.get(split)) for split in ("train", "validation")]
-    squad = any(name in OFFICIAL_SHA256 or "squad" in name.lower() for name in names)
-    front: dict[str, Any] = {"license": license_id}
+    hparams = dataclasses.asdict(trained.hparams)
+    data = _public(trained.data)
     base = hparams.pop("model") or FROM_SCRATCH
-    local = PurePath(base).is_absolute() or base.startswith((".", "embedded/"))
-    if base != FROM_SCRATCH and not local:
-        front["base_model"] = split_revision(base)[0]
-    if squad:
-        front["datasets"] = ["rajpurkar/squad_v2"]
-    facts = {key: shown_value(value) for key, value in hparams.items()}
+    is_squad = _is_squad(data)
+
+    # The template names single hyperparameters, and has a table of all but the model's config.
+    values = {key: shown_value(value) for key, value in hparams.items()}
     del hparams["model_config"]
-    versions = {name: metadata.version(name) for name in PACKAGES}
-    facts |= {
-        "front": yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+    versions = {"python": platform.python_version()}
+    versions |= {name: metadata.version(name) for name in PACKAGES}
+    values |= {
+        "front": _front_matter(base, is_squad, license_id),
         "license": license_id,
         "architecture": model.config.model_type,
         "parameters": f"{model.num_parameters():,}",
@@ -92,28 +144,51 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
         "base_model": _name(base),
         "steps": str(trained.steps or "an unknown number of"),
         "data": markdown_table(data) if data else "Not recorded.",
-        "data_licence": "SQuAD: cc-by-sa-4.0." if squad else "Data: see its source.",
+        "data_licence": "SQuAD: cc-by-sa-4.0." if is_squad else "Data: see its source.",
         "scores": markdown_table(trained.scores) if trained.scores else "Not validated.",
         "hyperparameters": markdown_table(hparams),
-        "versions": markdown_table({"python": platform.python_version(), **versions}),
+        "versions": markdown_table(versions),
     }
-    return Template(template.read_text(encoding="utf-8")).substitute(facts)
+    return Template(template.read_text(encoding="utf-8")).substitute(values)
 
 
-def markdown_table(values: dict[str, Any]) -> str:
+def _is_squad(data: JsonObject) -> bool:
+    """Return whether a split has an official file's name, or one that speaks of SQuAD."""
+    names = [str(data.get(split)) for split in ("train", "validation")]
+    return any(name in OFFICIAL_SHA256 or "squad" in name.lower() for name in names)
+
+
+def _front_matter(base: str, is_squad: bool, license_id: str) -> str:
+    """Return what the hub reads of a card: license, base model and data set, as YAML."""
+    front: JsonObject = {"license": license_id}
+    # The hub links a base model, which a folder cannot be.
+    is_local = PurePath(base).is_absolute() or base.startswith((".", "embedded/"))
+    if base != FROM_SCRATCH and not is_local:
+        repository, _ = split_revision(base)
+        front["base_model"] = repository
+    if is_squad:
+        front["datasets"] = ["rajpurkar/squad_v2"]
+    return yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
+
+
+def markdown_table(values: Mapping[str, object]) -> str:
     """Return a Markdown table of two columns."""
     rows = [f"| {key} | {shown_value(value)} |" for key, value in values.items()]
     return "\n".join(["| | |", "| --- | --- |", *rows])
 
 
-def shown_value(value: Any) -> str:
+def shown_value(value: object) -> str:
+    """Format a value for a table: six digits of a float, no cell's end in a text."""
     return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
-def _public(data: dict[str, Any]) -> dict[str, Any]:
+def _public(data: JsonObject) -> JsonObject:
     """Return `data:` without logins and details of the machine: folders, the cache."""
-    kept = masked({key: value for key, value in data.items() if key != "cache_dir"})
-    return {key: _name(value) if isinstance(value, str) else value for key, value in kept.items()}
+    public = {}
+    for key, value in masked(data).items():
+        if key != "cache_dir":
+            public[key] = _name(value) if isinstance(value, str) else value
+    return public
 
 
 def _name(name: str) -> str:
@@ -123,8 +198,11 @@ def _name(name: str) -> str:
 
 
 def push(folder: Path, name: str) -> str:
-    """Upload an exported folder to the hub (private if new); return its address. Raises UserError
-    if the hub refuses, Unavailable if the network fails.
+    """Upload an exported folder to the hub (private if new); return its address.
+
+    Raises:
+        UserError: the hub refuses.
+        Unavailable: the network fails.
     """
     complete = f"; the folder {folder} is complete"
     with hub_errors(f"--push-to-hub {name}: not uploaded", complete):

@@ -1,15 +1,16 @@
 """A trained model for answering: from a checkpoint, a run, a cluster or an exported folder.
 
-Weights are read by safe loading only: tensors and numbers, no code.
+Weights are read by safe loading only: tensors and numbers, no code. Whatever the folder, the result
+is the same `Trained`, whose forward pass is the one of training and validation: a question gets
+the same logits everywhere, at the price of a model that only this package can call.
 """
 
-import contextlib
 import json
 import logging
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +26,13 @@ from detalbert.engine.finite import check_finite_weights, is_usable
 from detalbert.engine.forward import Forward, Read
 from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
+from detalbert.engine.rows import Row
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.engine.segments import follow_tokenizer
 from detalbert.errors import NotFinite, UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
-from detalbert.inference.find import EXPERIMENT, find, read_json
+from detalbert.inference.find import find, read_json
+from detalbert.inference.references import EXPERIMENT, JsonObject
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.squad.calibration import NULL, SPAN
 from detalbert.training.folder import SCORES
@@ -50,65 +53,109 @@ class Trained(NamedTuple):
     hparams: HParams
     forward: Forward  # the model as it runs on its device
     scores: dict[str, float]  # of its validation; empty where there was none
-    data: dict[str, Any]  # `data:` of its experiment config; empty for a folder of another make
+    data: JsonObject  # `data:` of its experiment config; empty for a folder of another make
     steps: int | None  # optimizer steps trained, where known
 
 
 def load_model(name: str, device: torch.device | None = None) -> Trained:
-    """Load the model that `name` refers to (see `find`); default device: a GPU if there is one.
-    Raises UserError if it answers no questions, or does not load.
+    """Load a model that answers questions.
+
+    Args:
+        name: what `find` accepts.
+        device: where the model runs; default: a GPU if there is one.
+
+    Raises:
+        UserError: the model answers no questions, or does not load.
     """
+    # Before anything is computed: the same kernels as in training.
     determinism.choose_exact_kernels()
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
     check_mode("data", folder)  # in a trial, too
-    what = f"{folder}: does not load as a model"
-    with as_user_error(lambda error: UserError(f"{what}: {all_lines(error)}; give another")):
-        checkpoint = (folder / STATE_DICT).is_file()
-        read = _read_checkpoint if checkpoint else _read_export
-        settings, model = read(folder)
+    with as_user_error(partial(_not_loaded, folder)):
+        is_checkpoint = (folder / STATE_DICT).is_file()
+        if is_checkpoint:
+            settings = read_settings(folder)
+            model = _read_checkpoint(folder)
+        else:
+            settings = read_json(folder / SETTINGS)
+            model = _read_export(folder)
+            if not settings.get("hyperparameters"):
+                settings["hyperparameters"] = _default_hparams(folder, model)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(folder)), trust_remote_code=False)
         hparams = parse_hparams(settings["hyperparameters"])
-        if not (checkpoint or (folder / SETTINGS).is_file()):  # its config says how it was trained
+
+        # A folder of another make was trained as its tokenizer's config says.
+        if not is_checkpoint and not (folder / SETTINGS).is_file():
             follow_tokenizer(model, tokenizer)
         forward = prepare(model, tokenizer, hparams, device)
-    facts = settings.get("scores") or {}, settings.get("data") or {}, settings.get("steps")
-    return Trained(model, tokenizer, hparams, forward, *facts)
+    return Trained(
+        model=model,
+        tokenizer=tokenizer,
+        hparams=hparams,
+        forward=forward,
+        scores=settings.get("scores") or {},
+        data=settings.get("data") or {},
+        steps=settings.get("steps"),
+    )
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of a checkpoint, as an exported folder has them. Raises UserError if the
-    checkpoint is damaged or incomplete.
+def _not_loaded(folder: Path, error: BaseException) -> UserError:
+    problem = f"does not load as a model: {all_lines(error)}"
+    return UserError(problem, key=str(folder), cure="give another")
+
+
+def read_settings(folder: Path) -> JsonObject:
+    """Return the settings of a checkpoint, as an exported folder has them: `hyperparameters`,
+    `scores`, `data` and `steps`. Raises UserError if the checkpoint is damaged or incomplete.
     """
-    if (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
-        raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
+    # A cluster's checkpoints may have no manifest: there the master knows which are complete.
+    if (folder / MANIFEST).is_file():
+        fault = find_fault(folder)
+        if fault is not None:
+            problem = f"not a complete checkpoint ({fault})"
+            raise UserError(problem, key=str(folder), cure="give another")
     if not (folder / "load_data.json").is_file() or not (folder / PRETRAINED).is_dir():
-        said = f"not a checkpoint of this package (it needs load_data.json and {PRETRAINED}/)"
-        raise UserError(f"{folder}: {said}; give one that train.py wrote")
-    facts = json.loads((folder / "load_data.json").read_text())
-    settings = {"hyperparameters": facts["hparams"], "scores": read_json(folder / SCORES)}
-    settings["data"] = (facts.get("experiment_config") or {}).get("data") or {}
-    settings["steps"] = read_json(folder / "metadata.json").get("steps_completed")
-    return settings
+        raise UserError(
+            f"not a checkpoint of this package (it needs load_data.json and {PRETRAINED}/)",
+            key=str(folder),
+            cure="give one that train.py wrote",
+        )
+    # Determined writes these files; the scores are this package's own.
+    trial = json.loads((folder / "load_data.json").read_text())
+    config = trial.get("experiment_config") or {}
+    return {
+        "hyperparameters": trial["hparams"],
+        "scores": read_json(folder / SCORES),
+        "data": config.get("data") or {},
+        "steps": read_json(folder / "metadata.json").get("steps_completed"),
+    }
 
 
 def find_scores(checkpoint: Path, steps: int | None) -> dict[str, float]:
     """Return the scores of a checkpoint's validation, {} if unknown: from `experiment.json`
     (downloaded), else the manifest, else the run's metrics.json.
+
+    Args:
+        steps: after which the checkpoint was saved.
     """
     if (checkpoint / EXPERIMENT).is_file():
         return read_json(checkpoint / EXPERIMENT)["scores"]
-    run = checkpoint.absolute().parent.parent
-    known = [*(read_json(checkpoint / MANIFEST).get("validations") or [])]
-    metrics = read_metrics(run) or {}
-    known += [metrics.get("best") or {}, metrics.get("last") or {}]
-    scores = next((dict(each) for each in known if steps and each.get("steps") == steps), {})
-    scores.pop("steps", None)
-    return scores
+
+    # The manifest has the validations until the checkpoint, the run's metrics the last one.
+    manifest = read_json(checkpoint / MANIFEST)
+    metrics = read_metrics(checkpoint.absolute().parent.parent) or {}
+    validations = [*(manifest.get("validations") or [])]
+    validations.append(metrics.get("best") or {})
+    validations.append(metrics.get("last") or {})
+    for validation in validations:
+        if steps and validation.get("steps") == steps:
+            return {name: value for name, value in validation.items() if name != "steps"}
+    return {}
 
 
-def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
-    settings = read_settings(folder)
+def _read_checkpoint(folder: Path) -> PreTrainedModel:
     config = read_config(folder / PRETRAINED)
     model = AutoModelForQuestionAnswering.from_config(
         config,
@@ -119,73 +166,115 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
     with reading(f"loading the weights of {folder}", [folder / STATE_DICT]):
         model.load_state_dict(read_weights(folder / STATE_DICT))
         check_finite_weights(str(folder), model.named_parameters())
-    return settings, model
+    return model
 
 
-def _read_export(folder: Path) -> tuple[dict[str, Any], PreTrainedModel]:
-    settings = read_json(folder / SETTINGS)
-    attention, how = attention_of(read_config(folder)), {"use_safetensors": True}
-    model, missing = load_weights(AutoModelForQuestionAnswering, str(folder), attention, **how)
+def _read_export(folder: Path) -> PreTrainedModel:
+    """Load a model folder of transformers, an export of this package or not."""
+    model, missing = load_weights(
+        AutoModelForQuestionAnswering,
+        str(folder),
+        attention=attention_of(read_config(folder)),
+        use_safetensors=True,
+    )
+    # transformers would draw missing weights at random, and only log it.
     if missing:
-        said = f"its weights lack {min(missing)!r}, so it is not trained to answer questions"
-        raise UserError(f"{folder}: {said}; give a fine-tuned model")
+        raise UserError(
+            f"its weights lack {min(missing)!r}, so it is not trained to answer questions",
+            key=str(folder),
+            cure="give a fine-tuned model",
+        )
     if lacks_tokenizer(folder):
-        raise UserError(f"{folder}: it has no tokenizer; put the model's own beside its weights")
-    if not settings.get("hyperparameters"):
-        sizes = {"max_seq_length": min(384, positions(model) or 384)}
-        settings["hyperparameters"] = {"model": str(folder), **sizes}
-    return settings, model
+        cure = "put the model's own beside its weights"
+        raise UserError("it has no tokenizer", key=str(folder), cure=cure)
+    return model
 
 
-def prepare(model: Any, tokenizer: Any, hparams: HParams, device: torch.device) -> Forward:
-    """Move `model` to `device`, in evaluation mode; return its forward pass, compiled. Raises
-    UserError if the model does not run, or has fewer tokens than the tokenizer.
+def _default_hparams(folder: Path, model: PreTrainedModel) -> JsonObject:
+    """Return hyperparameters for a model without any: windows of 384 tokens, if it takes these."""
+    longest = positions(model) or 384
+    return {"model": str(folder), "max_seq_length": min(384, longest)}
+
+
+def prepare(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    hparams: HParams,
+    device: torch.device,
+) -> Forward:
+    """Move `model` to `device`, in evaluation mode; return its forward pass, compiled.
+
+    Raises:
+        UserError: the model does not run, or has fewer tokens than the tokenizer.
     """
+    # Rows are packed, if the model's attention can be told where a window ends; else padded.
     check_vocabulary(model.config, tokenizer)
     pack_or_pad(model)
-    forward = Forward(model.to(device).eval(), hparams.precision, device, hparams.compile)
+    model = model.to(device).eval()
+    forward = Forward(model, hparams.precision, device, compiled=hparams.compile)
     forward.refresh()
-    budget, longest = hparams.max_tokens_per_forward, hparams.max_seq_length
-    forward.compile_layers(2 * longest if budget == "auto" else budget, longest, training=False)
+
+    # Layers are compiled on one row for rows of any size; without a budget, of two windows.
+    longest = hparams.max_seq_length
+    budget = hparams.max_tokens_per_forward
+    tokens = 2 * longest if budget == "auto" else budget
+    forward.compile_layers(tokens, longest, training=False)
     forward.read = partial(_read_finite, forward.read)
     return forward
 
 
-def _read_finite(read: Read, model: nn.Module, row: Any, tokens: int) -> tuple[Tensor, ...]:
+def _read_finite(read: Read, model: nn.Module, row: Row, tokens: int) -> tuple[Tensor, ...]:
     """Return the logits that `read` gives. Raises NotFinite if they are no numbers to answer by."""
     logits = read(model, row, tokens)
     if not all(map(is_usable, logits)):
-        raise NotFinite("the model's logits are not finite numbers; give another --model")
+        raise NotFinite("the model's logits are not finite numbers", cure="give another --model")
     return logits
 
 
 def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
-    """Return `--threshold`: a number, `best` (for F1 at validation), or None: the run's own. Raises
-    UserError for anything else, and for `best` if no validation was recorded.
+    """Return the null odds above which the model abstains.
+
+    Args:
+        wanted: `--threshold`: a number, or `best` (for F1 at validation); None: the run's own.
+
+    Raises:
+        UserError: `wanted` is anything else, or `best` and no validation was recorded.
     """
     if wanted is None:
         return trained.hparams.null_score_diff_threshold
+    key = f"--threshold {wanted}"
     if wanted == "best":
         if "best_f1_thresh" not in trained.scores:
-            said = "no validation is recorded with this checkpoint; give a number"
-            raise UserError(f"--threshold best: {said}")
+            problem = "no validation is recorded with this checkpoint"
+            raise UserError(problem, key=key, cure="give a number")
         return float(trained.scores["best_f1_thresh"])
-    with contextlib.suppress(ValueError):
-        if math.isfinite(value := float(wanted)):
-            return value
-    raise UserError(f"--threshold {wanted}: give a number or best")
+    try:
+        threshold = float(wanted)
+    except ValueError:
+        threshold = math.nan
+    if not math.isfinite(threshold):
+        raise UserError("give a number or best", key=key)
+    return threshold
 
 
-def choose_probabilities(trained: Trained, raw: bool, said: bool = True) -> Trained:
-    """Return the model, without its temperatures if `raw`; say so if it has none and `said`. Raises
-    UserError if one is no number above 0.
+def choose_probabilities(trained: Trained, raw: bool, quiet: bool = False) -> Trained:
+    """Return the model, without its temperatures if `raw`.
+
+    Args:
+        quiet: do not log that the model has no temperatures.
+
+    Raises:
+        UserError: a temperature is no number above 0.
     """
     if raw:
         return trained._replace(scores={})
+    # A model of another make, or an older version's, has none: 1 leaves probabilities as they are.
     temperatures = {key: trained.scores.get(key, 1) for key in (SPAN, NULL)}
-    for key, value in temperatures.items():
-        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
-            raise UserError(f"--model: its {key} is {value!r}, no number above 0; give --raw")
-    if said and set(temperatures.values()) == {1}:
+    for name, value in temperatures.items():
+        is_number = isinstance(value, (int, float))
+        if not is_number or not 0 < value < math.inf:
+            problem = f"its {name} is {value!r}, no number above 0"
+            raise UserError(problem, key="--model", cure="give --raw")
+    if set(temperatures.values()) == {1} and not quiet:
         log.info("no validation fitted this model's probabilities: they are as with --raw")
     return trained

@@ -1,14 +1,17 @@
-"""Prediction of a file of questions to the official files, with scores if it has answers."""
+"""Prediction of a file of questions to the official files, with scores if it has answers.
+
+The file is read twice: once to the end, so that a fault in its last row ends the command before the
+model runs, and once to be answered. Reading again costs little beside the model, and what is in
+memory does not grow with the file.
+"""
 
 import contextlib
 import csv
 import itertools
 import json
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from detalbert.escapes import csv_cell
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.reading.notes import Notes
+from detalbert.settings.hparams import COLUMNS
 from detalbert.squad.calibration import given
 from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import LeftOut, file_examples
@@ -29,6 +33,7 @@ from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
 METRICS = "metrics.json"
+_COLUMNS = ("id", "question", "answer", "probability", "start", "end")  # of predictions.csv
 log = logging.getLogger(__name__)
 
 
@@ -38,14 +43,24 @@ def predict(
     """Answer questions into `folder`; return the scores, {} without any answers.
 
     `folder` receives predictions.json, predictions.csv, null_odds.json, nbest.json and, if the file
-    has answers, metrics.json; each is atomic, and after an error none is written. Raises UserError
-    if `folder` is a run's.
+    has answers, metrics.json; each is atomic, and after an error none is written.
+
+    Args:
+        threshold: null odds above which the model abstains.
+
+    Raises:
+        UserError: `folder` is a run's, or a question cannot be answered.
     """
     _check_folder(folder)
     total = questions.read_through(trained)
     with claim_folder(folder):
-        chunks = answer(trained, questions, threshold)
-        return write_answers(chunks, total, folder, threshold, questions.left_out)
+        return write_answers(
+            answer(trained, questions, threshold),
+            total=total,
+            folder=folder,
+            threshold=threshold,
+            left_out=questions.left_out,
+        )
 
 
 def write_answers(
@@ -55,41 +70,52 @@ def write_answers(
     threshold: float,
     left_out: Sequence[LeftOut] = (),
 ) -> dict[str, float]:
-    """Write the files of `predict` from all questions' answers, in order; return the scores.
+    """Write the files of `predict`; return the scores.
 
     Args:
+        chunks: the answers to all questions, in order.
+        total: number of questions.
         left_out: questions without an answer, which predictions.csv lists at its end.
     """
-    tally, losses, metrics = Tally(), [], {}
+    tally = Tally()
+    losses = []
     with writing(folder, ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            names = ("predictions.json", "null_odds.json", "nbest.json")
-            writers = [stack.enter_context(_json_mapping(folder / name)) for name in names]
-            wait = stack.enter_context(waiting("answering", total, "questions"))
-            file = stack.enter_context(whole_file(folder / "predictions.csv"))
+
+        # All files are written as the answers come, and get their names after the last one.
+        with (
+            _json_mapping(folder / "predictions.json") as add_predictions,
+            _json_mapping(folder / "null_odds.json") as add_null_odds,
+            _json_mapping(folder / "nbest.json") as add_n_best,
+            waiting("answering", total=total, unit="questions") as wait,
+            whole_file(folder / "predictions.csv") as file,
+        ):
             file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
             table = csv.writer(file)
-            columns = ["id", "question", "answer", "probability", "start", "end"]
-            table.writerow([*columns, "left_out"] if left_out else columns)
+            table.writerow([*_COLUMNS, "left_out"] if left_out else _COLUMNS)
             for chunk in chunks:
-                results: Any = chunk.predictions, chunk.null_odds, chunk.n_best
-                for add, values in zip(writers, results, strict=True):
-                    add(values)
+                add_predictions(chunk.predictions)
+                add_null_odds(chunk.null_odds)
+                add_n_best(chunk.n_best)
                 table.writerows(_csv_rows(chunk))
-                if known := [each for each in chunk.examples if each.answers is not None]:
-                    tally.add(known, chunk.predictions, chunk.null_odds)
+                labelled = [example for example in chunk.examples if example.answers is not None]
+                if labelled:
+                    tally.add(labelled, chunk.predictions, chunk.null_odds)
                     losses.append(chunk.losses)
                 wait.update(len(chunk.examples))
+
+            # Questions without an answer come last; their ids may be those of others.
             for question in left_out:
-                name, problem = csv_cell(question.name), csv_cell(question.problem)
-                table.writerow([name, *[""] * 5, problem])
-        if losses:
-            loss = float(np.concatenate(losses).mean(dtype=np.float64))
-            metrics = {**tally.metrics(threshold), "loss": loss}
-            write_json(folder / METRICS, metrics)
-        else:
+                empty = [""] * (len(_COLUMNS) - 1)
+                table.writerow([csv_cell(question.name), *empty, csv_cell(question.problem)])
+
+        # Scores that stand beside these answers must be theirs.
+        if not losses:
             _remove_scores(folder / METRICS)
+            return {}
+        metrics = tally.metrics(threshold)
+        metrics["loss"] = float(np.concatenate(losses).mean(dtype=np.float64))
+        write_json(folder / METRICS, metrics)
     return metrics
 
 
@@ -104,17 +130,17 @@ def _remove_scores(path: Path) -> None:
 def _check_folder(folder: Path) -> None:
     """Raise UserError for the folder of a run, whose predictions and metrics would be lost."""
     if list_checkpoints(folder / "checkpoints"):
-        lost = "its predictions and metrics would be replaced"
-        raise UserError(f"--output-dir {folder}: a run's folder, {lost}; give another")
+        problem = "a run's folder, its predictions and metrics would be replaced"
+        raise UserError(problem, key=f"--output-dir {folder}", cure="give another")
 
 
-# What predict.py calls keys of a config.
-_FLAGS = {
-    "data.validation": "--data",
+# Flags of predict.py by keys of a config, and what a problem or a cure says of these keys.
+_FLAGS = {"data.validation": "--data", "data.columns": "--columns", "data.form": "--form"}
+_PHRASES = {
     "set data.skip_invalid: true": "take --skip-invalid",
-    "data.columns": "--columns",
     "set data.form: ": "take --form ",
-    "data.form": "--form",
+    **{f"data.columns: {{{name}: ...}}": f"--columns {name}=..." for name in COLUMNS},
+    **_FLAGS,
 }
 
 
@@ -134,22 +160,56 @@ class Questions:
         self.left_out: list[LeftOut] = []  # by `read_through`
         self._unfit: set[str] = set()  # ids of questions that no window holds
         with _naming_flags():
-            self._source = open_source(data, "validation", Path(".cache"), reading)
+            self._source = open_source(
+                data, split="validation", cache_dir=Path(".cache"), reading=reading
+            )
+
+    @classmethod
+    def as_trained(
+        cls,
+        trained: Trained,
+        *,
+        data: str,
+        columns: Mapping[str, str],
+        form: str | None,
+        skip_invalid: bool,
+    ) -> "Questions":
+        """Return the questions of `data`, read as those that a model was trained on.
+
+        Args:
+            columns: the file's names of columns, in place of those of the training's file.
+            form: what the file holds; default: found by its first bytes.
+            skip_invalid: leave out what cannot be answered, as is done if the training did it.
+        """
+        config = trained.data
+        reading = Reading(
+            columns={**(config.get("columns") or {}), **columns},
+            form=form,
+            no_answer=tuple(config.get("no_answer") or ()),
+        )
+        skip_invalid = skip_invalid or bool(config.get("skip_invalid"))
+        return cls(data, reading, skip_invalid=skip_invalid)
 
     def __iter__(self) -> Iterator[Example]:
-        examples = self._read(Notes(), [] if self.skip_invalid else None)
+        # `read_through` has told of faults and notes: here they go nowhere.
+        examples = self._read(Notes(), left_out=[] if self.skip_invalid else None)
         return (example for example in examples if example.id not in self._unfit)
 
     def stamp(self) -> str:
-        """Return what changes with the questions and how they are read."""
+        """Return a text that changes with the questions and how they are read."""
         stamp = self._source.fingerprint if self._source.contents else self.data
         return f"{stamp} without faulty ones" if self.skip_invalid else stamp
 
     def _read(self, notes: Notes, left_out: list[LeftOut] | None) -> Iterable[Example]:
-        if not self._source.contents:
+        if not self._source.contents:  # of the hub, or the generated world
             return read_examples(self._source, left_out, notes=notes)
-        columns, no_answer = self.reading.columns, self.reading.no_answer
-        return file_examples(self._source.contents, columns, no_answer, notes, left_out)
+        return file_examples(
+            self._source.contents,
+            columns=self.reading.columns,
+            no_answer=self.reading.no_answer,
+            notes=notes,
+            left_out=left_out,
+        )
 
     def read_through(self, trained: Trained) -> int:
         """Return the number of questions, and log what a user should know of them.
@@ -162,36 +222,49 @@ class Questions:
         self._unfit.clear()
         notes = Notes()
         total = 0
-        left_out = self.left_out if self.skip_invalid else None
         with _naming_flags():
-            for chunk in _chunks(self._read(notes, left_out)):
+            examples = self._read(notes, left_out=self.left_out if self.skip_invalid else None)
+            for chunk in _chunks(examples):
                 total += len(chunk) - self._check_fit(trained, chunk)
+
+        # Of each kind a line, however many questions of the file are of it.
         for text, count in notes.texts().items():
             log.warning("%s: %s %s", self.data, f"{count:,}", text)
         if self.left_out:
             first = f"{self.left_out[0].where}: {self.left_out[0].problem}"
             log.warning("%s questions are left out; the first: %s", len(self.left_out), first)
         if not total:
-            raise UserError(f"{self.data}: no question that can be answered")
+            raise UserError("no question that can be answered", key=self.data)
         return total
 
     def _check_fit(self, trained: Trained, chunk: list[Example]) -> int:
-        """Return how many of some questions no window holds. Raises UserError for the first of
-        them, unless such are left out.
+        """Return how many of some questions no window holds.
+
+        Raises:
+            UserError: for the first of them, unless such are left out.
         """
-        sizes = trained.hparams.max_seq_length, trained.hparams.doc_stride
+        hparams = trained.hparams
         try:
-            check_questions_fit(chunk, trained.tokenizer, *sizes)
+            check_questions_fit(
+                chunk,
+                trained.tokenizer,
+                max_seq_length=hparams.max_seq_length,
+                doc_stride=hparams.doc_stride,
+            )
             return 0
         except UserError as error:
             if not self.skip_invalid:
-                raise UserError(f"{self.data}: {error}") from None
-            if len(chunk) > 1:
-                return sum(self._check_fit(trained, [example]) for example in chunk)
-            (example,) = chunk
-            self._unfit.add(example.id)
-            self.left_out.append(LeftOut(self.data, example.id, "too long", str(error)))
-            return 1
+                key = f"{self.data}: {error.key}" if error.key else self.data
+                raise error.under(key) from None
+            problem = str(error)
+
+        # Look for the questions at fault, one by one.
+        if len(chunk) > 1:
+            return sum(self._check_fit(trained, [example]) for example in chunk)
+        (example,) = chunk
+        self._unfit.add(example.id)
+        self.left_out.append(LeftOut(self.data, example.id, kind="too long", problem=problem))
+        return 1
 
 
 def _chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -209,34 +282,54 @@ def _naming_flags() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        text = re.sub(r"data\.columns: \{(\w+): \.\.\.\}", r"--columns \1=...", str(error))
-        for key, flag in _FLAGS.items():
-            text = text.replace(key, flag)
-        raise type(error)(text) from None
+        raise error.under(
+            _FLAGS.get(error.key, error.key),
+            problem=_with_flags(error.problem),
+            cure=_with_flags(error.cure),
+        ) from None
+
+
+def _with_flags(sentence: str) -> str:
+    """Return a problem or a cure with flags in place of the keys that it names."""
+    for phrase, flags in _PHRASES.items():
+        sentence = sentence.replace(phrase, flags)
+    return sentence
 
 
 @contextlib.contextmanager
-def _json_mapping(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _json_mapping(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
     """Yield a function that appends entries to a JSON mapping, each on a line, as `write_json`."""
     with whole_file(path) as file:
-        before = itertools.chain(["{\n "], itertools.repeat(",\n "))
+        separators = itertools.chain(["{\n "], itertools.repeat(",\n "))
 
-        def add(values: dict[str, Any]) -> None:
-            for name, value in values.items():
-                file.write(f"{next(before)}{_encode(name)}: {_encode(value)}")
+        def add(entries: Mapping[str, object]) -> None:
+            # Entry by entry: nbest.json of a large file does not fit in memory.
+            for name, value in entries.items():
+                file.write(f"{next(separators)}{_encode(name)}: {_encode(value)}")
 
         yield add
         file.write("\n}")
 
 
-def _csv_rows(chunk: Answered) -> Iterator[Sequence[Any]]:
+def _csv_rows(chunk: Answered) -> Iterator[Sequence[str | int]]:
+    """Yield the rows of _COLUMNS, an answer without the white space around it."""
     for example in chunk.examples:
         prediction = chunk.predictions[example.id]
+        answer_text = prediction.strip()
         entry, probability = given(chunk.n_best[example.id], prediction)
-        start = entry["start"] + len(prediction) - len(prediction.lstrip())
-        place = (start, start + len(prediction.strip())) if prediction else ("", "")
-        cells = map(csv_cell, (example.id, example.question, prediction.strip()))
-        yield *cells, f"{probability:.4f}", *place
+
+        # First character of the answer in the context, and the one after its last.
+        place: tuple[str | int, str | int] = ("", "")
+        if prediction:
+            start = entry["start"] + len(prediction) - len(prediction.lstrip())
+            place = (start, start + len(answer_text))
+        yield (
+            csv_cell(example.id),
+            csv_cell(example.question),
+            csv_cell(answer_text),
+            f"{probability:.4f}",
+            *place,
+        )
 
 
 # Without `indent`, ten times as fast.
@@ -248,10 +341,12 @@ def score_table(metrics: dict[str, float]) -> str:
     lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
     for name, prefix in (("all", ""), ("answerable", "HasAns_"), ("unanswerable", "NoAns_")):
         if f"{prefix}total" in metrics:
-            total, exact, f1 = (metrics[f"{prefix}{key}"] for key in ("total", "exact", "f1"))
+            total = metrics[f"{prefix}total"]
+            exact = metrics[f"{prefix}exact"]
+            f1 = metrics[f"{prefix}f1"]
             lines.append(f"{name:14}{total:9,}{exact:9.2f}{f1:9.2f}")
-    exact, f1 = metrics["best_exact"], metrics["best_f1"]
-    lines.append(f"{'best threshold':23}{exact:9.2f}{f1:9.2f}")
-    places = (metrics["best_exact_thresh"], metrics["best_f1_thresh"])
-    lines.append(f"{'  which is':23}" + "".join(f"{place:9.2f}" for place in places))
+    lines.append(f"{'best threshold':23}{metrics['best_exact']:9.2f}{metrics['best_f1']:9.2f}")
+    exact_threshold = metrics["best_exact_thresh"]
+    f1_threshold = metrics["best_f1_thresh"]
+    lines.append(f"{'  which is':23}{exact_threshold:9.2f}{f1_threshold:9.2f}")
     return "\n".join(lines)

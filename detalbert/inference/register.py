@@ -5,11 +5,13 @@ python predict.py --model model:squad-albert            # the newest version; mo
 
 The model is created if none has that name. A checkpoint that it already has is not added again.
 Exit status 0; 2 or 4 with one line that says what is wrong.
+
+`det model register-version` has no place for scores, by which a list of versions is read. So the
+version is posted with them in one request, as Determined's API takes it and its client does not.
 """
 
 import argparse
 import sys
-from typing import Any
 
 from detalbert import __version__
 
@@ -29,10 +31,20 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 if __name__ == "__main__":
     parse_arguments(None)  # --help and mistakes need none of the imports below
 
+from determined.common.api import errors
+from determined.experimental import client
+
 from detalbert.determined_internals import register_version
 from detalbert.errors import UserError
 from detalbert.inference.export import markdown_table, shown_value
-from detalbert.inference.find import fetch, find_remote, is_reference, read_json, told
+from detalbert.inference.find import read_json
+from detalbert.inference.references import (
+    JsonObject,
+    client_errors_as_user_errors,
+    fetch,
+    find_remote,
+    is_reference,
+)
 from detalbert.log import fail
 from detalbert.training.folder import SCORES
 
@@ -40,60 +52,85 @@ THRESHOLD = "null_score_diff_threshold"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Register the checkpoint; return the exit status."""
+    """Run the command; return the exit status."""
     args = parse_arguments(argv)
     try:
-        if not is_reference(args.checkpoint) or args.checkpoint.startswith("model:"):
-            raise UserError(f"{args.checkpoint}: give experiment:ID, trial:ID or a UUID")
-        if not args.name or set(args.name) & set(":/"):
-            raise UserError(f"--as {args.name}: a name without ':' and '/'")
-        with told(args.checkpoint):
-            print(register(find_remote(args.checkpoint), args.name))
+        print(register(args.checkpoint, args.name))
     except UserError as error:
         return fail("detalbert.inference.register", error)
     return 0
 
 
-def register(checkpoint: Any, name: str) -> str:
-    """Add the client's `checkpoint` to model `name`; return the text for the user."""
-    from determined.common.api import errors
-    from determined.experimental import client
+def register(reference: str, name: str) -> str:
+    """Add a checkpoint of the cluster to the model `name`; return the text for the user.
 
-    facts = describe_checkpoint(checkpoint)  # first: what cannot be read leaves no empty model
+    Args:
+        reference: experiment:ID or trial:ID (its best checkpoint), or a checkpoint's UUID.
+
+    Raises:
+        UserError: reference or name are none, the checkpoint does not exist or cannot be read.
+        Unavailable: the master or the storage does not answer.
+    """
+    if not is_reference(reference) or reference.startswith("model:"):
+        raise UserError("give experiment:ID, trial:ID or a UUID", key=reference)
+    if not name or ":" in name or "/" in name:
+        raise UserError("a name without ':' and '/'", key=f"--as {name}")
+    with client_errors_as_user_errors(reference):
+        checkpoint = find_remote(reference)
+        scores = describe_checkpoint(checkpoint)  # first: what cannot be read leaves no empty model
+        summary = ", ".join(f"{key} {shown_value(value)}" for key, value in scores.items())
+        model = _model(name)
+
+        # A version that is there already is named, not made again.
+        for version in model.list_versions():
+            if version.checkpoint and version.checkpoint.uuid == checkpoint.uuid:
+                number = version.model_version
+                return f"{name} has this checkpoint already, as version {number}: {summary}"
+        number = register_version(
+            model,
+            checkpoint.uuid,
+            comment=summary,
+            notes=markdown_table(scores),
+            metadata=scores,
+        )
+    return f"{name} version {number}: {summary}\npython predict.py --model model:{name}:{number}"
+
+
+def _model(name: str) -> client.Model:
+    """Return the registry's model of this name, created if there is none."""
     master = client.Determined()
     try:
-        model = master.get_model(name)
+        return master.get_model(name)
     except errors.NotFoundException:
-        model = master.create_model(name)
-    shown = ", ".join(f"{key} {shown_value(value)}" for key, value in facts.items())
-    for version in model.list_versions():
-        if version.checkpoint and version.checkpoint.uuid == checkpoint.uuid:
-            there = f"as version {version.model_version}"
-            return f"{name} has this checkpoint already, {there}: {shown}"
-    texts = {"comment": shown, "notes": markdown_table(facts)}
-    number = register_version(model, checkpoint.uuid, **texts, metadata=facts)
-    return f"{name} version {number}: {shown}\npython predict.py --model model:{name}:{number}"
+        return master.create_model(name)
 
 
-def describe_checkpoint(checkpoint: Any) -> dict[str, Any]:
+def describe_checkpoint(checkpoint: client.Checkpoint) -> JsonObject:
     """Return the searcher's metric, the steps and the other scores; for a question-answering
     checkpoint also the thresholds. These are only in its files, not on the master, so they are
     downloaded as by predict.py.
     """
-    facts: dict[str, Any] = {}
+    # The master has the searcher's metrics, the checkpoint's files have the others.
     training = checkpoint.training
+    metric = "steps"  # by which the list of versions is read, if no searcher names one
+    scores: JsonObject = {}
     if training is not None:
-        facts = dict((training.validation_metrics or {}).get("avgMetrics") or {})
-    facts.pop("batches", None)  # the steps, by Determined's name
+        searcher = training.experiment_config.get("searcher") or {}
+        metric = searcher.get("metric", metric)
+        scores |= (training.validation_metrics or {}).get("avgMetrics") or {}
+        scores.pop("batches", None)  # the steps, by Determined's name
     folder = fetch(checkpoint.uuid)
-    facts |= read_json(folder / SCORES)
+    scores |= read_json(folder / SCORES)
+
     # First what the list of versions has room for: the searcher's metric.
-    searcher = (training.experiment_config.get("searcher") or {}) if training else {}
-    metric = searcher.get("metric", "steps")
-    steps = (checkpoint.metadata or {}).get("steps_completed")
-    facts = {metric: facts.get(metric), "steps": steps, **facts}
-    facts[THRESHOLD] = read_json(folder / "load_data.json").get("hparams", {}).get(THRESHOLD)
-    return {key: value for key, value in facts.items() if value is not None}
+    described = {
+        metric: scores.get(metric),
+        "steps": (checkpoint.metadata or {}).get("steps_completed"),
+        **scores,
+    }
+    hparams = read_json(folder / "load_data.json").get("hparams", {})
+    described[THRESHOLD] = hparams.get(THRESHOLD)
+    return {key: value for key, value in described.items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""Replies to questions about texts, for the command line and the server."""
+"""Replies to questions about texts, for the command line and the server.
+
+A token may begin or end with white space, and so may a span; the official files keep it, for their
+scores are compared with the reference's. A reply is for people: its texts are stripped.
+"""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from detalbert.escapes import escape_controls
@@ -13,7 +17,7 @@ from detalbert.squad.windows import Example
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _SPACES = re.compile(r"[^\S\n]+")
-_SHOWN = 200  # characters of a sentence on either side of the answer
+_MAX_CHARACTERS = 200  # characters of a sentence on either side of the answer
 
 
 @dataclass
@@ -55,83 +59,116 @@ def ask(trained: Trained, question: str, context: str, threshold: float) -> Repl
 
 def ask_together(
     trained: Trained,
-    asked: Sequence[tuple[str, str]],
+    questions: Sequence[tuple[str, str]],
     threshold: float,
-    go_on: Callable[[int], bool] = lambda tokens: True,
+    should_continue: Callable[[int], bool] = lambda tokens: True,
 ) -> list[Reply]:
-    """Return the replies to (question, context) pairs, answered in shared rows. Raises Stopped if
-    `go_on`, called with each row's tokens before it runs, returns False.
+    """Return the replies to questions that share rows.
+
+    Args:
+        questions: (question, context) pairs.
+        threshold: null odds above which the model abstains.
+        should_continue: called with each row's tokens before it runs.
+
+    Raises:
+        Stopped: `should_continue` returned False.
+        UserError: windows cannot cover a context; its `key` is "question 0" of the first pair.
     """
-    examples = [Example(str(n), "", context, ask, None) for n, (ask, context) in enumerate(asked)]
+    examples = []
+    for number, (question, context) in enumerate(questions):
+        example = Example(str(number), title="", context=context, question=question, answers=None)
+        examples.append(example)
     chunk = answering.featurise(trained, examples)
-    found = answering.evaluate_windows(trained, chunk, go_on)
-    answered = answering.merge_chunk(trained, chunk, *found, threshold)
+    spans, losses = answering.evaluate_windows(trained, chunk, should_continue)
+    answered = answering.merge_chunk(trained, chunk, spans, losses, threshold)
     return [_reply(example, answered, threshold) for example in examples]
 
 
 def _reply(example: Example, answered: answering.Answered, threshold: float) -> Reply:
-    n_best = list(_trimmed(answered.n_best[example.id]))
-    spans = [choice for choice in n_best if choice.text]
+    # Without a span that has text, the official files have a placeholder; a reply abstains.
+    entries = answered.n_best[example.id]
+    choices = _stripped(entries)
+    spans = [choice for choice in choices if choice.text]
     prediction = answered.predictions[example.id] if spans else ""
-    abstained = not prediction
-    chosen = next(choice for choice in n_best if not choice.text) if abstained else spans[0]
-    return Reply(
-        example.question,
-        chosen.text,
-        abstained,
-        start=None if abstained else chosen.start,
-        end=None if abstained else chosen.end,
-        probability=given(answered.n_best[example.id], prediction)[1],
+    _, probability = given(entries, prediction)
+    reply = Reply(
+        question=example.question,
+        answer="",
+        abstained=True,
+        start=None,
+        end=None,
+        probability=probability,
         margin=-answered.null_odds[example.id] if spans else None,
         threshold=threshold,
-        n_best=n_best,
+        n_best=choices,
     )
+    if prediction:
+        best = spans[0]
+        return replace(reply, answer=best.text, abstained=False, start=best.start, end=best.end)
+    return reply
 
 
-def _trimmed(n_best: list[NBestEntry]) -> Iterator[Choice]:
-    """Yield the entries stripped of the white space in tokens; skip spans of white space only."""
-    for entry in n_best:
-        text, start = entry["text"].strip(), entry["start"]
-        start += len(entry["text"]) - len(entry["text"].lstrip())
-        if entry["end"] > entry["start"] and text or not entry["text"]:
-            yield Choice(text, entry["probability"], start, start + len(text))
+def _stripped(entries: list[NBestEntry]) -> list[Choice]:
+    """Return "no answer" and the spans stripped of white space, without spans of nothing else."""
+    choices = []
+    for entry in entries:
+        text = entry["text"]
+        stripped = text.strip()
+        start = entry["start"] + len(text) - len(text.lstrip())
+        is_span = entry["end"] > entry["start"] and stripped
+        if is_span or not text:
+            end = start + len(stripped)
+            choices.append(Choice(stripped, entry["probability"], start, end))
+    return choices
 
 
 def keep_best(reply: Reply, count: int) -> Reply:
     """Return the reply with the `count` best spans that do not overlap, and "no answer"."""
-    kept: list[Choice] = []
+    # Best first, so that of two that overlap the better one stays.
+    best: list[Choice] = []
     for choice in reply.n_best:
-        apart = all(choice.end <= other.start or other.end <= choice.start for other in kept)
-        if choice.text and apart and len(kept) < count:
-            kept.append(choice)
-    return replace(reply, n_best=[c for c in reply.n_best if c in kept or not c.text])
+        apart = all(choice.end <= other.start or other.end <= choice.start for other in best)
+        if choice.text and apart and len(best) < count:
+            best.append(choice)
+    remaining = [choice for choice in reply.n_best if choice in best or not choice.text]
+    return replace(reply, n_best=remaining)
 
 
 def format_reply(
     reply: Reply, context: str, marks: tuple[str, str] = ("**", "**"), listed: bool = False
 ) -> str:
-    """Format the reply for display, the sentence with the answer between `marks`; if `listed`, with
-    all of `n_best`. Control characters of its texts are escaped.
+    """Format the reply for display. Control characters of its texts are escaped.
+
+    Args:
+        marks: put before and after the answer in its sentence.
+        listed: add all of `n_best`.
     """
-    margin = "no span of the text is possible"
-    if reply.margin is not None:
-        least = 0.0 - reply.threshold
-        margin = f'{reply.margin:+.2f} over "no answer" (it answers from {least:+.2f} on)'
     lines = {
         "answer": _displayed(reply.answer) or "(no answer)",
         "probability": f"{reply.probability:.3f}",
-        "margin": margin,
+        "margin": _format_margin(reply),
     }
-    if best := next((choice for choice in reply.n_best if choice.text), None):
+    # Escapes move what is behind them: with each part escaped alone, the answer's place is known.
+    best = next((choice for choice in reply.n_best if choice.text), None)
+    if best is not None:
         name = "nearest" if reply.abstained else "sentence"
-        parts = context[: best.start], context[best.start : best.end], context[best.end :]
-        before, answer, after = map(_displayed, parts)
+        before = _displayed(context[: best.start])
+        answer = _displayed(context[best.start : best.end])
+        after = _displayed(context[best.end :])
         end = len(before) + len(answer)
         lines[name] = sentence(before + answer + after, len(before), end, marks)
     if listed:
-        choices = ((c.probability, _displayed(c.text) or "(no answer)") for c in reply.n_best)
-        lines |= {f"{p:.3f}  ({at})": text for at, (p, text) in enumerate(choices, 1)}
+        for place, choice in enumerate(reply.n_best, start=1):
+            text = _displayed(choice.text) or "(no answer)"
+            lines[f"{choice.probability:.3f}  ({place})"] = text
     return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
+
+
+def _format_margin(reply: Reply) -> str:
+    if reply.margin is None:
+        return "no span of the text is possible"
+    lowest = 0.0 - reply.threshold  # 0.0, where -0.0 would be printed as -0.00
+    return f'{reply.margin:+.2f} over "no answer" (it answers from {lowest:+.2f} on)'
 
 
 def _displayed(text: str) -> str:
@@ -141,12 +178,16 @@ def _displayed(text: str) -> str:
 
 def sentence(context: str, start: int, end: int, marks: tuple[str, str]) -> str:
     """Return the sentence around characters start to end, these between `marks`, on one line."""
+    # From the last break before the answer to the first one after it.
     breaks = list(_SENTENCE_END.finditer(context))
-    first = max((found.end() for found in breaks if found.end() <= start), default=0)
-    last = min((found.start() for found in breaks if found.start() >= end), default=len(context))
-    before, after = context[first:start], context[end:last]
-    if len(before) > _SHOWN:
-        before = "..." + before[-_SHOWN:]
-    if len(after) > _SHOWN:
-        after = after[:_SHOWN] + "..."
+    begins = [match.end() for match in breaks if match.end() <= start]
+    ends = [match.start() for match in breaks if match.start() >= end]
+    before = context[max(begins, default=0) : start]
+    after = context[end : min(ends, default=len(context))]
+
+    # A text without punctuation is one sentence.
+    if len(before) > _MAX_CHARACTERS:
+        before = "..." + before[-_MAX_CHARACTERS:]
+    if len(after) > _MAX_CHARACTERS:
+        after = after[:_MAX_CHARACTERS] + "..."
     return " ".join(f"{before}{marks[0]}{context[start:end]}{marks[1]}{after}".split())

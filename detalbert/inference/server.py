@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,10 +24,9 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, exposition
 from pydantic import BaseModel, Field, TypeAdapter
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
-from detalbert.engine.token_budget import ON_A_CPU
 from detalbert.errors import UserError
 from detalbert.inference import web
-from detalbert.inference.answering import Stopped
+from detalbert.inference.answering import Stopped, max_row_tokens
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import Reply, ask_together
 from detalbert.inference.web import LOOPBACK
@@ -66,8 +65,8 @@ class Batcher:
     def __init__(self, trained: Trained, threshold: float, registry: CollectorRegistry) -> None:
         self.trained = trained
         self.threshold = threshold
-        budget = trained.hparams.max_tokens_per_forward
-        self.row = _CHARACTERS * (ON_A_CPU if budget == "auto" else budget)  # characters
+        self.row = _CHARACTERS * max_row_tokens(trained.hparams)  # characters
+        # On a CPU each core computes a row of its own; a GPU does one row after another.
         self.cores = torch.get_num_threads()
         self.slots = self.cores if trained.forward.device.type == "cpu" else 1
         self.busy = 0  # slots that compute
@@ -86,7 +85,7 @@ class Batcher:
         with self.changed:
             if len(self.queue) + len(jobs) > web.WAITING:
                 text = "too many questions at once; ask again soon"
-                raise HTTPException(503, text, {"Retry-After": "1"})
+                raise HTTPException(503, text, headers={"Retry-After": "1"})
             self.queue.extend(jobs)
             self.changed.notify(len(jobs))
 
@@ -108,8 +107,8 @@ class Batcher:
 
             # A few questions that find the model idle are one row, computed by all cores.
             few = len(self.queue) < 2 * self.slots
-            together = self.slots == 1 or (few and not self.busy)
-            idle_slots = 1 if together else self.slots - self.busy
+            use_all_threads = self.slots == 1 or (few and not self.busy)
+            idle_slots = 1 if use_all_threads else self.slots - self.busy
             share = math.ceil(len(self.queue) / idle_slots)
 
             # Take questions up to the share, and up to a row.
@@ -123,7 +122,7 @@ class Batcher:
                 jobs.append(job)
                 self.queue.popleft()
             self.busy += 1
-        torch.set_num_threads(self.cores if together else 1)  # of this thread
+        torch.set_num_threads(self.cores if use_all_threads else 1)  # of this thread
         return [job for job in jobs if not job.reply.done()]
 
     def _answer(self, jobs: list[Waiting]) -> list[Reply | Exception]:
@@ -131,22 +130,27 @@ class Batcher:
         questions is answered by itself.
         """
 
-        def go_on(tokens: int) -> bool:
+        def should_continue(tokens: int) -> bool:
             self.row_tokens.observe(tokens)
             return not all(job.reply.done() for job in jobs)
 
+        # A row fails as a whole: each of its questions is tried alone, to find the one at fault.
         questions = [(job.question, job.context) for job in jobs]
         try:
-            return list(ask_together(self.trained, questions, self.threshold, go_on))
+            return list(ask_together(self.trained, questions, self.threshold, should_continue))
         except Stopped as error:
             return [error] * len(jobs)
-        except UserError as error:
-            if len(jobs) == 1:  # it names the only question of the row
-                return [UserError(str(error).replace("question 0", jobs[0].name, 1))]
         except Exception as error:
             if len(jobs) == 1:
-                return [error]
+                return [_under_own_name(error, jobs[0].name)]
         return [self._answer([job])[0] for job in jobs]
+
+
+def _under_own_name(error: Exception, name: str) -> Exception:
+    """Return the error of a request that is alone in its row, with the request's name in it."""
+    if isinstance(error, UserError) and error.key == "question 0":
+        return error.under(name)
+    return error
 
 
 def _deliver(jobs: list[Waiting], replies: list[Reply | Exception]) -> None:
@@ -168,7 +172,16 @@ class Ask(BaseModel):
 
 
 async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
-    """Return the replies to questions, named as in errors. Raises HTTPException if one fails."""
+    """Return the replies to questions, in their order.
+
+    Args:
+        questions: by their names in errors.
+
+    Raises:
+        UserError: a question cannot be answered.
+        HTTPException: there are too many, none is answered in time, or the client has left.
+    """
+    # All are checked before one is queued.
     loop = asyncio.get_running_loop()
     jobs = []
     for name, ask in questions.items():
@@ -177,13 +190,13 @@ async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
         jobs.append(job)
     request.app.state.batcher.submit(jobs)
 
+    # Wait for all of them, the time limit, or the client to leave, whichever comes first.
     replies = asyncio.gather(*(job.reply for job in jobs))
     left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
     left.add_done_callback(lambda _: replies.cancel())
     try:
-        async with asyncio.timeout(web.SECONDS):
-            return await replies
-    except TimeoutError:
+        return await asyncio.wait_for(replies, timeout=web.SECONDS)
+    except asyncio.TimeoutError:
         text = f"no answer within {web.SECONDS:g} s; give a shorter context"
         raise HTTPException(504, text) from None
     except asyncio.CancelledError:
@@ -242,6 +255,7 @@ async def get_health(request: Request) -> dict[str, Any]:
 
 @router.get("/", include_in_schema=False)
 async def get_page() -> HTMLResponse:
+    """Return the page."""
     return HTMLResponse(_PAGE_BYTES, headers={"Content-Security-Policy": POLICY})
 
 
@@ -266,6 +280,7 @@ def make_app(
     app.state.registry = CollectorRegistry()
     app.state.batcher = Batcher(trained, threshold, app.state.registry)
 
+    # A middleware is around those added before it.
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=web.BODY)
     app.add_middleware(web.KnownHost, allowed_hosts=sorted(names), www_redirect=False)
     app.add_middleware(web.Meter, token=token, registry=app.state.registry)  # the outermost
@@ -273,27 +288,40 @@ def make_app(
 
 
 def serve(
-    trained: Trained, threshold: float, address: tuple[str, int], names: Any, token: str | None
+    trained: Trained,
+    threshold: float,
+    *,
+    host: str,
+    port: int,
+    names: Sequence[str],
+    token: str | None,
 ) -> None:
-    """Serve until a signal ends the process. Raises UserError if the address is not available.
+    """Serve until a signal ends the process.
 
     Args:
+        threshold: null odds above which the model abstains.
+        host: name or address to listen on.
+        port: TCP port; 0: any that is free.
         names: other names by which clients call the server.
         token: bearer token that clients must send, if any.
+
+    Raises:
+        UserError: the address is not available.
     """
-    listener = web.listen(*address)
-    served = web.served_names(address[0], names)
+    # First what may fail: the address may be taken, or no address of this machine.
+    listener = web.listen(host, port)
+    served = web.served_names(host, names)
     server = web.make_server(make_app(trained, threshold, served, token))
 
-    def stop(*_: Any) -> None:
+    def stop(*_: object) -> None:
         server.should_exit = True
 
     for number in STOP_SIGNALS:  # uvicorn's own handlers hand them on to this one at the end
         signal.signal(number, stop)
-    host, port = listener.getsockname()[:2]
-    shown_host = f"[{host}]" if ":" in host else host  # an IPv6 address
-    url = f"http://{shown_host}:{port}"
-    access = web.describe_access(host, served, token)
+    bound_host, bound_port = listener.getsockname()[:2]
+    shown_host = f"[{bound_host}]" if ":" in bound_host else bound_host  # an IPv6 address
+    url = f"http://{shown_host}:{bound_port}"
+    access = web.describe_access(bound_host, served, token)
     print(f"serving on {url} (the endpoint: /openapi.json): {access}; Ctrl-C ends it", flush=True)
     server.run(sockets=[listener])
     print("stopped", flush=True)

@@ -31,6 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from detalbert.errors import UserError, as_user_error, first_line
 
+# Limits of a request, and of all clients together.
 HEAD = 1 << 16  # bytes of headers
 BODY = 1 << 20  # bytes
 BODIES = 32 << 20  # bytes of all bodies at once
@@ -42,6 +43,7 @@ CONNECTIONS = 500
 _BUFFER = 1 << 16  # bytes
 _BURST = 2000  # connections until `Clients.close_late` looks again
 
+# Names of hosts, and paths by who may ask for them.
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ANYWHERE = ("0.0.0.0", "::")  # hosts to serve on that are all addresses of this machine
 PATHS = ("/", "/answer", "/answers", "/health", "/metrics", "/openapi.json")
@@ -54,22 +56,31 @@ _HINTS = {  # Starlette's short texts, completed
 }
 
 
-def problem(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_response(
+    status: int, text: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     """Return an error as one line of JSON."""
-    return JSONResponse({"error": _HINTS.get(text, text)}, status, headers)
+    content = {"error": _HINTS.get(text, text)}
+    return JSONResponse(content, status_code=status, headers=headers)
 
 
-async def _as_line(request: Request, error: Any) -> JSONResponse:
+async def _as_line(request: Request, error: Exception) -> JSONResponse:
+    """Return the response for an error that ended a request."""
     if isinstance(error, HTTPException):
-        return problem(error.status_code, str(error.detail), error.headers)
+        return error_response(error.status_code, str(error.detail), error.headers)
     if isinstance(error, UserError):
-        return problem(422, str(error))
+        return error_response(422, str(error))
     if not isinstance(error, RequestValidationError):
-        return problem(500, "the model failed on this request; the server's log says how")
+        return error_response(500, "the model failed on this request; the server's log says how")
     if "json" not in request.headers.get("content-type", ""):
-        return problem(422, "not read as JSON; send the header Content-Type: application/json")
-    faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-    return problem(422, "; ".join(faults))
+        return error_response(
+            422, "not read as JSON; send the header Content-Type: application/json"
+        )
+    faults = []
+    for fault in error.errors():
+        place = ".".join(map(str, fault["loc"]))
+        faults.append(f"{place}: {fault['msg']}")
+    return error_response(422, "; ".join(faults))
 
 
 HANDLERS: Any = dict.fromkeys(
@@ -123,7 +134,7 @@ class Meter:
             if not plain:
                 await send(message)
             elif message["type"] == "http.response.body":
-                await problem(status, message["body"].decode())(scope, receive, send)
+                await error_response(status, message["body"].decode())(scope, receive, send)
 
         try:
             with self.seconds.labels(path).time():
@@ -131,7 +142,7 @@ class Meter:
                 await (refusal or self.app)(scope, receive, send_json)
         except asyncio.CancelledError:  # uvicorn cancels what is not answered at its end
             if not status:
-                await problem(503, "the server is stopping")(scope, receive, send_json)
+                await error_response(503, "the server is stopping")(scope, receive, send_json)
         finally:
             self.requests.labels(path, status or "none").inc()
 
@@ -144,7 +155,7 @@ class Meter:
         if scheme.lower() == "bearer" and correct:
             return None
         text = "the token is missing or wrong: Authorization: Bearer TOKEN"
-        return problem(401, text, {"WWW-Authenticate": "Bearer"})
+        return error_response(401, text, {"WWW-Authenticate": "Bearer"})
 
 
 class Clients:
@@ -170,7 +181,8 @@ class Clients:
             size += len(message.get("body", b""))
             self.body_bytes += len(message.get("body", b""))
             if self.body_bytes > BODIES:
-                raise HTTPException(503, "too much at once; ask again soon", {"Retry-After": "1"})
+                problem = "too much at once; ask again soon"
+                raise HTTPException(503, problem, headers={"Retry-After": "1"})
             if not message.get("more_body"):
                 received = True
                 self.since[client] = math.inf
@@ -197,8 +209,11 @@ class Clients:
         beyond CONNECTIONS. Called every second.
         """
         now = time.monotonic()
+        # A connection that is new to this table has waited since now.
         by_client = {connection.client: connection for connection in connections}
         self.since = {client: self.since.get(client, now) for client in by_client}
+
+        # Those that have waited longest come first, and go first.
         oldest_first = sorted(by_client, key=lambda client: self.since[client])
         surplus = len(by_client) - CONNECTIONS
         for position, client in enumerate(oldest_first):
@@ -208,19 +223,31 @@ class Clients:
 
 
 def served_names(host: str, names: Sequence[str]) -> frozenset[str]:
-    """Return the Host headers of a server on `host`: loopback's names, its own and `names`; of one
-    on all addresses also the machine's, and its host name. Raises UserError for a pattern that is
-    not all of a domain, *.example.com.
+    """Return the Host headers, without ports, that a server answers to, in lower case.
+
+    They are loopback's names, its own and `names`; of a server on all addresses also the machine's
+    addresses, and its host name.
+
+    Args:
+        host: name or address that it listens on.
+        names: other names by which clients call it, such as *.example.com.
+
+    Raises:
+        UserError: a pattern is not all of a domain.
     """
     for name in names:
         if "*" in name.removeprefix("*."):
-            raise UserError(f"--host-name {name}: no name; give one, or *.example.com")
+            cure = "give one, or *.example.com"
+            raise UserError("no name", key=f"--host-name {name}", cure=cure)
     own = [host]
     if host in ANYWHERE:
         addresses = itertools.chain.from_iterable(psutil.net_if_addrs().values())
         families = socket.AF_INET, socket.AF_INET6
-        # A link-local IPv6 address has its interface behind a %, which no Host header has.
-        own += [a.address.split("%")[0] for a in addresses if a.family in families]
+        for address in addresses:
+            if address.family in families:
+                # A link-local IPv6 address has its interface behind a %, which no Host header has.
+                ip, _, _ = address.address.partition("%")
+                own.append(ip)
         own += [socket.gethostname(), socket.getfqdn()]
     own = [f"[{name}]" if ":" in name else name for name in own]
     return LOOPBACK | {name.lower() for name in (*own, *names)}
@@ -228,37 +255,50 @@ def served_names(host: str, names: Sequence[str]) -> frozenset[str]:
 
 def describe_access(host: str, names: frozenset[str], token: str | None) -> str:
     """Return who may ask a server on `host`, by `served_names`."""
-    who = f"whoever reaches it as {', '.join(sorted(names - LOOPBACK - {'0.0.0.0', '[::]'}))}"
     if {host, f"[{host}]"} & LOOPBACK:
         who = "programs on this machine"
+    else:
+        others = names - LOOPBACK - {"0.0.0.0", "[::]"}
+        who = f"whoever reaches it as {', '.join(sorted(others))}"
     return f"{who} may ask, {'with the token' if token else 'without a token'}"
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:
-    """Return the token in `file`, else `token`, else that of the environment (ALBERT_TOKEN). Raises
-    UserError if the file cannot be read, or the token is empty.
+    """Return the token in `file`, else `token`, else that of the environment (ALBERT_TOKEN).
+
+    Raises:
+        UserError: the file cannot be read, or the token is empty.
     """
+
+    def not_read(error: Exception) -> UserError:
+        problem = f"cannot read it ({first_line(error)})"
+        return UserError(problem, key=f"--token-file {file}", cure="give a text file")
+
+    # ps shows flags to other users of the machine: a file or the environment hides the token.
     if token is None:
         token = os.environ.get("ALBERT_TOKEN")
     if file is not None:
-        said = f"--token-file {file}: cannot read it"
-        with as_user_error(lambda e: UserError(f"{said} ({first_line(e)}); give a text file")):
+        with as_user_error(not_read):
             token = file.read_text(encoding="utf-8").strip()
     if token == "":
-        raise UserError("--token: empty; give a token by --token-file, ALBERT_TOKEN or --token")
+        cure = "give a token by --token-file, ALBERT_TOKEN or --token"
+        raise UserError("empty", key="--token", cure=cure)
     return token
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises UserError if the address is not available."""
+    """Return a listening socket.
+
+    Raises:
+        UserError: the address is not available.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        reason = first_line(error).split(" (while")[0]  # Python adds the address
-        raise UserError(
-            f"--serve: {host} port {port}: {reason}; give another --host or --port"
-        ) from None
+        reason, _, _ = first_line(error).partition(" (while")  # Python adds the address
+        problem = f"{host} port {port}: {reason}"
+        raise UserError(problem, key="--serve", cure="give another --host or --port") from None
     # asyncio leaves it out for a socket that names no protocol: replies would wait 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # What a connection holds in the system; it would grow to megabytes for a client without haste.
@@ -266,7 +306,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
     # A burst of connections needs a file each; most systems start a process with 1,024.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * _BURST)), hard))
+    files = max(soft, min(hard, 2 * _BURST))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     return listener
 
 

@@ -21,8 +21,9 @@ from detalbert.engine.models import load_weights
 from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import PRETRAINED
-from detalbert.inference.find import EXPERIMENT, read_json
+from detalbert.inference.find import read_json
 from detalbert.inference.model import find_scores
+from detalbert.inference.references import EXPERIMENT
 from detalbert.settings import experiment
 from detalbert.training.manifest import MANIFEST, find_fault
 from detalbert.training.parts import read_sharded_weights

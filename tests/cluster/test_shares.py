@@ -91,7 +91,7 @@ def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path)
 
     with core.init(checkpoint_storage=str(tmp_path / "storage")) as context:
         again = job()
-        assert again.restore("one") and again.mine == [0, 2]
+        assert again.restore("one") and again.remaining == [0, 2]
         assert [path.name for path in again.own.iterdir()] == ["part-000001.json"]
         for change in ({"questions": "other"}, {"model": "other"}, {"threshold": 1.0}):
             with pytest.raises(UserError, match=f"{next(iter(change))}: the answers so far are"):

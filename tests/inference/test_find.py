@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 import predict
 from detalbert.errors import Unavailable, UserError
-from detalbert.inference import find, register
+from detalbert.inference import references, register
 from detalbert.inference.export import export
 from detalbert.inference.model import choose_threshold, load_model
 from detalbert.inference.reply import ask
@@ -61,13 +61,13 @@ REFERENCES |= {"trial:7:latest": LATEST, "experiment:3:latest": LATEST}
 def test_references_mean_what_they_say(master: CheckpointMaster) -> None:
     proxied = "/not/here" in master.storage.values()
     for reference, uuid in REFERENCES.items():
-        shutil.rmtree(find.CACHE, ignore_errors=True)
-        folder = find.fetch(reference)
+        shutil.rmtree(references.CACHE, ignore_errors=True)
+        folder = references.fetch(reference)
         assert folder.name == uuid and (folder / "state_dict.pth").is_file()
         assert (f"/checkpoints/{uuid}" in master.calls) == proxied
         master.calls.clear()
-        assert [path.name for path in find.CACHE.glob("[!.]*")] == [uuid]  # no remains
-    find.fetch(LATEST)
+        assert [path.name for path in references.CACHE.glob("[!.]*")] == [uuid]  # no remains
+    references.fetch(LATEST)
     assert master.calls == []  # fetched once
 
 
@@ -77,9 +77,9 @@ def test_the_searcher_says_what_is_best(master: CheckpointMaster) -> None:
         config = {"searcher": {"metric": "f1", "smaller_is_better": smaller}}
         master.stored = [item._replace(config=config) for item in master.stored]
         for name in ("trial:7", "experiment:3"):
-            assert find.find_remote(name).uuid == uuid
+            assert references.find_remote(name).uuid == uuid
     master.stored = [item._replace(scores={}) for item in master.stored]
-    assert find.find_remote("trial:7").uuid == LATEST  # none is validated: the newest
+    assert references.find_remote("trial:7").uuid == LATEST  # none is validated: the newest
 
 
 @on("elsewhere")
@@ -101,22 +101,22 @@ def test_what_is_not_there(master: CheckpointMaster, monkeypatch: Any, capsys: A
         refused(["--model", name, "--question", "a", "--context", "b"], message, capsys)
     master.models["empty"] = []
     with pytest.raises(UserError, match="it has no version yet"):
-        find.fetch("model:empty")
+        references.fetch("model:empty")
     master.stored = [item for item in master.stored if item.state == "ERROR"]
     with pytest.raises(UserError, match="it has no finished checkpoint"):
-        find.fetch("trial:7")
+        references.fetch("trial:7")
     monkeypatch.setenv("DET_USER_TOKEN", "old")
-    with pytest.raises(UserError, match="the master wants a login"):
-        find.fetch("trial:7")
+    with pytest.raises(UserError, match="not logged in to the master; run `det user login`"):
+        references.fetch("trial:7")
     monkeypatch.setenv("DET_MASTER", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="trial:7"):
-        find.fetch("trial:7")
-    assert not find.CACHE.exists() or not list(find.CACHE.glob("[!.]*"))
+        references.fetch("trial:7")
+    assert not references.CACHE.exists() or not list(references.CACHE.glob("[!.]*"))
 
 
 def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: Any) -> None:
     """The second process waits for the first; what a killed one left is removed."""
-    monkeypatch.setattr(find, "CACHE", tmp_path)
+    monkeypatch.setattr(references, "CACHE", tmp_path)
     (tmp_path / f".detalbert-tmp-0123456789abcdef-{BEST}").mkdir()
     fetched = []
 
@@ -126,14 +126,14 @@ def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: Any) -> None:
 
     slow = SimpleNamespace(uuid=BEST, download=download)
     with ThreadPoolExecutor(2) as threads:
-        assert set(threads.map(find._download, [slow] * 2)) == {tmp_path / BEST}
+        assert set(threads.map(references._download, [slow] * 2)) == {tmp_path / BEST}
     assert len(fetched) == 1
     assert {path.name for path in tmp_path.iterdir()} == {BEST, f".{BEST}.lock"}
     # It is fetched again if something else stands where its sums were.
     sums = tmp_path / BEST / "sums.json"
     sums.unlink()
     sums.mkdir()
-    find._download(slow)
+    references._download(slow)
     assert len(fetched) == 2 and sums.is_file()
 
 
@@ -145,7 +145,7 @@ def test_the_registry_has_the_best_with_its_scores(master: CheckpointMaster, cap
     assert last == "python predict.py --model model:squad-albert:1"
     (sent,) = master.models["squad-albert"]
     assert sent["checkpointUuid"] == BEST and sent["modelName"] == "squad-albert"
-    kept = json.loads((find.CACHE / BEST / "scores.json").read_text())
+    kept = json.loads((references.CACHE / BEST / "scores.json").read_text())
     assert sent["metadata"] == {**kept, "steps": 1, "null_score_diff_threshold": 0.0}
     assert sent["comment"] == first.removeprefix("squad-albert version 1: ")
     assert f"| best_f1_thresh | {kept['best_f1_thresh']:.6g} |" in sent["notes"]
@@ -154,13 +154,13 @@ def test_the_registry_has_the_best_with_its_scores(master: CheckpointMaster, cap
     assert register.main([LATEST, "--as", "squad-albert"]) == 0
     assert "version 2" in capsys.readouterr().out
     for number, uuid in {"": LATEST, ":1": BEST, ":2": LATEST}.items():
-        folder = find.fetch(f"model:squad-albert{number}")
+        folder = references.fetch(f"model:squad-albert{number}")
         assert folder.name == uuid and (folder / "state_dict.pth").is_file()
     for reference, version in (("model:squad-albert", 2), ("model:squad-albert:2", 2)):
-        described = find.describe_reference(reference, uuid=LATEST)
+        described = references.describe_reference(reference, uuid=LATEST)
         assert described == {"checkpoint": LATEST, "version": version}
-    assert find.describe_reference("experiment:3", uuid=BEST) == {"checkpoint": BEST}
-    assert find.describe_reference("runs/local", uuid="local") == {}
+    assert references.describe_reference("experiment:3", uuid=BEST) == {"checkpoint": BEST}
+    assert references.describe_reference("runs/local", uuid="local") == {}
     for checkpoint, name, said in (
         ("squad", "a", "squad: give experiment:ID, trial:ID or a UUID"),
         ("model:squad", "a", "give experiment:ID"),
