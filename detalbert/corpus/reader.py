@@ -77,7 +77,11 @@ class Shards:
             weights = self.index.get("weights") or {}
         empty = sorted(weights.keys() - set(self.names))
         if empty:
-            raise UserError(f"data.{self.data.source}: source {empty[0]} has no text; leave it out")
+            raise UserError(
+                f"source {empty[0]} has no text",
+                key=f"data.{self.data.source}",
+                cure="leave it out",
+            )
         return [weights[name] for name in self.names] if weights else None
 
     def describe(self) -> str:

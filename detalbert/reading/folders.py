@@ -56,7 +56,9 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
         endings = ", ".join(ENDINGS)
         packed = ", ".join(PACKED)
         raise UserError(
-            f"{key}: no file of data below {address} ({endings}, also with {packed}); give another"
+            f"no file of data below {address} ({endings}, also with {packed})",
+            key=key,
+            cure="give another",
         )
     return [by_name[name] for name in sorted(chosen)]
 

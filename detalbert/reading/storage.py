@@ -67,7 +67,7 @@ def list_files(address: str, key: str) -> list[File]:
 
     def not_listed(error: Exception) -> UserError:
         kind = UserError if http_status(error) in MISTAKES else Unavailable
-        return kind(f"{key}: {address} cannot be listed: {first_line(error)}")
+        return kind(f"{address} cannot be listed: {first_line(error)}", key=key)
 
     if not is_remote(address):
         return _list_local(address, key)
@@ -145,14 +145,14 @@ def _list_local(address: str, key: str) -> list[File]:
     paths = find_paths(address)
     if not paths and not Path(address).exists():
         raise UserError(
-            f"{key}: {Path(address)}: no such file or folder; set {key} to where the text is"
+            f"{Path(address)}: no such file or folder", key=key, cure="set it to where the text is"
         )
     return [_stamp_local(path, key) for path in paths]
 
 
 def _stamp_local(path: Path, key: str) -> File:
     def not_read(error: Exception) -> UserError:
-        return UserError(f"{key}: {path}: cannot read it: {first_line(error)}")
+        return UserError(f"{path}: cannot read it: {first_line(error)}", key=key)
 
     with as_user_error(not_read):
         status = path.stat()
