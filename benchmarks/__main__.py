@@ -33,8 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> Parser:
     """Return the parser of the command line; its paths begin in the repository's root."""
-    real = HERE.parents[1] / "shared" / "albert-tokenizer"
-    tokenizer = str(real) if real.is_dir() else "embedded/albert-tiny"
+    # The tokenizer of the published models, if it is beside the repository.
+    published = HERE.parents[1] / "shared" / "albert-tokenizer"
+    tokenizer = str(published) if published.is_dir() else "embedded/albert-tiny"
     parser = Parser(prog="benchmarks", description=__doc__)
     add = parser.add_argument
     add("stage", choices=["step", "finetune", "predict", "serve", "lm", "render"])
@@ -95,14 +96,19 @@ def run(args: Namespace) -> None:
     from benchmarks.measure import device  # --help and render need no torch
     from detalbert.environment import environment
 
-    module = importlib.import_module(f"benchmarks.{'step' if args.stage == 'lm' else args.stage}")
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.whole_file(args.json) if args.json else contextlib.nullcontext() as file:
-        facts, measure = environment(device()), getattr(module, args.stage)
-        result = {"stage": args.stage, **facts, "identical": True, **measure(args)}
+    # A stage's function has its name; the one of two processes is in the module of steps.
+    module_name = "step" if args.stage == "lm" else args.stage
+    module = importlib.import_module(f"benchmarks.{module_name}")
+    measure = getattr(module, args.stage)
+    with contextlib.ExitStack() as stack:
+        file = None
+        if args.json:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(atomic.whole_file(args.json))
+        machine = environment(device())
+        result = {"stage": args.stage, **machine, "identical": True, **measure(args)}
         print(line(result), flush=True)
-        if file:
+        if file is not None:
             file.write(json.dumps(result, indent=1) + "\n")
 
 
@@ -112,26 +118,37 @@ def render(page: Path | None) -> None:
     table = "\n".join([HEAD, *map(line, results)])
     if page is None:
         return print(table)
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, _, remainder = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = remainder.partition(END)
     if not end:
-        raise UserError(f"--readme {page}: no {BEGIN} and {END} in it to put the table between")
+        raise UserError(
+            f"no {BEGIN} and {END} in it to put the table between", key=f"--readme {page}"
+        )
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
 
 
 def line(result: dict[str, Any]) -> str:
     """Return a result as a row of the table."""
-    settings, where = result.get("settings", result), result["device"]["name"].split(" 80GB")[0]
-    names = [settings.get(key) for key in ("workload", "shape", "model")]
-    stage = " ".join([result["stage"], *(name for name in names if isinstance(name, str))])
+    # The stage with its workload, shape and model, as far as it has them.
+    settings = result.get("settings", result)
+    words = [result["stage"]]
+    for key in ("workload", "shape", "model"):
+        name = settings.get(key)
+        if isinstance(name, str):
+            words.append(name)
+    device_name = result["device"]["name"].split(" 80GB")[0]
     if result["stage"] == "predict":
-        whole, alone = (f"{result['seconds'][x]:.1f} s" for x in ("predict", "forward"))
-        cells = [f"{whole}, file to files", f"{alone}, its model alone", f"{result['ratio']:.2f}"]
+        seconds = result["seconds"]
+        ours = f"{seconds['predict']:.1f} s, file to files"
+        baseline = f"{seconds['forward']:.1f} s, its model alone"
+        ratio = f"{result['ratio']:.2f}"
     else:
-        ((figure, ratio),) = result["ratio"].items()
-        ours, peer = (_figure(result["results"][side][figure]) for side in ("ours", "peer"))
-        cells = [f"{ours} {figure.replace('_per_second', '/s')}", peer, f"{ratio:.1f}"]
-    return f"| {stage}, {where} | {' | '.join(cells)} |"
+        ((figure, factor),) = result["ratio"].items()
+        unit = figure.replace("_per_second", "/s")
+        ours = f"{_figure(result['results']['ours'][figure])} {unit}"
+        baseline = _figure(result["results"]["peer"][figure])
+        ratio = f"{factor:.1f}"
+    return f"| {' '.join(words)}, {device_name} | {ours} | {baseline} | {ratio} |"
 
 
 def _figure(value: dict[str, Any]) -> str:

@@ -1,16 +1,22 @@
 """Baseline of a step: a model of transformers with a trial's weights, optimizer and schedule."""
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelForQuestionAnswering
+from transformers import (
+    AlbertForPreTraining,
+    AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
+    PreTrainedTokenizerBase,
+)
 
 from benchmarks.measure import device, pad
 from detalbert.engine import optim
+from detalbert.engine.trial import StepTrial
 
 # Terms of the loss by workload, each with its logits in the model's output.
 TERMS = {
@@ -20,66 +26,92 @@ TERMS = {
 }
 
 
+Micro = dict[str, Tensor]  # a micro-batch: columns [windows, max_seq_length], labels, weights
+
+
 class Baseline:
     """The model over padded windows, with the trial's optimizer, schedule and clipping."""
 
-    def __init__(self, trial: Any, workload: str) -> None:
-        self.workload, self.terms = workload, TERMS[workload]
-        self.hparams, self.dtype, self.device = trial.hparams, trial.dtype, device()
-        self.pad_id = trial.data.tokenizer.pad_token_id or 0
+    def __init__(self, trial: StepTrial[Any, Any], workload: str) -> None:
+        self.workload = workload
+        self.terms = TERMS[workload]
+        self.hparams = trial.hparams
+        self.dtype = trial.dtype
+        self.device = device()
+        tokenizer = cast(PreTrainedTokenizerBase, trial.data.tokenizer)
+        self.pad_id = tokenizer.pad_token_id or 0
         self.model = make_model(trial, workload).to(self.device).train()
-        groups = optim.parameter_groups(self.model, self.hparams.weight_decay)
-        name, rate = self.hparams.optimizer, self.hparams.learning_rate()
-        self.optimizer = optim.build_optimizer(name, groups, rate, self.hparams.beta2)
-        steps = self.optimizer, self.hparams, trial.steps, trial.warmup
-        self.schedule = optim.build_scheduler(*steps)
+        self.optimizer = optim.build_optimizer(
+            self.hparams.optimizer,
+            optim.parameter_groups(self.model, self.hparams.weight_decay),
+            lr=self.hparams.learning_rate(),
+            beta2=self.hparams.beta2,
+        )
+        self.schedule = optim.build_scheduler(
+            self.optimizer, self.hparams, total=trial.steps, warmup=trial.warmup
+        )
         half = self.dtype is torch.float16
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
 
-    def batch(self, rows: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    def batch(self, rows: list[Micro]) -> list[Micro]:
         """Return packed rows as padded micro-batches, int64 [windows, max_seq_length], with weights
         of the sums of each term [terms]: in the gradient, and in the mean over windows.
         """
         micros = [self._padded(row) for row in rows]
-        counts = torch.tensor([[(m[x] >= 0).sum() for x in self.terms] for m in micros])
+        # The gradient is of the mean over all labels of the step; the loss that is compared is the
+        # mean over windows of their rows' means, as the trial reports it.
+        counts = torch.tensor([self._count_labels(micro) for micro in micros])  # [micros, terms]
         windows = torch.tensor([len(micro["input_ids"]) for micro in micros])
+        window_shares = windows / windows.sum()
         share = 0.5 if self.workload == "finetuning" else 1.0  # of a term
-        for micro, count, part in zip(micros, counts, windows / windows.sum(), strict=True):
-            micro["gradient_weights"] = share / counts.sum(0).clamp(min=1)
-            micro["loss_weights"] = share * part / count.clamp(min=1)
+        gradient_weights = share / counts.sum(0).clamp(min=1)  # [terms]
+        for number, micro in enumerate(micros):
+            micro["gradient_weights"] = gradient_weights
+            micro["loss_weights"] = share * window_shares[number] / counts[number].clamp(min=1)
         return micros
 
-    def _padded(self, row: dict[str, Tensor]) -> dict[str, Tensor]:
-        columns, whole = {"input_ids": (row["input_ids"], self.pad_id)}, {}
-        if self.workload == "lm":
-            columns["next"] = row["targets"], -100
-        else:
-            columns["token_type_ids"] = row["token_type_ids"], 0
-        if self.workload == "pretraining":
-            labels = torch.full_like(row["input_ids"], -100)
-            labels[row["masked"]] = row["mlm_labels"]
-            columns["masked"], whole = (labels, -100), {"order": row["sop_labels"]}
-        if self.workload == "finetuning":
-            whole = {name: row[f"{name}_positions"] for name in self.terms}
-        return pad(row, self.hparams.max_seq_length, **columns) | whole
+    def _count_labels(self, micro: Micro) -> list[int]:
+        """Return the number of labels of each term."""
+        return [int((micro[name] >= 0).sum()) for name in self.terms]
 
-    def losses(self, micro: dict[str, Tensor]) -> Tensor:
+    def _padded(self, row: Micro) -> Micro:
+        """Return columns of tokens padded, and those of windows as they are."""
+        columns = {"input_ids": (row["input_ids"], self.pad_id)}
+        labels: Micro = {}  # of windows
+        if self.workload == "lm":
+            columns["next"] = (row["targets"], -100)
+        else:
+            columns["token_type_ids"] = (row["token_type_ids"], 0)
+        if self.workload == "pretraining":
+            masked = torch.full_like(row["input_ids"], -100)
+            masked[row["masked"]] = row["mlm_labels"]
+            columns["masked"] = (masked, -100)
+            labels = {"order": row["sop_labels"]}
+        elif self.workload == "finetuning":
+            labels = {name: row[f"{name}_positions"] for name in self.terms}
+        return pad(row, self.hparams.max_seq_length, **columns) | labels
+
+    def losses(self, micro: Micro) -> Tensor:
         """Return the sum of each loss term, padding excluded, fp32 [terms]."""
-        taken = ["input_ids"]
+        # Positions are left to the model: they count from each window's start.
+        inputs = {"input_ids": micro["input_ids"]}
         if self.workload != "lm":  # whose windows are full
-            taken += ["token_type_ids", "attention_mask"]
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
-            output = self.model(**{name: micro[name] for name in taken})
+            inputs["token_type_ids"] = micro["token_type_ids"]
+            inputs["attention_mask"] = micro["attention_mask"]
+        half = self.dtype is not torch.float32
+        with torch.autocast(self.device.type, self.dtype, enabled=half):
+            output = self.model(**inputs)
         sums = []
         for name, key in self.terms.items():
             logits = output[key].float()
             if self.workload == "finetuning":
                 logits = logits.masked_fill(micro["attention_mask"] == 0, -torch.inf)
+            # Windows and, for tokens, places become one dimension: [labels, classes].
             labels = micro[name].flatten()
             sums.append(F.cross_entropy(logits.flatten(0, -2), labels, reduction="sum"))
         return torch.stack(sums)
 
-    def step(self, micros: list[dict[str, Tensor]]) -> float:
+    def step(self, micros: list[Micro]) -> float:
         """Run one optimizer step and return the mean loss of its windows."""
         exact = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels
@@ -89,6 +121,7 @@ class Baseline:
             losses = self.losses(micro)
             self.scaler.scale(losses @ micro["gradient_weights"]).backward()
             mean += losses.detach() @ micro["loss_weights"]
+        # The ordinary order: unscale, clip, step.
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
         self.scaler.step(self.optimizer)
@@ -99,7 +132,7 @@ class Baseline:
         return float(mean)
 
 
-def make_model(trial: Any, workload: str) -> Any:
+def make_model(trial: StepTrial[Any, Any], workload: str) -> Any:
     """Return the trial's model in transformers; a language model is sharded over all processes."""
     model: Any
     if workload == "lm":

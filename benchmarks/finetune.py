@@ -12,87 +12,163 @@ import shutil
 import sys
 import tempfile
 from argparse import Namespace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import transformers
 import yaml
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
-from benchmarks.measure import compare, device, experiment, interleave, pad, run_python
+from benchmarks.measure import (
+    Config,
+    Result,
+    compare,
+    device,
+    experiment,
+    interleave,
+    pad,
+    run_python,
+)
 from detalbert.errors import UserError
 from detalbert.squad.sources import read_questions
-from squad_utils import Windows, best_spans, build_windows, merge_answers, score
+from squad_utils import (
+    Answers,
+    Example,
+    Windows,
+    best_spans,
+    build_windows,
+    merge_answers,
+    score,
+)
 
 TRAIN = 600  # questions, without --examples; half as many to validate
 LENGTH = 384
 ENDS = ("start_positions", "end_positions")
 
 
-def config_of(options: Namespace, train: int, folder: Path) -> dict[str, Any]:
-    """Return the experiment that both sides read."""
-    precision = "bf16" if torch.cuda.is_available() else "fp32"
-    config = experiment("finetune", model=str(options.model), precision=precision)
-    config["data"]["cache_dir"] = str(folder / "cache")
-    for split, name, count in (("train", "train", train), ("validation", "dev", train // 2)):
-        config["data"][split] = str(options.data / f"{name}.json")
-        config["data"][f"max_{split}_examples"] = count
+def finetune(options: Namespace) -> Result:
+    """Measure questions per second of both sides, from first file to last, and their scores."""
+    if not (options.model / "config.json").is_file():
+        raise UserError(
+            "no config.json in it", key=f"--model {options.model}", cure="give a model's folder"
+        )
+    train = options.examples or TRAIN
+    dev = train // 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        config_file = folder / "config.yaml"
+        config_file.write_text(yaml.safe_dump(make_config(options, train, dev, folder)))
+        seconds, metrics = run_both(config_file, folder, repeats=options.repeats)
+    result = compare(seconds, unit="questions", amount=train + dev)
+    scores = {"ours": metrics["ours"]["best"], "peer": metrics["peer"]}
+    for side, side_scores in scores.items():
+        for key in ("exact", "f1"):
+            result["results"][side][key] = side_scores[key]
+    result["settings"] = {
+        "model": options.model.name,
+        "train": train,
+        "dev": dev,
+        "batch": 12,
+        "epochs": 1,
+    }
+    return result
+
+
+def make_config(options: Namespace, train: int, dev: int, folder: Path) -> Config:
+    """Return the experiment that both sides read; `train` and `dev` are numbers of questions."""
+    config = experiment(
+        "finetune",
+        model=str(options.model),
+        precision="bf16" if torch.cuda.is_available() else "fp32",
+    )
+    config["data"] |= {
+        "cache_dir": str(folder / "cache"),
+        "train": str(options.data / "train.json"),
+        "max_train_examples": train,
+        "validation": str(options.data / "dev.json"),
+        "max_validation_examples": dev,
+    }
     return config
 
 
-def finetune(options: Namespace) -> dict[str, Any]:
-    """Measure questions per second of both sides, from first file to last, and their scores."""
-    if not (options.model / "config.json").is_file():
-        raise UserError(f"--model {options.model}: no config.json in it; give a model's folder")
-    train = options.examples or TRAIN
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        config, file = config_of(options, train, folder), folder / "config.yaml"
-        file.write_text(yaml.safe_dump(config))
+def run_both(
+    config_file: Path, folder: Path, repeats: int
+) -> tuple[dict[str, list[float]], dict[str, Result]]:
+    """Run both sides in turn; return by side the seconds of each run, and the last one's metrics.
 
-        def run(side: str, *words: str) -> None:
-            for old in ("cache", side):  # each side makes its windows each time
-                shutil.rmtree(folder / old, ignore_errors=True)
-            run_python(*words, str(folder / side))
+    Each side makes its windows anew each time.
+    """
+    ours = ["train.py", "--config", str(config_file), "--output-dir"]
+    baseline = ["-m", "benchmarks.finetune", str(config_file)]
 
-        sides = {
-            "ours": lambda: run("ours", "train.py", "--config", str(file), "--output-dir"),
-            "peer": lambda: run("peer", "-m", "benchmarks.finetune", str(file)),
-        }
-        seconds = interleave(sides, options.repeats)
-        found = {x: json.loads((folder / x / "metrics.json").read_text()) for x in seconds}
-    result = compare(seconds, "questions", train + train // 2)
-    for side, scores in (("ours", found["ours"]["best"]), ("peer", found["peer"])):
-        result["results"][side] |= {key: scores[key] for key in ("exact", "f1")}
-    settings = {"model": options.model.name, "train": train, "dev": train // 2}
-    return {**result, "settings": {**settings, "batch": 12, "epochs": 1}}
+    def run(side: str, command: list[str]) -> None:
+        # Nothing of an earlier run is used again.
+        for old in ("cache", side):
+            shutil.rmtree(folder / old, ignore_errors=True)
+        run_python(*command, str(folder / side))
+
+    sides = {"ours": partial(run, "ours", ours), "peer": partial(run, "peer", baseline)}
+    seconds = interleave(sides, repeats=repeats)
+    metrics = {}
+    for side in sides:
+        metrics[side] = json.loads((folder / side / "metrics.json").read_text())
+    return seconds, metrics
 
 
-def forward(model: Any, windows: Windows, chosen: np.ndarray, labels: bool) -> Any:
-    """Return the output of the chosen windows, their packed row and their attention mask (bool)."""
-    row = {name: torch.from_numpy(x) for name, x in windows.pack(chosen).items()}
-    fills = {"input_ids": model.config.pad_token_id or 0, "token_type_ids": 0}
-    inputs = pad(row, LENGTH, **{name: (row[name], fill) for name, fill in fills.items()})
-    real = inputs["attention_mask"].bool()
-    inputs |= {name: row[name] for name in ENDS if labels}
+class PaddedBatch(NamedTuple):
+    """Some windows, packed and padded."""
+
+    row: dict[str, torch.Tensor]  # packed, on the CPU
+    inputs: dict[str, torch.Tensor]  # of the model, [windows, LENGTH], on the device
+    is_real: torch.Tensor  # bool [windows, LENGTH]: no padding
+
+
+def make_batch(windows: Windows, chosen: np.ndarray, pad_id: int, labels: bool) -> PaddedBatch:
+    """Return the windows whose numbers are `chosen`, with `labels` for training."""
+    # A packed row has the labels of its windows, and the places that decoding reads.
+    row = {name: torch.from_numpy(column) for name, column in windows.pack(chosen).items()}
+    inputs = pad(
+        row,
+        LENGTH,
+        input_ids=(row["input_ids"], pad_id),
+        token_type_ids=(row["token_type_ids"], 0),
+    )
+    is_real = inputs["attention_mask"].bool()
+    if labels:
+        inputs |= {name: row[name] for name in ENDS}
     inputs = {name: values.to(device()) for name, values in inputs.items()}
-    with torch.autocast(device().type, torch.bfloat16, enabled=device().type == "cuda"):
-        return model(**inputs), row, real
+    return PaddedBatch(row=row, inputs=inputs, is_real=is_real)
 
 
-def train_baseline(model: Any, windows: Windows, hyperparameters: dict[str, Any]) -> None:
+def forward(model: PreTrainedModel, batch: PaddedBatch) -> QuestionAnsweringModelOutput:
+    """Return the model's output, with its loss if the batch has labels."""
+    gpu = device().type == "cuda"
+    with torch.autocast(device().type, torch.bfloat16, enabled=gpu):
+        return model(**batch.inputs)
+
+
+def train_baseline(model: PreTrainedModel, windows: Windows, hyperparameters: Config) -> None:
     """Train by AdamW with a linear schedule and clipping."""
-    count, batch = len(windows), hyperparameters["global_batch_size"]
-    steps = -(-count // batch) * hyperparameters["epochs"]
-    rate, warmup = (hyperparameters[x] for x in ("base_learning_rate", "warmup_fraction"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(warmup * steps), steps)
+    batch_size = hyperparameters["global_batch_size"]
+    epochs = hyperparameters["epochs"]
+    # The last batch of an epoch may be smaller.
+    steps = -(-len(windows) // batch_size) * epochs
+    warmup = int(hyperparameters["warmup_fraction"] * steps)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=hyperparameters["base_learning_rate"], weight_decay=0.0
+    )
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup, steps)
+    pad_id = model.config.pad_token_id or 0
     model.train()
-    for _ in range(hyperparameters["epochs"]):
-        for chosen in torch.randperm(count).split(batch):
-            forward(model, windows, chosen.numpy(), labels=True)[0].loss.backward()
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(windows)).split(batch_size):
+            batch = make_batch(windows, chosen.numpy(), pad_id, labels=True)
+            forward(model, batch).loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
@@ -100,35 +176,53 @@ def train_baseline(model: Any, windows: Windows, hyperparameters: dict[str, Any]
 
 
 @torch.no_grad()
-def evaluate_baseline(model: Any, windows: Windows, examples: Any, batch: int) -> Any:
+def evaluate_baseline(
+    model: PreTrainedModel, windows: Windows, examples: list[Example], batch_size: int
+) -> Answers:
     """Return the answers of all validation questions."""
     model.eval()
+    pad_id = model.config.pad_token_id or 0
     candidates = []
-    for chosen in np.array_split(np.arange(len(windows)), -(-len(windows) // batch)):
-        output, row, real = forward(model, windows, chosen, labels=False)
-        start, end = (x.float().cpu()[real] for x in (output.start_logits, output.end_logits))
-        candidates.append(best_spans(start, end, row, n_best_size=20, max_answer_length=30))
+    batches = -(-len(windows) // batch_size)
+    for chosen in np.array_split(np.arange(len(windows)), batches):
+        batch = make_batch(windows, chosen, pad_id, labels=False)
+        output = forward(model, batch)
+        # Without padding, [T]: the decoding is this package's.
+        start_logits = output.start_logits.float().cpu()[batch.is_real]
+        end_logits = output.end_logits.float().cpu()[batch.is_real]
+        spans = best_spans(
+            start_logits, end_logits, batch.row, n_best_size=20, max_answer_length=30
+        )
+        candidates.append(spans)
     return merge_answers(examples, windows, candidates)
 
 
-def run_qa(config: dict[str, Any], output: Path) -> None:
+def run_qa(config: Config, output: Path) -> None:
     """Run the baseline: train, answer, score, and save the model."""
-    data, hyperparameters = config["data"], config["hyperparameters"]
+    hyperparameters = config["hyperparameters"]
+    # The span head is drawn, as the model's folder has none.
     torch.manual_seed(42)
     tokenizer = transformers.AutoTokenizer.from_pretrained(hyperparameters["model"])
-    kind: Any = transformers.AutoModelForQuestionAnswering
-    model = kind.from_pretrained(hyperparameters["model"]).to(device())
-    trained, held = (
-        list(islice(read_questions(Path(data[split])), data[f"max_{split}_examples"]))
-        for split in ("train", "validation")
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(hyperparameters["model"])
+    model.to(device())
+    train = read_split(config["data"], "train")
+    validation = read_split(config["data"], "validation")
+    train_baseline(model, build_windows(train, tokenizer), hyperparameters)
+    windows = build_windows(validation, tokenizer)
+    answers = evaluate_baseline(
+        model, windows, validation, batch_size=hyperparameters["global_batch_size"]
     )
-    train_baseline(model, build_windows(trained, tokenizer), hyperparameters)
-    windows, batch = build_windows(held, tokenizer), hyperparameters["global_batch_size"]
-    answers = evaluate_baseline(model, windows, held, batch)
     model.save_pretrained(output)
     (output / "predictions.json").write_text(json.dumps(answers.predictions))
-    scores = score(held, answers.predictions, answers.null_odds)
-    (output / "metrics.json").write_text(json.dumps({k: scores[k] for k in ("exact", "f1")}))
+    scores = score(validation, answers.predictions, answers.null_odds)
+    metrics = {key: scores[key] for key in ("exact", "f1")}
+    (output / "metrics.json").write_text(json.dumps(metrics))
+
+
+def read_split(data: Config, split: str) -> list[Example]:
+    """Return the questions of a split, at most as many as the config says."""
+    questions = read_questions(Path(data[split]))
+    return list(islice(questions, data[f"max_{split}_examples"]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Measuring for every stage: models, interleaved runs, a synchronised clock, rates."""
+"""Measuring for every stage: models, interleaved runs, a synchronised clock, rates.
+
+Both sides run in turn in the same process or machine, so that other load falls on both; the price
+is that caches and clocks are shared, too.
+"""
 
 import copy
 import json
@@ -7,7 +11,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,9 @@ from detalbert.corpus.api_text import find_services, read_service
 from detalbert.engine import flops
 from detalbert.errors import Different, UserError
 from detalbert.settings.albert import SIZE_KEYS, SIZES
+
+Config = dict[str, Any]  # an experiment's, as YAML gives it
+Result = dict[str, Any]  # of a stage, as it becomes JSON
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = yaml.safe_load((ROOT / "benchmarks" / "experiments.yaml").read_text())
@@ -39,45 +46,73 @@ def shape_of(options: Namespace, on_gpu: str = "xxlarge") -> str:
     return auto if options.shape == "auto" else str(options.shape)
 
 
-def experiment(stage: str, **hyperparameters: Any) -> dict[str, Any]:
+def experiment(stage: str, **hyperparameters: object) -> Config:
     """Return the experiment config of a stage, with further hyperparameters."""
-    config: dict[str, Any] = copy.deepcopy(EXPERIMENTS[stage])
+    config: Config = copy.deepcopy(EXPERIMENTS[stage])
     config["hyperparameters"] |= hyperparameters
     return config
 
 
 def write_text(options: Namespace, folder: Path, joined: int = 1) -> str:
     """Write the documents of `--text`, or botocore's, `joined` in each line; return the path."""
-    if options.text is not None:
-        found = options.text.read_text(encoding="utf-8").splitlines()
-    else:
-        found = (text for service in find_services() for text in read_service(service))
-    texts = list(islice(filter(None, (" ".join(text.split()) for text in found)), options.examples))
-    if not texts:
-        raise UserError(f"--text {options.text}: no text in it; give a file of documents")
-    lines = (" ".join(texts[i : i + joined]) for i in range(0, len(texts), joined))
+    # A document is a line, without runs of white space; empty ones are left out.
+    texts = (" ".join(text.split()) for text in _read_documents(options.text))
+    documents = list(islice(filter(None, texts), options.examples))
+    if not documents:
+        raise UserError(
+            "no text in it", key=f"--text {options.text}", cure="give a file of documents"
+        )
     path = folder / "text.jsonl"
-    path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    with path.open("w", encoding="utf-8") as file:
+        for start in range(0, len(documents), joined):
+            end = start + joined
+            line = " ".join(documents[start:end])
+            file.write(json.dumps({"text": line}) + "\n")
     return str(path)
 
 
-def run_python(*words: str, **env: str) -> str:
-    """Run Python in the repository's root; return its output. Raises Different if it fails."""
-    command: Any = {"args": [sys.executable, *words], "cwd": ROOT, "env": os.environ | env}
-    done = subprocess.run(**command, capture_output=True, text=True)
-    if done.returncode:
-        raise Different(f"{words[0]} {words[1]}: status {done.returncode}: {done.stderr[-500:]}")
-    return done.stdout
+def _read_documents(path: Path | None) -> Iterator[str]:
+    if path is not None:
+        yield from path.read_text(encoding="utf-8").splitlines()
+        return
+    # Text that every installation has: botocore comes with Determined.
+    for service in find_services():
+        yield from read_service(service)
+
+
+def run_python(*arguments: str, **env: str) -> str:
+    """Run Python in the repository's root; return its output.
+
+    Raises:
+        Different: if it fails.
+    """
+    process = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode != 0:
+        raise Different(
+            f"status {process.returncode}: {process.stderr[-500:]}",
+            key=f"{arguments[0]} {arguments[1]}",
+        )
+    return process.stdout
 
 
 def peak_and_source() -> tuple[float, str]:
     """Return the peak FLOP/s, at which the MFU is 1, and the source of the number."""
-    name = torch.cuda.get_device_name() if device().type == "cuda" else ""
-    if (known := flops.peak_flops(name, half=True)) is not None:
-        return known, "data sheet, half precision"
-    matrix = torch.rand(2048, 2048, device=device())
+    gpu_name = torch.cuda.get_device_name() if device().type == "cuda" else ""
+    peak = flops.peak_flops(gpu_name, half=True)
+    if peak is not None:
+        return peak, "data sheet, half precision"
+    size = 2048
+    matrix = torch.rand(size, size, device=device())
+    # No data sheet names a CPU's: the best of five products stands for it.
     seconds = interleave({"product": lambda: matrix @ matrix}, repeats=5)["product"]
-    return 2 * 2048**3 / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"
+    product_flops = 2 * size**3
+    return product_flops / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"
 
 
 def now() -> float:
@@ -87,38 +122,55 @@ def now() -> float:
     return time.perf_counter()
 
 
-def interleave(sides: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+def interleave(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """Return the seconds of each call, in turn to spread other load."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats):
-        for name, call in sides.items():
-            began = now()
+        for side, call in sides.items():
+            start = now()
             call()
-            seconds[name].append(now() - began)
+            seconds[side].append(now() - start)
     return seconds
 
 
-def spread_of(values: list[float]) -> dict[str, Any]:
+def spread_of(values: Sequence[float]) -> Result:
     """Return the median, the spread (greatest less least) and every repeat."""
-    spread, repeats = float(max(values) - min(values)), list(map(float, values))
-    return {"median": float(np.median(values)), "spread": spread, "repeats": repeats}
+    return {
+        "median": float(np.median(values)),
+        "spread": float(max(values) - min(values)),
+        "repeats": [float(value) for value in values],
+    }
 
 
-def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> dict[str, Any]:
-    """Return the `results` of both sides, which did `amount` units per run, and the `ratio`."""
-    figure, results = f"{unit}_per_second", dict[str, Any]()
-    for side, values in seconds.items():
-        speeds = [amount / value for value in values]
-        results[side] = {"seconds": spread_of(values), figure: spread_of(speeds)}
-    ours, peer = (results[side][figure]["median"] for side in ("ours", "peer"))
-    return {"results": results, "ratio": {figure: ours / peer}}
+def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> Result:
+    """Return the `results` of both sides and their `ratio`.
+
+    Args:
+        seconds: of each run, by side.
+        unit: of the work, such as "tokens".
+        amount: of the work of a run.
+    """
+    figure = f"{unit}_per_second"
+    results: dict[str, Result] = {}
+    for side, side_seconds in seconds.items():
+        speeds = [amount / value for value in side_seconds]
+        results[side] = {
+            "seconds": spread_of(side_seconds),
+            figure: spread_of(speeds),
+        }
+    ours = results["ours"][figure]["median"]
+    baseline = results["peer"][figure]["median"]
+    return {"results": results, "ratio": {figure: ours / baseline}}
 
 
 def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
     """Return columns (values [T], fill) of a packed row as int64 [windows, length], and a mask."""
-    real = torch.arange(length) < row["cu_seqlens"].diff()[:, None]
-    padded = {"attention_mask": real.long()}
+    # In order: real tokens of the grid, row by row, are those of the packed row.
+    window_lengths = row["cu_seqlens"].diff()  # [windows]
+    is_real = torch.arange(length) < window_lengths[:, None]
+    padded = {"attention_mask": is_real.long()}
     for name, (values, fill) in columns.items():
-        padded[name] = torch.full(real.shape, fill)
-        padded[name][real] = values
+        grid = torch.full(is_real.shape, fill)
+        grid[is_real] = values
+        padded[name] = grid
     return padded

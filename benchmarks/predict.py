@@ -9,6 +9,7 @@ The embedded model with a random span head on generated questions; on a GPU an a
 import json
 import tempfile
 from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from transformers import AlbertForQuestionAnswering
 
-from benchmarks.measure import ROOT, SHAPES, device, interleave, run_python, shape_of
-from detalbert.engine.rows import to_device
+from benchmarks.measure import ROOT, SHAPES, Result, device, interleave, run_python, shape_of
+from detalbert.engine.rows import Row, to_device
 from detalbert.inference import answering, predict_file
 from detalbert.inference.export import export
 from detalbert.inference.model import Trained, load_model
@@ -26,7 +28,9 @@ from detalbert.settings.hparams import parse_hparams
 from detalbert.squad import world
 from detalbert.squad.sources import read_questions
 
-SMALL, LARGE = 2_000, 20_000  # questions, and windows: one each
+# Questions, and windows: one each.
+SMALL = 2_000
+LARGE = 20_000
 # Runs predict.py and prints its peak memory in KiB: that of a child counts its parent's.
 PEAK = """import predict, resource, sys
 status = predict.main(sys.argv[1:])
@@ -36,7 +40,8 @@ sys.exit(status)"""
 
 def write_questions(path: Path, count: int) -> Path:
     """Write at least `count` questions as SQuAD JSON."""
-    path.write_text(json.dumps(world.generate("train", seed=2, paragraphs=-(-count // 6))))
+    document = world.generate("train", seed=2, paragraphs=-(-count // 6))  # of six questions
+    path.write_text(json.dumps(document))
     return path
 
 
@@ -45,51 +50,81 @@ def write_model(folder: Path, shape: str = "embedded") -> Path:
     source = ROOT / "embedded" / "albert-tiny"
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    kind = transformers.AlbertForQuestionAnswering
     if shape == "embedded":
-        model = kind.from_pretrained(source)
+        model = AlbertForQuestionAnswering.from_pretrained(source)
     else:
-        sizes: dict[str, Any] = {"vocab_size": len(tokenizer), **SHAPES[shape]}
-        model = kind(transformers.AlbertConfig(**sizes))
+        config = transformers.AlbertConfig(vocab_size=len(tokenizer), **SHAPES[shape])
+        model = AlbertForQuestionAnswering(config)
     hparams = {"model": "embedded/albert-tiny", "max_seq_length": 192, "doc_stride": 64}
     forward: Any = None  # not needed for an export
-    export(Trained(model, tokenizer, parse_hparams(hparams), forward, {}, {}, None), folder)
+    trained = Trained(
+        model=model,
+        tokenizer=tokenizer,
+        hparams=parse_hparams(hparams),
+        forward=forward,
+        scores={},
+        data={},
+        steps=None,
+    )
+    export(trained, folder)
     return folder
 
 
 @torch.no_grad()
-def run_forward(model: Trained, rows: list[Any]) -> None:
+def run_forward(model: Trained, rows: list[Row]) -> None:
     for row in rows:
         model.forward(to_device(row, model.forward.device))
 
 
 def peak_mib(model: Path, questions: Path, folder: Path) -> float:
     """Return the peak resident memory in MiB of a process that answers `questions`."""
-    words = ["--model", str(model), "--data", str(questions), "--output-dir", str(folder)]
-    return int(run_python("-c", PEAK, *words).split()[-1]) / 1024
+    arguments = ["--model", str(model), "--data", str(questions), "--output-dir", str(folder)]
+    output = run_python("-c", PEAK, *arguments)
+    kib = int(output.split()[-1])
+    return kib / 1024
 
 
-def predict(options: Namespace) -> dict[str, Any]:
+def make_rows(model: Trained, path: Path) -> list[Row]:
+    """Return the packed rows of LARGE questions, as predict.py makes them, chunk by chunk."""
+    examples = list(read_questions(path))
+    rows: list[Row] = []
+    for start in range(0, LARGE, answering.CHUNK):
+        chunk = examples[start : start + answering.CHUNK]
+        rows += answering.featurise(model, chunk).rows
+    return rows
+
+
+def predict(options: Namespace) -> Result:
     """Measure the ratio, medians and spread in seconds, and peak memory in MiB."""
     small = options.shape == "auto" and device().type == "cpu"
     shape = "embedded" if small else shape_of(options)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        output = folder / "out"
         path = write_model(folder / "model", shape)
-        files = {n: write_questions(folder / f"{n}.json", n) for n in (SMALL, LARGE)}
-        peaks = {n: peak_mib(path, file, folder / "out") for n, file in files.items()}
+        files = {}
+        for count in (SMALL, LARGE):
+            files[count] = write_questions(folder / f"{count}.json", count)
+        peaks = {count: peak_mib(path, file, output) for count, file in files.items()}
+
+        # The forward passes alone, and all of it: reading, windows, answers and writing.
         model = load_model(str(path))
-        examples = list(read_questions(files[LARGE]))
-        chunks = (examples[i : i + answering.CHUNK] for i in range(0, LARGE, answering.CHUNK))
-        rows = [row for chunk in chunks for row in answering.featurise(model, chunk).rows]
+        rows = make_rows(model, files[LARGE])
         run_forward(model, rows[:20])  # burn in
-        asked = predict_file.Questions(str(files[LARGE]))
-        whole = partial(predict_file.predict, model, asked, folder / "out", 0.0)
-        sides: dict[str, Any] = {"forward": partial(run_forward, model, rows), "predict": whole}
-        seconds = interleave(sides, options.repeats)
-    middle = {side: float(np.median(values)) for side, values in seconds.items()}
+        questions = predict_file.Questions(str(files[LARGE]))
+        sides: dict[str, Callable[[], object]] = {
+            "forward": partial(run_forward, model, rows),
+            "predict": partial(predict_file.predict, model, questions, output, 0.0),
+        }
+        seconds = interleave(sides, repeats=options.repeats)
+    medians = {side: float(np.median(values)) for side, values in seconds.items()}
     windows = sum(len(row["windows"]) for row in rows)
-    spread = {side: [min(values), max(values)] for side, values in seconds.items()}
-    result = {"model": shape, "windows": windows, "seconds": middle, "spread": spread}
-    result |= {"ratio": middle["predict"] / middle["forward"], "peak_mib": peaks}
-    return {**result, "windows_per_second": windows / middle["predict"]}
+    return {
+        "model": shape,
+        "windows": windows,
+        "seconds": medians,
+        "spread": {side: [min(values), max(values)] for side, values in seconds.items()},
+        "ratio": medians["predict"] / medians["forward"],
+        "peak_mib": peaks,
+        "windows_per_second": windows / medians["predict"],
+    }

@@ -18,82 +18,127 @@ from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.measure import ROOT, compare, interleave, spread_of
+from benchmarks.measure import ROOT, Result, compare, interleave, spread_of
 from benchmarks.predict import write_model, write_questions
 from detalbert.environment import commit_of
 from detalbert.errors import Different, UserError
 from detalbert.squad.sources import read_questions
 
-QUESTIONS, CLIENTS = 960, 32  # of a turn
+QUESTIONS = 960  # of a turn
+CLIENTS = 32
 ALONE = 200  # questions of the one client
 HEADERS = {"Host": "localhost", "Content-Type": "application/json"}
+
+
+class TimedAnswer(NamedTuple):
+    """An answer, and how long it took."""
+
+    answer: str
+    seconds: float
 
 
 @contextlib.contextmanager
 def serving(model: Path, checkout: Path) -> Iterator[int]:
     """Yield the port of a server started from `checkout`."""
-    command = [sys.executable, "predict.py", "--model", str(model), "--serve", "--port", "0"]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(command, cwd=checkout, **pipes) as process:
+    server = subprocess.Popen(
+        [sys.executable, "predict.py", "--model", str(model), "--serve", "--port", "0"],
+        cwd=checkout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with server:
         try:
-            line = next(iter(process.stdout or ()), "")
-            said = re.match(r"serving on http://127\.0\.0\.1:(\d+)", line)
-            if said is None:
-                raise UserError(f"--before {checkout}: its predict.py --serve ended at once")
-            yield int(said[1])
+            line = next(iter(server.stdout or ()), "")
+            address = re.match(r"serving on http://127\.0\.0\.1:(\d+)", line)
+            if address is None:
+                raise UserError("its predict.py --serve ended at once", key=f"--before {checkout}")
+            yield int(address[1])
         finally:
-            process.kill()
+            server.kill()
 
 
-def ask_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[str], list[float]]:
-    """Return answers and seconds of all requests, in order; client i sends each `clients`-th, one
-    after another over one connection.
+def ask_all(port: int, bodies: list[bytes], clients: int) -> list[TimedAnswer]:
+    """Return the replies to all requests, in order; client i sends each `clients`-th, one after
+    another over one connection.
     """
+    replies: dict[int, TimedAnswer] = {}
 
-    def ask(first: int) -> list[tuple[str, float]]:
-        connection, found = http.client.HTTPConnection("127.0.0.1", port), []
-        for body in bodies[first::clients]:
-            began = time.perf_counter()
-            connection.request("POST", "/answer", body, HEADERS)
+    def ask(client: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        for number in range(client, len(bodies), clients):
+            start = time.perf_counter()
+            connection.request("POST", "/answer", bodies[number], HEADERS)
             answer = json.load(connection.getresponse())["answer"]
-            found.append((answer, time.perf_counter() - began))
+            replies[number] = TimedAnswer(answer=answer, seconds=time.perf_counter() - start)
         connection.close()
-        return found
 
-    found: list[Any] = [None] * len(bodies)
+    # Each client is a thread; they wait for the server nearly all the time.
     with ThreadPoolExecutor(clients) as threads:
-        for first, replies in enumerate(threads.map(ask, range(clients))):
-            found[first::clients] = replies
-    return [answer for answer, _ in found], [seconds for _, seconds in found]
+        for _ in threads.map(ask, range(clients)):  # raises what a thread raised
+            pass
+    return [replies[number] for number in range(len(bodies))]
 
 
-def serve(options: Namespace) -> dict[str, Any]:
+def serve(options: Namespace) -> Result:
     """Measure the questions per second of CLIENTS and the median seconds of a single client."""
     if options.before is None:
-        raise UserError("serve: give --before a checkout of an earlier commit")
+        raise UserError("give --before a checkout of an earlier commit", key="serve")
+    checkouts = {"ours": ROOT, "peer": options.before}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = write_model(folder / "model")
-        examples = list(read_questions(write_questions(folder / "some.json", QUESTIONS)))
-        asked = ({"question": e.question, "context": e.context} for e in examples[:QUESTIONS])
-        bodies = [json.dumps(each).encode() for each in asked]
-        checkouts = {"ours": ROOT, "peer": options.before}
-        ports = {side: stack.enter_context(serving(model, x)) for side, x in checkouts.items()}
-        given = {side: ask_all(port, bodies, CLIENTS)[0] for side, port in ports.items()}
-        if given["ours"] != given["peer"]:
-            raise Different("serve: questions answered together have other answers than alone")
-        many = {side: partial(ask_all, port, bodies, CLIENTS) for side, port in ports.items()}
-        seconds = interleave(many, options.repeats)
+        bodies = write_bodies(folder)
+        # Both servers run all the time, and wait in turn.
+        ports = {}
+        for side, checkout in checkouts.items():
+            ports[side] = stack.enter_context(serving(model, checkout))
+        check_answers(ports, bodies)
+
+        # Many clients at a time, then one.
+        many = {}
+        for side, port in ports.items():
+            many[side] = partial(ask_all, port, bodies, clients=CLIENTS)
+        seconds = interleave(many, repeats=options.repeats)
         alone: dict[str, list[float]] = {side: [] for side in ports}
         for _ in range(4 * options.repeats):
             for side, port in ports.items():
-                alone[side].append(float(np.median(ask_all(port, bodies[:ALONE], 1)[1])))
-    one = {"median_seconds_of_one_client": {side: spread_of(x) for side, x in alone.items()}}
-    settings = {"peer": f"commit {commit_of(options.before)}", "clients": CLIENTS}
-    settings |= {"questions": len(bodies), "alone": min(ALONE, len(bodies))}
-    return {**compare(seconds, "questions", len(bodies)), **one, "settings": settings}
+                replies = ask_all(port, bodies[:ALONE], clients=1)
+                alone[side].append(float(np.median([reply.seconds for reply in replies])))
+    return {
+        **compare(seconds, unit="questions", amount=len(bodies)),
+        "median_seconds_of_one_client": {side: spread_of(alone[side]) for side in alone},
+        "settings": {
+            "peer": f"commit {commit_of(options.before)}",
+            "clients": CLIENTS,
+            "questions": len(bodies),
+            "alone": min(ALONE, len(bodies)),
+        },
+    }
+
+
+def write_bodies(folder: Path) -> list[bytes]:
+    """Return the bodies of QUESTIONS requests."""
+    examples = read_questions(write_questions(folder / "some.json", QUESTIONS))
+    # A paragraph may have more questions than are missing.
+    bodies = []
+    for example in islice(examples, QUESTIONS):
+        body = json.dumps({"question": example.question, "context": example.context})
+        bodies.append(body.encode())
+    return bodies
+
+
+def check_answers(ports: dict[str, int], bodies: list[bytes]) -> None:
+    """Raise Different unless both servers give the same answers."""
+    answers = {}
+    for side, port in ports.items():
+        replies = ask_all(port, bodies, clients=CLIENTS)
+        answers[side] = [reply.answer for reply in replies]
+    if answers["ours"] != answers["peer"]:
+        raise Different("questions answered together have other answers than alone", key="serve")

@@ -1,7 +1,6 @@
 """Token shards of a language model. Imports no torch: see detalbert/corpus/writer.py."""
 
 from collections.abc import Callable
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,17 +10,27 @@ from detalbert.corpus.writer import load_in_child, write_shards
 from detalbert.settings.text import DocumentsConfig
 
 
-def load_tokenizer(data: DocumentsConfig, load: Callable[..., Any]) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of `data.tokenizer`, or one trained on the documents, by `load`,
-    `named_tokenizer` or its like. Raises UserError if it has no end-of-text token.
+def load_tokenizer(
+    data: DocumentsConfig, load: Callable[..., PreTrainedTokenizerBase]
+) -> PreTrainedTokenizerBase:
+    """Return the fast tokenizer of `data.tokenizer`, or one trained on the documents.
+
+    Args:
+        data: `data:` of the experiment.
+        load: `named_tokenizer` or `load_in_child`.
+
+    Raises:
+        UserError: if it has no end-of-text token.
     """
+    # Held-out documents teach the tokenizer nothing.
     name = find_tokenizer(data, 0.0 if data.held_out else data.validation_fraction)
     return load(name, "eos_token", kind="a causal language model")
 
 
 def write_corpus(
-    data: DocumentsConfig, hparams: Any, output: str | None, processes: int | None
+    data: DocumentsConfig, hparams: object, output: str | None, processes: int | None
 ) -> str:
     """Write the shards of an experiment's `data:`, for any length; return where they are."""
     tokenizer = load_tokenizer(data, load_in_child)
-    return write_shards(data, tokenizer, document_kind(tokenizer), output, processes)
+    kind = document_kind(tokenizer)
+    return write_shards(data, tokenizer, kind, output=output, processes=processes)

@@ -12,6 +12,7 @@ from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
 from lm.corpus import load_tokenizer
+from lm.hparams import LmHParams
 from lm.windows import LmWindows
 
 
@@ -23,29 +24,37 @@ class LmText(NamedTuple):
     validation: LmWindows
 
     @classmethod
-    def load(cls, values: dict[str, Any], hparams: Any) -> "LmText":
-        """Load `data:` of an experiment for its `hyperparameters:`; write token shards if there are
-        none yet, once per machine. Raises UserError if text, tokenizer or shards are invalid or do
-        not match.
+    def load(cls, values: dict[str, Any], hparams: LmHParams) -> "LmText":
+        """Load `data:` of an experiment; write token shards if there are none yet, once per
+        machine.
+
+        Args:
+            values: `data:` of the experiment.
+            hparams: its `hyperparameters:`.
+
+        Raises:
+            UserError: if text, tokenizer or shards are invalid or do not match.
         """
         data = parse_documents_config(values)
         tokenizer = load_tokenizer(data, named_tokenizer)
         kind = document_kind(tokenizer)
         address = data.shards or write_shards(data, tokenizer, kind)
-        splits = []
+        # Shards may have been made for another tokenizer.
+        windows = {}
         for split in ("train", "validation"):
             shards = Shards(address, split, data)
             shards.check_tokenizer(tokenizer)
-            splits.append(LmWindows(shards, hparams.max_seq_length, hparams.across_documents))
-        return cls(tokenizer, *splits)
+            windows[split] = LmWindows(shards, hparams.max_seq_length, hparams.across_documents)
+        return cls(tokenizer, train=windows["train"], validation=windows["validation"])
 
     def summary(self) -> DataSummary:
-        splits = {"train": self.train, "validation": self.validation}
-        size = "{}, {:,} windows of {:,}".format
-        lines = {k: size(s.shards.describe(), len(s), s.length) for k, s in splits.items()}
-        lines |= self.train.shards.describe_sources(self.train.counts)
+        """Return what is logged of the data at the start, and its numbers of windows and tokens."""
         return DataSummary(
-            lines,
+            {
+                "train": self.train.describe(),
+                "validation": self.validation.describe(),
+                **self.train.shards.describe_sources(self.train.counts),
+            },
             windows=len(self.train),
             tokens=len(self.train) * self.train.length,
             validation_windows=len(self.validation),

@@ -40,9 +40,11 @@ class Layout(Section):
 
 def parse_layout(keys: Mapping[str, Any] | Literal["auto"]) -> dict[str, int]:
     """Return the numbers that `keys` set. Raises UserError as `parse_section` does."""
-    given = {} if keys == "auto" else {key: n for key, n in keys.items() if n != "auto"}
-    parsed = parse_section(Layout, "hyperparameters.layout", given)
-    return {key: n for key, n in vars(parsed).items() if key in given}
+    if keys == "auto":
+        return {}
+    configured = {key: number for key, number in keys.items() if number != "auto"}
+    layout = parse_section(Layout, "hyperparameters.layout", configured)
+    return {key: number for key, number in vars(layout).items() if key in configured}
 
 
 @dataclass(frozen=True)

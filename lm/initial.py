@@ -5,14 +5,16 @@ time and keeps its shard. So every layout starts from bitwise identical weights.
 """
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
@@ -25,67 +27,110 @@ from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import find_local
 from detalbert.integrity import check_model_folder
 
-# Of each tensor: operations that write to it, the part that each writes (size, stride, offset), its
-# other arguments and keywords.
-Rules = dict[str, list[tuple[Any, ...]]]
 # By model type: parameters that `save_pretrained`, and so the hub, files under other names.
 FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
+_KEY = "hyperparameters.model"
 _CURE = "give a folder whose weights fit its config.json"
+
+
+class Write(NamedTuple):
+    """An operation that writes to a tensor, or to a part of it."""
+
+    operation: OpOverload
+    size: tuple[int, ...]  # of the part, as of torch.as_strided
+    stride: tuple[int, ...]
+    offset: int
+    args: tuple[Any, ...]  # after the tensor
+    kwargs: dict[str, Any]
+
+
+Rules = dict[str, list[Write]]  # by parameter or buffer, in order
 
 
 class _Recorder(TorchDispatchMode):
     """Dispatch mode that records the operations that write to given tensors, in order."""
 
-    def __init__(self, names: dict[int, str]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.names = names  # by id()
-        self.rules: Rules = {name: [] for name in names.values()}
+        self.names = {id(tensor): name for name, tensor in tensors.items()}
+        self.rules: Rules = {name: [] for name in tensors}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        written: Any = args[0] if args and func._schema.name.endswith("_") else None
-        base = getattr(written, "_base", None)
+        if args and func._schema.name.endswith("_"):  # it writes to its first argument
+            self._record(func, args[0], args[1:], kwargs)
+        return func(*args, **kwargs)
+
+    def _record(
+        self, operation: OpOverload, written: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        base = getattr(written, "_base", None)  # of a view
         name = self.names.get(id(written if base is None else base))
         if name is not None:
-            part = written.size(), written.stride(), written.storage_offset()
-            self.rules[name].append((func, part, args[1:], kwargs))
-        return func(*args, **kwargs)
+            write = Write(
+                operation,
+                size=tuple(written.size()),
+                stride=written.stride(),
+                offset=int(written.storage_offset()),
+                args=args,
+                kwargs=kwargs,
+            )
+            self.rules[name].append(write)
 
 
 def record_rules(model: PreTrainedModel) -> Rules:
     """Record how transformers initializes each parameter and buffer of `model`, on the meta device.
-    Raises UserError if it does not initialize one of them.
+
+    Raises:
+        UserError: if it does not initialize one of them.
     """
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    recorder = _Recorder({id(tensor): name for name, tensor in tensors.items()})
+    recorder = _Recorder({**dict(model.named_parameters()), **dict(model.named_buffers())})
     with recorder:
         model.initialize_weights()
-    if missing := [name for name, steps in recorder.rules.items() if not steps]:
-        said = f"transformers has no rule for the initial values of {missing[0]!r}"
-        raise UserError(f"hyperparameters.model: {said} of {type(model).__name__}; use another")
+    for name, writes in recorder.rules.items():
+        if not writes:
+            raise UserError(
+                f"transformers has no rule for the initial values of {name!r} "
+                f"of {type(model).__name__}",
+                key=_KEY,
+                cure="use another",
+            )
     return recorder.rules
 
 
 @torch.no_grad()
 def draw(name: str, tensor: Tensor, rules: Rules, seed: int) -> Tensor:
     """Return unsharded parameter or buffer `name`, in shape, type and device of `tensor`."""
+    # The values depend on seed and name alone, not on what was drawn before.
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    generator = torch.Generator(tensor.device).manual_seed(int.from_bytes(digest, "little"))
-    whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    for func, part, args, kwargs in rules[name]:
-        if any(argument.name == "generator" for argument in func._schema.arguments):
-            kwargs = {**kwargs, "generator": generator}
-        func(whole.as_strided(*part), *args, **kwargs)
-    return whole
+    generator = torch.Generator(tensor.device)
+    generator.manual_seed(int.from_bytes(digest, "little"))
+    unsharded = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    # Repeat what transformers does: some rules write a part, such as the padding token's row.
+    for write in rules[name]:
+        part = unsharded.as_strided(write.size, write.stride, write.offset)
+        kwargs = dict(write.kwargs)
+        if _is_random(write.operation):
+            kwargs["generator"] = generator
+        write.operation(part, *write.args, **kwargs)
+    return unsharded
+
+
+def _is_random(operation: OpOverload) -> bool:
+    return any(argument.name == "generator" for argument in operation._schema.arguments)
 
 
 def fill(model: nn.Module, rules: Rules, seed: int) -> None:
     """Draw all parameters and buffers of a sharded model whose storage exists."""
     for name, parameter in model.named_parameters():
-        whole = draw(name, parameter, rules, seed)
-        local_part(parameter.data).copy_(shard_of(parameter, whole))
+        unsharded = draw(name, parameter, rules, seed=seed)
+        _copy_shard(parameter, unsharded)
     fill_buffers(model, rules)
 
 
@@ -95,46 +140,66 @@ def fill_buffers(model: nn.Module, rules: Rules) -> None:
         buffer.copy_(draw(name, buffer, rules, seed=0))
 
 
+def _copy_shard(parameter: nn.Parameter, unsharded: Tensor) -> None:
+    """Set this rank's shard of a parameter from its unsharded values."""
+    local_part(parameter.data).copy_(shard_of(parameter, unsharded))
+
+
 def load_initial(model: PreTrainedModel, rules: Rules, name: str) -> None:
-    """Read all parameters from the safetensors of a folder or hub name, one at a time. Raises
-    UserError (Unavailable if the hub failed) if weights are missing, not finite or do not fit.
+    """Read all parameters from the safetensors of a folder or hub name, one at a time.
+
+    Raises:
+        UserError: if weights are missing, not finite or do not fit; Unavailable if the hub failed.
     """
-    files = _files(name)
-    prefix, filed = f"{model.base_model_prefix}.", FILED_AS.get(model.config.model_type, {})
+    files = _find_files(name)
     for key, parameter in model.named_parameters(remove_duplicate=False):
-        names = key, key.removeprefix(prefix), filed.get(key)
-        found = next((name for name in names if name in files), None)
-        if found is None:
-            if key in model.all_tied_weights_keys:
-                continue
-            raise UserError(f"hyperparameters.model: the weights of {name!r} lack {key!r}; {_CURE}")
-        file = files[found]
-        with as_user_error(partial(_unreadable, str(file))), safe_open(file, "pt") as weights:
-            whole = weights.get_tensor(found)
-        if whole.shape != parameter.shape:
-            shapes = f"is {list(whole.shape)}, and its config says {list(parameter.shape)}"
-            raise UserError(f"hyperparameters.model: {found!r} of {name!r} {shapes}; {_CURE}")
+        # A tied parameter is filed once, under either name.
+        filed_key = _find_key(model, key, files)
+        if filed_key is None and key in model.all_tied_weights_keys:
+            continue
+        if filed_key is None:
+            raise UserError(f"the weights of {name!r} lack {key!r}", key=_KEY, cure=_CURE)
+        file = files[filed_key]
+        unreadable = partial(_unreadable, str(file))
+        with as_user_error(unreadable), safe_open(file, "pt") as weights:
+            unsharded = weights.get_tensor(filed_key)
+        if unsharded.shape != parameter.shape:
+            raise UserError(
+                f"{filed_key!r} of {name!r} is {list(unsharded.shape)}, and its config says "
+                f"{list(parameter.shape)}",
+                key=_KEY,
+                cure=_CURE,
+            )
         # All of it, not this rank's shard: so no rank goes on without the others.
-        check_finite_weights(str(file), [(found, whole)])
-        local_part(parameter.data).copy_(shard_of(parameter, whole))
+        check_finite_weights(str(file), [(filed_key, unsharded)])
+        _copy_shard(parameter, unsharded)
     fill_buffers(model, rules)
 
 
-def _files(name: str) -> dict[str, Path]:
+def _find_key(model: PreTrainedModel, key: str, files: Mapping[str, Path]) -> str | None:
+    """Return the name under which `files` have parameter `key`: its own, that of the base model, or
+    one that the type's files use; None if they lack it.
+    """
+    filed_as = FILED_AS.get(model.config.model_type, {})
+    names = [key, key.removeprefix(f"{model.base_model_prefix}."), filed_as.get(key)]
+    return next((name for name in names if name in files), None)
+
+
+def _find_files(name: str) -> dict[str, Path]:
     """Return the file of each tensor of a model; download them if `name` is the hub's."""
     folder = Path(find_local(name))
     if not folder.is_dir():
         with as_user_error(partial(model_error, name)):
-            found = hub.load_named(snapshot_download, name, allow_patterns=hub.MODEL_FILES)
-        folder = Path(found)
+            folder = Path(hub.load_named(snapshot_download, name, allow_patterns=hub.MODEL_FILES))
+    # Weights are in several files with an index, or in one.
     check_model_folder(folder)
-    if (folder / INDEX).is_file():
-        return {key: folder / file for key, file in read_weight_index(folder / INDEX).items()}
+    index = folder / INDEX
+    if index.is_file():
+        return {key: folder / file for key, file in read_weight_index(index).items()}
     file = folder / "model.safetensors"
     with as_user_error(partial(_unreadable, name)), safe_open(file, "pt") as weights:
         return dict.fromkeys(weights.keys(), file)
 
 
 def _unreadable(name: str, error: BaseException) -> UserError:
-    reason = f"{name!r} has no safetensors that can be read: {first_line(error)}"
-    return UserError(f"hyperparameters.model: {reason}")
+    return UserError(f"{name!r} has no safetensors that can be read: {first_line(error)}", key=_KEY)

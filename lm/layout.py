@@ -3,6 +3,9 @@
 T neighbours split each layer's products (tensor parallel, Shoeybi 2019, arXiv:1909.08053) and read
 the same rows, S such groups shard the parameters (FSDP, Zhao 2023, arXiv:2304.11277), R replicas of
 S x T ranks add up their gradients.
+
+Tensor parallelism communicates in every layer, forward and backward, so its ranks share a machine;
+shards communicate once per layer, replicas once per step. More shards save memory, not traffic.
 """
 
 import functools
@@ -19,7 +22,7 @@ from detalbert.engine.memory import Memory, Sizes, split
 from detalbert.errors import UserError
 from lm.hparams import Layout, LmHParams, parse_layout
 
-# What the library's plans call the two splits of a linear layer.
+# What transformers' plans call the two splits of a linear layer.
 STYLES: dict[str, type[ParallelStyle]] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
 
 
@@ -31,43 +34,67 @@ def choose_layout(
 ) -> Layout:
     """Return the layout of `keys`; by default shards inside a machine, replicas across machines.
 
-    64 ranks on machines of 8 are 8 replicas of 8 shards. Raises UserError as `parse_section` does,
-    and if the layout does not fit the ranks, the machines or the model.
+    64 ranks on machines of 8 are 8 replicas of 8 shards.
+
+    Args:
+        keys: `hyperparameters.layout`.
+        config: of the model.
+        slots: of the experiment.
+        slots_per_machine: of the machine with the most.
+
+    Raises:
+        UserError: as `parse_section` does, and if the layout does not fit the ranks, the machines
+            or the model.
     """
-    given = parse_layout(keys)
-    layout = Layout(**given)
-    tensor, shard, replicate = layout.tensor, layout.shard, layout.replicate
-    units = slots // tensor or 1
-    if "shard" not in given and "replicate" in given:
-        shard = units // replicate or 1
-    elif "shard" not in given:
-        inside = min(slots_per_machine, slots) // tensor or 1
-        shard = units if units % inside else inside
-    if "replicate" not in given:
+    configured = parse_layout(keys)
+    layout = Layout(**configured)
+
+    # Slots that no tensor-parallel group takes are shards, then replicas.
+    units = slots // layout.tensor or 1
+    shard = layout.shard
+    if "shard" not in configured and "replicate" in configured:
+        shard = units // layout.replicate or 1
+    elif "shard" not in configured:
+        units_per_machine = min(slots_per_machine, slots) // layout.tensor or 1
+        divides = units % units_per_machine == 0
+        shard = units_per_machine if divides else units
+    replicate = layout.replicate
+    if "replicate" not in configured:
         replicate = units // shard or 1
-    layout = Layout(replicate, shard, tensor)
+
+    layout = Layout(replicate=replicate, shard=shard, tensor=layout.tensor)
     if layout.slots != slots:
-        said = f"{layout} is {layout.slots} processes, and the experiment has {slots} slots"
-        raise UserError(f"hyperparameters.layout: {said}; make it fit, or leave a key out")
-    _check_tensor(layout, config, slots_per_machine)
+        raise UserError(
+            f"{layout} is {layout.slots} processes, and the experiment has {slots} slots",
+            key="hyperparameters.layout",
+            cure="make it fit, or leave a key out",
+        )
+    if layout.tensor > 1:
+        _check_tensor(layout.tensor, config, slots_per_machine)
     return layout
 
 
-def _check_tensor(layout: Layout, config: PretrainedConfig, slots_per_machine: int) -> None:
-    tensor, key = layout.tensor, "hyperparameters.layout.tensor"
-    if tensor == 1:
-        return
+def _check_tensor(tensor: int, config: PretrainedConfig, slots_per_machine: int) -> None:
+    """Raise UserError unless `tensor` ranks can split the layers of the model."""
+    key = "hyperparameters.layout.tensor"
     if slots_per_machine % tensor:
-        said = f"{tensor} peers do not fit inside machines of {slots_per_machine} slots"
-        raise UserError(f"{key}: {said}; use a divisor of these")
-    plan = tensor_plan(config)
-    if not plan or not set(plan.values()) <= set(STYLES):
-        said = f"{config.model_type} has no tensor-parallel plan of linear layers in transformers"
-        raise UserError(f"{key}: {said}; use tensor 1 and more shards")
+        raise UserError(
+            f"{tensor} peers do not fit inside machines of {slots_per_machine} slots",
+            key=key,
+            cure="use a divisor of these",
+        )
+    styles = set(tensor_plan(config).values())
+    if not styles or not styles <= set(STYLES):
+        raise UserError(
+            f"{config.model_type} has no tensor-parallel plan of linear layers in transformers",
+            key=key,
+            cure="use tensor 1 and more shards",
+        )
+    # Each rank computes whole heads.
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(config, name, None)
         if heads is not None and heads % tensor:
-            raise UserError(f"{key}: {tensor} does not divide the model's {name} {heads}")
+            raise UserError(f"{tensor} does not divide the model's {name} {heads}", key=key)
 
 
 def tensor_plan(config: PretrainedConfig) -> dict[str, str]:
@@ -81,12 +108,19 @@ def tensor_plan(config: PretrainedConfig) -> dict[str, str]:
 
 def split_memory(sizes: Sizes, layout: Layout, hparams: LmHParams, grid: bool = False) -> Memory:
     """Estimate the memory per GPU with `layout`; see memory.split."""
-    half = hparams.precision != "fp32"
-    return split(sizes, layout.shard, layout.tensor, half, hparams.recomputed, grid)
+    return split(
+        sizes,
+        shard=layout.shard,
+        tensor=layout.tensor,
+        half=hparams.precision != "fp32",
+        recomputed=hparams.recomputed,
+        grid=grid,
+    )
 
 
 def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     """Return the ranks as a mesh [replicate, shard, tensor]; start a group of one if missing."""
+    # A run of one process, or a test, has no process group.
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -5,7 +5,7 @@ the vocabulary they are 3.3 GB. Each tensor-parallel rank holds a shard of the v
 sums over it are communicated (Shoeybi 2019, arXiv:1909.08053).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -31,8 +31,9 @@ def head_loss(
 
     Args:
         hidden: [T, h], fp32 or half; softmax and sums are fp32.
-        weight: [V, h], or with `group` this rank's rows of it, the first being token `first`.
+        weight: [V, h], or with `group` this rank's rows of it.
         targets: int64 [T], ids in the whole vocabulary or NO_TARGET.
+        first: token of the first row of `weight`.
         group: ranks that hold the other rows; they pass the same hidden and targets.
         chunk: tokens whose logits exist at a time.
     """
@@ -40,6 +41,8 @@ def head_loss(
 
 
 class _HeadLoss(torch.autograd.Function):
+    """Computes gradients in forward, while the logits exist; backward only scales them."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -53,60 +56,82 @@ class _HeadLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
-        d_hidden, d_weight = [], torch.zeros_like(weight, dtype=torch.float32) if train else None
-        for x, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+        d_hidden = []
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if train else None
+        for x, x_targets in zip(hidden.split(chunk), targets.split(chunk), strict=True):
             logits = (x @ weight.t()).float()  # [c, V]
-            own = wanted - first
-            counts = wanted != NO_TARGET
-            exps, sums, losses, best = _over_vocabulary(logits, own, first, group)
-            loss += (losses * counts).sum()
-            correct += ((best == wanted) & counts).sum()
+            columns = x_targets - first  # of the targets in `logits`; out of range on another rank
+            has_target = x_targets != NO_TARGET
+            softmax = _softmax_parts(logits, columns, first=first, group=group)
+            loss += (softmax.losses * has_target).sum()
+            correct += ((softmax.likeliest == x_targets) & has_target).sum()
+            # Gradients now, while the logits are here: backward would have to compute them again.
             if d_weight is not None:
-                dy = _d_logits(exps, sums, own, counts).to(x.dtype)
-                d_hidden.append(dy @ weight)
-                d_weight += weight_gradient(dy, x)
+                d_logits = _d_logits(softmax, columns, has_target).to(x.dtype)
+                d_hidden.append(d_logits @ weight)
+                d_weight += weight_gradient(d_logits, x)
         if train:
-            ctx.d_hidden, ctx.d_weight = _sum(torch.cat(d_hidden), group), d_weight
+            ctx.d_hidden = _sum(torch.cat(d_hidden), group)
+            ctx.d_weight = d_weight
         ctx.mark_non_differentiable(correct)
         return loss, correct
 
     @staticmethod
-    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden = (ctx.d_hidden * d_loss).to(ctx.d_hidden.dtype)
         return d_hidden, ctx.d_weight * d_loss, None, None, None, None, None
 
 
-def _over_vocabulary(
-    logits: Tensor, own: Tensor, first: int, group: dist.ProcessGroup | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return exps [c, V] of `logits` (overwritten) minus the maximum of all tensor-parallel ranks,
-    their sum over the vocabulary, the loss and the likeliest id, each [c]. `own` are the targets as
-    columns, out of range if on another rank.
+class _Softmax(NamedTuple):
+    """Parts of the softmax of a chunk of logits [c, V], over the whole vocabulary."""
+
+    exps: Tensor  # [c, V]: exp of the logits minus their maximum
+    sums: Tensor  # [c]: of the exps of all ranks
+    losses: Tensor  # [c]: cross-entropy of the targets
+    likeliest: Tensor  # int64 [c]: ids
+
+
+def _softmax_parts(
+    logits: Tensor, columns: Tensor, first: int, group: dist.ProcessGroup | None
+) -> _Softmax:
+    """Return the softmax's parts; overwrites `logits`. `columns` are those of the targets, out of
+    range if on another rank; column 0 is token `first`.
     """
-    peak, place = logits.max(dim=1)
-    best, highest = place + first, peak
-    here = (own >= 0) & (own < logits.shape[1])
-    right = logits.gather(1, own.clamp(0, logits.shape[1] - 1)[:, None])[:, 0] * here
+    peak, peak_column = logits.max(dim=1)
+    highest = peak
+    likeliest = peak_column + first
+    vocabulary = logits.shape[1]
+    in_range = (columns >= 0) & (columns < vocabulary)
+    clamped = columns.clamp(0, vocabulary - 1)
+    target_logits = logits.gather(1, clamped[:, None])[:, 0] * in_range
+
+    # The maximum of all ranks; of ranks that have it, the one with the lowest id counts.
     if group is not None:
         highest = peak.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group)
-        best = torch.where(peak == highest, best, torch.iinfo(best.dtype).max)
-        dist.all_reduce(best, dist.ReduceOp.MIN, group)
+        likeliest = torch.where(peak == highest, likeliest, torch.iinfo(likeliest.dtype).max)
+        dist.all_reduce(likeliest, dist.ReduceOp.MIN, group)
+
+    # Each target's logit is on one rank, so both are sums over the ranks.
     exps = logits.sub_(highest[:, None]).exp_()
-    both = _sum(torch.stack([exps.sum(dim=1), right]), group)
-    return exps, both[0], highest + both[0].log() - both[1], best
+    sums, target_logits = _sum(torch.stack([exps.sum(dim=1), target_logits]), group)
+    losses = highest + sums.log() - target_logits
+    return _Softmax(exps=exps, sums=sums, losses=losses, likeliest=likeliest)
 
 
-def _d_logits(exps: Tensor, sums: Tensor, own: Tensor, counts: Tensor) -> Tensor:
-    """Return softmax - one-hot of the target, zero without a target; overwrites `exps` [c, V]."""
-    here = (own >= 0) & (own < exps.shape[1]) & counts
-    dy = exps.mul_((counts / sums)[:, None])
-    token = torch.arange(len(dy), device=dy.device)
-    dy[token, own.clamp(0, exps.shape[1] - 1)] -= here.float()
-    return dy
+def _d_logits(softmax: _Softmax, columns: Tensor, has_target: Tensor) -> Tensor:
+    """Return softmax - one-hot of the target, zero without a target; overwrites its `exps`."""
+    vocabulary = softmax.exps.shape[1]
+    in_range = (columns >= 0) & (columns < vocabulary) & has_target
+    d_logits = softmax.exps.mul_((has_target / softmax.sums)[:, None])
+    # The one-hot part is subtracted in place: [c, V] more would not fit.
+    rows = torch.arange(len(d_logits), device=d_logits.device)
+    d_logits[rows, columns.clamp(0, vocabulary - 1)] -= in_range.float()
+    return d_logits
 
 
 def _sum(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Sum `x` over the ranks of `group`, in place."""
     if group is not None:
         dist.all_reduce(x, group=group)
     return x

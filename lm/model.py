@@ -1,9 +1,13 @@
-"""Causal language models of transformers, sharded over a mesh of ranks."""
+"""Causal language models of transformers, sharded over a mesh of ranks.
+
+A model is built on the meta device, cut into shards, and only then filled, so that no rank ever
+holds it unsharded. The price is an order that must be kept: first tensor parallelism, then
+compilation and recomputation of layers, then FSDP, then memory and weights.
+"""
 
 import functools
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -46,14 +50,19 @@ logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERR
 def causal_config(hparams: LmHParams, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
     """Return the config of `hparams.model`, or of `hparams.model_config`, for `tokenizer`.
 
-    The latter has no dropout unless its keys set it. Raises UserError for a key that the model does
-    not have, and if sizes do not fit.
+    The latter has no dropout unless its keys set it.
+
+    Raises:
+        UserError: for a key that the model does not have, and if sizes do not fit.
     """
+    # Named models bring their config along; a config of one's own may need the tokenizer's size.
     keys = hparams.model_config or {}
     if hparams.model is not None:
         config = named_config(hparams.model)
     elif "model_type" not in keys:
-        raise UserError(f"hyperparameters.model_config.model_type: missing; use {PROVEN}")
+        raise UserError(
+            "missing", key="hyperparameters.model_config.model_type", cure=f"use {PROVEN}"
+        )
     else:
         config = config_from_keys(keys, tokenizer)
         for key in config.to_dict():
@@ -65,15 +74,20 @@ def causal_config(hparams: LmHParams, tokenizer: PreTrainedTokenizerBase) -> Pre
 
 
 def empty_model(config: PretrainedConfig) -> PreTrainedModel:
-    """Return the model of `config` in fp32 on the meta device. Packed rows have no padding, so the
-    padding token's row is trained like any other. Raises UserError for a type without such a model.
+    """Return the model of `config` in fp32 on the meta device.
+
+    Packed rows have no padding, so the padding token's row is trained like any other.
+
+    Raises:
+        UserError: for a type without such a model.
     """
     with as_user_error(not_built), counted_parameters(), torch.device("meta"):
         check_heads(config)
         model = AutoModelForCausalLM.from_config(
             config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32
         )
-    if isinstance(embedding := model.get_input_embeddings(), nn.Embedding):
+    embedding = model.get_input_embeddings()
+    if isinstance(embedding, nn.Embedding):
         embedding.padding_idx = None
     return model
 
@@ -81,19 +95,69 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
 def causal_sizes(config: PretrainedConfig) -> Sizes:
     """Return the sizes that determine the memory of `config`'s model. Raises as `empty_model`."""
     model = empty_model(config)
-    # Tensor parallel splits linear layers: no embedding, no norm, and no head that is one.
-    unsplit = {p for p in model.parameters() if p.ndim < 2}
+    # Tensor parallelism splits linear layers: no embedding, no norm, and no head that is one.
+    unsplit = {parameter for parameter in model.parameters() if parameter.ndim < 2}
     unsplit |= set(model.get_input_embeddings().parameters())
-    layer = max((_count(m.parameters()) for m in _layers(model)), default=0)
-    return Sizes.of(config, _count(model.parameters()), layer, _count(unsplit))
+    layer_sizes = [_count(layer.parameters()) for layer in _layers(model)]
+    return Sizes.of(
+        config,
+        parameters=_count(model.parameters()),
+        layer=max(layer_sizes, default=0),
+        unsplit=_count(unsplit),
+    )
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
-    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def _count(parameters: Iterable[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
+
+
+class CausalLoss(nn.Module):
+    """A causal model and the loss of its vocabulary head, as one module.
+
+    FSDP gathers parameters for the forward of a module that it shards, and frees them after it. The
+    loss reads the head's weight, so it is computed in a forward of its own. Checkpoints and
+    optimizers are of `model`, whose parameters keep transformers' names.
+    """
+
+    model: PreTrainedModel
+    # Added by FSDP (fully_shard).
+    set_requires_all_reduce: Callable[[bool], None]
+    reshard: Callable[[], None]
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def forward(self, row: CausalRow, predict: bool = False) -> tuple[Tensor, Tensor] | Tensor:
+        """Return what loss.head_loss does for `row`, which is on the device; with `predict` the
+        likeliest token after each of its tokens, int64 [T].
+        """
+        hidden = hidden_states(self.model, row)  # [T, hidden]
+        weight = self.model.get_output_embeddings().weight  # [V, hidden]
+        if predict:
+            unsharded = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            return (hidden @ unsharded.t()).float().argmax(1)
+        if not isinstance(weight, DTensor):
+            return head_loss(hidden, weight, row["targets"])
+
+        # Tensor-parallel rank r has the r-th of equal shards of the vocabulary (rounded up).
+        mesh = weight.device_mesh
+        shard_size = -(-len(weight) // mesh.size())
+        return head_loss(
+            hidden,
+            weight.to_local(),
+            row["targets"],
+            first=mesh.get_local_rank() * shard_size,
+            group=mesh.get_group(),
+        )
 
 
 def build_causal_model(
@@ -103,31 +167,38 @@ def build_causal_model(
     weights: str | None = None,
     half: torch.dtype | None = None,
     recomputed: float = 0.0,
-    compiled: int = 0,
-) -> PreTrainedModel:
+    compiled_tokens: int = 0,
+) -> CausalLoss:
     """Build the model of `config`, sharded over `mesh` (of layout.make_mesh), with its weights.
 
-    `model(row)`, with a CausalRow on its device, returns what loss.head_loss does; all ranks of the
-    mesh must call it equally often. Parameters keep transformers' names; they and their gradients
-    are fp32 DTensors.
+    All ranks of the mesh must call it equally often. Its parameters and their gradients are fp32
+    DTensors.
 
     Args:
+        config: of the model, see `causal_config`.
+        mesh: ranks [replicate, shard, tensor].
+        seed: of the initial weights.
         weights: a folder or hub name to read them from; default: drawn from `seed`.
         half: type of products and of gathered parameters; gradients are reduced in fp32.
         recomputed: share of the layers that keep only their inputs, and run again in backward.
-        compiled: tokens of the longest row, to compile the layers (gradients.compile_layers); or 0.
+        compiled_tokens: tokens of the longest row, to compile the layers (see
+            gradients.compile_layers); 0: run them uncompiled.
 
-    Raises UserError if the model does not load; layout.choose_layout checks if it can be sharded.
+    Raises:
+        UserError: if the model does not load; layout.choose_layout checks if it can be sharded.
     """
     model = empty_model(config)
     rules = initial.record_rules(model)
-    if mesh["tensor"].size() > 1:
+    tensor_parallel = mesh["tensor"].size() > 1
+    if tensor_parallel:
         parallelize_module(model, mesh["tensor"], _plan(model))
-    if compiled:
-        _compile(model, compiled, mesh["tensor"].size() > 1)
+    if compiled_tokens:
+        _compile(model, longest=compiled_tokens, split=tensor_parallel)
     _recompute(model, recomputed)
-    model.forward = functools.partial(_scores, model)
-    _shard(model, mesh, half)
+    causal_loss = CausalLoss(model)
+    _shard(causal_loss, mesh, half)
+
+    # Each rank now allocates its shards alone, and fills them.
     model.to_empty(device=mesh.device_type)
     model.tie_weights()  # to_empty unties what FSDP does not hold
     with waiting(f"loading the weights of {weights}" if weights else "drawing random weights"):
@@ -135,7 +206,7 @@ def build_causal_model(
             initial.fill(model, rules, seed)
         else:
             initial.load_initial(model, rules, weights)
-    return model.train()
+    return causal_loss.train()
 
 
 def _compile(model: PreTrainedModel, longest: int, split: bool) -> None:
@@ -144,6 +215,7 @@ def _compile(model: PreTrainedModel, longest: int, split: bool) -> None:
     Code for rows of any length cannot hold the DTensors of tensor parallelism (`split`): all rows
     have the `longest` length there.
     """
+    # torch takes None for: fixed sizes first, any sizes once they differ; here they never do.
     for layer in _layers(model):
         layer.forward = torch.compile(layer.forward, dynamic=None if split else True)
     model.row_multiple = longest if split else ROW_MULTIPLE
@@ -153,21 +225,24 @@ def _recompute(model: PreTrainedModel, share: float) -> None:
     """Have `share` of the layers, evenly spread and the last among them, run again in backward."""
     layers = _layers(model)
     count = count_recomputed(len(layers), share)
-    for i, layer in enumerate(layers):
-        if (i + 1) * count // len(layers) > i * count // len(layers):
+    for number, layer in enumerate(layers):
+        before = number * count // len(layers)  # recomputed ones among the layers before
+        if (number + 1) * count // len(layers) > before:
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
 
 
-def _shard(model: PreTrainedModel, mesh: DeviceMesh, half: torch.dtype | None) -> None:
-    """Apply FSDP2 to each layer, and to the rest of `model` as one unit."""
-    copies = mesh["replicate"].size() > 1
-    options: dict[str, Any] = {
-        "mesh": mesh["replicate", "shard"] if copies else mesh["shard"],
-        "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
-    }
-    for layer in _layers(model):
-        fully_shard(layer, **options)
-    fully_shard(model, **options)
+def _shard(causal_loss: CausalLoss, mesh: DeviceMesh, half: torch.dtype | None) -> None:
+    """Apply FSDP2 to each layer, and to the rest of the model as one unit."""
+    # With replicas FSDP shards inside each, and sums gradients across them.
+    replicated = mesh["replicate"].size() > 1
+    shard = functools.partial(
+        fully_shard,
+        mesh=mesh["replicate", "shard"] if replicated else mesh["shard"],
+        mp_policy=MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
+    )
+    for layer in _layers(causal_loss.model):
+        shard(layer)
+    shard(causal_loss)
 
 
 def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
@@ -175,21 +250,13 @@ def _plan(model: PreTrainedModel) -> dict[str, ParallelStyle]:
     head: each rank has a shard of its vocabulary, on which the loss works. A head tied to the
     embedding is, like it, unsharded on every tensor-parallel rank.
     """
-    prefix, head = model.base_model_prefix, model.get_output_embeddings()
-    own = tensor_plan(model.config)
-    plan: dict[str, ParallelStyle] = {f"{prefix}.{k}": STYLES[v]() for k, v in own.items()}
+    # Names in the config's plan are those of the base model.
+    plan: dict[str, ParallelStyle] = {}
+    for name, style in tensor_plan(model.config).items():
+        plan[f"{model.base_model_prefix}.{name}"] = STYLES[style]()
+
+    head = model.get_output_embeddings()
     if head.weight is not model.get_input_embeddings().weight:
-        place = next(name for name, module in model.named_modules() if module is head)
-        plan[place] = ColwiseParallel()
+        head_name = next(name for name, module in model.named_modules() if module is head)
+        plan[head_name] = ColwiseParallel()
     return plan
-
-
-def _scores(model: PreTrainedModel, row: CausalRow) -> tuple[Tensor, Tensor]:
-    """Run the model's forward on `row`; return what loss.head_loss returns."""
-    hidden = hidden_states(model, row)
-    weight = model.get_output_embeddings().weight
-    if not isinstance(weight, DTensor):
-        return head_loss(hidden, weight, row["targets"])
-    peers = weight.device_mesh
-    first = peers.get_local_rank() * -(-len(weight) // peers.size())
-    return head_loss(hidden, weight.to_local(), row["targets"], first, peers.get_group())

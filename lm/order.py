@@ -6,25 +6,30 @@ sources have weights, each has such an order, and `Mixture` deals them. No permu
 stored: `permute` computes the requested places.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from detalbert.corpus.mixture import Mixture
 
-_ROUNDS = 8
-_FEW = 1 << 12
-Share = tuple[int, Any]  # a step (-1: validation), and (shard, window) of each of its windows
+_ROUNDS = 8  # of the Feistel network; even, so that each half ends as wide as it began
+_DRAWN_SIZE = 1 << 12  # a permutation of at most so many numbers is drawn at once
+Share = tuple[int, np.ndarray]  # a step (-1: validation), and (shard, window) of its windows
 
 
 class WindowOrder:
-    """The windows of every optimizer step, `global_batch_size` over all (data) `ranks`.
+    """The windows of every optimizer step, over all (data) ranks.
 
-    `windows` are the numbers of windows per shard, at least one in total; those of `group` shards
-    are mixed. `sources`, of each shard, are mixed by `weights`, of each source, if there are any.
+    Args:
+        windows: numbers of windows per shard, at least one in total.
+        global_batch_size: windows per step.
+        seed: of the permutations of shards and windows.
+        group: shards whose windows are mixed.
+        ranks: data ranks among which a step's windows are distributed.
+        sources: of each shard.
+        weights: of each source; default: sources do not matter.
     """
 
     def __init__(
@@ -38,14 +43,21 @@ class WindowOrder:
         weights: Sequence[float] | None = None,
     ) -> None:
         self.windows = np.asarray(windows, np.int64)  # [shards]
-        self.global_batch_size, self.group, self.ranks = global_batch_size, group, ranks
+        self.global_batch_size = global_batch_size
+        self.ranks = ranks
         self.mixture = Mixture(weights or [1.0])
-        owner = np.asarray(sources) if weights else np.zeros(len(self.windows), int)
-        shards = [np.flatnonzero(owner == number) for number in range(len(self.mixture.counts))]
-        self.sources = [
-            _Source(seed + (number << 64), group, mine, self.windows[mine])
-            for number, mine in enumerate(shards)
-        ]
+        # Without weights all shards are of one source.
+        shard_sources = np.asarray(sources) if weights else np.zeros(len(self.windows), int)
+        self.sources = []
+        for number in range(len(self.mixture.counts)):
+            shards = np.flatnonzero(shard_sources == number)
+            source = _Source(
+                seed=seed + (number << 64),
+                group=group,
+                shards=shards,
+                windows=self.windows[shards],
+            )
+            self.sources.append(source)
 
     def __len__(self) -> int:
         return int(self.windows.sum())
@@ -53,19 +65,20 @@ class WindowOrder:
     def step(self, step: int) -> np.ndarray:
         """Return (shard, window in it) of step `step` (from 0), int64 [global_batch_size, 2]."""
         places = np.empty((self.global_batch_size, 2), np.int64)
-        for source, mine, numbers in self._deal(step):
-            places[mine] = source.places(int(numbers[0]), int(numbers[-1]) + 1)
+        for source, is_of_source, positions in self._deal(step):
+            first, last = int(positions[0]), int(positions[-1])  # there are no gaps
+            places[is_of_source] = source.places(first, last + 1)
         return places
 
     def _deal(self, step: int) -> Iterator[tuple["_Source", np.ndarray, np.ndarray]]:
         """Yield each source of a step's windows, which of these it owns, bool [global_batch_size],
-        and their numbers in its sequence, ascending, int64 [n].
+        and their positions in its sequence, ascending, int64 [n].
         """
-        first = step * self.global_batch_size
-        owners, numbers = self.mixture.deal(first, self.global_batch_size)
+        owners, positions = self.mixture.deal(step * self.global_batch_size, self.global_batch_size)
         for number, source in enumerate(self.sources):
-            if (mine := owners == number).any():
-                yield source, mine, numbers[mine]
+            is_of_source = owners == number
+            if is_of_source.any():
+                yield source, is_of_source, positions[is_of_source]
 
     def share(self, step: int, rank: int) -> Share:
         """Return `step`, and every `ranks`-th of its windows, from `rank` on, int64 [n, 2]. Data
@@ -73,10 +86,21 @@ class WindowOrder:
         """
         return step, self.step(step)[rank :: self.ranks]
 
-    def soon(self, step: int) -> list[int]:
+    def shards_to_prefetch(self, step: int) -> list[int]:
         """Return the shards of the groups that `step` and the steps after it need."""
-        found = [source.soon(int(numbers[-1])) for source, _, numbers in self._deal(step)]
-        return [*dict.fromkeys(itertools.chain(*found))]
+        shards: list[int] = []
+        for source, _, positions in self._deal(step):
+            shards += source.shards_to_prefetch(int(positions[-1]))
+        return list(dict.fromkeys(shards))  # each once
+
+
+class _Group(NamedTuple):
+    """A group of shards in an epoch, whose windows are mixed."""
+
+    epoch: int
+    number: int  # in its epoch
+    begin: int  # position of its first window, in all epochs end to end
+    shards: np.ndarray  # int64 [n]: places in the source's `shards`
 
 
 class _Source(NamedTuple):
@@ -87,41 +111,54 @@ class _Source(NamedTuple):
     shards: np.ndarray  # int64 [n]: their numbers
     windows: np.ndarray  # int64 [n]: of each of these
 
-    def places(self, at: int, end: int) -> np.ndarray:
-        """Return (shard, window) of positions at .. end - 1, int64 [end - at, 2]. In a group of
-        sizes 3 and 2, number 3 of the five windows is the first of the second shard.
+    def places(self, begin: int, end: int) -> np.ndarray:
+        """Return (shard, window) of positions begin .. end - 1, int64 [end - begin, 2]. In a group
+        of sizes 3 and 2, number 3 of the five windows is the first of the second shard.
         """
         parts = []
-        while at < end:
-            epoch, number, begin, group = self._find(at)
-            sizes = self.windows[group]
-            ends = np.cumsum(sizes)
-            stop = min(end, begin + int(ends[-1]))
-            rng = np.random.default_rng([self.seed, epoch, 1 + number])
-            wanted = np.arange(at - begin, stop - begin, dtype=np.uint64)
-            numbers = permute(wanted, int(ends[-1]), rng).astype(np.int64)  # [n]
-            which = np.searchsorted(ends, numbers, side="right")  # [n]
-            windows = numbers - (ends - sizes)[which]
-            parts.append(np.stack([self.shards[group][which], windows], axis=1))
-            at = stop
+        while begin < end:
+            group = self._find_group(begin)
+            sizes = self.windows[group.shards]
+            ends = np.cumsum(sizes)  # of the group's shards, in its windows
+            size = int(ends[-1])
+            stop = min(end, group.begin + size)
+
+            # Mix the windows of the group, and compute those that are requested alone.
+            rng = np.random.default_rng([self.seed, group.epoch, 1 + group.number])
+            requested = np.arange(begin - group.begin, stop - group.begin, dtype=np.uint64)
+            numbers = permute(requested, size, rng).astype(np.int64)  # [n]
+
+            # Find each window's shard, and its number there.
+            shards = np.searchsorted(ends, numbers, side="right")  # [n]
+            windows = numbers - (ends - sizes)[shards]
+            shard_numbers = self.shards[group.shards][shards]
+            parts.append(np.stack([shard_numbers, windows], axis=1))
+            begin = stop
         return np.concatenate(parts)
 
-    def soon(self, position: int) -> list[int]:
+    def shards_to_prefetch(self, position: int) -> list[int]:
         """Return the shards of the group of a position, and of the next group."""
-        _, _, begin, group = self._find(position)
-        following = self._find(begin + int(self.windows[group].sum()))[-1]
-        return self.shards[np.concatenate([group, following])].tolist()
+        # The next group may be the first of the next epoch.
+        group = self._find_group(position)
+        end = group.begin + int(self.windows[group.shards].sum())
+        following = self._find_group(end)
+        return self.shards[np.concatenate([group.shards, following.shards])].tolist()
 
-    def _find(self, position: int) -> tuple[int, int, int, np.ndarray]:
-        """Return the epoch of a position in all epochs end to end; the number of its group there,
-        its first position, and its places in `shards`: the windows of these are mixed.
-        """
-        size = int(self.windows.sum())
-        epoch, at = divmod(position, size)
-        order, ends = _epoch(self.seed, epoch, self.group, self.windows.tobytes())
-        number = int(np.searchsorted(ends, at, side="right"))
-        begin = epoch * size + (int(ends[number - 1]) if number else 0)
-        return epoch, number, begin, order[number * self.group : (number + 1) * self.group]
+    def _find_group(self, position: int) -> _Group:
+        """Return the group of a position in all epochs end to end."""
+        # Epochs follow each other without a gap.
+        epoch_size = int(self.windows.sum())
+        epoch, position_in_epoch = divmod(position, epoch_size)
+        shards, ends = _epoch(self.seed, epoch, self.group, self.windows.tobytes())
+        number = int(np.searchsorted(ends, position_in_epoch, side="right"))
+        begin_in_epoch = int(ends[number - 1]) if number else 0
+        first_shard = number * self.group
+        return _Group(
+            epoch=epoch,
+            number=number,
+            begin=epoch * epoch_size + begin_in_epoch,
+            shards=shards[first_shard : first_shard + self.group],
+        )
 
 
 @lru_cache(maxsize=4)
@@ -129,9 +166,13 @@ def _epoch(seed: int, epoch: int, group: int, windows: bytes) -> tuple[np.ndarra
     """Return the shards in the order of `epoch`, int64 [shards], and the number of its windows up
     to the end of each group, int64 [groups].
     """
+    # `windows` are bytes, since a cache needs hashable arguments.
     sizes = np.frombuffer(windows, np.int64)
-    shards = np.random.default_rng([seed, epoch, 0]).permutation(len(sizes))
-    return shards, np.cumsum(np.add.reduceat(sizes[shards], np.arange(0, len(sizes), group)))
+    rng = np.random.default_rng([seed, epoch, 0])
+    shards = rng.permutation(len(sizes))
+    first_shards = np.arange(0, len(sizes), group)
+    group_sizes = np.add.reduceat(sizes[shards], first_shards)
+    return shards, np.cumsum(group_sizes)
 
 
 def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -141,24 +182,33 @@ def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarr
     bits as `size` needs; one outside the range is permuted again (Black and Rogaway 2002, "Ciphers
     with Arbitrary Finite Domains"). Small sizes are drawn, as its permutations are not uniform.
     """
-    if size <= _FEW:
+    if size <= _DRAWN_SIZE:
         return rng.permutation(size).astype(np.uint64)[places]
+    # Every rank computes the places that it needs alone, whatever the size.
     bits = (size - 1).bit_length()
     keys = rng.integers(0, 1 << 64, _ROUNDS, np.uint64)
     numbers = _feistel(places, bits, keys)
-    while len(outside := np.flatnonzero(numbers >= size)):
+    # The network permutes up to twice `size` numbers: each walk ends inside the range.
+    outside = np.flatnonzero(numbers >= size)
+    while len(outside):
         numbers[outside] = _feistel(numbers[outside], bits, keys)
+        outside = np.flatnonzero(numbers >= size)
     return numbers
 
 
 def _feistel(numbers: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
     """Permute the numbers of `bits` bits; uint64 [n] both."""
-    low, high = bits // 2, bits - bits // 2  # bits of the two halves, which change places
-    left, right = numbers >> np.uint64(high), numbers & np.uint64((1 << high) - 1)
-    for key in keys:  # an even number: each half ends with the bits that it began with
-        left, right = right, left ^ (_mix(right + key) & np.uint64((1 << low) - 1))
-        low, high = high, low
-    return left << np.uint64(high) | right
+    # The halves change places in each round; an odd number of bits makes one wider.
+    low_bits = bits // 2
+    high_bits = bits - low_bits
+    left = numbers >> np.uint64(high_bits)
+    right = numbers & np.uint64((1 << high_bits) - 1)
+    for key in keys:
+        mask = np.uint64((1 << low_bits) - 1)
+        mixed = left ^ (_mix(right + key) & mask)
+        left, right = right, mixed
+        low_bits, high_bits = high_bits, low_bits
+    return left << np.uint64(high_bits) | right
 
 
 def _mix(z: np.ndarray) -> np.ndarray:

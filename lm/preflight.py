@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import PretrainedConfig
+
 from detalbert.engine.models import check_weights
 from detalbert.reading import storage
 from detalbert.reading.folders import find_files
 from detalbert.reading.forms import ENDINGS, PACKED
-from detalbert.settings.text import parse_documents_config
+from detalbert.settings.text import DocumentsConfig, parse_documents_config
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training import preflight
 from detalbert.training.preflight import GIB
@@ -26,49 +28,108 @@ _BYTES_PER_TOKEN = 5  # of text; more than vocabularies have, so that no cache i
 
 
 def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str]) -> None:
-    """Check that this machine can run the experiment. Raises UserError for the first fault. Without
-    GPUs, all slots are assumed to be on it. Ready-made shards are opened right afterwards.
+    """Check that this machine can run the experiment.
+
+    Without GPUs, all slots are assumed to be on it. Ready-made shards are opened right afterwards.
+
+    Args:
+        config: the experiment's.
+        hparams: parsed from it.
+        gpu_uuids: of this machine's GPUs.
+
+    Raises:
+        UserError: for the first fault; Unavailable if another machine may do.
     """
     data = parse_documents_config(config["data"])
     preflight.check_gpus(gpu_uuids)
-    text = sum(find_text(one.source, f"data.{data.source}") for one in data.training)
-    text += sum(find_text(one.source, f"data.{data.held_out_source}") for one in data.held_out)
-    if hparams.model is not None:
-        check_weights(hparams.model, "*.safetensors")
-    pieces = data.vocab_size  # a range stands for a tokenizer that is not trained yet
-    tokenizer: Any = load_tokenizer(data, named_tokenizer) if pieces is None else range(pieces)
-    check_family(model := causal_config(hparams, tokenizer))
+    text_bytes = _count_text(data)
+    model_config = _find_model(data, hparams)
     slots = (config.get("resources") or {}).get("slots_per_trial", 1)
-    here = len(gpu_uuids) or slots
-    layout = choose_layout(hparams.layout, model, slots, here)
-    sizes = causal_sizes(model)
+    slots_per_machine = len(gpu_uuids) or slots
+    layout = choose_layout(
+        hparams.layout, model_config, slots=slots, slots_per_machine=slots_per_machine
+    )
+
+    # The GPUs hold the model's shards and a forward.
+    sizes = causal_sizes(model_config)
     if gpu_uuids:
         memory = split_memory(sizes, layout, hparams)
-        preflight.check_gpu_memory(gpu_uuids, memory, hparams, sizes.parameters)
-    cache = Path(data.cache_dir)
-    shards = text // _BYTES_PER_TOKEN * (2 if model.vocab_size <= 2**16 else 4)
-    there = sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())  # by an earlier start
-    preflight.check_disk(cache, max(GIB, shards - there), "token shards")
-    _check_checkpoints(config, 12 * sizes.parameters, machines=-(-slots // here))
+        preflight.check_gpu_memory(gpu_uuids, memory, hparams, parameters=sizes.parameters)
+
+    # The disks hold the token shards and two checkpoints.
+    token_bytes = 2 if model_config.vocab_size <= 2**16 else 4
+    tokens = text_bytes // _BYTES_PER_TOKEN
+    _check_cache(Path(data.cache_dir), shard_bytes=tokens * token_bytes)
+    _check_checkpoints(
+        config,
+        checkpoint_bytes=12 * sizes.parameters,  # weights and two moments in fp32
+        machines=-(-slots // slots_per_machine),
+    )
+
+
+def _count_text(data: DocumentsConfig) -> int:
+    """Return the bytes of all text of `data:`, as far as known; see `find_text`."""
+    text_bytes = 0
+    for text in data.training:
+        text_bytes += find_text(text.source, key=f"data.{data.source}")
+    for text in data.held_out:
+        text_bytes += find_text(text.source, key=f"data.{data.held_out_source}")
+    return text_bytes
+
+
+def _find_model(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
+    """Return the model's config. Raises UserError if weights or tokenizer are missing, do not fit,
+    or the model does not read packed rows.
+    """
+    if hparams.model is not None:
+        check_weights(hparams.model, "*.safetensors")
+    tokenizer: Any
+    if data.vocab_size is None:
+        tokenizer = load_tokenizer(data, named_tokenizer)
+    else:
+        tokenizer = range(data.vocab_size)  # stands for one that is not trained yet
+    model_config = causal_config(hparams, tokenizer)
+    check_family(model_config)
+    return model_config
 
 
 def find_text(name: str, key: str) -> int:
-    """Return the bytes of the plain files that the config's `key` names, as far as known. Raises
-    UserError if a server has none; other text is looked for when it is read.
+    """Return the bytes of the plain files that the config's `key` names, as far as known.
+
+    Raises:
+        UserError: if a server has none; other text is looked for when it is read.
     """
-    if not storage.is_remote(name):
-        paths = [path for path in storage.find_paths(name) if path.suffix.lower() in ENDINGS]
-        return sum(path.stat().st_size for path in paths)
-    files = find_files(name, key)
-    return sum(file.size for file in files if not file.address.lower().endswith(PACKED))
+    # Of a compressed file nobody knows the size of its text.
+    text_bytes = 0
+    if storage.is_remote(name):
+        for file in find_files(name, key):
+            if not file.address.lower().endswith(PACKED):
+                text_bytes += file.size
+    else:
+        for path in storage.find_paths(name):
+            if path.suffix.lower() in ENDINGS:
+                text_bytes += path.stat().st_size
+    return text_bytes
 
 
-def _check_checkpoints(config: Mapping[str, Any], checkpoint: int, machines: int) -> None:
-    """Raise UserError or Unavailable unless disks can hold two checkpoints, the last and the next,
-    of `checkpoint` bytes each; the machines share it.
+def _check_cache(cache: Path, shard_bytes: int) -> None:
+    """Raise unless the disk of `cache` can hold token shards, less those of an earlier start."""
+    written = 0
+    for path in cache.rglob("*"):
+        if path.is_file():
+            written += path.stat().st_size
+    preflight.check_disk(cache, max(GIB, shard_bytes - written), "token shards")
+
+
+def _check_checkpoints(config: Mapping[str, Any], checkpoint_bytes: int, machines: int) -> None:
+    """Raise UserError or Unavailable unless disks can hold two checkpoints, the last and the next;
+    the machines share each.
     """
-    here, whole = Path(tempfile.gettempdir()), 2 * checkpoint
-    preflight.check_disk(here, whole // machines, "this machine's parts of two checkpoints")
+    # Each machine writes its shards to a temporary folder, and uploads them from there.
+    needed = 2 * checkpoint_bytes
+    temporary = Path(tempfile.gettempdir())
+    preflight.check_disk(temporary, needed // machines, "this machine's parts of two checkpoints")
+    # A storage that is a folder holds the parts of all machines.
     stored = preflight.checkpoint_folder(config.get("checkpoint_storage") or {})
-    if stored != here:
-        preflight.check_disk(stored, whole, "two checkpoints")
+    if stored != temporary:
+        preflight.check_disk(stored, needed, "two checkpoints")

@@ -7,7 +7,7 @@ in short documents they are one of a hundred. The price is a table over the voca
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,30 +27,33 @@ def token_bytes(
     split it: each of their tokens has its source's average. Special tokens have no bytes.
 
     Args:
+        tokenizer: of the run, a fast one.
         vocabulary: tokens of the model, at least those of the tokenizer.
         averages: bytes of text per token that is not special, of each source.
     """
-    spell = _find_spelling(tokenizer)
+    count_bytes = _find_spelling(tokenizer)
     added = tokenizer.added_tokens_decoder
     table = np.zeros((len(averages), vocabulary))
     for token, number in tokenizer.get_vocab().items():
         if number in added:
             table[:, number] = len(added[number].content.encode())  # as it is in the text
-        elif spell is not None:
-            table[:, number] = spell(token)
+        elif count_bytes is not None:
+            table[:, number] = count_bytes(token)
         else:
             table[:, number] = averages
+    # A model reads special tokens, but they are no text.
     special = [number for number, token in added.items() if token.special]
     table[:, special] = 0.0
-    table[:, tokenizer.eos_token_id] = 0.0  # it ends documents, and is no text
+    table[:, tokenizer.eos_token_id] = 0.0
     return table
 
 
-def _find_spelling(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """Return the function from a token of the vocabulary to its bytes, or None if there is none."""
+def _find_spelling(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], int] | None:
+    """Return the function from a token of the vocabulary to its bytes; None: they are not known."""
     steps = json.loads(tokenizer.backend_tokenizer.to_str())
     decoders = _kinds(steps["decoder"], "decoders")
     normalizers = _kinds(steps["normalizer"], "normalizers")
+    # A normalizer that changes lengths leaves no way back from a token to its text.
     if not normalizers <= _LOSSLESS:
         return None
     if "ByteLevel" in decoders:

@@ -7,7 +7,7 @@ were distributed to data ranks and rows.
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class LmMeter(TrainingMeter):
 
     def reset(self) -> None:
         super().reset()
-        self.sums: list[torch.Tensor] = []  # float64 [3] each: loss, right guesses, targets
+        self.sums: list[torch.Tensor] = []  # float64 [3] each: loss, correct predictions, targets
 
     def add(self, sums: torch.Tensor, windows: int, tokens: int) -> None:
         self.sums.append(sums)
@@ -52,15 +52,18 @@ class LmMeter(TrainingMeter):
 
     def per_slot_reduce(self) -> dict[str, float]:
         sums = torch.stack(self.sums) if self.sums else torch.zeros(0, 3, dtype=torch.float64)
-        loss, right, targets = sums[sums.isfinite().all(1)].sum(0).tolist()
-        return {**super().per_slot_reduce(), "loss": loss, "counted": targets, "right": right}
+        finite = sums.isfinite().all(1)  # the others are of steps that were left out
+        loss, correct, targets = sums[finite].sum(0).tolist()
+        totals = {"loss": loss, "counted": targets, "correct": correct}
+        return {**super().per_slot_reduce(), **totals}
 
     def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
         metrics = super().cross_slot_reduce(per_slot)
-        targets, right = (sum(slot[key] for slot in per_slot) for key in ("counted", "right"))
-        speed = self.throughput["tokens"] / self.throughput["seconds"]
-        accuracy = 100.0 * right / max(targets, 1)
-        return {**metrics, "accuracy": accuracy, "tokens_per_second": speed}
+        targets = sum(slot["counted"] for slot in per_slot)
+        correct = sum(slot["correct"] for slot in per_slot)
+        metrics["accuracy"] = 100.0 * correct / max(targets, 1)
+        metrics["tokens_per_second"] = self.throughput["tokens"] / self.throughput["seconds"]
+        return metrics
 
 
 class LmTrial(StepTrial[LmHParams, CausalRow]):
@@ -74,22 +77,48 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         hparams, self.data = given or read_experiment(context, parse_lm_hparams, LmText.load)
-        config, slots = causal_config(hparams, self.data.tokenizer), context.distributed.size
-        check_family(config)
-        machine = context.distributed.local_size
-        self.layout = choose_layout(hparams.layout, config, slots, machine)
-        dtype = resolve_precision(hparams.precision, context.device)
-        mesh = make_mesh(self.layout, context.device)
-        start = hparams.seed, hparams.model, None if dtype is torch.float32 else dtype
-        length = hparams.max_seq_length
-        self.row = hparams.max_tokens_per_forward // length, length  # the longest
-        compiled = hparams.compile * math.prod(self.row)
-        model = build_causal_model(config, mesh, *start, hparams.recomputed, compiled)
-        charted = CHARTED | name_scores(BY_SOURCE, self.data.validation.shards.names)
-        super().__init__(context, hparams, model, len(self.data.train), SHOWN, charted)
         held_out = self.data.validation
-        sizes = token_bytes(self.data.tokenizer, config.vocab_size, held_out.average_bytes())
-        scores = Scores(held_out.shards.names, sizes, self._counts)
+        config = causal_config(hparams, self.data.tokenizer)
+        check_family(config)
+
+        # The model is built in shards, which the layout places on the ranks.
+        self.layout = choose_layout(
+            hparams.layout,
+            config,
+            slots=context.distributed.size,
+            slots_per_machine=context.distributed.local_size,
+        )
+        dtype = resolve_precision(hparams.precision, context.device)
+        # The longest row; compiled layers are compiled for it.
+        self.row_windows = hparams.max_tokens_per_forward // hparams.max_seq_length
+        longest_row_tokens = self.row_windows * hparams.max_seq_length
+        self.causal_loss = build_causal_model(
+            config,
+            make_mesh(self.layout, context.device),
+            seed=hparams.known_seed,
+            weights=hparams.model,
+            half=dtype if dtype is not torch.float32 else None,
+            recomputed=hparams.recomputed,
+            compiled_tokens=longest_row_tokens if hparams.compile else 0,
+        )
+        # Determined and the optimizer see the model alone, with transformers' names.
+        super().__init__(
+            context,
+            hparams,
+            self.causal_loss.model,
+            examples=len(self.data.train),
+            shown=SHOWN,
+            charted=CHARTED | name_scores(BY_SOURCE, held_out.shards.names),
+        )
+        scores = Scores(
+            names=held_out.shards.names,
+            sizes=token_bytes(
+                self.data.tokenizer,
+                vocabulary=config.vocab_size,
+                averages=held_out.average_bytes(),
+            ),
+            counts=self._counts,
+        )
         self.scores = context.wrap_reducer(scores, for_training=False)
 
     @property
@@ -104,48 +133,84 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     def prepare_gradients(self) -> int:
         self.gradients = ShardedGradients(self.model)
         if self.hparams.compile:
-            compile_layers(self.model, *self.row, self.layout)
+            compile_layers(
+                self.causal_loss,
+                windows=self.row_windows,
+                length=self.hparams.max_seq_length,
+                layout=self.layout,
+            )
         return self.hparams.max_tokens_per_forward
 
     def rounding(self) -> dict[str, Any]:
-        tokens, compiled = self.max_tokens, self.hparams.compile
-        return {"max_tokens_per_forward": tokens, "layout": str(self.layout), "compile": compiled}
+        return {
+            "max_tokens_per_forward": self.max_tokens,
+            "layout": str(self.layout),
+            "compile": self.hparams.compile,
+        }
 
     def row_flops(self, row: CausalRow) -> float | None:
         return causal_flops(self.model.config, row_lengths(row)) if self._counts else 0.0
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
-        train, shards, hparams = self.data.train, self.data.train.shards, self.hparams
-        drawn = hparams.known_seed, shards.data.shuffle_shards, self.layout.data_ranks
-        batch, mix = hparams.global_batch_size, (shards.sources, shards.weights)
-        order = WindowOrder(train.counts, batch, *drawn, *mix)
-        return self.train_loader(partial(WindowRows, train, order=order), order)
+        windows = self.data.train
+        order = WindowOrder(
+            windows=windows.counts,
+            global_batch_size=self.hparams.global_batch_size,
+            seed=self.hparams.known_seed,
+            group=windows.shards.data.shuffle_shards,
+            ranks=self.layout.data_ranks,
+            sources=windows.shards.sources,
+            weights=windows.shards.weights,
+        )
+        return self.train_loader(partial(WindowRows, windows, order=order), order)
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
-        limit, ranks = self.hparams.max_validation_windows, self.layout.data_ranks
         loader, self.sources = validation_loader(
-            self.data.validation, limit, self.data_rank, ranks, self.max_tokens
+            self.data.validation,
+            limit=self.hparams.max_validation_windows,
+            rank=self.data_rank,
+            ranks=self.layout.data_ranks,
+            max_tokens=self.max_tokens,
         )
         return loader
 
     def get_batch_length(self, batch: list[CausalRow]) -> int:
-        return sum(len(row["input_ids"]) for row in batch) // self.hparams.max_seq_length
+        return count_tokens(batch) // self.hparams.max_seq_length
 
     def add_gradients(self, batch: list[CausalRow]) -> None:
-        sums = accumulate(self.model, batch, self.layout, self.backward)
+        sums = accumulate(self.causal_loss, batch, self.layout, self.backward)
+        # Tensor-parallel ranks have the same windows: one of them counts these.
         if self._counts:
-            tokens = sum(len(row["input_ids"]) for row in batch)
-            self.meter.add(sums, self.get_batch_length(batch), tokens)
+            self.meter.add(sums, windows=self.get_batch_length(batch), tokens=count_tokens(batch))
 
     def evaluate_batch(self, batch: list[CausalRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this rank's rows; the metrics come from the reducer, once for all ranks."""
-        sums = evaluate(self.model, batch, self.layout)
-        self.scores.add(batch, sums, self.sources[batch_idx])
+        sums = evaluate(self.causal_loss, batch, self.layout)
+        self.scores.add(batch, sums, source=self.sources[batch_idx])
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        samples = {"samples": Samples(self)} if self.hparams.samples else {}
-        return {**super().build_callbacks(), **samples}
+        callbacks = super().build_callbacks()
+        if self.hparams.samples:
+            callbacks["samples"] = Samples(
+                causal_loss=self.causal_loss,
+                data=self.data,
+                hparams=self.hparams,
+                say=self.progress.say,
+            )
+        return callbacks
+
+
+def count_tokens(rows: Sequence[CausalRow]) -> int:
+    return sum(len(row["input_ids"]) for row in rows)
+
+
+class RankTotals(NamedTuple):
+    """A rank's contribution to a validation's metrics."""
+
+    sums: np.ndarray  # float64 [sources, 3]: loss, correct predictions, targets of all ranks
+    targets: np.ndarray  # int64 [vocabulary]: how often each token is a target of this rank
+    bytes: np.ndarray  # float64 [sources]: of the text of this rank's targets
 
 
 class Scores(pytorch.MetricReducer):
@@ -167,47 +232,56 @@ class Scores(pytorch.MetricReducer):
 
     def reset(self) -> None:
         sources, vocabulary = self.sizes.shape
-        self.sums = np.zeros((sources, 3))
-        self.bytes = np.zeros(sources)  # of the targets' text
-        self.targets = np.zeros(vocabulary, np.int64)  # how often each entry is one
+        self.scores = RankTotals(
+            sums=np.zeros((sources, 3)),
+            targets=np.zeros(vocabulary, np.int64),
+            bytes=np.zeros(sources),
+        )
 
     def add(self, rows: list[CausalRow], sums: torch.Tensor, source: int = 0) -> None:
         """Add rows of a source and `sums`, float64 [3]: all data ranks' loss, correct predictions,
         targets.
         """
-        self.sums[source] += sums.cpu().numpy()
-        for row in rows if self.counts else []:
-            wanted = row["targets"][row["targets"] != NO_TARGET].numpy()
-            self.targets += np.bincount(wanted, minlength=len(self.targets))
-            self.bytes[source] += self.sizes[source][wanted].sum()
+        self.scores.sums[source] += sums.cpu().numpy()
+        if not self.counts:
+            return
+        # Losses are of all ranks already; targets and bytes are counted here, and summed later.
+        vocabulary = self.sizes.shape[1]
+        for row in rows:
+            has_target = row["targets"] != NO_TARGET
+            targets = row["targets"][has_target].numpy()
+            self.scores.targets[:] += np.bincount(targets, minlength=vocabulary)
+            self.scores.bytes[source] += self.sizes[source][targets].sum()
 
-    def per_slot_reduce(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.sums, self.targets, self.bytes
+    def per_slot_reduce(self) -> RankTotals:
+        return self.scores
 
-    def cross_slot_reduce(
-        self, per_slot: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-    ) -> dict[str, float]:
-        sums = per_slot[0][0]  # of all ranks, on each
-        loss, right, targets = sums.sum(0).tolist()
-        text_bytes = np.sum([sizes for _, _, sizes in per_slot], axis=0)  # [sources]
-        frequencies = np.sum([counts for _, counts, _ in per_slot], axis=0) / targets
-        frequencies = frequencies[frequencies > 0]
-        mean = loss / targets
+    def cross_slot_reduce(self, per_slot: list[RankTotals]) -> dict[str, float]:
+        # The sums are of all ranks, on each of them.
+        sums = per_slot[0].sums  # [sources, 3]
+        loss, correct, targets = sums.sum(0).tolist()
+        mean_loss = loss / targets
+        text_bytes = np.sum([scores.bytes for scores in per_slot], axis=0)  # [sources]
+        all_bytes = text_bytes.sum()
 
         # The best that one guess for all targets can do: their own frequencies.
+        frequencies = np.sum([scores.targets for scores in per_slot], axis=0) / targets
+        frequencies = frequencies[frequencies > 0]
         entropy = float(-(frequencies * np.log(frequencies)).sum())
+
         self.metrics = {
-            "loss": mean,
-            "perplexity": math.exp(min(mean, 700.0)),
-            "bits_per_byte": _bits_per_byte(loss, text_bytes.sum()),
-            "baseline_bits_per_byte": _bits_per_byte(entropy * targets, text_bytes.sum()),
-            "accuracy": 100.0 * right / targets,
+            "loss": mean_loss,
+            "perplexity": math.exp(min(mean_loss, 700.0)),
+            "bits_per_byte": _bits_per_byte(loss, all_bytes),
+            "baseline_bits_per_byte": _bits_per_byte(entropy * targets, all_bytes),
+            "accuracy": 100.0 * correct / targets,
         }
-        for source, name in enumerate(self.names if len(self.names) > 1 else ()):
-            loss, _, targets = sums[source].tolist()
-            if targets:  # a low cap may leave a small source no window
-                self.metrics[f"loss_{name}"] = loss / targets
-                self.metrics[f"bits_per_byte_{name}"] = _bits_per_byte(loss, text_bytes[source])
+        if len(self.names) > 1:
+            for source, name in enumerate(self.names):
+                loss, _, targets = sums[source].tolist()
+                if targets:  # a low cap may leave a small source no window
+                    self.metrics[f"loss_{name}"] = loss / targets
+                    self.metrics[f"bits_per_byte_{name}"] = _bits_per_byte(loss, text_bytes[source])
         return dict(self.metrics)  # what is reported is less
 
 

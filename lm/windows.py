@@ -4,6 +4,9 @@ Windows are cut end to end through a shard, across documents. Window i of a shar
 * length .. (i + 1) * length: its last token, only a target, is the first input of the next, so
 every token but the first of a shard is a target once. A shorter remainder is left out, unless
 `tails` are wanted: then it is a window.
+
+So nothing is padded and nothing is lost but a remainder per shard; the price is that most windows
+begin inside a document, with less context than there is.
 """
 
 import numpy as np
@@ -21,31 +24,56 @@ from lm.packed import CausalRow, pack
 class LmWindows:
     """The windows of one split.
 
-    `length` is in input tokens; with `across_documents` a window is one segment, else attention and
-    targets stay within a document. With `tails` a shard's last window holds what is left of it.
-    Raises UserError if the split fills no window.
+    Args:
+        shards: token shards of the split.
+        length: input tokens of a window.
+        across_documents: a window is one segment; else attention and targets stay within a
+            document.
+        tails: a shard's last window holds what is left of it.
+
+    Raises:
+        UserError: if the split, or a source of the training split, fills no window.
     """
 
     def __init__(
         self, shards: Shards, length: int, across_documents: bool = False, tails: bool = False
     ) -> None:
-        self.shards, self.length, self.across_documents = shards, length, across_documents
+        self.shards = shards
+        self.length = length
+        self.across_documents = across_documents
         tokens = np.array([shard["tokens"] for shard in shards.shards], np.int64)
-        most = np.maximum(tokens - 1, 0) + (length - 1) * tails
-        self.counts = most // length  # int64 [shards]: windows of each
-        if not len(self):
-            key, cure = "documents", "give more text, or lower hyperparameters.max_seq_length"
-            if shards.split == "validation":
-                key, cure = f"validation_{key}", f"{cure}, or raise data.validation_fraction"
-            few = f"{shards.counts['tokens']:,} tokens fill no window of {length:,} + 1"
-            raise UserError(f"data.{key}: {few}; {cure}")
-        each = np.bincount(shards.sources, self.counts, len(shards.names))  # windows by source
-        if shards.split == "train" and not each.all():
-            few = f"source {shards.names[each.argmin()]} fills no window of {length:,} + 1"
-            raise UserError(f"data.documents: {few}; give it more text, or leave it out")
+        # The first token of a shard is no target.
+        targets = np.maximum(tokens - 1, 0)
+        round_up = length - 1 if tails else 0
+        self.counts = (targets + round_up) // length  # int64 [shards]: windows of each
+        self._check()
+
+    def _check(self) -> None:
+        shards = self.shards
+        window = f"no window of {self.length:,} + 1"
+        if len(self) == 0:
+            cure = "give more text, or lower hyperparameters.max_seq_length"
+            validating = shards.split == "validation"
+            raise UserError(
+                f"{shards.counts['tokens']:,} tokens fill {window}",
+                key="data.validation_documents" if validating else "data.documents",
+                cure=f"{cure}, or raise data.validation_fraction" if validating else cure,
+            )
+        # A source without a window could not be mixed in.
+        by_source = np.bincount(shards.sources, self.counts, len(shards.names))
+        if shards.split == "train" and not by_source.all():
+            raise UserError(
+                f"source {shards.names[by_source.argmin()]} fills {window}",
+                key="data.documents",
+                cure="give it more text, or leave it out",
+            )
 
     def __len__(self) -> int:
         return int(self.counts.sum())
+
+    def describe(self) -> str:
+        """Return the split's text and windows, for the log."""
+        return f"{self.shards.describe()}, {len(self):,} windows of {self.length:,}"
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return tokens, int64 [length + 1], and lengths of document segments, int64 [segments]; in
@@ -54,33 +82,46 @@ class LmWindows:
         `place` is (shard, window in it). Documents of 3 and 9 tokens: with a length of 4, window 0
         has segments of 3 and 2, window 1 one of 5.
         """
-        columns, begin = self.shards.columns(int(place[0])), int(place[1]) * self.length
-        tokens = columns["tokens"][begin : begin + self.length + 1].astype(np.int64)  # [length + 1]
-        end = begin + len(tokens)
-        cuts, ptr = np.zeros(0, np.int64), columns["document_ptr"]
+        shard, window = place
+        columns = self.shards.columns(int(shard))
+        begin = int(window) * self.length
+        end = begin + self.length + 1
+        tokens = columns["tokens"][begin:end].astype(np.int64)  # [length + 1]
+        cuts = np.zeros(0, np.int64)
         if not self.across_documents:
-            cuts = ptr[slice(*np.searchsorted(ptr, (begin + 1, end)))] - begin  # inside the window
-        pieces = np.diff(cuts, prepend=0, append=len(tokens))
-        return torch.from_numpy(tokens), torch.from_numpy(pieces)
+            # Documents that begin inside the window cut it there.
+            starts = columns["document_ptr"]
+            first, stop = np.searchsorted(starts, (begin + 1, begin + len(tokens)))
+            cuts = starts[first:stop] - begin
+        # [segments]: from the window's begin to its first cut, and so on
+        segments = np.diff(cuts, prepend=0, append=len(tokens))
+        return torch.from_numpy(tokens), torch.from_numpy(segments)
 
     def draw(self, limit: int | None) -> list[np.ndarray]:
         """Return (shard, window) of the windows of each source that a validation takes, at most
         `limit` in all, int64 [n, 2] each.
         """
+        # Windows are numbered through all shards, int64 [W].
         ends = np.cumsum(self.counts)
+        starts = ends - self.counts
+        sources = np.repeat(self.shards.sources, self.counts)  # of every window
         places = []
-        for numbers in draw_windows(np.repeat(self.shards.sources, self.counts), limit):
+        for numbers in draw_windows(sources, limit):
             shards = np.searchsorted(ends, numbers, side="right")
-            places.append(np.stack([shards, numbers - (ends - self.counts)[shards]], axis=1))
+            windows = numbers - starts[shards]
+            places.append(np.stack([shards, windows], axis=1))
         return places
 
     def average_bytes(self) -> list[float]:
         """Return each source's mean bytes of text (UTF-8) per token of text."""
-        special = 1 + len(self.shards.index.get("begin_of_text", ()))  # of a document
-        sizes = np.zeros((len(self.shards.names), 2))
+        # Every document has an end-of-text token, and what the tokenizer puts before a text.
+        special = 1 + len(self.shards.index.get("begin_of_text", ()))
+        sources = len(self.shards.names)
+        text_bytes = np.zeros(sources)
+        tokens = np.zeros(sources)
         for source, shard in zip(self.shards.sources, self.shards.shards, strict=True):
-            sizes[source] += shard["text_bytes"], shard["tokens"] - special * shard["documents"]
-        text_bytes, tokens = sizes.T
+            text_bytes[source] += shard["text_bytes"]
+            tokens[source] += shard["tokens"] - special * shard["documents"]
         return (text_bytes / np.maximum(tokens, 1)).tolist()
 
 
@@ -90,14 +131,21 @@ class WindowRows(Dataset):
     def __init__(
         self, windows: LmWindows, max_tokens: int, order: WindowOrder | None = None
     ) -> None:
-        self.windows, self.per_row, self.order = windows, max_tokens // windows.length, order
+        self.windows = windows
+        self.windows_per_row = max_tokens // windows.length
+        self.order = order
 
     def __getitem__(self, share: Share) -> list[CausalRow]:
         step, places = share
-        if self.order and self.windows.shards.remote:
-            self.windows.shards.prefetch(self.order.soon(step))
-        groups = (places[i : i + self.per_row] for i in range(0, len(places), self.per_row))
-        return [pack([self.windows[place] for place in group]) for group in groups]
+        shards = self.windows.shards
+        if self.order is not None and shards.remote:
+            shards.prefetch(self.order.shards_to_prefetch(step))
+        # The rank's windows, as many in each row as fit.
+        rows = []
+        for start in range(0, len(places), self.windows_per_row):
+            row_places = places[start : start + self.windows_per_row]
+            rows.append(pack([self.windows[place] for place in row_places]))
+        return rows
 
 
 def validation_loader(
@@ -109,10 +157,13 @@ def validation_loader(
     Every rank gets the same number of batches, some of them empty, because the ranks of a sharded
     model must run equally often.
     """
-    rows, shares, sources = WindowRows(windows, max_tokens), list[Share](), list[int]()
+    rows = WindowRows(windows, max_tokens)
+    global_batch = rows.windows_per_row * ranks  # a row on each rank
+    shares: list[Share] = []
+    sources: list[int] = []
     for source, places in enumerate(windows.draw(limit)):
-        for start in range(0, len(places), rows.per_row * ranks):
-            mine = places[start : start + rows.per_row * ranks][rank::ranks]
-            shares.append((-1, mine))
-            sources.append(source)
+        for start in range(0, len(places), global_batch):
+            batch = places[start : start + global_batch]
+            shares.append((-1, batch[rank::ranks]))
+            sources.append(source)  # of a batch: no batch has windows of two
     return RowLoader(rows, shares), sources

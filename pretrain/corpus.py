@@ -1,7 +1,6 @@
 """Token shards for pretraining. Imports no torch: see detalbert/corpus/writer.py."""
 
 from collections.abc import Callable
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -13,15 +12,25 @@ from pretrain.hparams import PretrainHParams
 
 
 def load_tokenizer(
-    data: TextConfig, hparams: PretrainHParams, load: Callable[..., Any]
+    data: TextConfig,
+    hparams: PretrainHParams,
+    load: Callable[..., PreTrainedTokenizerBase],
 ) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of `data.tokenizer`, or one trained on the text, by `load`,
-    `named_tokenizer` or its like. Raises UserError if it lacks a mask, cls or sep token.
+    """Return the fast tokenizer of `data.tokenizer`, or one trained on the text.
+
+    Args:
+        data: `data:` of the experiment.
+        hparams: its `hyperparameters:`.
+        load: `named_tokenizer` or `load_in_child`.
+
+    Raises:
+        UserError: if it lacks a mask, cls or sep token.
     """
-    positions = hparams.model_keys()["max_position_embeddings"]
+    # Held-out documents teach the tokenizer nothing.
     held_out = 0.0 if data.validation is not None else data.validation_fraction
-    needed = "mask_token", "cls_token", "sep_token"
-    return load(find_tokenizer(data, held_out, positions), *needed, kind="an ALBERT or BERT")
+    positions = hparams.model_keys()["max_position_embeddings"]
+    name = find_tokenizer(data, held_out, positions=positions)
+    return load(name, "mask_token", "cls_token", "sep_token", kind="an ALBERT or BERT")
 
 
 def write_corpus(
@@ -29,4 +38,5 @@ def write_corpus(
 ) -> str:
     """Write the shards of an experiment's `data:`; return where they are."""
     tokenizer = load_tokenizer(data, hparams, load_in_child)
-    return write_shards(data, tokenizer, ExampleKind(hparams.max_seq_length), output, processes)
+    kind = ExampleKind(hparams.max_seq_length)
+    return write_shards(data, tokenizer, kind, output=output, processes=processes)

@@ -31,26 +31,39 @@ class PretrainText(NamedTuple):
 
     @classmethod
     def load(cls, config: dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
-        """Load `data:`; write token shards if there are none yet, once per machine. Raises
-        UserError if text, tokenizer or shards are invalid or do not match.
+        """Load `data:`; write token shards if there are none yet, once per machine.
+
+        Args:
+            config: `data:` of the experiment.
+            hparams: its `hyperparameters:`.
+
+        Raises:
+            UserError: if text, tokenizer or shards are invalid or do not match.
         """
         data = parse_text_config(config)
         tokenizer = load_tokenizer(data, hparams, named_tokenizer)
         kind = ExampleKind(hparams.max_seq_length)
         address = data.shards or write_shards(data, tokenizer, kind)
         vocabulary = read_vocabulary(tokenizer)
-        splits = []
+        splits = {}
         for split in ("train", "validation"):
             corpus = Corpus(address, split, data)
             corpus.check_tokenizer(tokenizer)
             _check(corpus, hparams)
-            splits.append(PretrainExamples(corpus, vocabulary, hparams))
-        corpus = splits[1].corpus
-        owners = np.repeat(corpus.sources, np.diff(corpus.bounds))
-        held_out = draw_windows(owners, data.max_validation_windows)
-        return cls(tokenizer, splits[0], splits[1], held_out)
+            splits[split] = PretrainExamples(corpus, vocabulary, hparams)
+
+        # A validation takes some examples of each source.
+        held_out = splits["validation"].corpus
+        sources = np.repeat(held_out.sources, np.diff(held_out.bounds))  # of every example
+        return cls(
+            tokenizer,
+            train=splits["train"],
+            validation=splits["validation"],
+            held_out=draw_windows(sources, data.max_validation_windows),
+        )
 
     def summary(self) -> DataSummary:
+        """Return what is logged of the data at the start, and its numbers of windows and tokens."""
         lines = {
             "train": self.train.corpus.describe(),
             "validation": f"{self.validation.corpus.describe()}, {self._used:,} examples used",
@@ -76,17 +89,30 @@ class PretrainText(NamedTuple):
 
     @property
     def _used(self) -> int:
-        return sum(map(len, self.held_out))
+        return sum(len(examples) for examples in self.held_out)
 
 
 def _check(corpus: Corpus, hparams: PretrainHParams) -> None:
-    index, key = corpus.index, f"data.{'shards' if corpus.data.shards else 'text'}"
-    if index["max_seq_length"] != hparams.max_seq_length:
-        said = f"the shards of {corpus.address} hold windows of {index['max_seq_length']}"
-        raise UserError(f"hyperparameters.max_seq_length: {said}; set that")
-    place = ", ".join(source.source for source in corpus.data.training) or corpus.address
-    if not len(corpus) and corpus.split == "train":
-        raise UserError(f"{key}: no text in {place}; give another")
-    if not len(corpus):
-        said = f"no document of {Path(place).name} is held out"
-        raise UserError(f"data.validation: {said}; set it, or raise data.validation_fraction")
+    """Raise UserError if a split has no examples, or windows of another length."""
+    length = corpus.index["max_seq_length"]
+    if length != hparams.max_seq_length:
+        raise UserError(
+            f"the shards of {corpus.address} hold windows of {length}",
+            key="hyperparameters.max_seq_length",
+            cure="set that",
+        )
+    if len(corpus):
+        return
+    sources = [source.source for source in corpus.data.training]
+    place = ", ".join(sources) or corpus.address
+    if corpus.split == "train":
+        raise UserError(
+            f"no text in {place}",
+            key="data.shards" if corpus.data.shards else "data.text",
+            cure="give another",
+        )
+    raise UserError(
+        f"no document of {Path(place).name} is held out",
+        key="data.validation",
+        cure="set it, or raise data.validation_fraction",
+    )

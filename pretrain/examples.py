@@ -1,8 +1,10 @@
 """Packed rows of examples: one or two segments, masked tokens, labels; and the order of training.
 
-All depends only on (seed, epoch, number of the example), so any process can make any example.
+All depends only on (seed, epoch, number of the example), so any process can make any example. The
+price is that examples are made anew in every epoch, by the loader processes.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from detalbert.engine.order import TrainOrder, spread
 from detalbert.engine.rows import SpanRow
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
-from pretrain.spans import make_cloze
+from pretrain.spans import Cloze, make_cloze
 
 NO_LABEL = -100
 _VALIDATION = 2**40  # the "epoch" of held-out examples: they are masked alike every time
@@ -33,11 +35,14 @@ class PretrainExamples:
     """The examples of a corpus as model inputs."""
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, hparams: PretrainHParams) -> None:
-        self.corpus, self.vocabulary, self.hparams = corpus, vocabulary, hparams
-        text, sentences = corpus.table.T.astype(np.int32)
-        paired = (sentences > 1) & (hparams.sentence_order or hparams.span_fraction > 0)
-        # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few fewer where spans are selected.
-        self.lengths = text + 2 + paired
+        self.corpus = corpus
+        self.vocabulary = vocabulary
+        self.hparams = hparams
+        text, sentences = corpus.table.T.astype(np.int32)  # [E]: tokens, sentences
+        makes_pairs = hparams.sentence_order or hparams.span_fraction > 0
+        is_pair = (sentences > 1) & makes_pairs
+        # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few fewer if a span is selected.
+        self.lengths = text + 2 + is_pair
 
     def make(self, epoch: int, number: int) -> dict[str, Any]:
         """Return one example of T tokens, M of them masked.
@@ -46,132 +51,200 @@ class PretrainExamples:
         [M]; sop_labels, start_positions and end_positions, a number each, which may be NO_LABEL. If
         a span is to be selected, nothing is masked.
         """
-        hparams = self.hparams
-        rng = np.random.default_rng([hparams.known_seed, epoch, number])
+        span_fraction = self.hparams.span_fraction
+        rng = np.random.default_rng([self.hparams.known_seed, epoch, number])
         tokens, sentences = self.corpus.example(number)
-        if hparams.span_fraction and rng.random() < hparams.span_fraction and len(sentences) > 1:
-            cloze = make_cloze(tokens, sentences, self.vocabulary, rng)
+        # Without spans no number is drawn for them: the others stay the same.
+        selects_span = span_fraction > 0 and rng.random() < span_fraction
+        if selects_span and len(sentences) > 1:
+            cloze = make_cloze(tokens, sentences, vocabulary=self.vocabulary, rng=rng)
             if cloze is not None:
-                before = len(cloze.query) + 2 if cloze.first >= 0 else 1  # -1 + 1 is [CLS]
-                first, last = cloze.first + before, cloze.last + before
-                segments = [cloze.query, cloze.passage]
-                return self._lay_out(segments, start_positions=first, end_positions=last)
-        return self._hide(tokens, sentences, rng)
+                return self._select(cloze)
+        return self._mask(tokens, sentences, rng)
 
-    def _hide(
+    def _select(self, cloze: Cloze) -> dict[str, Any]:
+        """Return the example in which a span is selected."""
+        # The passage begins after [CLS] query [SEP]; without an answer there, [CLS] is it.
+        begin = len(cloze.query) + 2
+        has_answer = cloze.first >= 0
+        return self._lay_out(
+            [cloze.query, cloze.passage],
+            start_positions=begin + cloze.first if has_answer else 0,
+            end_positions=begin + cloze.last if has_answer else 0,
+        )
+
+    def _mask(
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
         """Return the example with masked tokens and, if it has two segments, their order."""
-        hparams, segments, label = self.hparams, [tokens], NO_LABEL
+        hparams = self.hparams
+        segments = [tokens]
+        swapped = NO_LABEL
         if hparams.sentence_order and len(sentences) > 1:
             cut = sentences[: rng.integers(1, len(sentences))].sum()
-            segments, label = [tokens[:cut], tokens[cut:]], int(rng.random() < 0.5)
-            segments = segments[::-1] if label else segments
+            segments = [tokens[:cut], tokens[cut:]]
+            swapped = int(rng.random() < 0.5)
+            if swapped:
+                segments.reverse()
+
+        # Mask words of the text as it is shown.
         words = find_words(segments, self.vocabulary)
-        chosen = choose_tokens(words, hparams.masked_fraction, hparams.max_ngram, rng)  # [M]
+        chosen = choose_tokens(
+            words, fraction=hparams.masked_fraction, max_ngram=hparams.max_ngram, rng=rng
+        )  # [M]
         text = np.concatenate(segments)  # [T - 2], or [T - 3] of two segments
         labels = text[chosen]  # [M]
         text[chosen] = corrupt(labels, self.vocabulary, rng)
-        first = len(segments[0])
-        return self._lay_out(
-            [text[:first], text[first:]][: len(segments)],
-            masked=chosen + 1 + (chosen >= first),
-            mlm_labels=labels,
-            sop_labels=label,
-        )
+
+        # In the example [CLS] comes before a token, and after the first segment a [SEP] too.
+        first_length = len(segments[0])
+        masked = chosen + 1 + (chosen >= first_length)
+        shown = [text[:first_length]]
+        if len(segments) == 2:
+            shown.append(text[first_length:])
+        return self._lay_out(shown, masked=masked, mlm_labels=labels, sop_labels=swapped)
 
     def _lay_out(self, segments: list[np.ndarray], **targets: Any) -> dict[str, Any]:
         """Return [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and the other values of `make`."""
         parts: list[Any] = [[self.vocabulary.cls]]
         for segment in segments:
-            parts += [segment, [self.vocabulary.sep]]
+            parts.append(segment)
+            parts.append([self.vocabulary.sep])
         ids = np.concatenate(parts)  # [T]
         types = np.zeros(len(ids), np.int64)
         types[len(segments[0]) + 2 :] = 1
-        nothing = dict.fromkeys(("masked", "mlm_labels"), np.zeros(0, np.int64))
-        no_labels = dict.fromkeys(("sop_labels", "start_positions", "end_positions"), NO_LABEL)
-        return {"input_ids": ids, "token_type_ids": types, **nothing, **no_labels, **targets}
+        # What an example lacks has no tokens, or no label.
+        no_tokens = np.zeros(0, np.int64)
+        return {
+            "input_ids": ids,
+            "token_type_ids": types,
+            "masked": no_tokens,
+            "mlm_labels": no_tokens,
+            "sop_labels": NO_LABEL,
+            "start_positions": NO_LABEL,
+            "end_positions": NO_LABEL,
+            **targets,
+        }
 
     def pack(self, tickets: np.ndarray) -> dict[str, np.ndarray]:
         """Return the columns of a `PretrainRow` of the examples (epoch, number), int64 [n, 2]."""
-        made = [self.make(epoch, number) for epoch, number in tickets.tolist()]
-        lengths = [len(one["input_ids"]) for one in made]
+        examples = []
+        for epoch, number in tickets.tolist():
+            examples.append(self.make(epoch, number))
+        lengths = [len(example["input_ids"]) for example in examples]
         bounds = np.cumsum([0, *lengths])  # [n + 1]: each example's first token, and T
-        for one, begin in zip(made, bounds, strict=False):
-            one["masked"] = one["masked"] + begin
-        return {
-            **{name: np.hstack([one[name] for one in made]).astype(np.int64) for name in made[0]},
-            "position_ids": np.concatenate([np.arange(length) for length in lengths]),
-            "cu_seqlens": bounds.astype(np.int32),
-            "windows": np.ascontiguousarray(tickets[:, 1]),
-        }
+        # Places in an example become places in the row.
+        for example, begin in zip(examples, bounds, strict=False):
+            example["masked"] = example["masked"] + begin
+        row = {}
+        for name in examples[0]:
+            column = np.hstack([example[name] for example in examples])
+            row[name] = column.astype(np.int64)
+        row["position_ids"] = np.concatenate([np.arange(length) for length in lengths])
+        row["cu_seqlens"] = bounds.astype(np.int32)
+        row["windows"] = np.ascontiguousarray(tickets[:, 1])
+        return row
 
 
 class ExampleOrder(TrainOrder):
     """The examples of every step. An epoch reads the shards in a new order, `group` of them at a
     time, and mixes the examples of a group. So a machine needs at most two groups at once. Sources
     with weights are each read so, and dealt by `Mixture`.
+
+    Args:
+        examples: of the training split.
+        global_batch_size: examples per step; must be a multiple of `slots`.
+        slots: number of ranks.
+        seed: of the permutations.
+        group: shards whose examples are mixed.
     """
 
     def __init__(
         self, examples: PretrainExamples, global_batch_size: int, slots: int, seed: int, group: int
     ) -> None:
-        super().__init__(examples.lengths, global_batch_size, slots, seed)
-        corpus = self.corpus = examples.corpus
-        self.group, weights = group, corpus.weights or [1.0]
-        self.mixture, self.kept = Mixture(weights), dict[tuple[int, int], np.ndarray]()
-        self.owners = np.array(corpus.sources if corpus.weights else [0] * len(corpus.shards))
-        sizes = np.diff(corpus.bounds)
-        self.sizes = np.bincount(self.owners, sizes, len(weights)).astype(np.int64)  # [S]
+        super().__init__(
+            lengths=examples.lengths, global_batch_size=global_batch_size, slots=slots, seed=seed
+        )
+        corpus = examples.corpus
+        self.corpus = corpus
+        self.group = group
+        weights = corpus.weights or [1.0]
+        self.mixture = Mixture(weights)
+        # Without weights all shards are of one source.
+        sources = corpus.sources if corpus.weights else [0] * len(corpus.shards)
+        self.shard_sources = np.array(sources)
+        shard_sizes = np.diff(corpus.bounds)
+        self.sizes = np.bincount(self.shard_sources, shard_sizes, len(weights)).astype(np.int64)
+        self.permutations: dict[tuple[int, int], np.ndarray] = {}  # by source and epoch
 
     def groups(self, epoch: int, source: int = 0) -> list[list[int]]:
         """Return the shards of an epoch of a source in reading order, as groups."""
-        mine = np.flatnonzero(self.owners == source)
+        shards = np.flatnonzero(self.shard_sources == source)
         rng = np.random.default_rng([self._seed(source), epoch, 1])
-        shards = mine[rng.permutation(len(mine))]
-        return [shards[i : i + self.group].tolist() for i in range(0, len(shards), self.group)]
+        order = rng.permutation(len(shards))
+        shards = shards[order]
+        groups = []
+        for start in range(0, len(shards), self.group):
+            end = start + self.group
+            groups.append(shards[start:end].tolist())
+        return groups
 
     def permutation(self, epoch: int, source: int = 0) -> np.ndarray:
         """Return all example numbers of a source in the order of its `epoch`, int64 [E]. Those of
-        two epochs of each source are kept: a step may need both.
+        two epochs of each source are cached: a step may need both.
         """
-        if (source, epoch) not in self.kept:
-            others = ((s, e) for s, e in self.kept if s != source or abs(e - epoch) == 1)
-            self.kept = {key: self.kept[key] for key in others}
-            rng = np.random.default_rng([self._seed(source), epoch])
-            numbers = np.split(np.arange(len(self.corpus)), self.corpus.bounds[1:-1])  # by shard
-            groups = ([numbers[shard] for shard in g] for g in self.groups(epoch, source))
-            parts = [rng.permutation(np.concatenate(some)) for some in groups]
-            self.kept[source, epoch] = np.concatenate(parts)
-        return self.kept[source, epoch]
+        if (source, epoch) not in self.permutations:
+            for other in list(self.permutations):
+                if other[0] == source and abs(other[1] - epoch) != 1:
+                    del self.permutations[other]
+            self.permutations[source, epoch] = self._permute(epoch, source)
+        return self.permutations[source, epoch]
+
+    def _permute(self, epoch: int, source: int) -> np.ndarray:
+        # The shards in reading order, the examples of each group mixed.
+        rng = np.random.default_rng([self._seed(source), epoch])
+        examples = np.arange(len(self.corpus))
+        by_shard = np.split(examples, self.corpus.bounds[1:-1])
+        mixed: list[np.ndarray] = []
+        for group in self.groups(epoch, source):
+            numbers = np.concatenate([by_shard[shard] for shard in group])
+            mixed.append(rng.permutation(numbers))
+        return np.concatenate(mixed)
 
     def _seed(self, source: int) -> int:
         return self.seed + (source << 64)
 
     def tickets(self, step: int) -> np.ndarray:
         """Return (epoch of its source, number) of the examples of `step`, int64 [B, 2]."""
-        first = step * self.global_batch_size
-        owners, numbers = self.mixture.deal(first, self.global_batch_size)
-        epochs, places = np.divmod(numbers, self.sizes[owners])
-        found = np.stack([epochs, places], axis=1)
-        for source, epoch in set(zip(owners.tolist(), epochs.tolist(), strict=True)):
-            mine = (owners == source) & (epochs == epoch)
-            found[mine, 1] = self.permutation(epoch, source)[places[mine]]
-        return found
+        sources, positions = self.mixture.deal(
+            step * self.global_batch_size, self.global_batch_size
+        )
+        # Each source begins a new epoch when all its examples were dealt.
+        epochs, places = np.divmod(positions, self.sizes[sources])
+        numbers = np.empty_like(places)
+        for source in np.unique(sources).tolist():
+            for epoch in np.unique(epochs[sources == source]).tolist():
+                chosen = (sources == source) & (epochs == epoch)
+                numbers[chosen] = self.permutation(epoch, source)[places[chosen]]
+        return np.stack([epochs, numbers], axis=1)
 
     def share(self, step: int, slot: int) -> np.ndarray:
         """Return the tickets of `step` for rank `slot`, int64 [n, 2]."""
         batch = self.tickets(step)
-        shares = spread(self.lengths[batch[:, 1]], self.slots, room=len(batch) // self.slots)
+        lengths = self.lengths[batch[:, 1]]
+        shares = spread(lengths, self.slots, room=len(batch) // self.slots)
         return batch[shares[slot]]
 
-    def soon(self, epoch: int, number: int) -> list[int]:
+    def shards_to_prefetch(self, epoch: int, number: int) -> list[int]:
         """Return the shards of the group of example `number` of `epoch`, and of the next group."""
         shard = self.corpus.shard_of(number)
-        source = int(self.owners[shard])
-        groups = [*self.groups(epoch, source), *self.groups(epoch + 1, source)]
-        at = next(i for i, group in enumerate(groups) if shard in group)
-        return groups[at] + groups[at + 1]
+        source = int(self.shard_sources[shard])
+        # The next group may be the first of the next epoch.
+        groups = self.groups(epoch, source) + self.groups(epoch + 1, source)
+        for group, following in itertools.pairwise(groups):
+            if shard in group:
+                return group + following
+        raise AssertionError("an epoch has all shards of its source")
 
 
 class ExampleRows(PackedRows):
@@ -184,11 +257,15 @@ class ExampleRows(PackedRows):
         self, examples: PretrainExamples, max_tokens: int, order: ExampleOrder | None = None
     ) -> None:
         super().__init__(examples, max_tokens)
-        self.corpus, self.order = examples.corpus, order
+        self.corpus = examples.corpus
+        self.order = order
 
     def __getitem__(self, share: np.ndarray) -> list[PretrainRow]:
         if self.order is None:
-            share = np.stack([np.full(len(share), _VALIDATION), share], axis=1)
+            # Held-out examples are always of the same epoch, so they are masked alike.
+            epochs = np.full(len(share), _VALIDATION)
+            share = np.stack([epochs, share], axis=1)
         elif self.corpus.remote:
-            self.corpus.prefetch(self.order.soon(*share[-1].tolist()))
+            epoch, number = share[-1].tolist()
+            self.corpus.prefetch(self.order.shards_to_prefetch(epoch, number))
         return super().__getitem__(share)

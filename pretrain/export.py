@@ -4,19 +4,24 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tokenizers import decoders
-from transformers import AlbertForPreTraining, AutoTokenizer
+from transformers import (
+    AlbertForPreTraining,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from detalbert.engine.models import load_weights
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import find_local, is_checkpoint
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.model import find_scores, read_settings
-from pretrain.hparams import parse_pretrain_hparams
+from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 from pretrain.objectives import AlbertForSpanPreTraining
 
 CARD = Path(__file__).with_name("card.md")
 SETTINGS = "pretraining.json"  # in an exported folder: what is no part of a library config
-_ORDER_HEAD = "albert.pooler.", "sop_classifier."
+_ORDER_HEAD = ("albert.pooler.", "sop_classifier.")  # its parameters' prefixes
 
 
 def export(checkpoint: Path, folder: Path, license_id: str = "unknown") -> None:
@@ -24,25 +29,60 @@ def export(checkpoint: Path, folder: Path, license_id: str = "unknown") -> None:
 
     Heads have transformers' names: masked tokens (`predictions`), sentence order (`sop_classifier`
     with the pooler) and spans (`qa_outputs`); an untrained one is left out. The folder is written
-    atomically. Raises UserError if it exists or cannot be written, and if `checkpoint` is damaged.
+    atomically.
+
+    Args:
+        checkpoint: of a pretraining.
+        folder: does not exist yet.
+        license_id: for the card.
+
+    Raises:
+        UserError: if the folder exists or cannot be written, and if `checkpoint` is damaged.
     """
     if not is_checkpoint(str(checkpoint)):
-        raise UserError(f"--export: {checkpoint} is a model folder already; copy it")
-    facts = read_settings(checkpoint)
-    hparams = parse_pretrain_hparams(facts["hyperparameters"])
+        raise UserError(f"{checkpoint} is a model folder already", key="--export", cure="copy it")
+    settings = read_settings(checkpoint)
+    hparams = parse_pretrain_hparams(settings["hyperparameters"])
+    model, tokenizer = _load(checkpoint, hparams)
+    source = SimpleNamespace(
+        **settings,
+        hparams=hparams,
+        tokenizer=tokenizer,
+        scores=find_scores(checkpoint, settings["steps"]),
+    )
+
+    # Without sentence order the exported class has no head for it.
+    weights = model.state_dict()
+    architecture = "AlbertForPreTraining"
+    if not hparams.sentence_order:
+        architecture = "AlbertForMaskedLM"
+        for name in list(weights):
+            if name.startswith(_ORDER_HEAD):
+                del weights[name]
+    with new_folder(folder) as temporary:
+        model.save_pretrained(temporary, state_dict=weights)
+        model.config.architectures = [architecture]
+        model.config.save_pretrained(temporary)
+        readme = card(CARD, source, model, license_id)
+        write_rest(temporary, source, settings=SETTINGS, readme=readme)
+
+
+def _load(
+    checkpoint: Path, hparams: PretrainHParams
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return model and tokenizer of a checkpoint."""
+
+    def no_model(error: Exception) -> UserError:
+        return UserError(
+            f"does not load as a model: {all_lines(error)}",
+            key=str(checkpoint),
+            cure="give another",
+        )
+
     kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
-    failed = f"{checkpoint}: does not load as a model"
-    with as_user_error(lambda error: UserError(f"{failed}: {all_lines(error)}; give another")):
+    with as_user_error(no_model):
         model, _ = load_weights(kind, str(checkpoint), None)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(checkpoint)))
     if tokenizer.backend_tokenizer.decoder is None:  # of one that was learned here
         tokenizer.backend_tokenizer.decoder = decoders.Metaspace()
-    facts |= {"hparams": hparams, "tokenizer": tokenizer}
-    source = SimpleNamespace(**facts | {"scores": find_scores(checkpoint, facts["steps"])})
-    untrained = () if hparams.sentence_order else _ORDER_HEAD
-    kept = {k: v for k, v in model.state_dict().items() if not k.startswith(untrained)}
-    with new_folder(folder) as aside:
-        model.save_pretrained(aside, state_dict=kept)
-        model.config.architectures = ["AlbertForMaskedLM" if untrained else "AlbertForPreTraining"]
-        model.config.save_pretrained(aside)
-        write_rest(aside, source, SETTINGS, card(CARD, source, model, license_id))
+    return model, tokenizer

@@ -41,21 +41,32 @@ class PretrainHParams(StepHParams):
         keys: dict[str, Any] = {"max_position_embeddings": 512}
         if self.size is not None:
             keys.update(zip(SIZE_KEYS, SIZES[self.size], strict=True))
-        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        return {**keys, **dropout, **(self.model_config or {})}
+        return {
+            **keys,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            **(self.model_config or {}),
+        }
 
     def check(self) -> None:
-        if (self.model is None) == (self.size is None and self.model_config is None):
-            said = "set either 'model' (to go on from) or 'size', 'model_config' (random weights)"
-            raise UserError(f"hyperparameters.size: {said}")
+        draws_weights = self.size is not None or self.model_config is not None
+        if (self.model is not None) == draws_weights:
+            raise UserError(
+                "set either 'model' (to go on from) or 'size', 'model_config' (random weights)",
+                key="hyperparameters.size",
+            )
         super().check()
         keys = self.model_keys()
         if self.model is None:
             self.check_positions(keys["max_position_embeddings"])
-        narrow = keys.get("embedding_size", 128) != keys.get("hidden_size", 4096)
-        if self.matching_start and (self.model is not None or narrow):
-            said = "it is for random weights, with embedding_size equal to hidden_size"
-            raise UserError(f"hyperparameters.matching_start: {said}")
+        # transformers' defaults
+        embedding_size = keys.get("embedding_size", 128)
+        hidden_size = keys.get("hidden_size", 4096)
+        if self.matching_start and (self.model is not None or embedding_size != hidden_size):
+            raise UserError(
+                "it is for random weights, with embedding_size equal to hidden_size",
+                key="hyperparameters.matching_start",
+            )
 
 
 # Raises UserError as `parse_section` does.

@@ -5,11 +5,13 @@ Up to `max_ngram` words in a row are masked together, n of them with a probabili
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
-AS_MASK, AS_RANDOM = 0.8, 0.1
+AS_MASK = 0.8
+AS_RANDOM = 0.1
 
 
 class Vocabulary(NamedTuple):
@@ -17,80 +19,113 @@ class Vocabulary(NamedTuple):
 
     starts_word: np.ndarray  # bool [V]
     lettered: np.ndarray  # bool [V]: holds a letter or a digit
-    ordinary: np.ndarray  # int64: every piece that is not special
+    ordinary: np.ndarray  # int64: every token that is not special
     mask: int
     cls: int
     sep: int
 
 
-def read_vocabulary(tokenizer: Any) -> Vocabulary:
+class Words(NamedTuple):
+    """The W words of one or two segments."""
+
+    begins: np.ndarray  # int64 [W]: first token
+    ends: np.ndarray  # int64 [W]: token after the last
+    segments: np.ndarray  # int64 [W]
+
+
+def read_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     """Return the vocabulary of a fast tokenizer. A token starts a word if its mark says so ('▁',
     'Ġ'; with WordPiece: no '##'), or if it holds neither letter nor digit.
     """
     size = len(tokenizer)
-    pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(size)))]
-    wordpiece = any(piece.startswith("##") for piece in pieces)
-    lettered = np.array([any(map(str.isalnum, piece)) for piece in pieces])
-    starts = [not p.startswith("##") if wordpiece else p[0] in "▁Ġ" for p in pieces]
+    ids = list(range(size))
+    tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
+    lettered = np.array([any(map(str.isalnum, token)) for token in tokens])
+    if any(token.startswith("##") for token in tokens):
+        marked = np.array([not token.startswith("##") for token in tokens])
+    else:
+        marked = np.array([token[0] in "▁Ġ" for token in tokens])
     special = np.zeros(size, bool)
     special[tokenizer.all_special_ids] = True
-    ids = tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id
-    starts_word = ~lettered | np.array(starts)
-    return Vocabulary(starts_word, lettered & ~special, np.flatnonzero(~special), *ids)
+    return Vocabulary(
+        starts_word=~lettered | marked,
+        lettered=lettered & ~special,
+        ordinary=np.flatnonzero(~special),
+        mask=tokenizer.mask_token_id,
+        cls=tokenizer.cls_token_id,
+        sep=tokenizer.sep_token_id,
+    )
 
 
-def find_words(
-    segments: Sequence[np.ndarray], vocabulary: Vocabulary
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return first token, token after the last, and segment of each word, int64 [W] each: [0 2 3
-    4], [2 3 4 5] and [0 0 1 1] for ▁un able ▁to | able ▁is. A segment's first token starts a word.
+def find_words(segments: Sequence[np.ndarray], vocabulary: Vocabulary) -> Words:
+    """Return the words: begins [0 2 3 4], ends [2 3 4 5] and segments [0 0 1 1] for ▁un able ▁to |
+    able ▁is. A segment's first token starts a word.
     """
     ids = np.concatenate(segments)  # [T]
-    owners = np.repeat(np.arange(len(segments)), [len(segment) for segment in segments])  # [T]
-    starts = vocabulary.starts_word[ids] | (np.diff(owners, prepend=-1) > 0)  # [T]
-    begins = np.flatnonzero(starts)
-    return begins, np.append(begins, len(ids))[1:], owners[begins]
+    lengths = [len(segment) for segment in segments]
+    owners = np.repeat(np.arange(len(segments)), lengths)  # [T]: each token's segment
+    starts_segment = np.diff(owners, prepend=-1) > 0
+    begins = np.flatnonzero(vocabulary.starts_word[ids] | starts_segment)
+    ends = np.append(begins, len(ids))[1:]
+    return Words(begins=begins, ends=ends, segments=owners[begins])
 
 
 def choose_tokens(
-    words: tuple[np.ndarray, np.ndarray, np.ndarray],
-    fraction: float,
-    max_ngram: int,
-    rng: np.random.Generator,
+    words: Words, fraction: float, max_ngram: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the tokens to mask, ascending, int64 [M]: whole words, n-grams within one segment.
 
     M is `fraction` of all tokens, or a few fewer if the next word is too long, but at least one
     word. An n-gram that would exceed M, or leave its segment, is shortened; one that overlaps
-    another is skipped. `words` are as `find_words` returns them, at least one.
+    another is skipped.
+
+    Args:
+        words: at least one.
+        fraction: of the tokens.
+        max_ngram: words of the longest n-gram.
+        rng: source of all random numbers.
     """
-    begins, ends, owners = (column.tolist() for column in words)
+    begins, ends, segments = (column.tolist() for column in words)  # lists: the loop is in Python
     count = len(begins)
-    left = max(1, round(fraction * ends[-1]))  # tokens still to hide
+    missing = max(1, round(fraction * ends[-1]))  # tokens still to mask
+
+    # Draw the length of the n-gram at each word, n with a probability proportional to 1 / n.
     chance = np.cumsum(1 / np.arange(1, max_ngram + 1))  # [max_ngram]: 1, 1.5, 1.83
-    drawn = np.searchsorted(chance, rng.random(count) * chance[-1], side="right") + 1  # [W]: n
-    hidden = [False] * count
+    dice = rng.random(count) * chance[-1]
+    lengths = np.searchsorted(chance, dice, side="right") + 1  # [W]
+
+    # Take words in random order until enough tokens are masked.
+    masked = [False] * count
     chosen = []
-    for word, n in zip(rng.permutation(count).tolist(), drawn.tolist(), strict=True):
-        last = min(word + n, count) - 1
-        while last >= word and (owners[last] != owners[word] or ends[last] - begins[word] > left):
-            last -= 1
-        if last < word or any(hidden[word : last + 1]):
+    for word, length in zip(rng.permutation(count).tolist(), lengths.tolist(), strict=True):
+        # Shorten an n-gram that leaves its segment, or has more tokens than are missing.
+        end = min(word + length, count)  # of the n-gram, in words
+        while end > word and (
+            segments[end - 1] != segments[word] or ends[end - 1] - begins[word] > missing
+        ):
+            end -= 1
+        if end == word or any(masked[word:end]):
             continue
-        hidden[word : last + 1] = [True] * (last + 1 - word)
-        chosen.append(np.arange(begins[word], ends[last]))
-        left -= ends[last] - begins[word]
-        if left <= 0:
+        masked[word:end] = [True] * (end - word)
+        first_token, end_token = begins[word], ends[end - 1]
+        chosen.append(np.arange(first_token, end_token))
+        missing -= end_token - first_token
+        if missing <= 0:
             break
-    if not chosen:
-        word = int(np.argmin(words[1] - words[0]))
-        return np.arange(begins[word], ends[word])
-    return np.sort(np.concatenate(chosen))
+    if chosen:
+        return np.sort(np.concatenate(chosen))
+
+    # Every word is too long: mask the shortest one.
+    shortest = int(np.argmin(words.ends - words.begins))
+    return np.arange(begins[shortest], ends[shortest])
 
 
 def corrupt(ids: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> np.ndarray:
     """Return the model's input in place of the masked tokens `ids`; both int64 [M]."""
+    # All numbers are drawn, also those that are not used, so that each token has its own.
     dice = rng.random(len(ids))
-    random = vocabulary.ordinary[rng.integers(len(vocabulary.ordinary), size=len(ids))]
+    drawn = rng.integers(len(vocabulary.ordinary), size=len(ids))
+    random_ids = vocabulary.ordinary[drawn]
     shown = np.where(dice < AS_MASK, vocabulary.mask, ids)
-    return np.where((dice >= AS_MASK) & (dice < AS_MASK + AS_RANDOM), random, shown)
+    is_random = (dice >= AS_MASK) & (dice < AS_MASK + AS_RANDOM)
+    return np.where(is_random, random_ids, shown)

@@ -4,12 +4,12 @@ The losses are those of transformers' AlbertForPreTraining and AlbertForQuestion
 same examples, padded. But logits are computed for masked tokens only, [M, V] and not [T, V].
 """
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AlbertForPreTraining
+from transformers import AlbertConfig, AlbertForPreTraining
 
 from detalbert.engine.attention import model_inputs
 from detalbert.engine.evaluation import row_losses, window_grid
@@ -23,33 +23,58 @@ _MASKED_EVERY = 7  # every 7th token of a dummy row is masked, about 15 %
 class AlbertForSpanPreTraining(AlbertForPreTraining):
     """ALBERT with a third head, for start and end of a span, which fine-tuning continues with."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
 
-def read_pretraining(model: Any, row: PretrainRow | Row, tokens: int) -> tuple[Tensor, ...]:
+def read_pretraining(
+    model: AlbertForPreTraining, row: PretrainRow | Row, tokens: int
+) -> tuple[Tensor, ...]:
     """Return logits of the masked tokens [M, V] and of sentence order [n, 2], and, if the model has
-    a span head, of start and end [T, 2]. In a row without labels about 15 % are masked.
+    a span head, of start and end [T, 2].
+
+    Args:
+        model: ALBERT with its heads.
+        row: on the device, maybe padded; in one without labels about 15 % are masked.
+        tokens: T, its real tokens.
     """
     hidden = model.albert(**model_inputs(model, row)).last_hidden_state[0]  # [T, h]
     masked = row.get("masked")
     if masked is None:
         masked = torch.arange(0, tokens, _MASKED_EVERY, device=hidden.device)
-    first = hidden[row["cu_seqlens"][: len(row["windows"])].long()]  # [n, h], of every [CLS]
-    pooled = model.albert.pooler_activation(model.albert.pooler(first))
-    logits = model.predictions(hidden[masked]), model.sop_classifier(pooled)  # [M, V], [n, 2]
-    return (*logits, model.qa_outputs(hidden)[:tokens]) if hasattr(model, "qa_outputs") else logits
+
+    # A window begins with [CLS], of which its order is read; padding windows come last.
+    cls_places = row["cu_seqlens"][: len(row["windows"])].long()  # [n]
+    pooled = model.albert.pooler(hidden[cls_places])
+    pooled = model.albert.pooler_activation(pooled)  # [n, h]
+    masked_logits = model.predictions(hidden[masked])
+    order_logits = model.sop_classifier(pooled)
+    if not isinstance(model, AlbertForSpanPreTraining):
+        return masked_logits, order_logits
+    span_logits = model.qa_outputs(hidden)[:tokens]
+    return masked_logits, order_logits, span_logits
 
 
-def label_losses(row: PretrainRow, mlm: Tensor, sop: Tensor, *spans: Tensor) -> list[Tensor]:
+def label_losses(
+    row: PretrainRow,
+    masked_logits: Tensor,
+    order_logits: Tensor,
+    span_logits: Tensor | None = None,
+) -> list[Tensor]:
     """Return the cross-entropy in nats, fp32, of each masked token [M] and of each window's order
-    [n], and, if the model has a span head, the mean of start and end [n]; 0 without a label.
+    [n], and, if there are logits of spans, the mean of start and end [n]; 0 without a label.
     """
-    both = (mlm, row["mlm_labels"]), (sop, row["sop_labels"])
-    losses = [F.cross_entropy(logits.float(), of, reduction="none") for logits, of in both]
-    return [*losses, *(row_losses(row, logits[:, 0], logits[:, 1]) for logits in spans)]
+    # Softmax and sums are in fp32, whatever the logits are in.
+    losses = [
+        F.cross_entropy(masked_logits.float(), row["mlm_labels"], reduction="none"),
+        F.cross_entropy(order_logits.float(), row["sop_labels"], reduction="none"),
+    ]
+    if span_logits is not None:
+        start_logits, end_logits = span_logits[:, 0], span_logits[:, 1]
+        losses.append(row_losses(row, start_logits, end_logits))
+    return losses
 
 
 def count_labels(row: PretrainRow) -> Tensor:
@@ -57,17 +82,37 @@ def count_labels(row: PretrainRow) -> Tensor:
     return torch.stack([(row[name] != NO_LABEL).sum() for name in LABELS])
 
 
-def score_row(row: PretrainRow, mlm: Tensor, sop: Tensor, *spans: Tensor) -> Tensor:
+def score_row(
+    row: PretrainRow,
+    masked_logits: Tensor,
+    order_logits: Tensor,
+    span_logits: Tensor | None = None,
+) -> Tensor:
     """Return loss, correct predictions and number of labels of each objective, summed over a row,
     float64 [objectives, 3].
     """
-    hits = [mlm.argmax(-1) == row["mlm_labels"], sop.argmax(-1) == row["sop_labels"]]
-    for logits in spans:
-        starts, ends = (  # [n] each
-            window_grid(logits[:, i], row["cu_seqlens"], row["max_length"]).argmax(-1)
-            for i in range(2)
-        )
-        hits.append((starts == row["start_positions"]) & (ends == row["end_positions"]))
-    losses = label_losses(row, mlm, sop, *spans)
-    sums = [torch.stack([values.double().sum() for values in both]) for both in (losses, hits)]
-    return torch.stack([*sums, count_labels(row)[: len(losses)].double()], dim=1)
+    losses = label_losses(row, masked_logits, order_logits, span_logits)
+    correct = [
+        masked_logits.argmax(-1) == row["mlm_labels"],
+        order_logits.argmax(-1) == row["sop_labels"],
+    ]
+    if span_logits is not None:
+        # Each end is the likeliest token of its window, and both must be right.
+        starts = _likeliest_places(row, span_logits[:, 0])
+        ends = _likeliest_places(row, span_logits[:, 1])
+        correct.append((starts == row["start_positions"]) & (ends == row["end_positions"]))
+    # One sum per objective and column, so that rows add up to a split.
+    columns = [
+        torch.stack([loss.double().sum() for loss in losses]),
+        torch.stack([is_correct.double().sum() for is_correct in correct]),
+        count_labels(row)[: len(losses)].double(),
+    ]
+    return torch.stack(columns, dim=1)
+
+
+def _likeliest_places(row: PretrainRow, logits: Tensor) -> Tensor:
+    """Return the place of each window's largest logit, counted from its start, int64 [n]; `logits`
+    are [T].
+    """
+    grid = window_grid(logits, row["cu_seqlens"], row["max_length"])  # [n, longest]
+    return grid.argmax(-1)

@@ -5,8 +5,8 @@ python -m pretrain.score experiment:3 --config configs/finetune_pretrained.yaml
 
 RUN is the output directory of a pretraining, or experiment:ID or trial:ID of a cluster. train.py
 fine-tunes each of its checkpoints with the recipe of --config, in a folder of its own in
---output-dir. scores.json, scores.md (the table) and scores.svg (the plot) there are rewritten after
-each checkpoint. Ctrl-C stops it; the same command resumes.
+--output-dir. scores.json and scores.md (the table) there are rewritten after each checkpoint.
+Ctrl-C stops it; the same command resumes.
 """
 
 import argparse
@@ -20,15 +20,26 @@ from typing import Any
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("pretrain.score", description=__doc__, formatter_class=style)
-    add = parser.add_argument
-    add("run", metavar="RUN", help="the pretraining")
-    add("--config", type=Path, required=True, help="the recipe, but for its model")
-    output = "folder of the runs and scores (default: runs/scores)"
-    add("--output-dir", type=Path, default=Path("runs/scores"), help=output)
-    key = "config key to set, e.g. hyperparameters.epochs=3 (repeatable)"
-    add("--set", action="append", default=[], metavar="KEY.PATH=VALUE", help=key)
+    parser = argparse.ArgumentParser(
+        "pretrain.score",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", help="the pretraining")
+    parser.add_argument("--config", type=Path, required=True, help="the recipe, but for its model")
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("runs/scores"),
+        help="folder of the runs and scores (default: runs/scores)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        help="config key to set, e.g. hyperparameters.epochs=3 (repeatable)",
+    )
     return parser.parse_args(argv)
 
 
@@ -49,12 +60,12 @@ from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
 from detalbert.training.folder import ELSEWHERE, claim_folder, step_name
-from detalbert.training.local import HERE
 
 log = logging.getLogger("detalbert.score")
 COLUMNS = ["steps", "mlm_accuracy", "sop_accuracy", "exact", "f1"]
-KEPT = "checkpoint", "device", "versions", "commit"  # in scores.json only
+DETAILS = ["checkpoint", "device", "versions", "commit"]  # in scores.json only
 OWN = ["hyperparameters.model_config=null", "data.tokenizer=null"]  # a checkpoint has both
+Row = dict[str, Any]  # of a checkpoint: COLUMNS, without those that were not measured, and DETAILS
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -62,87 +73,133 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
     start_logging()
     try:
-        return score_run(args)
+        return score_run(args.run, args.config, args.set, args.output_dir)
     except UserError as error:
         return fail("pretrain.score", error)
 
 
-def score_run(args: argparse.Namespace) -> int:
-    """Fine-tune every checkpoint that has no scores yet; return the exit status."""
-    for library in ("matplotlib", "tabulate"):  # before hours of fine-tuning
-        if util.find_spec(library) is None:
-            raise UserError(f"{library} is not installed; pip install -r reports/requirements.txt")
-    config = experiment.load(args.config, [*args.set, *OWN, "hyperparameters.model=null"])
-    experiment.check_sections(config)
-    if workloads.parsers(config) is not PARSERS:
-        raise UserError(f"--config {args.config}: not a fine-tuning on SQuAD; give one")
-    PARSERS.hyperparameters({**experiment.single_values(config["hyperparameters"]), "model": "x"})
-    facts, kept = find_all(args.run)
-    if not facts.keys() & {"data.text", "data.shards"} or "hyperparameters.layout" in facts:
-        raise UserError(f"{args.run}: not a pretraining of ALBERT; give one")
-    facts = {f"pretraining: {key}": value for key, value in facts.items()}
-    for name in ("hyperparameters", "data", "searcher"):
-        facts |= {f"{name}.{key}": value for key, value in config[name].items()}
-    rows = read_rows(args.output_dir / "scores.json", facts)
-    for steps in sorted(rows.keys() - kept.keys()):
+def score_run(run: str, recipe: Path, changes: list[str], output: Path) -> int:
+    """Fine-tune every checkpoint that has no scores yet; return the exit status.
+
+    Args:
+        run: the pretraining.
+        recipe: config of the fine-tunings.
+        changes: KEY=VALUE that override it.
+        output: folder of the runs and scores.
+
+    Raises:
+        UserError: if one of these is not what it should be.
+    """
+    if util.find_spec("tabulate") is None:  # before hours of fine-tuning
+        raise UserError("tabulate is not installed", cure="pip install -r reports/requirements.txt")
+    config = load_recipe(recipe, changes)
+
+    # Of each step its checkpoint and what the pretraining's own validation found.
+    pretraining, checkpoints = find_all(run)
+    is_text = "data.text" in pretraining or "data.shards" in pretraining
+    if not is_text or "hyperparameters.layout" in pretraining:
+        raise UserError("not a pretraining of ALBERT", key=run, cure="give one")
+
+    # An earlier start may have scored some of them.
+    identity = identify(pretraining, config)
+    rows = read_rows(output / "scores.json", identity)
+    for steps in sorted(rows.keys() - checkpoints.keys()):
         log.warning("the checkpoint after step %d is gone; its scores stay", steps)
-    with claim_folder(args.output_dir):
-        for steps in sorted(kept.keys() - rows.keys()):
-            name, validation = kept[steps]
-            if not (is_reference(name) or Path(name).is_dir()):  # the pretraining keeps few
-                log.warning("%s is gone; it gets no scores", name)
+
+    with claim_folder(output):
+        for steps in sorted(checkpoints.keys() - rows.keys()):
+            checkpoint, validation = checkpoints[steps]
+            # A pretraining keeps few of its checkpoints.
+            if not is_reference(checkpoint) and not Path(checkpoint).is_dir():
+                log.warning("%s is gone; it gets no scores", checkpoint)
                 continue
-            output = args.output_dir / step_name(steps)
-            if status := fine_tune(args, name, output):
+            folder = output / step_name(steps)
+            status = fine_tune(recipe, changes, checkpoint=checkpoint, output=folder)
+            if status != 0:
                 return status
-            best = read_json(output / "metrics.json")["best"]
-            row = {**validation, **best, "steps": steps, "checkpoint": name}
+            best = read_json(folder / "metrics.json")["best"]
+            # Later ones win: metrics of the fine-tuning, and its machine.
+            row = {**validation, **best, "steps": steps, "checkpoint": checkpoint}
             row |= environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-            rows[steps] = {key: row[key] for key in (*COLUMNS, *KEPT) if key in row}
-            write_scores(args.output_dir, facts, rows)
+            rows[steps] = {key: row[key] for key in COLUMNS + DETAILS if key in row}
+            write_scores(output, identity, rows)
     if rows:
-        log.info("scores.json, scores.md and scores.svg are in %s", args.output_dir)
-        print((args.output_dir / "scores.md").read_text(), end="")
+        log.info("scores.json and scores.md are in %s", output)
+        print((output / "scores.md").read_text(), end="")
     return 0
 
 
-def fine_tune(args: argparse.Namespace, name: str, output: Path) -> int:
+def load_recipe(path: Path, changes: list[str]) -> dict[str, Any]:
+    """Return the config of the fine-tunings, without a model. Raises UserError if it is none."""
+    config = experiment.load(path, [*changes, *OWN, "hyperparameters.model=null"])
+    experiment.check_sections(config)
+    if workloads.parsers(config) is not PARSERS:
+        raise UserError("not a fine-tuning on SQuAD", key=f"--config {path}", cure="give one")
+    # Any model, so that the other keys can be checked.
+    hparams = experiment.single_values(config["hyperparameters"])
+    PARSERS.hyperparameters({**hparams, "model": "x"})
+    return config
+
+
+def identify(pretraining: dict[str, str], config: dict[str, Any]) -> dict[str, object]:
+    """Return what determines the scores, by key: they are comparable only if all of it is equal."""
+    identity: dict[str, object] = {}
+    for key, value in pretraining.items():
+        identity[f"pretraining: {key}"] = value
+    for section in ("hyperparameters", "data", "searcher"):
+        for key, value in config[section].items():
+            identity[f"{section}.{key}"] = value
+    return identity
+
+
+def fine_tune(recipe: Path, changes: list[str], checkpoint: str, output: Path) -> int:
     """Run train.py from a checkpoint; return its exit status, 0 if it has finished."""
-    words = ["--config", str(args.config), "--output-dir", str(output)]
-    for change in (*args.set, *OWN, f"hyperparameters.model={json.dumps(str(find(name)))}"):
-        words += ["--set", change]
-    log.info("python train.py %s", shlex.join(words))
-    return train.main(words)
+    model = json.dumps(str(find(checkpoint)))
+    arguments = ["--config", str(recipe), "--output-dir", str(output)]
+    for change in [*changes, *OWN, f"hyperparameters.model={model}"]:
+        arguments += ["--set", change]
+    log.info("python train.py %s", shlex.join(arguments))
+    return train.main(arguments)
 
 
-def read_rows(path: Path, facts: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Read the rows of scores.json by step. Raises UserError if it was written with other facts."""
-    fault = UserError(f"{path}: not scores of a pretraining; give another --output-dir")
-    with as_user_error(lambda _: fault):
-        past = read_json(path) or {"facts": facts, "rows": []}
-        for key in sorted({*past["facts"], *facts}):
-            was, now = past["facts"].get(key), facts.get(key)
-            if was != now:
-                said = f"{key}: was {was!r} in {path}, is {now!r} now"
-                raise UserError(f"{said}; set it back, or give another --output-dir")
-        return {row["steps"]: row for row in past["rows"]}
+def read_rows(path: Path, identity: dict[str, object]) -> dict[int, Row]:
+    """Read the rows of scores.json by step.
+
+    Args:
+        path: of the file, which may not exist yet.
+        identity: of these scores.
+
+    Raises:
+        UserError: if it is of another pretraining or recipe.
+    """
+    foreign = UserError(
+        "not scores of a pretraining", key=str(path), cure="give another --output-dir"
+    )
+    with as_user_error(lambda _: foreign):
+        scores = read_json(path) or {"facts": identity, "rows": []}
+        for key in sorted(scores["facts"].keys() | identity.keys()):
+            before = scores["facts"].get(key)
+            now = identity.get(key)
+            if before != now:
+                raise UserError(
+                    f"was {before!r} in {path}, is {now!r} now",
+                    key=key,
+                    cure="set it back, or give another --output-dir",
+                )
+        return {row["steps"]: row for row in scores["rows"]}
 
 
-def write_scores(folder: Path, facts: dict[str, Any], rows: dict[int, dict[str, Any]]) -> None:
-    """Write the table, the plot and, last, what a next start reads."""
-    from matplotlib import figure, style
-
-    ordered = [rows[steps] for steps in sorted(rows)]
-    frame = pandas.DataFrame(ordered, columns=COLUMNS).set_index("steps").astype(float)
-    cells = frame.astype(object).where(frame.notna(), None)
-    with writing(folder, ELSEWHERE), style.context(HERE / "cluster" / "planning" / "page.mplstyle"):
+def write_scores(folder: Path, identity: dict[str, object], rows: dict[int, Row]) -> None:
+    """Write the table and, last, what a next start reads."""
+    by_step = [rows[steps] for steps in sorted(rows)]
+    frame = pandas.DataFrame(by_step, columns=COLUMNS).set_index("steps").astype(float)
+    cells = frame.astype(object).where(frame.notna(), None)  # a missing score is an empty cell
+    table = cells.to_markdown(intfmt=",", floatfmt=".2f")
+    with writing(folder, ELSEWHERE):
         with whole_file(folder / "scores.md") as file:
-            file.write(cells.to_markdown(intfmt=",", floatfmt=".2f") + "\n")
-        image = figure.Figure(figsize=(8.6, 3.4))
-        frame.plot(ax=image.subplots(), style=["k^-", "ks-", "k^:", "ks:"], ylabel="percent")
-        with whole_file(folder / "scores.svg") as file:  # the same bytes for the same rows
-            image.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-        write_json(folder / "scores.json", {"facts": facts, "rows": ordered})
+            file.write(f"{table}\n")
+        # Last: a start that is cut off before makes the table anew.
+        write_json(folder / "scores.json", {"facts": identity, "rows": by_step})
 
 
 if __name__ == "__main__":

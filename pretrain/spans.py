@@ -12,16 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrain.masking import Vocabulary, find_words
+from pretrain.masking import Vocabulary, Words, find_words
 
 # How often, or how much, in the hardest exercise; in others u * u times that, u uniform in 0..1.
-_UNANSWERABLE, _SWAPPED, _DROPPED = 0.3, 0.4, 0.5
-_MARKED = 0.5  # how often the hole is a [MASK]
-_HOLES = (1, 1, 2, 3)  # words, each equally likely
-_REACH = 2, 8  # words on each side of the hole, from and to
+_UNANSWERABLE = 0.3
+_SWAPPED = 0.4
+_DROPPED = 0.5
+
+_MARKED = 0.5  # how often the gap is a [MASK]
+_GAPS = (1, 1, 2, 3)  # words, each equally likely
+_REACH = (2, 8)  # words on each side of the gap, from and to
 _SHORTEST = 3  # words of a query
 _TRIES = 4  # sentences that are tried
-_OFTEN = 2  # a hole needs a word with a piece that is not more frequent than this in the window
+_OFTEN = 2  # a gap needs a word with a token that is not more frequent than this in the window
 
 
 class Cloze(NamedTuple):
@@ -33,58 +36,106 @@ class Cloze(NamedTuple):
     last: int
 
 
+class _Query(NamedTuple):
+    """A query on a sentence, and its answer there."""
+
+    tokens: np.ndarray  # int64 [Q]
+    first: int
+    last: int
+
+
 def make_cloze(
     tokens: np.ndarray, sentences: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> Cloze | None:
-    """Return an exercise on a window: `tokens` int64 [T], in sentences of these lengths int64 [S].
-    None if no sentence that was drawn has enough words.
+    """Return an exercise on a window, or None if no sentence that was drawn has enough words.
+
+    Args:
+        tokens: of the window, int64 [T].
+        sentences: their lengths, int64 [S].
+        vocabulary: of the tokens.
+        rng: source of all random numbers.
     """
-    hard = rng.random() ** 2
+    # Squared: most exercises are easy.
+    hardness = rng.random() ** 2
     ends = np.cumsum(sentences)  # [S]
     counts = np.bincount(tokens, minlength=len(vocabulary.starts_word))  # [V]
     for number in rng.integers(len(sentences), size=_TRIES).tolist():
-        begin, end = int(ends[number] - sentences[number]), int(ends[number])
-        asked = _ask(tokens[begin:end], counts, hard, vocabulary, rng)
-        if asked is None:
+        end = int(ends[number])
+        begin = end - int(sentences[number])
+        query = _make_query(
+            tokens[begin:end], counts, hardness=hardness, vocabulary=vocabulary, rng=rng
+        )
+        if query is None:
             continue
-        query, first, last = asked
-        if rng.random() < _UNANSWERABLE * hard:
-            return Cloze(query, np.concatenate([tokens[:begin], tokens[end:]]), -1, -1)
+        if rng.random() < _UNANSWERABLE * hardness:
+            passage = np.concatenate([tokens[:begin], tokens[end:]])
+            return Cloze(query.tokens, passage, first=-1, last=-1)
+
         # The query takes its room from the end of the window that is farther from the sentence.
-        cut = len(query) if begin + end > len(tokens) else 0
-        passage = tokens[cut : len(tokens) - len(query) + cut]
+        room = len(query.tokens)
+        cut = room if begin + end > len(tokens) else 0
+        passage = tokens[cut : len(tokens) - room + cut]
         if begin >= cut and end <= cut + len(passage):
-            return Cloze(query, passage, begin + first - cut, begin + last - cut)
+            offset = begin - cut  # of the sentence in the passage
+            return Cloze(
+                query.tokens, passage, first=offset + query.first, last=offset + query.last
+            )
     return None
 
 
-def _ask(
+def _make_query(
     sentence: np.ndarray,
     counts: np.ndarray,
-    hard: float,
+    hardness: float,
     vocabulary: Vocabulary,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, int, int] | None:
-    """Return a query on one sentence, and first and last token of its answer there; or None."""
-    begins, ends, _ = find_words([sentence], vocabulary)  # [W], [W]
-    hole = _HOLES[rng.integers(len(_HOLES))]
-    spelled = np.logical_or.reduceat(vocabulary.lettered[sentence], begins)  # [W]
-    rare = np.minimum.reduceat(counts[sentence], begins) <= _OFTEN  # [W]
-    # Words where a hole can begin: all its words have letters or digits, one of them is rare.
-    places = len(begins) - hole + 1
-    fits = [w for w in range(places) if spelled[w : w + hole].all() and rare[w : w + hole].any()]
-    if not fits:
+) -> _Query | None:
+    """Return a query on one sentence, int64 [T], or None; `counts` are of each token, [V]."""
+    words = find_words([sentence], vocabulary)
+    gap = _GAPS[rng.integers(len(_GAPS))]
+    places = _find_gaps(sentence, words, gap=gap, counts=counts, vocabulary=vocabulary)
+    if not places:
         return None
-    word = fits[rng.integers(len(fits))]
+    first_word = places[rng.integers(len(places))]
+    after = first_word + gap
+
+    # The words on both sides, without some.
     left, right = rng.integers(_REACH[0], _REACH[1] + 1, size=2).tolist()
-    kept = rng.random(len(begins)) >= _DROPPED * hard * rng.random()
-    before = range(max(0, word - left), word)
-    after = range(word + hole, min(len(begins), word + hole + right))
-    sides = [[sentence[begins[w] : ends[w]] for w in side if kept[w]] for side in (before, after)]
+    is_kept = rng.random(len(words.begins)) >= _DROPPED * hardness * rng.random()
+    before_gap = range(max(0, first_word - left), first_word)
+    after_gap = range(after, min(len(words.begins), after + right))
+    sides = []
+    for side in (before_gap, after_gap):
+        side_words = []
+        for word in side:
+            if is_kept[word]:
+                side_words.append(sentence[words.begins[word] : words.ends[word]])
+        sides.append(side_words)
     if len(sides[0]) + len(sides[1]) < _SHORTEST:
         return None
-    if rng.random() < _SWAPPED * hard:
+
+    if rng.random() < _SWAPPED * hardness:
         sides.reverse()
+    # A gap that is not marked has to be noticed.
     mark = [np.array([vocabulary.mask])] if rng.random() < _MARKED else []
-    query = np.concatenate([*sides[0], *mark, *sides[1]])
-    return query, int(begins[word]), int(ends[word + hole - 1]) - 1
+    return _Query(
+        tokens=np.concatenate([*sides[0], *mark, *sides[1]]),
+        first=int(words.begins[first_word]),
+        last=int(words.ends[after - 1]) - 1,
+    )
+
+
+def _find_gaps(
+    sentence: np.ndarray, words: Words, gap: int, counts: np.ndarray, vocabulary: Vocabulary
+) -> list[int]:
+    """Return the words where a gap of `gap` words can begin: all of these have letters or digits,
+    and one of them is rare.
+    """
+    spelled = np.logical_or.reduceat(vocabulary.lettered[sentence], words.begins)  # [W]
+    rare = np.minimum.reduceat(counts[sentence], words.begins) <= _OFTEN  # [W]
+    places = []
+    for word in range(len(words.begins) - gap + 1):
+        end = word + gap
+        if spelled[word:end].all() and rare[word:end].any():
+            places.append(word)
+    return places

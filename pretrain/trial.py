@@ -5,16 +5,17 @@ global batch, plus the mean over all its pairs and the mean over all its spans, 
 they were distributed to ranks and micro-batches.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from determined import pytorch
-from transformers import AlbertConfig, AlbertForPreTraining
+from transformers import AlbertConfig, AlbertForPreTraining, PreTrainedTokenizerBase
 
 from detalbert.corpus.mixture import name_scores
 from detalbert.corpus.reader import Corpus
@@ -36,8 +37,14 @@ from pretrain.hparams import PARSERS, PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.sizing import SIZING
 
-METRICS = tuple(
-    "mlm_loss mlm_accuracy mlm_baseline sop_loss sop_accuracy span_loss span_accuracy".split()
+METRICS = (
+    "mlm_loss",
+    "mlm_accuracy",
+    "mlm_baseline",
+    "sop_loss",
+    "sop_accuracy",
+    "span_loss",
+    "span_accuracy",
 )
 CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
 BY_SOURCE = ("loss", "mlm_accuracy")  # of each of several sources, too
@@ -55,29 +62,40 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         hparams, self.data = given or read_experiment(
             context, parse_pretrain_hparams, PretrainText.load
         )
-        model = build_albert(hparams, self.data.tokenizer)
-        examples = len(self.data.train.lengths)
-        corpus = self.data.validation.corpus
-        charted = CHARTED | name_scores(BY_SOURCE, corpus.names)
-        super().__init__(context, hparams, model, examples, SHOWN, charted)
-        scores = ScoreReducer(self.model.config.vocab_size, corpus)
+        held_out = self.data.validation.corpus
+        # Each of several sources is charted by itself, too.
+        super().__init__(
+            context,
+            hparams,
+            build_albert(hparams, self.data.tokenizer),
+            examples=len(self.data.train.lengths),
+            shown=SHOWN,
+            charted=CHARTED | name_scores(BY_SOURCE, held_out.names),
+        )
+        scores = ScoreReducer(vocabulary=self.model.config.vocab_size, corpus=held_out)
         self.scores = context.wrap_reducer(scores, for_training=False)
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
-        hparams, examples = self.hparams, self.data.train
-        group = examples.corpus.data.shuffle_shards
-        batch = hparams.global_batch_size
-        order = ExampleOrder(examples, batch, self.slots, hparams.known_seed, group)
+        examples = self.data.train
+        order = ExampleOrder(
+            examples,
+            global_batch_size=self.hparams.global_batch_size,
+            slots=self.slots,
+            seed=self.hparams.known_seed,
+            group=examples.corpus.data.shuffle_shards,
+        )
         rows = partial(ExampleRows, examples, order=order)
         return LazyLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         def load() -> torch.utils.data.DataLoader:
-            rows, shares = ExampleRows(self.data.validation, self.max_tokens), list[np.ndarray]()
-            for some in self.data.held_out:  # rows of one source each
-                lengths = self.data.validation.lengths[some]
-                found = validation_rows(lengths, np.arange(len(some)), self.max_tokens)
-                shares += [some[row] for row in found]
+            rows = ExampleRows(self.data.validation, self.max_tokens)
+            shares: list[np.ndarray] = []
+            for examples in self.data.held_out:  # rows of one source each
+                lengths = self.data.validation.lengths[examples]
+                places = np.arange(len(examples))
+                for row in validation_rows(lengths, places, self.max_tokens):
+                    shares.append(examples[row])
             return validation_loader(rows, shares, self.slots, self.rank, self.workers())
 
         return LazyLoader(load)
@@ -86,6 +104,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         return flops_of_row(self.model.config, row)
 
     def losses(self, batch: list[PretrainRow]) -> Iterator[torch.Tensor]:
+        # Numbers of labels are of the whole step, so they are summed before its first row.
         weights = self._weights(batch)
         for row in batch:
             yield self._loss(to_device(row, self.context.device), weights)
@@ -98,31 +117,50 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         if self.slots > 1:
             with self.profile.mark("all_reduce"):
                 dist.all_reduce(counts)
-        # Slots' gradients are averaged: times `slots`, the mean over all hidden tokens comes out.
+        # Ranks' gradients are averaged: times `slots`, the mean over all masked tokens comes out.
         return self.slots / counts.clamp(min=1)
 
     def _loss(self, row: PretrainRow, weights: torch.Tensor) -> torch.Tensor:
         losses = objectives.label_losses(row, *self.forward(row))
         counts = objectives.count_labels(row).clamp(min=1)
-        # The meter divides by windows: each is given an even share of the row's.
-        share: Any = sum(of.detach().sum() / n for of, n in zip(losses, counts, strict=False))
-        self.meter.update(row, share.expand(len(row["sop_labels"])))
-        return sum(of.sum() * weight for of, weight in zip(losses, weights, strict=False))
+        # The meter averages over windows: each counts with its row's mean loss.
+        row_mean: Any = 0
+        loss: Any = 0
+        for number, objective_losses in enumerate(losses):
+            row_mean = row_mean + objective_losses.detach().sum() / counts[number]
+            loss = loss + objective_losses.sum() * weights[number]
+        windows = len(row["sop_labels"])
+        self.meter.update(row, row_mean.expand(windows))
+        return loss
 
     def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this rank's rows; the metrics come from the reducer, once for all ranks."""
         self.forward.refresh()
         for row in batch:
-            moved = to_device(row, self.context.device)
-            self.scores.update(row, objectives.score_row(moved, *self.forward(moved)))
+            device_row = to_device(row, self.context.device)
+            sums = objectives.score_row(device_row, *self.forward(device_row))
+            self.scores.update(row, sums)
         return {}
 
 
+class RankRows(NamedTuple):
+    """A rank's contribution to a validation's metrics."""
+
+    rows: list[tuple[int, np.ndarray]]  # of each row its first example, and objectives.score_row
+    labels: np.ndarray  # int64 [V]: how often each token is masked
+
+
 class ScoreReducer(pytorch.MetricReducer):
-    """Reducer of sums over rows to the split's metrics, the same for any number of ranks."""
+    """Reducer of sums over rows to the split's metrics, the same for any number of ranks.
+
+    Args:
+        vocabulary: tokens of the model, V.
+        corpus: the validation's.
+    """
 
     def __init__(self, vocabulary: int, corpus: Corpus) -> None:
-        self.vocabulary, self.corpus = vocabulary, corpus
+        self.vocabulary = vocabulary
+        self.corpus = corpus
         self.metrics: dict[str, float] = {}  # of the last validation
 
     def reset(self) -> None:
@@ -131,47 +169,71 @@ class ScoreReducer(pytorch.MetricReducer):
 
     def update(self, row: PretrainRow, sums: torch.Tensor) -> None:
         """Add a row (on the CPU) and its `sums`, of objectives.score_row."""
-        self.rows.append((int(row["windows"][0]), sums))
+        first = int(row["windows"][0])
+        self.rows.append((first, sums))
         self.labels += np.bincount(row["mlm_labels"].numpy(), minlength=self.vocabulary)
 
-    def per_slot_reduce(self) -> Any:
-        return [(first, sums.cpu().numpy()) for first, sums in self.rows], self.labels
+    def per_slot_reduce(self) -> RankRows:
+        rows = [(first, sums.cpu().numpy()) for first, sums in self.rows]
+        return RankRows(rows, self.labels)
 
-    def cross_slot_reduce(self, per_slot: list[Any]) -> dict[str, float]:
+    def cross_slot_reduce(self, per_slot: list[RankRows]) -> dict[str, float]:
         # In the order of the examples, so that the sums are rounded alike at every slot count.
-        found = sorted((r for rows, _ in per_slot for r in rows), key=lambda row: row[0])
-        labels = sum(counts for _, counts in per_slot)
-        metrics = _scores([sums for _, sums in found], labels)
-        names, owner = self.corpus.names, self.corpus.source_of
-        for source, name in enumerate(names if len(names) > 1 else []):
-            if rows := [sums for first, sums in found if owner(first) == source]:
-                own = _scores(rows, labels)  # a low cap may leave a small source no window
-                metrics |= {f"{score}_{name}": own[score] for score in BY_SOURCE}
+        rows = sorted(
+            itertools.chain.from_iterable(scores.rows for scores in per_slot),
+            key=lambda row: row[0],
+        )
+        labels = np.sum([scores.labels for scores in per_slot], axis=0)  # [V]
+        metrics = _average([sums for _, sums in rows], labels)
+        if len(self.corpus.names) > 1:
+            for source, name in enumerate(self.corpus.names):
+                own = [sums for first, sums in rows if self.corpus.source_of(first) == source]
+                if own:  # a low cap may leave a small source no window
+                    scores = _average(own, labels)
+                    metrics |= {f"{score}_{name}": scores[score] for score in BY_SOURCE}
         self.metrics = metrics
         return dict(metrics)  # what is reported is less
 
 
-def _scores(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
-    """Return the metrics of some rows, by their sums of objectives.score_row; `labels` are the
-    counts of all hidden tokens, int64 [V].
+def _average(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
+    """Return the metrics of some rows.
+
+    Args:
+        rows: their sums, of objectives.score_row, float64 [objectives, 3] each.
+        labels: how often each token is masked, in all rows, int64 [V].
     """
-    sums: Any = sum(rows, np.zeros(3)).tolist()  # [objectives, 3]
+    sums: Any = sum(rows, np.zeros(3))  # [objectives, 3]
     metrics = {"loss": 0.0}
-    for name, (loss, hits, count) in zip(("mlm", "sop", "span"), sums, strict=False):
+    for name, (loss, correct, count) in zip(("mlm", "sop", "span"), sums.tolist(), strict=False):
         if count or name == "mlm":
-            metrics[f"{name}_loss"] = loss / max(count, 1)
-            metrics[f"{name}_accuracy"] = 100.0 * hits / max(count, 1)
-            metrics["loss"] += metrics[f"{name}_loss"]
-    # What the best single guess for every hidden token would get.
-    return {**metrics, "mlm_baseline": 100.0 * float(labels.max()) / max(sums[0][2], 1)}
+            labelled = max(count, 1)
+            mean_loss = loss / labelled
+            metrics[f"{name}_loss"] = mean_loss
+            metrics[f"{name}_accuracy"] = 100.0 * correct / labelled
+            metrics["loss"] += mean_loss
+
+    # What the best single guess for every masked token would get.
+    masked = float(sums[0][2])
+    metrics["mlm_baseline"] = 100.0 * float(labels.max()) / max(masked, 1)
+    return metrics
 
 
-def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraining:
+def build_albert(
+    hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase
+) -> AlbertForPreTraining:
     """Build ALBERT with its heads in fp32, its random weights drawn from `seed`.
 
     Without sentence order the pooler and its classifier are frozen: they are not trained, and
-    LAMB's weight decay would shrink them. Raises UserError if the model cannot be built.
+    LAMB's weight decay would shrink them.
+
+    Args:
+        hparams: name the model, or its sizes.
+        tokenizer: its own.
+
+    Raises:
+        UserError: if the model cannot be built, or is not an ALBERT.
     """
+    # Heads that a named model lacks are drawn, too.
     torch.manual_seed(hparams.known_seed)
     kind = objectives.AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     if hparams.model is not None:
@@ -185,7 +247,9 @@ def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraini
     models.check_vocabulary(model.config, tokenizer)
     check_model(model)
     if model.config.model_type != "albert":
-        raise UserError("hyperparameters.model_config.model_type: only albert is pretrained here")
+        raise UserError(
+            "only albert is pretrained here", key="hyperparameters.model_config.model_type"
+        )
     hparams.check_positions(model.config.max_position_embeddings)
     if not hparams.sentence_order:
         model.albert.pooler.requires_grad_(False)
@@ -194,16 +258,32 @@ def build_albert(hparams: PretrainHParams, tokenizer: Any) -> AlbertForPreTraini
 
 
 def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequence[str]) -> None:
-    """Check that this machine can run the experiment. Raises UserError for the first fault. Text is
-    not checked: writing its shards reads it, and reports faults.
+    """Check that this machine can run the experiment.
+
+    Text is not checked: writing its shards reads it, and reports faults.
+
+    Args:
+        config: the experiment's.
+        hparams: parsed from it.
+        gpu_uuids: of this machine's GPUs.
+
+    Raises:
+        UserError: for the first fault.
     """
     data = parse_text_config(config["data"])
     preflight.check_gpus(gpu_uuids)
     sizes = None
     if hparams.model is None:
-        sizes = models.encoder_sizes(AlbertConfig(**hparams.model_keys()), AlbertForPreTraining)
-    masked = hparams.masked_fraction
-    preflight.check_room(config, hparams, sizes, gpu_uuids, Path(data.cache_dir), masked)
+        model_config = AlbertConfig(**hparams.model_keys())
+        sizes = models.encoder_sizes(model_config, AlbertForPreTraining)
+    preflight.check_room(
+        config,
+        hparams,
+        sizes,
+        gpu_uuids,
+        cache=Path(data.cache_dir),
+        masked=hparams.masked_fraction,
+    )
 
 
 PRETRAINING = Workload(

@@ -162,9 +162,7 @@ def _list_local(address: str, key: str) -> list[File]:
     paths = find_paths(address)
     if not paths and not Path(address).exists():
         raise UserError(
-            f"{Path(address)}: no such file or folder",
-            key=key,
-            cure=f"set {key} to where the text is",
+            f"{Path(address)}: no such file or folder", key=key, cure="set it to where the text is"
         )
     return [_stamp_local(path, key) for path in paths]
 

@@ -44,7 +44,7 @@ _WRITTEN = (
 )
 # Regular expressions of what is written under the lock of an output directory, by any command.
 _FILES = (
-    r"config\.yaml|predictions\.csv|scores\.(md|svg)"
+    r"config\.yaml|predictions\.csv|scores\.md"
     r"|(metrics|nbest|null_odds|predictions|scores)\.json"
 )
 _HEAD = "# The config of this run, as train.py resolved it.\n"

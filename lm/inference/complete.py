@@ -33,15 +33,24 @@ class Sampling(Section):
     seed: int = limited(0, least=0, below=2**63)
 
 
-def print_completion(source: SavedLm, prompt: str, given: dict[str, Any], as_json: bool) -> None:
-    """Print the text after `prompt` as it is generated, or one line of JSON. `given` are values of
-    `Sampling`, whose defaults are used for the others.
+def print_completion(source: SavedLm, prompt: str, options: dict[str, Any], as_json: bool) -> None:
+    """Print the text after `prompt` as it is generated, or one line of JSON.
+
+    Args:
+        source: the language model.
+        prompt: see `complete`.
+        options: values of `Sampling`, whose defaults are used for the others.
+        as_json: print one line of JSON.
     """
-    sampling = parse_section(Sampling, "--prompt", given)
-    show: Callable[[str], Any] = str if as_json else _show
-    text, ended = complete(load_model(source), source.tokenizer, prompt, sampling, show)
-    reply = {"prompt": prompt, "text": text, "ended": ended, **vars(sampling)}
-    print(json_line(reply) if as_json else "")
+    sampling = parse_section(Sampling, "--prompt", options)
+    model = load_model(source)
+    if as_json:
+        text, ended = complete(model, source.tokenizer, prompt, sampling)
+        reply = {"prompt": prompt, "text": text, "ended": ended, **vars(sampling)}
+        print(json_line(reply))
+    else:
+        complete(model, source.tokenizer, prompt, sampling, show=_show)
+        print()
 
 
 def _show(text: str) -> None:
@@ -54,37 +63,72 @@ def complete(
     tokenizer: PreTrainedTokenizerBase,
     prompt: str,
     sampling: Sampling,
-    show: Callable[[str], Any] = str,
+    show: Callable[[str], object] = str,
 ) -> tuple[str, str]:
     """Generate the text after `prompt`, which begins a document.
 
     It begins with the tokens that the tokenizer puts before a text, as in training; without any, an
-    empty prompt is an end-of-text token, as in GPT-2.
-    The model's generation config is replaced. `show` receives the text as it comes, in complete
-    characters.
+    empty prompt is an end-of-text token, as in GPT-2. The model's generation config is replaced.
 
-    Returns the text, and why it ended: end of text, max_new_tokens or positions (the model's last).
-    Raises UserError if the prompt is not text or is too long, or the model diverged.
+    Args:
+        model: of load.load_model.
+        tokenizer: its own.
+        prompt: the beginning of a document.
+        sampling: how tokens are chosen, and how many at most.
+        show: receives the text as it comes, in complete characters.
+
+    Returns:
+        The text, and why it ended: end of text, max_new_tokens or positions (the model's last).
+
+    Raises:
+        UserError: if the prompt is not text or is too long, or the model diverged.
     """
     ids = torch.tensor([encode_prompt(tokenizer, prompt)], device=model.device)  # [1, T]
+    # The last new token needs no position: it is not read.
     positions = getattr(model.config, "max_position_embeddings", None) or 1 << 62
-    if (room := positions + 1 - ids.shape[1]) < 1:
-        said = f"the prompt has {ids.shape[1]:,} tokens, and the model {positions:,} positions"
-        raise UserError(f"{said}; cut it")
-    end, text = tokenizer.eos_token_id, _Text(tokenizer, show)
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+    room = positions + 1 - ids.shape[1]
+    if room < 1:
+        raise UserError(
+            f"the prompt has {ids.shape[1]:,} tokens, and the model {positions:,} positions",
+            cure="cut it",
+        )
+
     # The model's own folder decides none of the settings.
+    end = tokenizer.eos_token_id
     model.generation_config = GenerationConfig(
         max_new_tokens=min(sampling.max_new_tokens, room),
         eos_token_id=end,
         pad_token_id=end,
-        **({"do_sample": True, **drawn} if sampling.temperature > _GREEDY else {}),
+        **_sampling_options(sampling),
     )
+    # The same seed gives the same text.
     torch.manual_seed(sampling.seed)
-    given: Any = {"attention_mask": torch.ones_like(ids), "logits_processor": [_check]}
-    made = model.generate(ids, streamer=text, **given)
-    ended = "positions" if room <= sampling.max_new_tokens else "max_new_tokens"
-    return text.text[text.first :], "end of text" if made[0, -1] == end else ended
+    text = _Text(tokenizer, show)
+    tokens = model.generate(
+        ids,
+        streamer=text,
+        attention_mask=torch.ones_like(ids),
+        logits_processor=[_check],
+    )
+    if tokens[0, -1] == end:
+        ended = "end of text"
+    elif room <= sampling.max_new_tokens:
+        ended = "positions"
+    else:
+        ended = "max_new_tokens"
+    return text.text[text.first :], ended
+
+
+def _sampling_options(sampling: Sampling) -> dict[str, Any]:
+    """Return transformers' options; greedy decoding has none."""
+    if sampling.temperature <= _GREEDY:
+        return {}
+    return {
+        "do_sample": True,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": 0,  # no limit
+    }
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
@@ -92,28 +136,37 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     if not is_unicode(prompt):
         raise UserError("the prompt is not UTF-8 text")
     with tokenizing():
-        ids = tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    ids = begin_tokens(tokenizer) + ids
-    if not ids and tokenizer.eos_token_id is None:
-        raise UserError("the prompt is empty, and the tokenizer has no end of text; give text")
-    return ids or [tokenizer.eos_token_id]
+        encoding = tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)
+    ids = begin_tokens(tokenizer) + encoding["input_ids"]
+    # A model needs at least one token to begin with.
+    if ids:
+        return ids
+    if tokenizer.eos_token_id is None:
+        raise UserError(
+            "the prompt is empty, and the tokenizer has no end of text", cure="give text"
+        )
+    return [tokenizer.eos_token_id]
 
 
 def _check(ids: Tensor, logits: Tensor) -> Tensor:
     """Return the logits [1, V]. Raises UserError if they are not numbers."""
     if not logits.isfinite().all():
-        raise UserError("the model's logits are no numbers: it diverged; give another checkpoint")
+        raise UserError(
+            "the model's logits are no numbers: it diverged", cure="give another checkpoint"
+        )
     return logits
 
 
 class _Text(BaseStreamer):
     """Incremental decoding of what `generate` streams; holds back incomplete characters."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, show: Callable[[str], Any]) -> None:
-        self.tokenizer, self.show = tokenizer, show
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, show: Callable[[str], object]) -> None:
+        self.tokenizer = tokenizer
+        self.show = show
         self.ids: list[int] = []  # the last of the prompt, then all new ones
         self.text = ""  # of these
-        self.first = self.shown = 0  # characters of the prompt, and with what was shown
+        self.first = 0  # characters of the prompt's tokens in `text`
+        self.shown = 0  # characters of `text` that need not be shown any more
 
     def put(self, value: Tensor) -> None:
         """Receive the prompt [1, T], then each new token [1]."""
@@ -121,8 +174,11 @@ class _Text(BaseStreamer):
         self.text = self.tokenizer.decode(
             self.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        if value.dim() > 1:
-            self.first = self.shown = len(self.text)
+        # A character may take several tokens: until it is complete it decodes as U+FFFD.
+        is_prompt = value.dim() > 1
+        if is_prompt:
+            self.first = len(self.text)
+            self.shown = self.first
         elif not self.text.endswith("\ufffd"):
             self.end()
 

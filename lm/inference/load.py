@@ -42,75 +42,129 @@ class SavedLm(NamedTuple):
     config: PretrainedConfig
     tokenizer: PreTrainedTokenizerBase
     hparams: LmHParams
-    data: dict[str, Any]  # `data:` of its experiment config; empty where it is not known
-    steps: int | None  # optimizer steps trained, where known
-    scores: dict[str, float]  # of a validation at this step; empty where none is known
+    data: dict[str, Any]  # `data:` of its experiment config; empty if it is not known
+    steps: int | None  # optimizer steps trained, if known
+    scores: dict[str, float]  # of a validation at this step; empty if none is known
 
 
 def open_saved(folder: Path) -> SavedLm:
-    """Return the contents of a checkpoint, an exported folder or another of transformers. Raises
-    UserError if the folder is damaged or incomplete.
+    """Return the contents of a checkpoint, an exported folder or another of transformers.
+
+    Raises:
+        UserError: if the folder is damaged or incomplete.
     """
+    # A checkpoint of this package has a manifest; a model folder of transformers has none.
     sharded = is_sharded(folder)
-    if sharded and (folder / MANIFEST).is_file() and (fault := find_fault(folder)):
-        raise UserError(f"{folder}: not a complete checkpoint ({fault}); give another")
-    library = folder / PRETRAINED if sharded else folder
+    fault = find_fault(folder) if sharded and (folder / MANIFEST).is_file() else None
+    if fault:
+        raise UserError(
+            f"not a complete checkpoint ({fault})", key=str(folder), cure="give another"
+        )
+    pretrained = folder / PRETRAINED if sharded else folder
     with as_user_error(partial(_no_model, folder)):
-        config = read_config(library)
-        tokenizer = AutoTokenizer.from_pretrained(library, trust_remote_code=False)
-        facts = _checkpoint_facts(folder) if sharded else read_json(folder / SETTINGS)
-    positions = getattr(config, "max_position_embeddings", None)
-    longest = min(filter(None, (1024, positions)))
-    values = facts.get("hyperparameters") or {"max_seq_length": longest}
+        config = read_config(pretrained)
+        tokenizer = AutoTokenizer.from_pretrained(pretrained, trust_remote_code=False)
+        saved = _read_experiment(folder) if sharded else read_json(folder / SETTINGS)
+    return SavedLm(
+        folder=folder,
+        config=config,
+        tokenizer=tokenizer,
+        hparams=_parse_hparams(saved.get("hyperparameters"), config, folder),
+        data=saved.get("data") or {},
+        steps=saved.get("steps"),
+        scores=saved.get("scores") or {},
+    )
+
+
+def _parse_hparams(
+    values: dict[str, Any] | None, config: PretrainedConfig, folder: Path
+) -> LmHParams:
+    """Return the hyperparameters of a run; if they are not known, those of windows of 1,024 tokens,
+    or of as many as the model has positions.
+    """
+    if not values:
+        positions = getattr(config, "max_position_embeddings", None)
+        values = {"max_seq_length": min(1024, positions) if positions else 1024}
     if not values.get("model_config"):
         values = {**values, "model": values.get("model") or str(folder)}
-    steps, scores = facts.get("steps"), facts.get("scores") or {}
     # An older version wrote `compile: null`; a key that is left out has its default.
-    hparams = parse_lm_hparams({k: v for k, v in values.items() if v is not None})
-    return SavedLm(folder, config, tokenizer, hparams, facts.get("data") or {}, steps, scores)
+    return parse_lm_hparams({key: value for key, value in values.items() if value is not None})
 
 
-def _checkpoint_facts(folder: Path) -> dict[str, Any]:
+def _read_experiment(folder: Path) -> dict[str, Any]:
     """Return config, steps and scores of a checkpoint.
 
     From `experiment.json` (downloaded), else the run's config.yaml and metrics.json two folders up,
     else, if the checkpoint was moved, from the manifest.
     """
+    # Determined writes the step beside the weights.
     steps = read_json(folder / "metadata.json").get("steps_completed")
     if (folder / EXPERIMENT).is_file():
         return {**read_json(folder / EXPERIMENT), "steps": steps}
-    kept, run = read_json(folder / MANIFEST).get("run") or {}, folder.absolute().parent.parent
-    mark = "hyperparameters."
-    config = {"hyperparameters": {k.removeprefix(mark): v for k, v in kept.items() if mark in k}}
-    if folder.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file():
-        config = experiment.load(run / "config.yaml")
+    checkpoints = folder.absolute().parent
+    run_config = checkpoints.parent / "config.yaml"
+    if checkpoints.name == "checkpoints" and run_config.is_file():
+        config = experiment.load(run_config)
+    else:
+        config = {"hyperparameters": _manifest_hparams(folder)}
     return {**config, "steps": steps, "scores": find_scores(folder, steps)}
 
 
+def _manifest_hparams(folder: Path) -> dict[str, Any]:
+    """Return the hyperparameters that a manifest names: those that fix a run's results."""
+    prefix = "hyperparameters."
+    identity = read_json(folder / MANIFEST).get("run") or {}
+    return {key.removeprefix(prefix): identity[key] for key in identity if prefix in key}
+
+
 def load_model(source: SavedLm, attention: str = "sdpa") -> PreTrainedModel:
-    """Load the model in fp32 and evaluation mode, on a GPU if there is one; `attention` is a name
-    that transformers knows. Raises UserError if weights are missing, damaged or do not fit.
+    """Load the model in fp32 and evaluation mode, on a GPU if there is one.
+
+    Args:
+        source: of `open_saved`.
+        attention: a name that transformers knows.
+
+    Raises:
+        UserError: if weights are missing, damaged or do not fit.
     """
     determinism.choose_exact_kernels()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    folder = source.folder
-    with as_user_error(partial(_no_model, folder)):
-        if is_sharded(folder):
-            model = empty_model(source.config)
-            rules = initial.record_rules(model)
-            model.to_empty(device=device)
-            model.tie_weights()  # to_empty unties
-            read_sharded_weights(folder, model.state_dict())
-            initial.fill_buffers(model, rules)
-            model.set_attn_implementation(attention)
+    with as_user_error(partial(_no_model, source.folder)):
+        if is_sharded(source.folder):
+            model = _load_sharded(source, attention, device)
         else:
-            options: Any = {"attention": attention, "use_safetensors": True}
-            model, missing = load_weights(AutoModelForCausalLM, str(folder), **options)
+            model, missing = load_weights(
+                AutoModelForCausalLM,
+                str(source.folder),
+                attention=attention,
+                use_safetensors=True,
+            )
+            # transformers would draw those at random.
             if missing:
-                raise UserError(f"{folder}: its weights lack {min(missing)!r}; give a whole model")
+                raise UserError(
+                    f"its weights lack {min(missing)!r}",
+                    key=str(source.folder),
+                    cure="give a whole model",
+                )
         return model.to(device).eval().requires_grad_(False)
 
 
+def _load_sharded(source: SavedLm, attention: str, device: torch.device) -> PreTrainedModel:
+    """Load a checkpoint's weights into an unsharded model on `device`."""
+    model = empty_model(source.config)
+    # Weights come from the checkpoint, buffers from transformers' rules.
+    rules = initial.record_rules(model)
+    model.to_empty(device=device)
+    model.tie_weights()  # to_empty unties
+    read_sharded_weights(source.folder, model.state_dict())
+    initial.fill_buffers(model, rules)
+    model.set_attn_implementation(attention)
+    return model
+
+
 def _no_model(folder: Path, error: BaseException) -> UserError:
-    reason = all_lines(error)
-    return UserError(f"{folder}: does not load as a language model: {reason}; give another")
+    return UserError(
+        f"does not load as a language model: {all_lines(error)}",
+        key=str(folder),
+        cure="give another",
+    )

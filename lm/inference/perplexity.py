@@ -1,4 +1,8 @@
-"""Perplexity of a language model on a text: the validation of its run, to the text's last token."""
+"""Perplexity of a language model on a text: the validation of its run, to the text's last token.
+
+The text becomes token shards in a temporary folder, so that windows and scores are by the code of a
+training; the price is a copy of the text's tokens on the disk.
+"""
 
 import json
 import math
@@ -19,8 +23,7 @@ from detalbert.settings.text import parse_documents_config
 from detalbert.waiting import waiting
 from lm.gradients import add_row, zero_sums
 from lm.inference.load import SavedLm, load_model
-from lm.loss import head_loss
-from lm.packed import hidden_states
+from lm.model import CausalLoss
 from lm.token_bytes import token_bytes
 from lm.trial import Scores
 from lm.windows import LmWindows, validation_loader
@@ -33,57 +36,84 @@ def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
     Text, windows and rows are those of a run with `data.validation_documents=TEXT`, whose
     validation may be shorter: max_validation_windows. What that leaves out at a shard's end, since
     it fills no window, is a shorter window here: each token is scored once, with the context that
-    its window has before it. So a text may be short. `text` is anything that `data.documents` may
-    name. Raises UserError if text cannot be read.
+    its window has before it. So a text may be short.
+
+    Args:
+        source: the language model.
+        text: anything that `data.documents` may name.
+        as_json: print one line of JSON.
+
+    Raises:
+        UserError: if the text cannot be read.
+        NotFinite: if the scores are not finite.
     """
     with tempfile.TemporaryDirectory(prefix="perplexity-") as folder:
         windows = read_windows(source, text, Path(folder))
         model = load_model(source, PACKED_CAUSAL)
         scores = {**measure(model, windows, source), "windows": len(windows)}
-    if not all(map(math.isfinite, scores.values())):
-        raise NotFinite("--perplexity: the model's numbers are not finite; give another --model")
+    if not all(math.isfinite(score) for score in scores.values()):
+        raise NotFinite(
+            "the model's numbers are not finite", key="--perplexity", cure="give another --model"
+        )
     if as_json:
         print(json.dumps(scores))
         return
-    for name, value in scores.items():
-        print(f"{name:24}{f'{value:,}' if isinstance(value, int) else f'{value:.6g}'}")
+    for name, score in scores.items():
+        number = f"{score:,}" if isinstance(score, int) else f"{score:.6g}"
+        print(f"{name:24}{number}")
 
 
 def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
     """Read all of `text` in windows of the run's length, with token shards in `folder`."""
-    kept = {key: source.data[key] for key in ("shard_mib",) if key in source.data}
-    values = {"documents": text, "validation_fraction": 0, "tokenizer": "the model's", **kept}
-    data = parse_documents_config({**values, "cache_dir": str(folder)})
+    values = {
+        "documents": text,
+        "validation_fraction": 0,
+        "tokenizer": "the model's",
+        "cache_dir": str(folder),
+    }
+    if "shard_mib" in source.data:
+        values["shard_mib"] = source.data["shard_mib"]
+    data = parse_documents_config(values)
+    shard_folder = str(folder / "shards")
     try:
-        kind = document_kind(source.tokenizer)
-        write_shards(data, source.tokenizer, kind, str(folder / "shards"))
+        write_shards(data, source.tokenizer, document_kind(source.tokenizer), shard_folder)
+        # The whole of a text is its training split; generated text has a validation of its own.
         split = "validation" if text == "generated" else "train"
-        shards = Shards(str(folder / "shards"), split, data)
-        hparams = source.hparams
-        return LmWindows(shards, hparams.max_seq_length, hparams.across_documents, tails=True)
+        return LmWindows(
+            Shards(shard_folder, split, data),
+            source.hparams.max_seq_length,
+            source.hparams.across_documents,
+            tails=True,
+        )
     except UserError as error:
-        said = str(error).replace("data.documents", "--perplexity")
-        raise type(error)(said) from None
+        if error.key != "data.documents":  # a file's line, for example
+            raise
+        raise error.under("--perplexity") from None
 
 
 @torch.no_grad()
 def measure(model: PreTrainedModel, windows: LmWindows, source: SavedLm) -> dict[str, float]:
     """Return the metrics over all windows; `model` is of load.load_model, with packed attention."""
     device = model.device
-    hparams = source.hparams
-    half = resolve_precision(hparams.precision, device)
-    for parameter in model.parameters():  # as FSDP hands them to the layers; buffers stay fp32
-        parameter.data = parameter.data.to(half)
-    head = model.get_output_embeddings().weight
-    sizes = token_bytes(source.tokenizer, model.config.vocab_size, windows.average_bytes())
-    scores = Scores(windows.shards.names, sizes, counts=True)
+    # As FSDP hands parameters to the layers; buffers stay fp32.
+    dtype = resolve_precision(source.hparams.precision, device)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+    sizes = token_bytes(
+        source.tokenizer, vocabulary=model.config.vocab_size, averages=windows.average_bytes()
+    )
+    scores = Scores(names=windows.shards.names, sizes=sizes, counts=True)
     scores.reset()
-    loader, _ = validation_loader(windows, None, 0, 1, hparams.max_tokens_per_forward)
+    loader, _ = validation_loader(
+        windows, limit=None, rank=0, ranks=1, max_tokens=source.hparams.max_tokens_per_forward
+    )
+    causal_loss = CausalLoss(model)
     with waiting("scoring", len(loader), "batches") as wait:
         for rows in wait.each(loader):
             sums = zero_sums(device)
             for row in rows:
-                here = to_device(row, device)
-                add_row(sums, row, *head_loss(hidden_states(model, here), head, here["targets"]))
+                row_loss, correct = causal_loss(to_device(row, device))
+                add_row(sums, row, loss=row_loss, correct=correct)
             scores.add(rows, sums)
     return scores.cross_slot_reduce([scores.per_slot_reduce()])

@@ -101,7 +101,7 @@ def batches(kind: str, where: Any, folder: Path) -> Iterator[dict[str, np.ndarra
         Shards(str(where), "train", documents_config("generated", folder, **small)), 64
     )
     order = WindowOrder(windows.counts, 4, seed=1, group=2)
-    windows.shards.prefetch(order.soon(0))
+    windows.shards.prefetch(order.shards_to_prefetch(0))
     assert windows.average_bytes()[0] > 1
     for step in range(len(order) // 4):
         for place in order.step(step):

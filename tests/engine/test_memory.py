@@ -72,9 +72,10 @@ def causal(family: str, half: bool, recomputed: float, layers: int, tokens: int)
     positions = {"n_positions" if family == "gpt2" else "max_position_embeddings": 256}
     config = tiny(family, **{name: layers}, **positions)
     dtype = torch.bfloat16 if half else None
-    model = build_causal_model(config, make_mesh(Layout(), CPU), 0, None, dtype, recomputed)
+    mesh = make_mesh(Layout(), CPU)
+    causal_loss = build_causal_model(config, mesh, 0, half=dtype, recomputed=recomputed)
     row = pack([(torch.zeros(tokens + 1, dtype=torch.long), torch.tensor([tokens + 1]))])
-    return kept_bytes(lambda: model(row))
+    return kept_bytes(lambda: causal_loss(row))
 
 
 @pytest.mark.parametrize("half", [True, False], ids=["half", "fp32"])
@@ -130,10 +131,11 @@ SPLITS = [(Layout(1, 4, 1), "llama"), (Layout(1, 2, 2), "gpt_neox"), (Layout(2, 
 def states() -> list[int]:
     found = []
     for layout, family in SPLITS:
-        model = build_causal_model(tiny(family, **WIDE), make_mesh(layout, CPU), 0)
+        causal_loss = build_causal_model(tiny(family, **WIDE), make_mesh(layout, CPU), 0)
+        model = causal_loss.model
         optimizer = torch.optim.AdamW(model.parameters())
         share = windows(0, 4)[layout.data_rank(dist.get_rank()) :: layout.data_ranks]
-        accumulate(model, rows_of(share, 4), layout)
+        accumulate(causal_loss, rows_of(share, 4), layout)
         optimizer.step()
         moments = [v for s in optimizer.state.values() for v in s.values() if v.ndim]
         tensors = [*model.parameters(), *(p.grad for p in model.parameters()), *moments]

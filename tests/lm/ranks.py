@@ -122,12 +122,13 @@ def train(layout: Layout, cases: dict[str, Case]) -> dict[str, Trained]:
 def _train(layout: Layout, mesh: Any, case: Case) -> Trained:
     half = torch.bfloat16 if case.half else None
     config = tiny(case.family, **case.keys)
-    model = build_causal_model(config, mesh, 7, half=half, recomputed=case.recomputed)
+    causal_loss = build_causal_model(config, mesh, 7, half=half, recomputed=case.recomputed)
+    model = causal_loss.model
     mine = layout.data_rank(dist.get_rank())
 
     def gradients(step: int) -> Tensor:
         share = windows(step, case.batch)[mine :: layout.data_ranks]
-        return add_up(accumulate(model, rows_of(share, case.per_row), layout), layout)
+        return add_up(accumulate(causal_loss, rows_of(share, case.per_row), layout), layout)
 
     return _steps(model, case, gradients, lambda _, norm: ShardedGradients(model).clip(norm))
 

@@ -96,7 +96,7 @@ def load(layout: Layout, folder: Path, saved: dict[str, dict[str, Tensor]]) -> N
     for family, parameters in saved.items():
         weights = str(folder / family)
         config = causal_config(LmHParams(model=weights, max_seq_length=64), range(10))
-        model = build_causal_model(config, mesh, 0, weights=weights)
+        model = build_causal_model(config, mesh, 0, weights=weights).model
         loaded = {name: whole(p) for name, p in model.named_parameters()}
         assert loaded.keys() == parameters.keys()
         assert all(torch.equal(loaded[k], v) for k, v in parameters.items()), family

@@ -121,12 +121,12 @@ def test_160_million_windows_take_little_memory():
     found = WindowOrder([250_000] * 640, 1024, seed=0)
     for step in (0, 1, 156_249, 156_250, 10**7):
         found.step(step)
-        found.soon(step)
+        found.shards_to_prefetch(step)
     assert tracemalloc.get_traced_memory()[1] < 4 << 20  # all numbers at once would be 640 MB
     tracemalloc.stop()
     found = WindowOrder([30, 20, 10, 0, 25, 15, 30], 10, seed=3, group=2)
     walk = [found.step(step)[:, 0].tolist() for step in range(60)]
     for step in range(50):
-        soon = found.soon(step)
+        soon = found.shards_to_prefetch(step)
         assert len(soon) <= 4 and walk[step][-1] in soon
         assert set(walk[step + 1]) <= set(soon)  # no group is smaller than a step

@@ -33,14 +33,15 @@ class Job:
     def __init__(self, layout: Layout, seed: int, tied: bool) -> None:
         self.layout = layout
         config = tiny("llama", tie_word_embeddings=tied)
-        self.model = build_causal_model(config, make_mesh(layout, CPU), seed)
+        self.causal_loss = build_causal_model(config, make_mesh(layout, CPU), seed)
+        self.model = self.causal_loss.model
         groups = optim.parameter_groups(self.model, 0.1, muon=True)
         self.optimizer = optim.build_optimizer("muon", groups, 3e-3)
 
     def step(self, number: int) -> float:
         """The loss of a step, which it trains on."""
         share = windows(number, 7)[self.layout.data_rank(dist.get_rank()) :: self.layout.data_ranks]
-        sums = add_up(accumulate(self.model, rows_of(share, 4), self.layout), self.layout)
+        sums = add_up(accumulate(self.causal_loss, rows_of(share, 4), self.layout), self.layout)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return float(sums[0] / sums[2])
@@ -113,15 +114,16 @@ def cases_of(layout: Layout) -> dict[str, Case]:
 def validate(layout: Layout) -> tuple[torch.Tensor, int]:
     """The sums of each set of windows, and the numbers that this rank holds."""
     mesh = make_mesh(layout, CPU)
-    model = build_causal_model(tiny("llama"), mesh, 7)
+    causal_loss = build_causal_model(tiny("llama"), mesh, 7)
+    model = causal_loss.model
     mine = layout.data_rank(dist.get_rank())
     copy, shard = (mesh[name].get_local_rank() for name in ("replicate", "shard"))
     assert mine == copy * layout.shard + shard
     before = list(model.parameters())
     shares = [windows(9, size)[mine :: layout.data_ranks] for size in SIZES]
-    sums = [evaluate(model, rows_of(share, 1), layout) for share in shares]
+    sums = [evaluate(causal_loss, rows_of(share, 1), layout) for share in shares]
     texts = [windows(3, 1)[0][0][:5], windows(4, 1)[0][0][:9]]
-    texts = continue_greedily(model, texts, 6)
+    texts = continue_greedily(causal_loss, texts, 6)
     library = ranks.library_model(Case("llama"))
     for text in texts:
         assert torch.equal(text[-6:], library(text[None]).logits[0, -7:-1].argmax(1))
@@ -131,7 +133,7 @@ def validate(layout: Layout) -> tuple[torch.Tensor, int]:
     in_part = pytest.raises(UserError, match="would be saved in part")
     with in_part if layout.shard * layout.tensor > 1 else contextlib.nullcontext():
         ResumeCallback.on_checkpoint_save_start(trial, {})
-    accumulate(model, rows_of(windows(0, 2), 1), layout)
+    accumulate(causal_loss, rows_of(windows(0, 2), 1), layout)
     gradients = ShardedGradients(model)
     assert float(gradients.clip(0.01)) > 0.02
     assert float(gradients.clip(0.01)) == pytest.approx(0.01, rel=1e-3)
@@ -192,13 +194,14 @@ def same_validation(everywhere: list[tuple[torch.Tensor, int]], layout: Layout) 
 
 
 def step(spoilt: bool) -> None:
-    model = build_causal_model(tiny("llama"), make_mesh(TWO, CPU), 7, half=torch.float16)
+    causal_loss = build_causal_model(tiny("llama"), make_mesh(TWO, CPU), 7, half=torch.float16)
+    model = causal_loss.model
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     first = {name: whole(p) for name, p in model.named_parameters()}
     rank = dist.get_rank()
     rows = rows_of(windows(0, 8)[rank::2], 2)
-    accumulate(model, rows, TWO, lambda loss: scaler.scale(loss).backward())
+    accumulate(causal_loss, rows, TWO, lambda loss: scaler.scale(loss).backward())
     if spoilt and rank == 1:
         next(model.parameters()).grad.to_local()[0] = float("inf")
     scaler.unscale_(optimizer)

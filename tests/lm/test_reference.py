@@ -94,7 +94,8 @@ def run_rows(family: str, layout: Layout) -> list[int]:
         use_kernel(patch)
         mesh = make_mesh(layout, CPU)
         plain, compiled = (
-            build_causal_model(tiny(family), mesh, 7, None, None, 0.5, most) for most in (0, 64)
+            build_causal_model(tiny(family), mesh, 7, recomputed=0.5, compiled_tokens=most)
+            for most in (0, 64)
         )
         compile_layers(compiled, 2, 32, layout)
         assert not any(p.grad is not None for p in compiled.parameters())
@@ -107,7 +108,7 @@ def run_rows(family: str, layout: Layout) -> list[int]:
         for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
             torch.testing.assert_close(whole(one.grad), whole(other.grad))
         compile_with(broken_compiler, patch)
-        model = build_causal_model(tiny(family), mesh, 7, compiled=64)
+        model = build_causal_model(tiny(family), mesh, 7, compiled_tokens=64)
         with pytest.raises(UserError, match=r"hyperparameters\.compile: .*Failed to find C comp"):
             compile_layers(model, 2, 32, layout)
     return [first, len(traced)]

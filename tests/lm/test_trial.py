@@ -14,7 +14,7 @@ from torch.distributed import checkpoint as dcp
 from detalbert.training.controller import ShardedController
 from detalbert.training.parts import TensorSaver
 from detalbert.training.timeline import list_checkpoints
-from lm.trial import Scores
+from lm.trial import RankTotals, Scores
 from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.damage import rewrite
 from tests.fakes.runs import metrics, newest, refusal, run, train_into, wait_for
@@ -36,7 +36,7 @@ def test_a_run_learns_and_says_how_well(plain, tmp_path, capsys):
     sums = np.array([[6.0, 2.0, 2.0], [2.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
     scores = Scores(["a", "b", "none"], np.ones((3, 320)), counts=False)
     sizes = np.array([2.0, 3.0, 0.0]), np.array([1.0, 5.0, 0.0])  # bytes, by rank and source
-    found = scores.cross_slot_reduce([(sums, np.zeros(320), size) for size in sizes])
+    found = scores.cross_slot_reduce([RankTotals(sums, np.zeros(320), size) for size in sizes])
     assert found["loss"] == 2 and found["bits_per_byte"] == pytest.approx(8 / math.log(2) / 11)
     assert (found["loss_a"], found["loss_b"]) == (3, 1) and "loss_none" not in found
     assert found["bits_per_byte_b"] == pytest.approx(2 / math.log(2) / 8)

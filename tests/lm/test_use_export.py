@@ -46,7 +46,7 @@ def save(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
     """A checkpoint of each model, as train.py fills the folder; all weights, whole."""
     tokenizer, weights = train_byte_bpe(["the ship"], 257), {}
     for name, (family, layout, keys) in MODELS.items():
-        model = build_causal_model(tiny(family, **keys), make_mesh(layout, CPU), 7)
+        model = build_causal_model(tiny(family, **keys), make_mesh(layout, CPU), 7).model
         optimizer = torch.optim.AdamW(model.parameters())
         (folder / name).mkdir(exist_ok=True)
         TensorSaver().save(folder / name, model, optimizer)()

@@ -77,7 +77,7 @@ def test_an_epoch_sees_every_example_once_at_every_slot_count(tmp_path: Path) ->
     assert {n for epoch, n in tickets if epoch == 0} == set(range(count))
     for epoch in range(4):
         order.permutation(epoch)
-    assert set(order.kept) == {(0, 2), (0, 3)}  # memory for two epochs
+    assert set(order.permutations) == {(0, 2), (0, 3)}  # memory for two epochs
     # At any time only two groups of shards are read.
     order = ExampleOrder(examples, 8, 1, seed=1, group=2)
     numbers = [order.share(step, 0)[0, 1] for step in range(20)]
