@@ -18,7 +18,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 from detalbert import __version__
 from detalbert.log import fail, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
-from detalbert.settings.yaml_files import Config
+from detalbert.settings.values import Config
 
 if __name__ == "__main__":
     end_on_signals(" before the first step; run the same command to start or resume")

@@ -17,7 +17,7 @@ from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.log import fail, start_logging
 from detalbert.settings.sections import Parsers
 from detalbert.settings.sections import hint as synonym
-from detalbert.settings.yaml_files import Config
+from detalbert.settings.values import Config
 
 if TYPE_CHECKING:
     from detalbert.training.workload import Workload

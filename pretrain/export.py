@@ -44,12 +44,8 @@ def export(checkpoint: Path, folder: Path, license_id: str = "unknown") -> None:
     settings = read_settings(checkpoint)
     hparams = parse_pretrain_hparams(settings["hyperparameters"])
     model, tokenizer = _load(checkpoint, hparams)
-    source = SimpleNamespace(
-        **settings,
-        hparams=hparams,
-        tokenizer=tokenizer,
-        scores=find_scores(checkpoint, settings["steps"]),
-    )
+    settings["scores"] = find_scores(checkpoint, settings["steps"])
+    source = SimpleNamespace(**settings, hparams=hparams, tokenizer=tokenizer)
 
     # Without sentence order the exported class has no head for it.
     weights = model.state_dict()

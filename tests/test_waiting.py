@@ -162,7 +162,7 @@ def test_no_shipped_config_is_silent_for_long(
 
     for of, name in ENCODING:
         usual = getattr(of, name)
-        monkeypatch.setattr(of, name, lambda *a, do=usual: (clock.sleep(100), do(*a))[1])
+        monkeypatch.setattr(of, name, lambda *a, do=usual, **k: (clock.sleep(100), do(*a, **k))[1])
     monkeypatch.setattr(hub, "load_named", slow_hub)
     monkeypatch.setattr(hub, "commits", {})
     monkeypatch.setattr(hub, "_named", set())

@@ -138,7 +138,7 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
 def name_scores(scores: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the scores of each of two to six sources; of more there is no chart."""
     labels: set[str] = set()
-    if len(names) < 2 or len(names) > 6:
+    if not 2 <= len(names) <= 6:
         return labels
     for name in names:
         for score in scores:

@@ -195,8 +195,9 @@ async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
     left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
     left.add_done_callback(lambda _: replies.cancel())
     try:
-        return await asyncio.wait_for(replies, timeout=web.SECONDS)
-    except asyncio.TimeoutError:
+        async with asyncio.timeout(web.SECONDS):  # type: ignore[attr-defined]  # Python 3.11
+            return await replies
+    except TimeoutError:
         text = f"no answer within {web.SECONDS:g} s; give a shorter context"
         raise HTTPException(504, text) from None
     except asyncio.CancelledError:

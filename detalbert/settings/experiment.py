@@ -13,7 +13,8 @@ from typing import Any
 
 from detalbert.errors import SectionError, UserError, as_user_error
 from detalbert.settings import schema
-from detalbert.settings.yaml_files import Config, parse_yaml, read_yaml
+from detalbert.settings.values import Config
+from detalbert.settings.yaml_files import parse_yaml, read_yaml
 
 log = logging.getLogger(__name__)
 

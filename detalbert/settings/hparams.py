@@ -13,7 +13,7 @@ from detalbert.errors import UnknownKey, UserError
 from detalbert.settings.forms import FORMS
 from detalbert.settings.model_sizes import MOST_MODULES, check_model_sizes
 from detalbert.settings.sections import Parsers, Section, limited, parse_section
-from detalbert.settings.yaml_files import Config
+from detalbert.settings.values import Config
 
 # What a row of questions may have.
 COLUMNS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from detalbert.errors import nearest
 from detalbert.settings.schema import mappings
-from detalbert.settings.yaml_files import Config
+from detalbert.settings.values import Config
 
 WORKDIR = "/run/determined/workdir"  # of every trial, whatever task_container_defaults say
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detalbert.errors import nearest
 from detalbert.redact import masked
-from detalbert.settings.yaml_files import Config, read_yaml
+from detalbert.settings.values import Config
+from detalbert.settings.yaml_files import read_yaml
 
 if TYPE_CHECKING:  # not in a task's image before the hook has run
     from jsonschema import ValidationError

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from detalbert.errors import UserError
 from detalbert.settings.forms import FORMS
 from detalbert.settings.sections import Section, limited, parse_section
-from detalbert.settings.yaml_files import Config
+from detalbert.settings.values import Config
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from detalbert.errors import UserError
+from detalbert.settings.values import Config
 
-Config = dict[str, Any]  # a mapping of YAML: what a schema or a dataclass has not checked yet
 # Values in a file, those included that an alias repeats: ten lines of aliases can mean a billion.
 MOST_VALUES = 50_000
 

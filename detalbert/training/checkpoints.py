@@ -21,9 +21,16 @@ from detalbert import hub
 from detalbert.atomic import remove_folder, whole_folder, writing
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import Json
-from detalbert.settings.yaml_files import Config, read_yaml
+from detalbert.settings.values import Config
+from detalbert.settings.yaml_files import read_yaml
 from detalbert.training.folder import ELSEWHERE, RESUME, set_aside, step_name
-from detalbert.training.manifest import find_damage, find_fault, read_manifest, write_manifest
+from detalbert.training.manifest import (
+    FORMAT,
+    find_damage,
+    find_fault,
+    read_manifest,
+    write_manifest,
+)
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.timeline import LENGTH, list_checkpoints, own_checkpoints
 
@@ -191,7 +198,7 @@ def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
 
 
 def check_same_run(path: Path, run: Config, defaults: Config, config: Config) -> None:
-    """Raise UserError if checkpoint `path` is of another run.
+    """Raise UserError if checkpoint `path` is of another run, or of another format.
 
     Args:
         path: a complete checkpoint.
@@ -200,6 +207,12 @@ def check_same_run(path: Path, run: Config, defaults: Config, config: Config) ->
         config: the experiment's, with the names of what `run` has sums of.
     """
     manifest = read_manifest(path)
+    if manifest["format"] != FORMAT:
+        raise UserError(
+            f"checkpoint format {manifest['format']} is not of this version ({FORMAT})",
+            key=str(path),
+            cure="go on with its own, or start over with --resume never",
+        )
     if "run" not in manifest:
         raise UserError(
             "a checkpoint of a cluster", key=f"--resume {path}", cure="give one of a local run"

@@ -10,7 +10,8 @@ import filelock
 from detalbert.atomic import sweep, whole_file, write_json, writing
 from detalbert.errors import UserError
 from detalbert.redact import masked
-from detalbert.settings.yaml_files import Config, dump_yaml
+from detalbert.settings.values import Config
+from detalbert.settings.yaml_files import dump_yaml
 from detalbert.squad.answers import Answers
 
 # In a checkpoint, beside Determined's files:

@@ -17,7 +17,7 @@ from determined import core, pytorch
 
 from detalbert.determined_internals import set_step
 from detalbert.errors import PeerLost, UserError
-from detalbert.settings.yaml_files import Config
+from detalbert.settings.values import Config
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops

@@ -19,7 +19,7 @@ from detalbert.engine.models import config_from_keys, encoder_sizes
 from detalbert.hub import split_revision
 from detalbert.settings.albert import VOCABULARY, published_configs
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.yaml_files import Config
+from detalbert.settings.values import Config
 
 REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 

@@ -11,7 +11,7 @@ from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError, nearest
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers
-from detalbert.settings.yaml_files import Config
+from detalbert.settings.values import Config
 from detalbert.training.model_kind import check_start
 from detalbert.training.sizing import ENCODER_SIZING, Sizing
 

@@ -1,10 +1,8 @@
 """Gradients, weights and scores that are not finite: skipped, counted, and the end of a run."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ import torch
 
 from detalbert.engine.finite import LIMIT, FiniteSteps
 from detalbert.errors import Diverged
-from detalbert.training.metrics import RunMetrics
 from tests.conftest import ROOT, TINY, TINY_LM, launcher
 from tests.engine.trials import config_file, first_batch, trial_of
 from tests.fakes.runs import newest, run, steps_of
@@ -99,12 +96,3 @@ def test_a_rate_that_is_far_too_high_ends_the_run(
     if (weights := newest(tmp_path / "out") / "state_dict.pth").is_file():
         state = torch.load(weights, weights_only=True)["models_state_dict"][0]
         assert all(bool(value.isfinite().all()) for value in state.values())
-
-
-def test_metrics_of_an_older_run_that_diverged_are_json(tmp_path: Path) -> None:
-    metrics = RunMetrics(tmp_path, {"metric": "loss", "smaller_is_better": True})
-    metrics.loop = SimpleNamespace(stalls=[])
-    metrics.validations = [{"steps": 2, "loss": float("nan")}]
-    metrics.write_metrics()
-    kept = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
-    assert kept["best"] == {"steps": 2, "loss": None}

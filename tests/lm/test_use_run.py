@@ -140,10 +140,6 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     damaged = Path(shutil.copytree(newest(lm_run), tmp_path / "damaged"))
     (damaged / "pretrained" / "config.json").write_text("{}")
-    evil = Path(shutil.copytree(newest(lm_run), tmp_path / "evil"))
-    (evil / ".metadata").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    for name in ("manifest.json", "tensors.json"):
-        (evil / name).unlink()
     mine: dict[str, list[Any]] = {
         "--threshold: ": ["--prompt", "a", "--threshold", "1"],
         "--prompt.top_p: 0.0 must be greater than 0": ["--prompt", "a", "--top-p", "0"],
@@ -158,7 +154,6 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
     refused(["--model", damaged, "--prompt", "a"], "config.json is not as it was written", capsys)
     (damaged / "manifest.json").unlink()
     refused(["--model", damaged, "--prompt", "a"], "does not load as a language model", capsys)
-    refused(["--model", evil, "--prompt", "a"], "holds more than tensors: os.system", capsys)
 
 
 GREEDY = Sampling(max_new_tokens=40, temperature=0)

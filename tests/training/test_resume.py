@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,7 +151,8 @@ def test_the_master_keeps_the_commits_and_no_login(monkeypatch: pytest.MonkeyPat
     kept: dict[str, Any] = {}
     call = lambda method, path, json=None: kept.update(json or {}) or kept  # noqa: E731
     monkeypatch.setattr(master, "call", call)
-    monkeypatch.setattr(master, "_metadata", lambda: (7, "/api/v1/runs/7/metadata"))
+    task = SimpleNamespace(trial=SimpleNamespace(trial_id=7))
+    monkeypatch.setattr(master, "task", lambda: task)
     monkeypatch.setattr(hub, "commits", {"models/org/tiny@main": "0" * 40})
     master.keep_resolved({"data": {"text": "https://me:planted@example.org/a"}})
     assert kept["metadata"]["data"] == {"text": "https://***@example.org/a"}
