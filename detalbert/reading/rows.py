@@ -74,11 +74,12 @@ def _open_lines(content: Content) -> Lines:
 
 
 def _json_lines(content: Content) -> Rows:
+    address = content.file.address
     for number, (_, line) in enumerate(_open_lines(content), start=1):
         # The number is that of an editor: blank lines count.
         if not line.strip():
             continue
-        place = RowPlace(content.file.address, f"line {number}")
+        place = RowPlace(address, f"line {number}")
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:

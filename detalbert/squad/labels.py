@@ -12,7 +12,6 @@ fault.
 """
 
 import ast
-import contextlib
 import itertools
 import json
 import math
@@ -163,14 +162,16 @@ def _from_list(answers: list[object]) -> list[Label]:
     labels = []
     for answer in answers:
         if isinstance(answer, dict):
-            labels += _from_mapping(answer)
+            label = _from_mapping(answer)
+            if label is not None:
+                labels.append(label)
         else:
             labels += _from_columns([answer], starts=None)
     return labels
 
 
-def _from_mapping(answer: dict[str, object]) -> list[Label]:
-    """Return the label of a mapping; none if its text is empty, as some write that there is none.
+def _from_mapping(answer: dict[str, object]) -> Label | None:
+    """Return the label of a mapping; None if its text is empty, as some write that there is none.
 
     An annotation tool's has `start` and `end`, and may leave out the text.
     """
@@ -183,10 +184,10 @@ def _from_mapping(answer: dict[str, object]) -> list[Label]:
     if not has_text and not has_span:
         if "text" not in answer:
             raise LabelError("an answer needs a text")
-        return []
+        return None
     start = answer.get("answer_start", answer.get("start"))
     place = _read_place(start, name="answer_start")
-    return [Label(_read_text(text) if has_text else None, start=place, end=end)]
+    return Label(_read_text(text) if has_text else None, start=place, end=end)
 
 
 def _read_text(value: object) -> str:
@@ -203,10 +204,10 @@ def _read_place(value: object, name: str) -> int | None:
     """Return a number of characters, however it is written; None if it is empty."""
     if is_empty(value):
         return None
-    number = math.nan
-    if not isinstance(value, bool):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            number = float(value)  # type: ignore[arg-type]  # of any other class: TypeError
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
     if not number.is_integer():
         raise LabelError(f"{name} is {value!r:.40}; write a number of characters")
     return int(number)

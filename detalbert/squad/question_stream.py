@@ -186,7 +186,11 @@ def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes:
     if impossible or labels == [] and impossible is None:
         answers = ()
     elif labels:
-        answers = _find_spans(name, context, labels=labels, notes=notes)
+        spans: list[tuple[str, int]] = []
+        for label in labels:
+            is_trained = not spans  # the first one is
+            spans.append(_find_span(name, context, label, notes, is_trained=is_trained))
+        answers = tuple(spans)
     elif answers_needed:
         raise Fault(
             "no answer",
@@ -215,7 +219,7 @@ def _checked_labels(
         labels = read_labels(row)
     except LabelError as error:
         raise Fault("bad answer", f"question {name}: {error}") from None
-    if labels is not None:
+    if labels and no_answer:
         labels = [label for label in labels if not _is_mark(label, no_answer)]
     return impossible, labels
 
@@ -261,17 +265,6 @@ def _is_mark(label: Label, no_answer: Sequence[str]) -> bool:
     return label.text is not None and label.text.strip() in no_answer
 
 
-def _find_spans(
-    name: str, context: str, labels: list[Label], notes: Notes
-) -> tuple[tuple[str, int], ...]:
-    spans = []
-    for number, label in enumerate(labels):
-        is_trained = number == 0
-        span = _find_span(name, context, label, notes=notes, is_trained=is_trained)
-        spans.append(span)
-    return tuple(spans)
-
-
 def _find_span(
     name: str, context: str, label: Label, notes: Notes, is_trained: bool
 ) -> tuple[str, int]:
@@ -288,7 +281,7 @@ def _find_span(
         Fault: it is not there.
     """
     if label.start is not None:
-        return _labelled_span(name, context, label, start=label.start)
+        return _labelled_span(name, context, label, label.start)
     text = label.text or ""
     # Without a start, the text is sought.
     place = find_answer(context, text) if text.strip() else None

@@ -63,9 +63,9 @@ def file_questions(
             needed=names.of_table(),
             longest=MAX_CONTEXT + 1,
         )
-        for question in _questions(rows, names, form=content.form):
+        for place, row in _questions(rows, names, form=content.form):
             number += 1
-            yield _with_id(question, number)
+            yield Question(place, _with_id(row, number))
         names.check_all()
 
 
@@ -80,19 +80,19 @@ def row_questions(
     # JSON's rules for columns: a data set's rows may lack some.
     placed = ((RowPlace(where, f"row {number}"), row) for number, row in enumerate(rows, start=1))
     questions = _questions(placed, names, form=forms.JSON)
-    for number, question in enumerate(questions, start=1):
-        yield _with_id(question, number)
+    for number, (place, row) in enumerate(questions, start=1):
+        yield Question(place, _with_id(row, number))
     names.check_all()
 
 
-def _with_id(question: Question, number: int) -> Question:
-    """Return a question with its id, or with its number if it has none."""
-    name = question.row.get("id")
+def _with_id(row: RawRow, number: int) -> RawRow:
+    """Return a question's row with its id, or with its number if it has none."""
+    name = row.get("id")
     if isinstance(name, float) and name.is_integer():
         name = int(name)  # a column of numbers with gaps, as pandas reads it
     if is_empty(name):
         name = str(number)
-    return Question(question.place, row={**question.row, "id": name})
+    return {**row, "id": name}
 
 
 def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question]:
@@ -142,7 +142,7 @@ def _article_questions(
                 row = {"question": [question]}  # a fault, which is named later
             row["context"] = context
             row["title"] = title
-            yield Question(place, row=row)
+            yield Question(place, row)
 
 
 def _list_in(value: object, key: str, place: RowPlace, name: str) -> list[object]:
