@@ -83,7 +83,7 @@ class PretrainText(NamedTuple):
             "data.validation": self.validation.corpus.fingerprint(),
             "data.tokenizer": tokenizer_sum(self.tokenizer),
             "data.shuffle_shards": self.train.corpus.data.shuffle_shards,
-            "data.max_validation_examples": self._used,  # its name in older checkpoints
+            "data.max_validation_examples": self._used,
             **self.train.corpus.weights_by_name(),
         }
 

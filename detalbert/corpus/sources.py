@@ -42,8 +42,8 @@ from detalbert.waiting import waiting
 
 T = TypeVar("T")
 _UNCUT = ("generated", "botocore", "file", forms.JSON, forms.ARROW)  # forms that cannot be cut
-# How versions that knew files by their names alone read them; others were text.
-_OLDER_FORMS = {
+# The form that a name promises; other names promise text.
+_NAMED_FORMS = {
     ".jsonl": forms.JSON_LINES,
     ".csv": forms.TABLE,
     ".parquet": forms.PARQUET,
@@ -176,9 +176,7 @@ def _recognise_all(files: list[storage.File], form: str | None) -> list[Content]
 
 
 def _stamp(contents: list[Content], article: str, exact: bool) -> str:
-    """Return a SHA-256 that changes with the text. It is that of older versions for files that
-    they read alike.
-    """
+    """Return a SHA-256 that changes with the text."""
     values: list[object] = []
     for content in contents:
         file = content.file
@@ -186,13 +184,13 @@ def _stamp(contents: list[Content], article: str, exact: bool) -> str:
     if article and article != ("file" if exact else "line"):
         values.append(article)
 
-    # Files that older versions took for another form, by their names.
+    # Files that are read otherwise than their names promise.
     for content in contents:
         path = Path(content.file.address)
         path = path.with_suffix("") if path.suffix in (".gz", ".zst") else path
-        older_form = _OLDER_FORMS.get(path.suffix, forms.TEXT)
+        named_form = _NAMED_FORMS.get(path.suffix, forms.TEXT)
         is_plain_utf8 = content.encoding == UTF8 or content.form != forms.TEXT
-        if content.form != older_form or not is_plain_utf8:
+        if content.form != named_form or not is_plain_utf8:
             values.append((path.name, content.form, content.encoding))
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 

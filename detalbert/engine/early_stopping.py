@@ -5,7 +5,6 @@ a run that is resumed with another `searcher.metric` counts as if it had had tha
 """
 
 import logging
-from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -67,9 +66,6 @@ class EarlyStopping(pytorch.PyTorchCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the validations; log a change of the metric or its direction."""
-        if "validations" not in state_dict:  # of commit 71964d0 or older
-            self._restore_count(state_dict["best"], state_dict["since"])
-            return
         self.validations = list(state_dict["validations"])
         before = _describe(state_dict)
         now = _describe(self.searcher)
@@ -81,20 +77,6 @@ class EarlyStopping(pytorch.PyTorchCallback):
                 before,
                 now,
             )
-
-    def recall(self, validations: Sequence[Validation]) -> None:
-        """Replace what an older version saved by the run's stored validations, oldest first."""
-        self.validations = [dict(validation) for validation in validations]
-
-    def _restore_count(self, best: float | None, since: int) -> None:
-        """Restore what an older version saved: `best` is the greatest score, of a metric to
-        minimize the negative one, and `since` counts the validations after it.
-        """
-        if best is None:
-            return
-        metric = self.searcher["metric"]
-        value = -best if self.searcher["smaller_is_better"] else best
-        self.validations = [{metric: value} for _ in range(since + 1)]
 
 
 def _describe(searcher: Searcher) -> str:

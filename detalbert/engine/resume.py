@@ -27,7 +27,7 @@ from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
 
 log = logging.getLogger(__name__)
-SavedState = Mapping[str, Any]  # of ResumeCallback, in a checkpoint; empty in very old ones
+SavedState = Mapping[str, Any]  # of ResumeCallback, in a checkpoint; empty in one of other code
 
 
 class Resumable(Protocol):
@@ -84,8 +84,6 @@ class ResumeCallback(pytorch.PyTorchCallback):
             "warmup": self.trial.warmup,
             "not_finite": int(self.trial.finite.streak),  # steps in a row, up to this one
         }
-        if not getattr(self.trial.model.config, "segments", True):
-            state["segments"] = False
         # What the run began with wins, over all restarts.
         state.update(self._rounding())
         state.update(self.saved_rounding)
@@ -119,23 +117,17 @@ class ResumeCallback(pytorch.PyTorchCallback):
 
     def is_own(self, saved: SavedState) -> bool:
         """Return whether a checkpoint is this trial's own, by this callback's state in it."""
-        if saved:
-            return saved["trial"] == self.trial_id
-        # A checkpoint of an older version does not say whose it is.
-        return self.trial_id is None or self.first_step > 0
+        return bool(saved) and saved["trial"] == self.trial_id
 
     def restore(self, saved: SavedState) -> None:
         """Restore what the config leaves to the run from this callback's state in the trial's own
-        checkpoint; old versions saved less. Call once, after `is_own`.
+        checkpoint. Call once, after `is_own`.
         """
-        if self.on_cpu and self.hparams.threads == "auto" and saved.get("threads"):
+        if self.on_cpu and self.hparams.threads == "auto":
             self.threads = set_threads(saved["threads"])
             self.threads_reason = "as the run began"
-        self.trial.keep_warmup(saved.get("warmup", self.trial.warmup))
-        self.trial.finite.resume(saved.get("not_finite", 0))
-        config = self.trial.model.config
-        if hasattr(config, "segments") and saved.get("segments", True):
-            del config.segments  # of an older version, which trained with segments at any rate
+        self.trial.keep_warmup(saved["warmup"])
+        self.trial.finite.resume(saved["not_finite"])
         self.saved_rounding = {name: saved[name] for name in self._rounding() if name in saved}
         # How a forward is cut and compiled makes its rounding, too.
         self._restore_forward(self.saved_rounding)

@@ -3,7 +3,7 @@
 A tokenizer says so by listing token_type_ids among its `model_input_names`: transformers' own call
 for a pair of texts leaves them out otherwise, and all tokens are then of the first segment. That
 call is followed, so that an answer is the library's. But transformers 5 has dropped the entry from
-classes whose models were trained with both segments, by transformers 4 and by this package; for
+classes whose models were trained with both segments by transformers 4; for
 them, and for ALBERT with any tokenizer, the segments of the tokenizer's template stay.
 """
 
@@ -34,8 +34,7 @@ def takes_segments(model: PreTrainedModel) -> bool:
 def follow_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Have a model run without segments if its tokenizer lists none; log where the two differ.
 
-    The choice is stored in the model's config, and so in checkpoints and exports: a checkpoint of
-    an older version, which has none, was trained with segments.
+    The choice is stored in the model's config, and so in checkpoints and exports.
     """
     listed = "token_type_ids" in tokenizer.model_input_names
     if listed or not has_segments(model.config) or not _second_segment(tokenizer):

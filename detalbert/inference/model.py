@@ -268,7 +268,7 @@ def choose_probabilities(trained: Trained, raw: bool, quiet: bool = False) -> Tr
     """
     if raw:
         return trained._replace(scores={})
-    # A model of another make, or an older version's, has none: 1 leaves probabilities as they are.
+    # A model of another make has none: 1 leaves probabilities as they are.
     temperatures = {key: trained.scores.get(key, 1) for key in (SPAN, NULL)}
     for name, value in temperatures.items():
         is_number = isinstance(value, (int, float))

@@ -8,7 +8,6 @@ only for names that may change their meaning, such as a trial's best.
 import contextlib
 import logging
 import math
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -217,12 +216,11 @@ def _download(checkpoint: "client.Checkpoint") -> Path:
 
 def _find_change(folder: Path) -> str | None:
     """Return what is missing or changed in a downloaded checkpoint, named by its UUID; None if it
-    is as it was downloaded. Those of an older version have no sums.
+    is as it was downloaded.
     """
     if not folder.is_dir():
         return folder.name
-    sums = folder / SUMS
-    return find_change(sums, key=folder.name) if os.path.lexists(sums) else None
+    return find_change(folder / SUMS, key=folder.name)
 
 
 def _training(checkpoint: "client.Checkpoint") -> Any:

@@ -23,7 +23,6 @@ from detalbert.errors import UserError, first_line
 from detalbert.integrity import Json
 from detalbert.training import display, spot
 from detalbert.training.local import Ranks, copy_modules
-from detalbert.training.manifest import read_manifest
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule, Stops
 from detalbert.training.uploads import STATE, Peers, UploadedParts
@@ -110,17 +109,11 @@ class Controller(TrialLoop):
             problem = f"does not fit this model: {first_line(error)}"
             raise UserError(problem, key=str(folder)) from None
         self.check_loaded(folder)
-        self.recall_validations(folder)
 
     def check_loaded(self, folder: Path) -> None:
         """Raise UserError on all ranks if a loaded weight is not finite on any. Collective."""
         weights = self.trial.model.named_parameters()
         Ranks(self.context.distributed).on_all(check_finite_weights, str(folder), weights)
-
-    def recall_validations(self, folder: Path) -> None:
-        """Have early stopping count all validations of a local run: its metric may have changed."""
-        if self.local_training:
-            self.trial.early.recall(read_manifest(folder)["validations"])
 
 
 class ShardedController(Controller):
@@ -232,7 +225,6 @@ class ShardedController(Controller):
             if state["scaler"]:  # empty but for fp16
                 trial.scaler.load_state_dict(state["scaler"])
             trial.early.load_state_dict(state["callbacks"]["early_stopping"])
-            self.recall_validations(folder)
         self.load_state(state["trial"] if is_own else {})
 
     def _wants_all(self, state: Json) -> bool:

@@ -87,8 +87,7 @@ def _parse_hparams(
         values = {"max_seq_length": min(1024, positions) if positions else 1024}
     if not values.get("model_config"):
         values = {**values, "model": values.get("model") or str(folder)}
-    # An older version wrote `compile: null`; a key that is left out has its default.
-    return parse_lm_hparams({key: value for key, value in values.items() if value is not None})
+    return parse_lm_hparams(values)
 
 
 def _read_experiment(folder: Path) -> dict[str, Any]:

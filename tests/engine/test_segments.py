@@ -2,16 +2,13 @@
 
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 from transformers import AlbertTokenizer, AutoTokenizer, PreTrainedTokenizerFast
 
 from detalbert.engine.models import build_span_model
-from detalbert.engine.resume import ResumeCallback
 from detalbert.engine.segments import follow_tokenizer, takes_segments
 from detalbert.inference import answering
 from detalbert.inference.export import export
@@ -112,17 +109,3 @@ def test_models_without_segments_say_nothing(caplog: Any) -> None:
         follow_tokenizer(make_model(name), tokenizer(listed=False))
     follow_tokenizer(make_model("bert"), tokenizer(listed=True))
     assert caplog.text == ""
-
-
-@pytest.mark.parametrize("kept", [{}, {"segments": False}])
-def test_a_run_of_an_older_version_goes_on_with_its_segments(kept: dict[str, Any]) -> None:
-    model: Any = make_model("bert")
-    follow_tokenizer(model, tokenizer(listed=False))
-    assert not takes_segments(model)
-    trial: Any = SimpleNamespace(model=model, warmup=1, keep_warmup=lambda steps: None)
-    trial.rounding, trial.max_tokens, trial.finite = (lambda: {}), 512, Mock()
-    resume: Any = object.__new__(ResumeCallback)
-    resume.hparams = SimpleNamespace(max_tokens_per_forward=512, compile=None)
-    resume.on_cpu, resume.trial, resume.machine = False, trial, {"device": "cpu"}
-    resume.restore(kept)
-    assert takes_segments(model) != bool(kept)

@@ -114,16 +114,6 @@ def test_early_stopping_counts_by_the_metric_of_now(
     assert find(str(tmp_path / "out")).name == "step-00000012"
 
 
-def test_a_count_of_an_older_version_is_restored() -> None:
-    early = EarlyStopping(LOSS, patience=3, chief=False)
-    early.load_state_dict({"best": -2.5, "since": 2})
-    assert early.since == 2 and not early.reached
-    early.record({"loss": 2.5, "f1": 1.0})
-    assert early.reached
-    early.load_state_dict({"best": None, "since": 0})
-    assert early.since == 3  # nothing saved, nothing changed
-
-
 @hypothesis.given(
     scores=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=9),
     cut=st.integers(0, 9),
