@@ -17,6 +17,7 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in train.py, before torch
 
+from detalbert import __version__
 from detalbert.processes import end_on_signals
 
 if __name__ == "__main__":
@@ -54,6 +55,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
+    add("--version", action="version", version=f"detalbert {__version__}")
     add("--model", required=True, help="the trained model, in one of the forms above")
     add("--export", type=Path, metavar="DIR", help="write a new Hugging Face model folder")
     add("--push-to-hub", metavar="NAME", help="hub repository to upload the exported folder to")
@@ -164,7 +166,8 @@ def run(args: argparse.Namespace) -> None:
 
 def is_set(args: argparse.Namespace, name: str) -> bool:
     """Return whether the user gave a flag that has no default."""
-    return getattr(args, name) not in (None, False)
+    value = getattr(args, name)
+    return value is not None and value is not False  # 0 is given, too
 
 
 def choose_mode(args: argparse.Namespace) -> str:

@@ -18,6 +18,8 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+from detalbert import __version__
+
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -25,6 +27,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
     parser.add_argument("run", metavar="RUN", help="the pretraining")
     parser.add_argument("--config", type=Path, required=True, help="the recipe, but for its model")
     parser.add_argument(

@@ -1,9 +1,11 @@
 """Every command says how it is used, and what it needs."""
 
+import importlib
 import subprocess
 
 import pytest
 
+from detalbert import __version__
 from tests.conftest import ROOT
 
 NEEDED = {"benchmarks": "stage", "cluster.check": "", "cluster.plan": "", "reports": ""}
@@ -33,3 +35,25 @@ def test_help_has_an_example_and_loads_no_heavy_library(module, python, real_pyt
         done = subprocess.run([python, "-m", module], **told)
         assert done.returncode == 2
         assert f"the following arguments are required: {missing}" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "benchmarks.__main__",
+        "cluster.check",
+        "cluster.facts.update",
+        "cluster.plan",
+        "detalbert.corpus.__main__",
+        "detalbert.inference.register",
+        "predict",
+        "pretrain.score",
+        "reports.__main__",
+        "train",
+    ],
+)
+def test_every_command_prints_the_version(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(module).main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"detalbert {__version__}\n"

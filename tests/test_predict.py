@@ -278,6 +278,8 @@ def test_bad_words(local_run, tmp_path, capsys):
         "--json: --serve does without": ["--serve", "--json"],
         "--raw: --export does without": ["--export", "x", "--raw"],
         "--top: --data does without": ["--data", "generated", "--top", "3"],
+        "--temperature: --export does without": ["--export", "x", "--temperature", "0"],
+        "--seed: --export does without": ["--export", "x", "--seed", "0"],
     }
     for message, words in cases.items():
         refused(["--model", local_run.path, *words], message, capsys)

@@ -19,7 +19,6 @@ import predict
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
 from detalbert.errors import UserError
 from detalbert.inference import find
-from detalbert.settings.yaml_files import read_yaml
 from lm.inference import complete as module
 from lm.inference import perplexity
 from lm.inference.complete import Sampling, complete, encode_prompt
@@ -69,15 +68,6 @@ def test_perplexity_is_the_validation_of_the_run(kind, lm_run, tmp_path, capsys,
         shown = say(capsys, "--model", lm_run, "--perplexity", text)
         assert f"loss                    {expected['loss']:.6g}\n" in shown
         assert f"windows                 {scores['windows']}\n" in shown and scores["windows"] > 50
-
-
-def test_a_run_of_an_older_version_is_read(lm_run: Path, tmp_path: Path) -> None:
-    """Its config says that compile is null, the default of then."""
-    run = shutil.copytree(lm_run, tmp_path / "run")
-    config = read_yaml(run / "config.yaml")
-    config["hyperparameters"]["compile"] = None
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    assert open_saved(newest(run)).hparams.compile is False
 
 
 TEXTS = {
