@@ -206,5 +206,5 @@ def write_scores(folder: Path, identity: dict[str, object], rows: dict[int, Row]
 
 
 if __name__ == "__main__":
-    end_on_signals("; run the same command again to go on")
+    end_on_signals("; run the same command again to resume")
     sys.exit(main())
