@@ -61,6 +61,8 @@ _MARKUP = {
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a]")  # characters that are in no text but by mistake
 _MAPPING = re.compile(r'\s*(\[\s*)?\{\s*(\}\s*(\n|$)|"(?:[^"\\]|\\.)*"\s*:)')
 _LIST = re.compile(r'\s*\[\s*["\[\]]')
+# A frame as pandas writes it: by columns, {"question": {"0": ...}}, or by index, {"0": {...}}.
+_FRAME = re.compile(r'\s*\{\s*("0"\s*:\s*\{|"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"0"\s*:)')
 _KEY = re.compile(r'[\s,{]*"((?:[^"\\]|\\.)*)"\s*:\s*')
 # Its `raw_decode` returns where a value ends, and takes what follows for no mistake.
 _DECODER = json.JSONDecoder()
@@ -242,7 +244,7 @@ def _begins_json(text: str) -> bool:
 def _json_form(text: str, promised: str | None) -> str:
     """Return JSON_LINES if the first line is a row, JSON if all of the text is one value."""
     line, line_end, later_lines = text.lstrip().partition("\n")
-    if line.startswith("["):
+    if line.startswith("[") or _FRAME.match(line):
         return JSON
     try:
         row = json.loads(line)
@@ -250,12 +252,12 @@ def _json_form(text: str, promised: str | None) -> str:
         if _reaches_data(text.lstrip()):
             return JSON
         if not line_end:  # the first line is longer than the head
-            return JSON_LINES
+            return JSON if promised == JSON else JSON_LINES
         # The first line is broken, or a mapping goes on over several lines.
         is_line = promised == JSON_LINES or later_lines.lstrip().startswith("{")
         return JSON_LINES if is_line else JSON
-    is_squad = isinstance(row.get("data"), list) and not later_lines.strip()
-    return JSON if is_squad else JSON_LINES
+    has_data = isinstance(row.get("data"), list) and not later_lines.strip()
+    return JSON if has_data else JSON_LINES
 
 
 def _reaches_data(text: str) -> bool:

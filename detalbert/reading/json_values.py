@@ -1,5 +1,6 @@
-"""The rows of a JSON file of any size, one of them in memory: a list, `data` of a mapping, or rows
-one after another.
+"""The rows of a JSON file of any size, one of them in memory: a list, `data` of a mapping, rows one
+after another, or what pandas writes: `split`, `index` and, its default, `columns`. The columns of
+that are all in memory, as their rows are only complete at the end of the file.
 
 Python's parser takes complete texts. So a value is parsed from the text that is there; if that
 fails, as much text again is read and the value parsed once more. The price is that a value of many
@@ -48,7 +49,7 @@ class JsonValues:
                 raise self._broken("expecting a mapping or a list")
 
     def _mapping(self) -> Iterator[object]:
-        """Yield the elements of the list `data` of a mapping; without one, the mapping."""
+        """Yield the elements of the list `data` of a mapping; without one, the mapping's rows."""
         row: dict[str, object] = {}
         has_data = False
         for _ in self._items(begin="{", end="}"):
@@ -59,13 +60,14 @@ class JsonValues:
             # SQuAD's shape: articles are rows, and what is behind the list is skipped.
             if key == "data" and self._peek() == "[":
                 has_data = True
-                yield from self._elements()
+                for element in self._elements():
+                    yield _name_cells(element, row.get("columns"))
             elif has_data:
                 self._value()
             else:
                 row[key] = self._value()
         if not has_data:
-            yield row
+            yield from _frame_rows(row)
 
     def _elements(self) -> Iterator[object]:
         for _ in self._items(begin="[", end="]"):
@@ -140,3 +142,32 @@ class JsonValues:
     def _broken(self, fault: str) -> UserError:
         line = self.lines + self.text.count("\n", 0, self.at)
         return UserError(f"line {line} is not JSON ({fault})", key=self.where, cure="correct it")
+
+
+def _name_cells(row: object, columns: object) -> object:
+    """Return a row of pandas' `split`, a list of cells, by the names of its columns; another row as
+    it is.
+    """
+    if not isinstance(row, list) or not isinstance(columns, list) or len(row) != len(columns):
+        return row
+    return dict(zip(map(str, columns), row, strict=True))
+
+
+def _frame_rows(mapping: dict[str, object]) -> list[object]:
+    """Return the rows of a mapping that is a frame of pandas with rows numbered from 0, by columns
+    or by index; else the mapping, as the only row.
+    """
+    parts = [part for part in mapping.values() if isinstance(part, dict)]
+    if not parts or len(parts) < len(mapping):
+        return [mapping]
+    labels = list(parts[0])
+    if any(list(part) != labels for part in parts):
+        return [mapping]
+    if next(iter(mapping)) == "0":  # {"0": {"question": ...}, "1": ...}
+        return list(parts)
+    if labels[:1] != ["0"]:  # else {"question": {"0": ..., "1": ...}, ...}
+        return [mapping]
+    rows: list[object] = []
+    for label in labels:
+        rows.append({name: part[label] for name, part in zip(mapping, parts, strict=True)})
+    return rows

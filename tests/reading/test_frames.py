@@ -1,0 +1,65 @@
+"""Frames as pandas writes them to JSON, in each of its forms."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from detalbert.reading.forms import HEAD, recognise
+from detalbert.reading.notes import Notes
+from detalbert.reading.rows import rows_of_file
+from detalbert.reading.storage import list_files
+from tests.reading.files import read_documents
+
+FRAME = pandas.DataFrame(
+    {
+        "question": ["Who?", "Where?", "When?"],
+        "context": ["Anna lives in Rome.", "Anna lives in Rome.", "It was in 1912."],
+        "answer": ["Anna", "Rome", None],
+    }
+)
+ROWS = json.loads(FRAME.to_json(orient="records"))
+
+
+def read(path: Path) -> list[Any]:
+    (file,) = list_files(str(path), key="data.train")
+    return [row for _, row in rows_of_file(recognise(file), Notes())]
+
+
+@pytest.mark.parametrize("orient", ["columns", "index", "split", "records", "table"])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["frame.json", "frame"])
+def test_a_frame_gives_its_rows(tmp_path: Path, orient: str, indent: int, name: str) -> None:
+    FRAME.to_json(tmp_path / name, orient=orient, indent=indent)
+    rows = read(tmp_path / name)
+    names = list(FRAME.columns)
+    assert [{column: row[column] for column in names} for row in rows] == ROWS
+
+
+@pytest.mark.parametrize("orient", ["columns", "index", "split"])
+def test_a_frame_longer_than_the_head(tmp_path: Path, orient: str) -> None:
+    frame = pandas.concat([FRAME] * (HEAD // 50), ignore_index=True)
+    frame.to_json(tmp_path / "frame.json", orient=orient)
+    assert (tmp_path / "frame.json").stat().st_size > 2 * HEAD
+    assert read(tmp_path / "frame.json") == ROWS * (HEAD // 50)
+
+
+def test_rows_that_hold_mappings_stay_rows(tmp_path: Path) -> None:
+    rows = [{"meta": {"0": 1}, "text": "one"}, {"meta": {"1": 2}, "text": "two"}]
+    lines = "\n".join(json.dumps(row) for row in rows)
+    (tmp_path / "rows.jsonl").write_text(lines)
+    assert read(tmp_path / "rows.jsonl") == rows
+
+
+def test_a_frame_of_texts_is_a_corpus(tmp_path: Path) -> None:
+    texts = ["The ship sank.", "The crew swam.", "The silk was lost."]
+    pandas.DataFrame({"text": texts, "year": [1, 2, 3]}).to_json(tmp_path / "texts.json")
+    assert read_documents(tmp_path / "texts.json") == texts
+
+
+def test_data_far_behind_the_beginning_of_a_line_is_found(tmp_path: Path) -> None:
+    text = json.dumps({"made": "x" * (2 * HEAD), "data": ROWS})
+    (tmp_path / "late.json").write_text(text)
+    assert read(tmp_path / "late.json") == ROWS
