@@ -43,7 +43,9 @@ class Baseline:
         self.model = make_model(trial, workload).to(self.device).train()
         self.optimizer = optim.build_optimizer(
             self.hparams.optimizer,
-            optim.parameter_groups(self.model, self.hparams.weight_decay),
+            optim.parameter_groups(
+                self.model, decay=self.hparams.weight_decay, optimizer=self.hparams.optimizer
+            ),
             lr=self.hparams.learning_rate(),
             beta2=self.hparams.beta2,
         )

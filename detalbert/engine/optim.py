@@ -25,9 +25,10 @@ ParamGroup = dict[str, Any]  # as torch.optim has them: `params`, `lr`, `betas`,
 Tensors = list[Tensor]
 
 
-def parameter_groups(model: nn.Module, decay: float, muon: bool = False) -> list[ParamGroup]:
-    """Return trainable parameters in two groups: matrices and embeddings decay, vectors do not.
-    With `muon` the layers' matrices are a group of their own: those in an nn.ModuleList.
+def parameter_groups(model: nn.Module, decay: float, optimizer: str = "adamw") -> list[ParamGroup]:
+    """Return trainable parameters in two groups: matrices and embeddings decay, vectors do not,
+    and are not adapted by LAMB. For Muon the layers' matrices are a group of their own: those in
+    an nn.ModuleList.
 
     By dimension and not by name: the usual list of names ("LayerNorm.weight", "bias") misses
     ALBERT's `full_layer_layer_norm`. A shared parameter appears once; frozen ones are excluded.
@@ -35,8 +36,10 @@ def parameter_groups(model: nn.Module, decay: float, muon: bool = False) -> list
     trainable = [p for p in model.parameters() if p.requires_grad]
     vectors = [p for p in trainable if p.dim() < 2]
     matrices = [p for p in trainable if p.dim() >= 2]
-    no_decay = {"params": vectors, "weight_decay": 0.0}
-    if not muon:
+    no_decay: ParamGroup = {"params": vectors, "weight_decay": 0.0}
+    if optimizer == "lamb":
+        no_decay["adapted"] = False
+    if optimizer != "muon":
         return [{"params": matrices, "weight_decay": decay}, no_decay]
 
     # Muon is for hidden layers; embeddings and heads are stepped by AdamW.
@@ -64,9 +67,11 @@ def build_optimizer(
 ) -> "ListOptimizer":
     """Return RAdam, AdamW, LAMB or Muon over `groups`, betas (0.9, `beta2`), at peak rate `lr`.
 
-    LAMB (You et al. 2020, arXiv:1904.00962, last version) scales every tensor's step by |weights| /
+    LAMB (You et al. 2020, arXiv:1904.00962, last version) scales a tensor's step by |weights| /
     |step|, here without torch_optimizer's clamp of |weights| to 10, which would slow ALBERT's word
-    embeddings fourfold (30,000 x 128 at 0.02 have norm 39), and without debiased moments.
+    embeddings fourfold (30,000 x 128 at 0.02 have norm 39), and without debiased moments. As in
+    Google's code for ALBERT (google-research/albert, lamb_optimizer.py), groups with `adapted`
+    False are not scaled: a bias starts at 0, and a step scaled by its norm would leave it there.
     """
     kinds: dict[str, Callable[..., ListOptimizer]] = {
         "radam": RAdam,
@@ -321,7 +326,8 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 
 
 class Lamb(ListOptimizer, torch_optimizer.Lamb):
-    """LAMB, bitwise identical to its parent without clamp of |weights| and without debiasing.
+    """LAMB, bitwise identical to its parent without clamp of |weights| and without debiasing, but
+    for groups that are not `adapted`.
 
     The parent blocks on the device three times per tensor: for two norms and a step size.
     """
@@ -335,6 +341,10 @@ class Lamb(ListOptimizer, torch_optimizer.Lamb):
         updates = torch._foreach_div(means, roots)
         if decay:
             torch._foreach_add_(updates, parameters, alpha=decay)
+
+        if not group.get("adapted", True):
+            torch._foreach_add_(parameters, self.zero_unless_kept(updates), alpha=-group["lr"])
+            return
 
         # The trust ratio of each tensor, [parameters].
         weight_norms = euclidean_norms(list(parameters))

@@ -202,8 +202,12 @@ class ResumeCallback(pytorch.PyTorchCallback):
         for group, configured, factor in zip(
             param_groups, self.configured_groups, schedule.lr_lambdas, strict=True
         ):
-            group.update(configured)
+            # A setting that the checkpoint's groups lack is newer: the run keeps its own rule.
+            group.update({name: configured[name] for name in configured if name in group})
             group["lr"] = configured["initial_lr"] * factor(schedule.last_epoch)
+
+            if "adapted" in configured.keys() - group.keys():
+                self._log("optimizer", "LAMB adapts biases and norms too, as when this run began")
 
         new_rate = param_groups[0]["lr"]
         if new_rate != old_rate:

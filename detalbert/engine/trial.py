@@ -165,7 +165,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     def _prepare_optimizer(self, examples: int) -> None:
         hparams = self.hparams
         groups = optim.parameter_groups(
-            self.model, decay=hparams.weight_decay, muon=hparams.optimizer == "muon"
+            self.model, decay=hparams.weight_decay, optimizer=hparams.optimizer
         )
         optimizer = optim.build_optimizer(
             hparams.optimizer, groups, lr=hparams.learning_rate(), beta2=hparams.beta2

@@ -121,7 +121,7 @@ def test_matrices_and_embeddings_decay_and_nothing_else():
     assert {"albert.embeddings.word_embeddings.weight", "qa_outputs.weight"} <= decayed
     assert any("full_layer_layer_norm.weight" in name for name in kept)
     assert not [name for name in decayed if "norm" in name.lower() or name.endswith("bias")]
-    muon, *others = optim.parameter_groups(model, 0.01, muon=True)
+    muon, *others = optim.parameter_groups(model, 0.01, optimizer="muon")
     assert {names[id(p)] for p in muon["params"]} == {n for n in decayed if ".albert_layers." in n}
     rest = [decayed - {names[id(p)] for p in muon["params"]}, kept]
     assert [{names[id(p)] for p in group["params"]} for group in others] == rest

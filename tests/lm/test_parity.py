@@ -35,7 +35,7 @@ class Job:
         config = tiny("llama", tie_word_embeddings=tied)
         self.causal_loss = build_causal_model(config, make_mesh(layout, CPU), seed)
         self.model = self.causal_loss.model
-        groups = optim.parameter_groups(self.model, 0.1, muon=True)
+        groups = optim.parameter_groups(self.model, 0.1, optimizer="muon")
         self.optimizer = optim.build_optimizer("muon", groups, 3e-3)
 
     def step(self, number: int) -> float:

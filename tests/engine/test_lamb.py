@@ -1,0 +1,106 @@
+"""LAMB beside the published code's rule: which tensors it adapts, and how far biases move."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from detalbert.engine import optim
+from detalbert.settings.hparams import StepHParams
+from tests.conftest import TINY_PRETRAINING
+from tests.engine.trials import config_file, trial_of
+from tests.fakes.encoders import make_model
+
+
+def published_steps(
+    model: nn.Module, gradients: list[list[Tensor]], rate: float, decay: float
+) -> None:
+    """Step in float64 by Google's rule for ALBERT (google-research/albert, lamb_optimizer.py).
+
+    Its list of what is neither decayed nor adapted is by name: layer norms and biases.
+    """
+    moments: dict[str, tuple[Tensor, Tensor]] = {}
+    for step_gradients in gradients:
+        for (name, parameter), gradient in zip(
+            model.named_parameters(), step_gradients, strict=True
+        ):
+            mean, square = moments.get(name, (torch.zeros_like(parameter),) * 2)
+            mean = 0.9 * mean + 0.1 * gradient
+            square = 0.999 * square + 0.001 * gradient**2
+            moments[name] = mean, square
+
+            update = mean / (square.sqrt() + 1e-6)
+            is_excluded = "norm" in name.lower() or "bias" in name
+            ratio = torch.tensor(1.0)
+            if not is_excluded:
+                update = update + decay * parameter
+                if parameter.norm() > 0 and update.norm() > 0:
+                    ratio = parameter.norm() / update.norm()
+            parameter.sub_(rate * ratio * update)
+
+
+def test_steps_are_those_of_the_published_code() -> None:
+    ours = make_model()
+    theirs = copy.deepcopy(ours).double()
+    torch.manual_seed(3)
+    gradients = []
+    for _ in range(200):
+        gradients.append([torch.randn_like(parameter) for parameter in ours.parameters()])
+
+    groups = optim.parameter_groups(ours, 0.01, optimizer="lamb")
+    lamb = optim.build_optimizer("lamb", groups, lr=2e-3)
+    for step_gradients in gradients:
+        for parameter, gradient in zip(ours.parameters(), step_gradients, strict=True):
+            parameter.grad = gradient.clone()
+        lamb.step()
+    with torch.no_grad():
+        published_steps(theirs, gradients, rate=2e-3, decay=0.01)
+
+    for parameter, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        error = (parameter.double() - other).norm() / other.norm()
+        assert error < 1e-6
+
+
+def test_biases_move_in_the_published_warm_up() -> None:
+    """Gradients with a drift of 0.3 and noise of 1: by the norm's ratio the rms stays at 1e-5."""
+    bias = nn.Parameter(torch.zeros(4096))
+    matrix = nn.Parameter(torch.ones(2, 2))
+    model = nn.ParameterDict({"bias": bias, "matrix": matrix})
+    groups = optim.parameter_groups(model, 0.01, optimizer="lamb")
+    lamb = optim.build_optimizer("lamb", groups, lr=1.76e-3)
+    hparams = StepHParams(max_seq_length=512, schedule="linear")
+    schedule = optim.build_scheduler(lamb, hparams, total=125_000, warmup=3_125)
+    noise = torch.Generator().manual_seed(1)
+    for _ in range(3_125):
+        bias.grad = 0.3 + torch.randn(4096, generator=noise)
+        lamb.step()
+        schedule.step()
+    assert bias.square().mean().sqrt().item() == pytest.approx(0.88, abs=0.02)
+
+
+def test_a_step_that_is_not_kept_changes_no_vector() -> None:
+    bias = nn.Parameter(torch.ones(3))
+    lamb = optim.build_optimizer("lamb", [{"params": [bias], "adapted": False}], lr=0.1)
+    for is_kept in (True, False):
+        before = bias.detach().clone()
+        lamb.keep_next_step(torch.tensor(is_kept))
+        bias.grad = torch.full_like(bias, float(is_kept))
+        lamb.step()
+        assert torch.equal(before, bias) != is_kept
+
+
+def test_a_run_that_began_without_the_exclusion_keeps_its_rule(
+    tmp_path: Path, cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with trial_of(config_file(tmp_path, TINY_PRETRAINING, cache_dir)) as trial:
+        trial.resume.on_trial_startup(4, "some uuid")
+        state = trial.optimizer.state_dict()
+        assert [group.pop("adapted", True) for group in state["param_groups"]] == [True, False]
+        trial.optimizer.load_state_dict(state)
+        trial.resume.on_training_start()
+        assert ["adapted" in group for group in trial.optimizer.param_groups] == [False, False]
+    line = "optimizer     LAMB adapts biases and norms too, as when this run began"
+    assert caplog.messages.count(line) == 1
