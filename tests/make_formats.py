@@ -8,19 +8,23 @@ reads), its config, an export, and token shards. `expected.json` says what they 
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 import predict
 import train
 from detalbert import __version__
 from detalbert.corpus.__main__ import main as write_shards
+from detalbert.corpus.reader import KINDS
 from detalbert.integrity import SUM
+from detalbert.settings.text import TextConfig
 from detalbert.squad import world
 from detalbert.training.folder import step_name
 from detalbert.training.manifest import read_manifest, write_manifest
@@ -42,10 +46,11 @@ def make(folder: Path) -> None:
         lines += [paragraph["context"] for paragraph in article["paragraphs"]]
     (folder / "text.txt").write_text("\n".join(lines))
     work = folder / "work"
+    shards = make_shards(folder, work)
     expected = {
         "questions": make_questions(folder, work),
         "language_model": make_language_model(folder, work),
-        "examples": make_examples(folder, work),
+        "shards": shards,
     }
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     shutil.rmtree(work)
@@ -63,32 +68,42 @@ def make_questions(folder: Path, work: Path) -> dict[str, Any]:
 
 
 def make_language_model(folder: Path, work: Path) -> dict[str, Any]:
-    """Write token shards and train a tiny Llama on them; return its validation and a perplexity."""
+    """Train a tiny Llama on the stored tokens; return its validation and a perplexity."""
     config = configured(TINY_LM, work / "cache", **SMALL)
-    config["data"] |= {"documents": str(folder / "text.txt"), **LINES}
-    store_shards("tokens", config, folder, work)
-    config["data"] = {"shards": "tokens", "shuffle_shards": 2, "cache_dir": str(work / "cache")}
+    config["data"] = {"shards": "documents", "shuffle_shards": 2, "cache_dir": str(work / "cache")}
     validation = train_and_store("language_model", config, folder, work)
     scores = perplexity(folder / "language_model" / step_name(MIDDLE), folder)
     return {"validation": validation, "perplexity": scores}
 
 
-def make_examples(folder: Path, work: Path) -> dict[str, Any]:
-    """Write shards of an encoder's pretraining and train on them; return its validation."""
-    config = configured(TINY_PRETRAINING, work / "cache", **SMALL)
-    config["data"] |= {"text": str(folder / "text.txt"), **LINES}
-    store_shards("examples", config, folder, work)
-    config["data"] = {"shards": "examples", "shuffle_shards": 2, "max_validation_windows": 40}
-    config["data"]["cache_dir"] = str(work / "cache")
-    return {"validation": run("pretraining", config, folder, work / "pretraining")}
+def make_shards(folder: Path, work: Path) -> dict[str, dict[str, str]]:
+    """Write the shards of a language model and of an encoder; return the sums of their columns."""
+    work.mkdir()
+    sums = {}
+    for name, config, key in (
+        ("documents", TINY_LM, "documents"),
+        ("examples", TINY_PRETRAINING, "text"),
+    ):
+        values = configured(config, work / "cache")
+        values["data"] |= {key: str(folder / "text.txt"), **LINES}
+        path = work / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(values))
+        assert write_shards([str(path), "--output", str(folder / name), "--workers", "1"]) == 0
+        sums[name] = column_sums(folder / name)
+    return sums
 
 
-def store_shards(name: str, config: dict[str, Any], folder: Path, work: Path) -> None:
-    """Write token shards by the command, into `folder`."""
-    work.mkdir(exist_ok=True)
-    path = work / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config))
-    assert write_shards([str(path), "--output", str(folder / name), "--workers", "1"]) == 0
+def column_sums(folder: Path) -> dict[str, str]:
+    """Return a sum of the values of each column of shards, by split and name."""
+    kind = KINDS[folder.name]
+    sums = {}
+    for split in ("train", "validation"):
+        shards = kind(str(folder), split, TextConfig(shards=str(folder)))
+        for name in shards.columns(0):
+            parts = [shards.columns(shard)[name] for shard in range(len(shards.shards))]
+            values = np.concatenate(parts).astype(np.int64)
+            sums[f"{split}: {name}"] = hashlib.sha256(values.tobytes()).hexdigest()
+    return sums
 
 
 def train_and_store(

@@ -343,7 +343,9 @@ class Lamb(ListOptimizer, torch_optimizer.Lamb):
             torch._foreach_add_(updates, parameters, alpha=decay)
 
         if not group.get("adapted", True):
-            torch._foreach_add_(parameters, self.zero_unless_kept(updates), alpha=-group["lr"])
+            torch._foreach_add_(
+                parameters, self.zero_unless_kept(list(updates)), alpha=-group["lr"]
+            )
             return
 
         # The trust ratio of each tensor, [parameters].
