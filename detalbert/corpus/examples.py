@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import whole_file
 from detalbert.corpus.blocks import Segments, find_space
-from detalbert.corpus.sentences import find_sentence_end, split_sentences
+from detalbert.corpus.sentences import RULE, find_sentence_end, split_sentences
 from detalbert.corpus.shards import DOCUMENT, OPEN, SENTENCE, Columns, Kind, Rows, ShardFacts
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import checksum
@@ -29,7 +29,11 @@ class ExampleKind(Kind):
         self.max_seq_length = max_seq_length
 
     def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        return {"max_seq_length": self.max_seq_length, **super().facts(tokenizer)}
+        return {
+            "max_seq_length": self.max_seq_length,
+            "sentences": RULE,
+            **super().facts(tokenizer),
+        }
 
     def find_cut(self, text: str) -> int:
         """Return the place behind the last sentence; behind a word of a longer sentence."""

@@ -46,6 +46,16 @@ LETTERS = [
     "\u3000",
     "é",
     "😀",
+    "。",
+    "？”",
+    "」",
+    "। ",
+    "λ; ",
+    " г.",
+    "am 3.",
+    "Ж",
+    "« ",
+    "”. ",
 ]
 TEXTS = st.lists(st.sampled_from(LETTERS), max_size=50).map("".join)
 LENGTHS = st.integers(1, 60)

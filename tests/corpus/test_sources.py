@@ -108,11 +108,11 @@ _LETTERS = st.sampled_from([*"aB1.!? \n'\"”)([“À", ". ", ".\n", "Dr. ", "e.
 @max_examples(500)
 def test_sentences_end_where_the_rule_says(text: str) -> None:
     """The rule as it would be written if speed did not matter."""
-    end = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]?[A-Z0-9À-Þ])|\n+""")
+    end = re.compile(r"""(?<=[.!?])(["'”’“)\]]*)\s+(?=["'“‘(\[]?[A-Z0-9À-Þ])|\n+""")
     sentences, begin = [], 0
     for found in end.finditer(text):
         stop = found.end(1) if found.group(1) is not None else found.start()
-        if not _ABBREVIATION.search(text, max(begin, stop - 12), stop):
+        if not _ABBREVIATION.search(text, max(0, begin - 1, stop - 12), stop):
             sentences.append(text[begin:stop].strip())
             begin = found.end()
     sentences.append(text[begin:].strip())
