@@ -13,13 +13,11 @@ from typing import Any
 from detalbert.atomic import alone, whole_folder, writing
 from detalbert.corpus.shards import FILES, FORMAT, file_sums
 from detalbert.errors import UserError
-from detalbert.integrity import SUM, find_damaged, is_sealed
+from detalbert.integrity import find_damaged, is_sealed
 from detalbert.names import hold
 from detalbert.reading import storage
 from detalbert.settings.text import CorpusConfig
 
-# Of an index that commit 596c121 wrote, without a sum of its own.
-_KEYS = "format kind max_seq_length tokenizer end_of_text part_bytes held_out text splits".split()
 _KEY = "data.shards"  # of the config
 TOKENIZER = "tokenizer"  # folder of a corpus
 log = logging.getLogger(__name__)
@@ -53,7 +51,7 @@ def read_index(address: str) -> dict[str, Any]:
 
 def _check(index: dict[str, Any]) -> None:
     """Raise AssertionError, or another class of error, if an index is damaged."""
-    assert is_sealed(index) if SUM in index else index.keys() <= set(_KEYS)
+    assert is_sealed(index)
     if index["format"] == FORMAT:
         assert {"tokenizer", "text", "splits"} <= set(index)
         assert {"max_seq_length", "kind"} & set(index)

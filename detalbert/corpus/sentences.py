@@ -14,7 +14,6 @@ from unicodedata import ucd_3_2_0
 
 from detalbert.corpus.blocks import SEGMENT
 
-
 RULE = 2  # raise it when the same text gives other sentences
 
 
