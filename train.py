@@ -92,6 +92,7 @@ from determined import core, pytorch
 from detalbert import hub
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
@@ -250,8 +251,8 @@ def train_locally(
             checkpoint=str(checkpoint) if checkpoint is not None else None,
             on_cluster=False,
         )
-        metrics.loop = loop
         trial = loop.trial
+        metrics.follow(trial, stalls=loop.stalls)
         if is_chief and steps_done < trial.steps:
             parameters = sum(parameter.numel() for parameter in trial.model.parameters())
             preflight.check_checkpoints(output.folder, parameters)
@@ -271,13 +272,13 @@ def train_locally(
     output.sync()
     is_complete = steps_done == training.hparams.max_steps or trial.early.reached
     if is_complete:
-        conclude(training, metrics, output)
+        conclude(training, trial, metrics, output)
     else:
         log.info("stopped after step %d; run the same command again to resume", steps_done)
     return stops.status if stops.reason and not is_complete else 0
 
 
-def conclude(training: Training, metrics: RunMetrics, output: Output) -> None:
+def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: Output) -> None:
     """Log the best scores of a run that is complete, and where its files are. Rank 0 only."""
     best = metrics.best()
     if best is not None:
@@ -285,7 +286,7 @@ def conclude(training: Training, metrics: RunMetrics, output: Output) -> None:
         for step in metrics.best_steps(1, among=checkpoints):
             if output.address is not None:  # a start on another machine may have written it
                 output.fill(checkpoints[step])
-        metrics.loop.trial.progress.say_best(best)
+        trial.progress.say_best(best)
     contents = "metrics and checkpoints"
     if (metrics.path / "predictions.json").is_file():
         contents = f"predictions, {contents}"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from detalbert.errors import UserError
 from detalbert.settings.forms import FORMS
-from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.settings.sections import Section, parse_section, setting
 from detalbert.settings.values import Config
 
 
@@ -18,10 +18,10 @@ class SourceConfig(Section):
     """A source of text: one value of `data.text`, or one of a list there."""
 
     source: str  # a file, folder, pattern, address or hub name: see corpus/sources.py
-    weight: float | None = limited(None, above=0, most=1e9)  # share of windows; default: by size
+    weight: float | None = setting(None, gt=0, le=1e9)  # share of windows; default: by size
     text_key: str = "text"  # key or column of a row that holds the text
     name: str | None = None  # in scores; default: the last part of the address
-    form: str | None = limited(None, choices=FORMS)  # of its files; default: `data.form`
+    form: str | None = setting(None, choices=FORMS)  # of its files; default: `data.form`
 
 
 Sources = str | list[Any] | Config | None
@@ -78,18 +78,18 @@ class CorpusConfig(Section):
 
     tokenizer: str | None = None  # a folder or hub name
     # Or: pieces of a tokenizer that is learned from the text.
-    vocab_size: int | None = limited(None, least=300, most=65_536)
+    vocab_size: int | None = setting(None, ge=300, le=65_536)
     # Of the documents, held out if no validation text is set; a hash of the text selects them.
-    validation_fraction: float = limited(0.01, least=0, below=1)
+    validation_fraction: float = setting(0.01, ge=0, lt=1)
     article: str = "line"  # a document of plain text: line, file, blank_line, or "100 lines"
-    form: str | None = limited(None, choices=FORMS)  # of all files; default: by their first bytes
+    form: str | None = setting(None, choices=FORMS)  # of all files; default: by their first bytes
     # A folder or address of token shards, which say what they hold and have their tokenizer.
     shards: str | None = None
-    shard_mib: float = limited(1024, above=0, most=1_000_000)  # of tokens in a shard, about
+    shard_mib: float = setting(1024, gt=0, le=1_000_000)  # of tokens in a shard, about
     # Read at the same time, their windows mixed.
-    shuffle_shards: int = limited(8, above=0, most=10_000)
+    shuffle_shards: int = setting(8, gt=0, le=10_000)
     cache_dir: str = ".cache"
-    cache_gib: float = limited(64, above=0, most=1_000_000)  # for shards fetched from afar
+    cache_gib: float = setting(64, gt=0, le=1_000_000)  # for shards fetched from afar
 
     @property
     def training(self) -> list[SourceConfig]:
@@ -143,7 +143,7 @@ class TextConfig(CorpusConfig):
 
     text: Sources = None  # one source, or a list of sources
     validation: Sources = None  # held-out text; default: a fraction of the documents
-    max_validation_windows: int | None = limited(10_000, above=0)
+    max_validation_windows: int | None = setting(10_000, gt=0)
 
 
 # Both raise UserError as `parse_section` does.
