@@ -1,7 +1,8 @@
 """Errors shown to the user: one line with what is wrong, where, and what to do.
 
 All classes stand here, as one tree. An error's parts are data: whoever catches one reads `key`,
-`problem` and `cure`, and never takes its text apart.
+`problem` and `cure`, and never takes its text apart. What was traded: a cause has no traceback, so
+the line must say all that a user needs.
 """
 
 import contextlib
@@ -10,7 +11,6 @@ import copyreg
 import difflib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from detalbert.escapes import escape_controls
 from detalbert.redact import hide_secrets
@@ -28,8 +28,10 @@ class UserError(Exception):
         cure: what to do.
     """
 
+    # The word after the command's name, and the exit status.
     kind, status = "error", 2
-    on_all_ranks = False  # raised on all of them; rank 0 prints it
+    # Whether it is raised on all ranks; rank 0 prints it then.
+    on_all_ranks = False
 
     def __init__(self, problem: str, *, key: str = "", cure: str = "") -> None:
         self.problem = _clean(problem)
@@ -45,9 +47,10 @@ class UserError(Exception):
         """The line without its key."""
         return f"{self.problem}; {self.cure}" if self.cure else self.problem
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Let worker processes and other ranks send it whole, whatever its class's constructor."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+        new = copyreg.__newobj__  # type: ignore[attr-defined]
+        return new, (type(self), *self.args), self.__dict__
 
     def under(
         self, key: str, *, problem: str | None = None, cure: str | None = None
@@ -55,8 +58,10 @@ class UserError(Exception):
         """Return the same error of another key: the flag that a user gave for a config's key.
 
         Args:
+            key: in place of the error's own.
             problem, cure: with flags in place of other keys; default: as they are.
         """
+        # A copy, whose class may have a constructor of another form.
         renamed = copy.copy(self)
         renamed.key = _clean(key)
         if problem is not None:
@@ -82,6 +87,7 @@ class UnknownKey(UserError):
         hint = hint or nearest(key, known)
         super().__init__("unknown key", key=f"{section}.{key}", cure=hint)
         self.name = key
+        # Else it belongs to another program, or workload.
         self.is_typo = hint.startswith("did you mean")
 
 
@@ -133,7 +139,9 @@ class Panic(RuntimeError):
 
 
 def _clean(text: str) -> str:
-    return escape_controls(hide_secrets(" ".join(text.splitlines())))
+    """Return `text` as one line, without secrets and control characters."""
+    line = " ".join(text.splitlines())
+    return escape_controls(hide_secrets(line))
 
 
 def as_raised(error: BaseException | None) -> UserError | None:
@@ -147,8 +155,11 @@ def as_raised(error: BaseException | None) -> UserError | None:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `did you mean 'x'?`, or the list of known names if none is near."""
-    near = difflib.get_close_matches(name, known := sorted(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    names = sorted(known)
+    matches = difflib.get_close_matches(name, names, n=1)
+    if matches:
+        return f"did you mean {matches[0]!r}?"
+    return f"known: {', '.join(names)}"
 
 
 @contextlib.contextmanager
@@ -173,6 +184,7 @@ def panics_raised() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        # PyO3 makes the class when it is needed: its name is all that there is.
         if type(error).__name__ != "PanicException":
             raise
         raise Panic(str(error)) from None
@@ -184,9 +196,10 @@ def first_line(error: BaseException) -> str:
     """
     if isinstance(error, UserError):
         return str(error)
-    text: Any = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):  # copytree's, per file
-        text = error.args[0][0][2]  # why the first was not copied
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    # copytree's has a list of (source, target, reason), one per file.
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        _, _, text = error.args[0][0]
     return _cut(str(text).splitlines()[0])
 
 

@@ -195,7 +195,7 @@ def write_scores(folder: Path, identity: dict[str, object], rows: dict[int, Row]
     frame = pandas.DataFrame(by_step, columns=COLUMNS).set_index("steps").astype(float)
     cells = frame.astype(object).where(frame.notna(), None)  # a missing score is an empty cell
     table = cells.to_markdown(intfmt=",", floatfmt=".2f")
-    with writing(folder, ELSEWHERE):
+    with writing(folder, cure=ELSEWHERE):
         with whole_file(folder / "scores.md") as file:
             file.write(f"{table}\n")
         # Last: a start that is cut off before makes the table anew.

@@ -64,7 +64,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self.folder = metrics.path / "checkpoints"
         super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
         if distributed.rank == 0:
-            with writing(self.folder, ELSEWHERE):
+            with writing(self.folder, cure=ELSEWHERE):
                 self.folder.mkdir(parents=True, exist_ok=True)
         # How many of the latest and of the best checkpoints are kept.
         self.latest = max(1, pruning.get("save_trial_latest", 1))

@@ -109,7 +109,7 @@ class RunMetrics(core.DummyTrainContext):
         predicted = manifest.get("predictions") or {}
         if predicted.get("steps") == best["steps"]:
             self.predicted = predicted
-        with writing(self.path, RESUME):
+        with writing(self.path, cure=RESUME):
             self._restore_predictions(checkpoint.parent, int(best["steps"]))
 
     def _restore_predictions(self, checkpoints: Path, steps: int) -> None:
@@ -283,7 +283,7 @@ class RunMetrics(core.DummyTrainContext):
             if isinstance(value, (int, float, np.number))
         ]
         events.append(Event(step=step, summary=Summary(value=values)))
-        with writing(self._chart.parent, RESUME):
+        with writing(self._chart.parent, cure=RESUME):
             self._chart.parent.mkdir(parents=True, exist_ok=True)
             with self._chart.open("ab") as file:
                 for event in events:

@@ -138,7 +138,8 @@ def encoder_config(name: str | None, keys: Mapping[str, Any]) -> PretrainedConfi
         keys: of the model's config, if it has no name.
     """
     if name is not None:
-        published = published_configs().get(split_revision(name)[0].split("/")[-1])
+        repository, _ = split_revision(name)
+        published = published_configs().get(repository.split("/")[-1])
         return None if published is None else AutoConfig.for_model(**published)
     is_searched = any(isinstance(value, dict) and "type" in value for value in keys.values())
     if is_searched:

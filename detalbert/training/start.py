@@ -71,7 +71,7 @@ def leave_broken_metrics(output: Output) -> None:
     file = output.folder / METRICS
     if file.is_file() and read_metrics(output.folder) is None:
         aside = next_previous(output.folder)
-        with writing(output.folder, ELSEWHERE):
+        with writing(output.folder, cure=ELSEWHERE):
             aside.mkdir()
             file.rename(aside / METRICS)
         log.warning("%s is not that of a run: it is now in %s, and is written anew", file, aside)
