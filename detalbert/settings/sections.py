@@ -101,12 +101,14 @@ def _convert(
     cls: type[Section], section: str, values: Mapping[str, object], converted: Config
 ) -> Iterator[UserError]:
     """Yield every problem of the keys in `values`; put the converted values into `converted`."""
+    # Unknown keys, in the order of the config.
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every Section is one
     for key, value in values.items():
-        # The config may be anybody's, and its keys of any type.
         if key not in fields and value is not None:
-            yield UnknownKey(str(key), section, known=fields, hint=hint(str(key), known=fields))
+            name = str(key)  # YAML's keys may be numbers
+            yield UnknownKey(name, section=section, known=fields, hint=hint(name, known=fields))
 
+    # Missing values and wrong ones, in the order of the dataclass.
     annotations = typing.get_type_hints(cls)
     for key, field in fields.items():
         place = f"{section}.{key}"
@@ -134,9 +136,10 @@ def hint(key: str, known: Iterable[str]) -> str | None:
     for name, words in synonyms["names"].items():
         if word in words and name in known:
             note = synonyms["notes"].get(name, "")
-            if name.endswith("_period"):
+            if name.endswith("_period"):  # other trainers count epochs
                 note = "It counts steps"
             return f"did you mean {name!r}? {note}".rstrip()
+    # Of a word without a key here there may be advice all the same.
     return synonyms["advice"].get(word)
 
 
@@ -210,6 +213,7 @@ def _as_kind(value: object, kind: type) -> object:
     if kind is int:
         if is_bool or not isinstance(value, (int, float)):
             return None
+        # 8.0 is a whole number, as in JSON; first the size, for int() fails on infinity.
         is_whole = abs(value) < _LARGEST and value == int(value)
         return int(value) if is_whole else None
     container = typing.get_origin(kind)  # list, of list[Any]

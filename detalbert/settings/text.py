@@ -1,4 +1,8 @@
-"""Keys of `data:` for text that becomes token shards: for pretraining, and language models."""
+"""Keys of `data:` for text that becomes token shards: for pretraining, and language models.
+
+Both have the same keys but for the names of the text and of the held-out text, which tell one
+workload from the other.
+"""
 
 import re
 from collections.abc import Mapping
@@ -36,17 +40,21 @@ def parse_sources(key: str, value: Sources) -> list[SourceConfig]:
     if not isinstance(value, list):
         return [_source(f"data.{key}", value)]
     sources = [_source(f"data.{key}[{i}]", item) for i, item in enumerate(value)]
+
+    # A name is that of a metric and of a folder, so each source needs one of its own.
     names = [source.name or _name_of(source.source) for source in sources]
     for name in names:
         if not re.fullmatch(r"[\w-]+", name):
-            problem = f"name {name!r}: letters, digits, _ and - only"
-            raise UserError(problem, key=f"data.{key}")
+            raise UserError(f"name {name!r}: letters, digits, _ and - only", key=f"data.{key}")
     for name in names:
         if names.count(name) > 1:
             raise UserError(
                 f"two sources are called {name}", key=f"data.{key}", cure="give each its 'name'"
             )
-    if len({source.weight is None for source in sources}) > 1:
+
+    # Shares of the windows are by weight or by size, not by both.
+    is_weighted = {source.weight is not None for source in sources}
+    if len(is_weighted) > 1:
         raise UserError(
             "some sources have a 'weight', some have none", key=f"data.{key}", cure="give all one"
         )
@@ -58,13 +66,13 @@ def _name_of(address: str) -> str:
     return re.sub(r"[^\w-]+", "_", PurePath(address).stem)
 
 
-def _source(where: str, value: Any) -> SourceConfig:
+def _source(key: str, value: object) -> SourceConfig:
+    """Return a source that is given by its address, or by a mapping of its keys."""
     if isinstance(value, str):
         value = {"source": value}
     elif not isinstance(value, Mapping):
-        problem = f"expected text or a mapping with 'source', got {value!r:.60}"
-        raise UserError(problem, key=where)
-    return parse_section(SourceConfig, section=where, values=value)
+        raise UserError(f"expected text or a mapping with 'source', got {value!r:.60}", key=key)
+    return parse_section(SourceConfig, section=key, values=value)
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,9 @@ class CorpusConfig(Section):
     def check(self) -> None:
         text = getattr(self, self.source)
         if (text is None) == (self.shards is None):
-            problem = f"set exactly one of {self.source!r} and 'shards'"
-            raise UserError(problem, key=f"data.{self.source}")
+            raise UserError(
+                f"set exactly one of {self.source!r} and 'shards'", key=f"data.{self.source}"
+            )
         if not re.fullmatch(r"line|file|blank_line|[1-9]\d{0,8} lines", self.article):
             raise UserError(
                 f"{self.article!r:.60}",
