@@ -5,13 +5,13 @@ Defaults are the published recipe for ALBERT-base and large.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from detalbert.errors import UserError
 from detalbert.settings.albert import SIZE_KEYS, SIZES
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, parse_section, setting
 from detalbert.settings.text import parse_text_config
+from detalbert.settings.values import Config
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class PretrainHParams(StepHParams):
     warmup_fraction: float = 0.025
     max_seq_length: int = setting(512, ge=8, le=65_535)
 
-    def model_keys(self) -> dict[str, Any]:
+    def model_keys(self) -> Config:
         """Return the model's config keys: those of `size`, overridden by `model_config`."""
-        keys: dict[str, Any] = {"max_position_embeddings": 512}
+        keys: Config = {"max_position_embeddings": 512}
         if self.size is not None:
             keys.update(zip(SIZE_KEYS, SIZES[self.size], strict=True))
         return {
