@@ -10,10 +10,18 @@ import copy
 import copyreg
 import difflib
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from detalbert.escapes import escape_controls
 from detalbert.redact import hide_secrets
+
+
+class Cure(NamedTuple):
+    """Two cures: for who edits a config, and for who gives flags to a command."""
+
+    in_config: str
+    by_flag: str
 
 
 class UserError(Exception):
@@ -25,7 +33,7 @@ class UserError(Exception):
     Args:
         problem: what is wrong.
         key: what it is wrong with: a config's key, a flag, a file with its line, a question.
-        cure: what to do.
+        cure: what to do; a Cure if a command has a flag for the key that it names.
     """
 
     # The word after the command's name, and the exit status.
@@ -33,10 +41,12 @@ class UserError(Exception):
     # Whether it is raised on all ranks; rank 0 prints it then.
     on_all_ranks = False
 
-    def __init__(self, problem: str, *, key: str = "", cure: str = "") -> None:
+    def __init__(self, problem: str, *, key: str = "", cure: str | Cure = "") -> None:
+        cures = cure if isinstance(cure, Cure) else Cure(cure, by_flag=cure)
         self.problem = _clean(problem)
         self.key = _clean(key)
-        self.cure = _clean(cure)
+        self.cure = _clean(cures.in_config)
+        self.cure_by_flag = _clean(cures.by_flag)
         super().__init__(self.problem)
 
     def __str__(self) -> str:
@@ -52,22 +62,21 @@ class UserError(Exception):
         new = copyreg.__newobj__  # type: ignore[attr-defined]
         return new, (type(self), *self.args), self.__dict__
 
-    def under(
-        self, key: str, *, problem: str | None = None, cure: str | None = None
-    ) -> "UserError":
-        """Return the same error of another key: the flag that a user gave for a config's key.
-
-        Args:
-            key: in place of the error's own.
-            problem, cure: with flags in place of other keys; default: as they are.
-        """
+    def under(self, key: str) -> "UserError":
+        """Return the same error of another key: the flag that a user gave for a config's key."""
         # A copy, whose class may have a constructor of another form.
         renamed = copy.copy(self)
         renamed.key = _clean(key)
-        if problem is not None:
-            renamed.problem = _clean(problem)
-        if cure is not None:
-            renamed.cure = _clean(cure)
+        return renamed
+
+    def with_flags(self, flags: Mapping[str, str]) -> "UserError":
+        """Return the same error as a command says it that has flags in place of config keys.
+
+        Args:
+            flags: of the command, by keys of a config.
+        """
+        renamed = self.under(flags.get(self.key, self.key))
+        renamed.cure = self.cure_by_flag
         return renamed
 
 
