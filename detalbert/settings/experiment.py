@@ -82,7 +82,7 @@ def check_sections(config: Config) -> None:
         config[section] = config.get(section) or {}
 
 
-def _as_a_master_reads(value: object) -> Any:
+def _as_a_master_reads(value: object) -> object:
     """Return part of a config with whole numbers for floats that are whole, as Go has them."""
     if isinstance(value, dict):
         return {key: _as_a_master_reads(inner) for key, inner in value.items()}
