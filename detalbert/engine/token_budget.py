@@ -46,7 +46,7 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
     room = _usable_memory(device) - allocated - moments
 
     def measure(tokens: int) -> float:
-        return peak_memory(forward, tokens=tokens, longest=longest) - allocated
+        return peak_memory(forward, tokens, longest) - allocated
 
     tokens = fit(measure, room=int(room * SPARE), longest=longest)
     # Ranks must agree: a budget is part of how results are rounded.
