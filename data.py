@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -22,6 +22,7 @@ from detalbert.errors import UserError
 from detalbert.integrity import find_change, write_facts
 from detalbert.reading.notes import Notes
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
+from detalbert.settings.values import Config
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.question_stream import LeftOut
 from detalbert.squad.sources import Reading, Source, open_source, read_examples
@@ -30,9 +31,12 @@ from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.training.workload import DataSummary
 from detalbert.waiting import waiting
 
-FORMAT = 4  # raise it when the columns or their meaning change
-META = "meta.json"  # in a cache: names of the columns, counts, and sums of the files
-HASHES = "asked"  # the column of the questions' hashes, which is no part of the windows
+# Of a cache; raise it when the columns or their meaning change.
+FORMAT = 4
+# In a cache: names of the columns, counts, and sums of the files.
+META = "meta.json"
+# The column of the questions' hashes, which is no part of the windows.
+HASHES = "asked"
 log = logging.getLogger(__name__)
 
 
@@ -70,8 +74,9 @@ def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerB
     """
     name = config.tokenizer or hparams.model
     if name is None:
-        problem = "missing; a model_config brings no tokenizer"
-        raise UserError(f"{problem}, so set one", key="data.tokenizer")
+        raise UserError(
+            "missing", key="data.tokenizer", cure="a model_config brings no tokenizer, so set one"
+        )
     return named_tokenizer(name)
 
 
@@ -123,18 +128,18 @@ def load_split(
     digest = key.digest()
     cache_dir = Path(config.cache_dir)
     folder = cache_dir / f"windows-{split}-{digest[:24]}"
-    if find_change(folder / META, digest) is not None:
+    if find_change(folder / META, key=digest) is not None:
         with writing(cache_dir, what="the feature cache"), alone(folder):
-            changed = find_change(
-                folder / META, digest
-            )  # by another rank, maybe, while this waited
+            # Another rank may have built it, while this one waited for the lock.
+            changed = find_change(folder / META, key=digest)
+            if changed is not None and folder.exists():
+                log.warning(
+                    "%s: %s is not as it was written; the windows are built anew", folder, changed
+                )
             if changed is not None:
-                if folder.exists():
-                    message = "%s: %s is not as it was written; the windows are built anew"
-                    log.warning(message, folder, changed)
                 with waiting(f"encoding the questions of {source.name} ({split})"):
-                    _build(folder, source, tokenizer, key)
-    return _map(folder, source, config)
+                    _build(folder, source=source, tokenizer=tokenizer, key=key)
+    return _map(folder, source=source, config=config)
 
 
 def _build(
@@ -143,7 +148,7 @@ def _build(
     """Encode the questions of `source` into a cache."""
     notes = Notes()
     left_out: list[LeftOut] | None = [] if key.skip_invalid else None
-    examples = read_examples(source, left_out, limit=key.max_examples, notes=notes)
+    examples = read_examples(source, left_out=left_out, limit=key.max_examples, notes=notes)
     # Counts of the questions left out, by kind: each start logs them, the file is read once.
     faults = Notes()
     for question in left_out or ():
@@ -214,7 +219,7 @@ def open_split(config: DataConfig, split: str) -> Source:
         no_answer=tuple(config.no_answer or ()),
         fraction=config.validation_fraction,
     )
-    return open_source(name, split, Path(config.cache_dir), reading)
+    return open_source(name, split=split, cache_dir=Path(config.cache_dir), reading=reading)
 
 
 def split_line(split: Split) -> str:
@@ -242,7 +247,7 @@ class SquadData(NamedTuple):
     validation: Split
 
     @classmethod
-    def load(cls, config: dict[str, Any], hparams: HParams) -> "SquadData":
+    def load(cls, config: Config, hparams: HParams) -> "SquadData":
         """Load `data:` of an experiment config.
 
         Raises:
@@ -250,8 +255,9 @@ class SquadData(NamedTuple):
         """
         data = parse_data_config(config)
         tokenizer = load_tokenizer(data, hparams)
-        train = load_split(data, "train", tokenizer, hparams)
-        validation = load_split(data, "validation", tokenizer, hparams)
+        train = load_split(data, split="train", tokenizer=tokenizer, hparams=hparams)
+        validation = load_split(data, split="validation", tokenizer=tokenizer, hparams=hparams)
+        # The generated world has words of its own, which no other text has.
         if data.validation == "generated" and data.train != "generated":
             log.warning(
                 "data.validation: the generated world, and data.train is %s: the scores say "
@@ -267,7 +273,7 @@ class SquadData(NamedTuple):
                 f"{shared:,}",
                 f"{len(validation.question_hashes):,}",
             )
-        return cls(tokenizer, train, validation)
+        return cls(tokenizer=tokenizer, train=train, validation=validation)
 
     def summary(self) -> DataSummary:
         """Return what a run logs of its data."""
@@ -278,7 +284,7 @@ class SquadData(NamedTuple):
             validation_windows=len(self.validation.windows),
         )
 
-    def fingerprints(self) -> dict[str, Any]:
+    def fingerprints(self) -> Config:
         """Return hashes and values that identify questions and tokenizer, by config key."""
         config = self.train.config
         return {

@@ -46,11 +46,17 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
     scores: "AnswerReducer"
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
-        inputs = given or read_experiment(context, parse_hparams, SquadData.load)
+        inputs = given or read_experiment(context, parse=parse_hparams, load=SquadData.load)
         hparams, self.data = inputs
-        model = build_span_model(hparams, self.data.tokenizer)
-        super().__init__(context, hparams, model, len(self.data.train.windows), SHOWN, CHARTED)
-        scores = AnswerReducer(hparams, self.data.validation, self.rank)
+        super().__init__(
+            context,
+            hparams,
+            model=build_span_model(hparams, self.data.tokenizer),
+            examples=len(self.data.train.windows),
+            shown=SHOWN,
+            charted=CHARTED,
+        )
+        scores = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
         self.scores = context.wrap_reducer(scores, for_training=False)
 
     def validated(self) -> tuple[Answers | None, dict[str, float]]:
@@ -70,16 +76,20 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.validation.windows
         max_tokens = self.max_tokens
-        rows = PackedRows(windows, max_tokens, padded=self.forward.padded)
+        rows = PackedRows(windows, max_tokens=max_tokens, padded=self.forward.padded)
 
         def load() -> torch.utils.data.DataLoader:
-            shares = validation_rows(windows.lengths, windows.example_index, max_tokens)
-            return validation_loader(rows, shares, self.slots, self.rank)
+            # The same rows on any number of ranks, which are dealt them.
+            shares = validation_rows(
+                windows.lengths, example_index=windows.example_index, max_tokens=max_tokens
+            )
+            return validation_loader(rows, shares, slots=self.slots, slot=self.rank)
 
         return LazyLoader(load)
 
     def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
-        self.scores.latest = None  # the weights move on from what was validated
+        # The weights move on from what was validated.
+        self.scores.latest = None
         windows = self.get_batch_length(batch)
         for row in batch:
             device_row = to_device(row, self.context.device)
@@ -116,8 +126,9 @@ class AnswerReducer(pytorch.MetricReducer):
         self.hparams = hparams
         self.split = split
         self.rank = rank
-        self.latest: Answers | None = None  # of the weights as they are, on rank 0
-        self.metrics: dict[str, float] = {}  # of these answers
+        # Of the weights as they are, on rank 0, and the metrics of these answers.
+        self.latest: Answers | None = None
+        self.metrics: dict[str, float] = {}
 
     def reset(self) -> None:
         self.spans: list[Candidates] = []
@@ -147,15 +158,21 @@ class AnswerReducer(pytorch.MetricReducer):
         windows = self.split.windows
         threshold = self.hparams.null_score_diff_threshold
         self.latest = merge_answers(examples, windows, spans, null_score_diff_threshold=threshold)
-        predictions, null_odds = self.latest
-        metrics = score(examples, predictions, null_odds, threshold)
+        metrics = score(
+            examples,
+            predictions=self.latest.predictions,
+            null_odds=self.latest.null_odds,
+            threshold=threshold,
+        )
 
         # Sum losses in window order: the bits are the same however the rows were dealt to ranks.
         order = np.argsort(np.concatenate([row.windows for row in spans]))
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))
         if np.isfinite(metrics["loss"]):
             n_best = n_best_list(examples, windows, spans, n_best_size=self.hparams.n_best_size)
-            metrics |= calibration.fit_temperatures(examples, n_best, predictions)
+            metrics |= calibration.fit_temperatures(
+                examples, n_best=n_best, predictions=self.latest.predictions
+            )
 
         # Kept for the checkpoint's files, which are written after Determined has the metrics.
         self.metrics = metrics

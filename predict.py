@@ -121,15 +121,17 @@ def main(argv: list[str] | None = None) -> int:
             return error.status  # rank 0 prints it
         return fail("predict.py", error)
     except torch.OutOfMemoryError:
-        cure = "CUDA_VISIBLE_DEVICES= runs on the CPU"
-        return fail("predict.py", UserError("the GPU's memory is full", cure=cure))
+        memory_error = UserError(
+            "the GPU's memory is full", cure="CUDA_VISIBLE_DEVICES= runs on the CPU"
+        )
+        return fail("predict.py", memory_error)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the mode that the arguments select."""
     mode = choose_mode(args)
     unread = [name for name in UNREAD if mode in UNREAD[name]]
-    refuse_flags(args, unread, f"--{mode} does without")
+    refuse_flags(args, names=unread, problem=f"--{mode} does without")
 
     # In a trial all slots answer, and the results go to the master.
     if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
@@ -137,16 +139,17 @@ def run(args: argparse.Namespace) -> None:
         return
     set_threads(args.threads)
     if args.push_to_hub and not args.export:
-        problem = "it uploads what --export writes"
-        raise UserError(problem, key="--push-to-hub", cure="give --export DIR too")
+        raise UserError(
+            "it uploads what --export writes", key="--push-to-hub", cure="give --export DIR too"
+        )
     # The folder says what kind of model it is, and so what can be done with it.
     folder = find(args.model)
     kind = check_mode(mode, folder)
     problem = f"{args.model} is {kind.name}"
     if kind is not ANSWERING:
-        refuse_flags(args, OF_QUESTIONS, problem)
+        refuse_flags(args, names=OF_QUESTIONS, problem=problem)
     if kind is not LANGUAGE:
-        refuse_flags(args, SAMPLING, problem)
+        refuse_flags(args, names=SAMPLING, problem=problem)
 
     if kind is ANSWERING:
         use_answering_model(args, folder)
@@ -172,7 +175,7 @@ def is_set(args: argparse.Namespace, name: str) -> bool:
 
 def choose_mode(args: argparse.Namespace) -> str:
     """Return the one of MODES that the user gave; raise UserError for none and several."""
-    # `--question ""` is given, too: what is wrong with it is said later.
+    # An empty text is given, too: what is wrong with `--question ""` is said later.
     modes = [mode for mode in MODES if is_set(args, mode)]
     if len(modes) != 1:
         flags = " ".join(f"--{mode}" for mode in modes)
@@ -194,8 +197,9 @@ def answer_in_trial(args: argparse.Namespace) -> None:
     from detalbert.inference.shares import answer_on_all_slots
 
     if args.json:
-        problem = "a trial reports its scores to the master"
-        raise UserError(problem, key="--json", cure="leave it out")
+        raise UserError(
+            "a trial reports its scores to the master", key="--json", cure="leave it out"
+        )
     answer_on_all_slots(
         args.model,
         args.data,
@@ -211,6 +215,7 @@ def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
     if args.serve:
         serve(args, folder)
         return
+
     # What a user may get wrong comes before the model is loaded, which takes seconds.
     context = ""
     if args.interactive or args.question is not None:
@@ -219,6 +224,8 @@ def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
         check_text("--question", args.question, context)
     model = load_model(str(folder))
     threshold = choose_threshold(model, args.threshold)
+
+    # An export has the threshold among its settings.
     if args.export is not None:
         from detalbert.inference.export import export
 
@@ -230,11 +237,12 @@ def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
     model = choose_probabilities(model, args.raw)
     print_reply = partial(show, context=context, as_json=args.json, top=args.top)
     if args.data is not None:
-        questions = open_questions(args)(model)
+        open_for_model = open_questions(args)
+        questions = open_for_model(model)
         metrics = predict(model, questions, args.output_dir, threshold)
-        print_scores(metrics, args.output_dir, args.json)
+        print_scores(metrics, folder=args.output_dir, as_json=args.json)
     elif args.interactive:
-        converse(model, threshold, context, print_reply)
+        converse(model, threshold=threshold, context=context, print_reply=print_reply)
     else:
         print_reply(ask(model, args.question, context, threshold))
 
@@ -245,9 +253,11 @@ def serve(args: argparse.Namespace, folder: Path) -> None:
     try:
         from detalbert.inference import server, web
     except ImportError as missing:
-        problem = f"{missing.name} is not installed"
-        cure = "pip install -r requirements-serve.txt"
-        raise UserError(problem, key="--serve", cure=cure) from None
+        raise UserError(
+            f"{missing.name} is not installed",
+            key="--serve",
+            cure="pip install -r requirements-serve.txt",
+        ) from None
     token = web.read_token(args.token, args.token_file)
     model = load_model(str(folder))
     threshold = choose_threshold(model, args.threshold)
@@ -279,6 +289,7 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
     source = load.open_saved(folder)
     if args.prompt is not None:
         prompt = args.prompt
+        # Bytes that are no UTF-8 are a mistake, which is said with the prompt's name.
         if prompt == "-":
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
             prompt = sys.stdin.read()
@@ -296,13 +307,15 @@ def read_context(context: str | None, file: Path | None) -> str:
         check_text("--context", "?", context)
         return context
     if file is None or context is not None:
-        cure = "give the text to search, by --context or --context-file"
-        raise UserError(cure, key="--context")
-    # The size is known before a file is read, which may be of gigabytes.
+        raise UserError("give the text to search, by --context or --context-file", key="--context")
+
+    # The size is known before a file is read, which may be of gigabytes. A character has at most
+    # four bytes.
     try:
-        if file.stat().st_size > 4 * MAX_CONTEXT:  # bytes of a character at most
-            problem = f"too long, {MAX_CONTEXT:,} characters at most"
-            raise UserError(problem, key=str(file), cure="cut it")
+        if file.stat().st_size > 4 * MAX_CONTEXT:
+            raise UserError(
+                f"too long, {MAX_CONTEXT:,} characters at most", key=str(file), cure="cut it"
+            )
         context = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError("not UTF-8 text", key=str(file), cure="save it as UTF-8") from None
@@ -348,6 +361,8 @@ def show(reply: Reply, context: str, as_json: bool, top: int | None) -> None:
     if as_json:
         print(json_line(dataclasses.asdict(reply)), flush=True)
         return
+
+    # What stands around the answer in its context: bold and inverse on a terminal.
     marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
     print(format_reply(reply, context, marks, listed=top is not None), flush=True)
 
@@ -355,5 +370,6 @@ def show(reply: Reply, context: str, as_json: bool, top: int | None) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError:  # `| head` is no error; Python writes what is left at its exit
+    except BrokenPipeError:
+        # `| head` is no error; Python writes what is left at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

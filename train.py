@@ -92,11 +92,12 @@ from determined import core, pytorch
 from detalbert import hub
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, as_raised
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run
-from detalbert.training.controller import loop_of
+from detalbert.training.controller import Controller, loop_of
 from detalbert.training.length import choose_checkpoint
 from detalbert.training.local import Ranks, lost_rank, process_group, trial_context
 from detalbert.training.manifest import read_manifest
@@ -154,6 +155,7 @@ def run_locally(args: argparse.Namespace) -> int:
     """Train on this machine, as a single process or as one of torchrun's ranks; return the exit
     status: of a stopped run 128 + the signal's number on rank 0, whose end torchrun awaits.
     """
+    # Mistakes in the config are found before any rank waits for another.
     config = experiment.load(args.config, overrides=args.set)
     experiment.check_sections(config)
     workload = choose(config, read=True)
@@ -170,14 +172,18 @@ def run_locally(args: argparse.Namespace) -> int:
         ranks.on_chief(stack.enter_context, folder.claim_folder(output.folder))
         ranks.on_leads(output.fetch)
         checkpoint = ranks.on_chief(select_checkpoint, args.resume, output)
-        if checkpoint is not None:  # the commits of hub names that the run began with
+        # Before anything is read from the hub: the commits that the run began with.
+        if checkpoint is not None:
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
 
+        # Only a run that is the same as before may go on; its folder is made ready for it.
         training = ranks.on_all(Training.load, workload, config, hparams, seed)
-        checkpoint = ranks.on_chief(prepare_output, output, training, checkpoint, args.resume)
+        checkpoint = ranks.on_chief(
+            prepare_output, output, training, checkpoint=checkpoint, resume=args.resume
+        )
         if checkpoint is not None:
             ranks.on_leads(output.fill, checkpoint)
-        return train_locally(training, distributed, output, checkpoint)
+        return train_locally(training, distributed, output=output, checkpoint=checkpoint)
 
 
 def draw_hyperparameters(config: Config, seed: int, draw: int | None) -> Config:
@@ -197,9 +203,11 @@ def prepare_output(
     """Prepare the output folder for a start; return the checkpoint to resume from. Rank 0 only."""
     if checkpoint is not None:
         run = training.identity()
-        check_same_run(checkpoint, run, defaults=training.defaults(), config=training.config)
-        checkpoint = choose_checkpoint(checkpoint, training, output)
-        leave_other_checkpoints(checkpoint, run, output)
+        check_same_run(checkpoint, run=run, defaults=training.defaults(), config=training.config)
+        checkpoint = choose_checkpoint(checkpoint, training=training, output=output)
+        leave_other_checkpoints(checkpoint, run=run, output=output)
+
+    # Starting over keeps what is there, under another name; in a bucket it would be copied.
     if resume == "never":
         if output.stored:
             raise UserError(
@@ -207,8 +215,9 @@ def prepare_output(
             )
         folder.set_aside(output.folder)
     leave_broken_metrics(output)
-    folder.write_config(output.folder, training.config)
-    output.sync()  # a bucket that refuses does so now
+    folder.write_config(output.folder, config=training.config)
+    # A bucket that refuses does so now, not after the first checkpoint.
+    output.sync()
     return checkpoint
 
 
@@ -222,18 +231,12 @@ def train_locally(
     exit status.
     """
     is_chief = distributed.rank == 0
-    metrics = RunMetrics(
-        output.folder,
-        searcher=training.config["searcher"],
-        stored=output.sync,
-        fetch=output.fill,
-        remote=output.stored,
-    )
-    steps_done = 0
-    if checkpoint is not None:
-        steps_done = read_manifest(checkpoint)["steps"]
-        if is_chief:
-            metrics.restore(checkpoint)
+    steps_done = 0 if checkpoint is None else read_manifest(checkpoint)["steps"]
+    metrics = open_metrics(training, output)
+    if checkpoint is not None and is_chief:
+        metrics.restore(checkpoint)
+
+    # The loop creates the trial, in a context that reports to `metrics`.
     stops = LocalStops(distributed)
     with trial_context(
         distributed,
@@ -247,45 +250,65 @@ def train_locally(
             training,
             context,
             stops,
-            checkpoint=str(checkpoint) if checkpoint is not None else None,
+            checkpoint=None if checkpoint is None else str(checkpoint),
             on_cluster=False,
         )
-        metrics.loop = loop
-        trial = loop.trial
-        if is_chief and steps_done < trial.steps:
-            parameters = sum(parameter.numel() for parameter in trial.model.parameters())
-            preflight.check_checkpoints(output.folder, parameters)
+        metrics.follow(loop.trial, stalls=loop.stalls)
+        writes = is_chief and steps_done < loop.trial.steps
+        if writes:
+            parameters = sum(parameter.numel() for parameter in loop.trial.model.parameters())
+            preflight.check_checkpoints(output.folder, parameters=parameters)
 
         def begin_training() -> None:
-            stops.take_signals()  # till then a signal ends the run: nothing is lost
-            if is_chief and steps_done < trial.steps and not trial.early.reached:
+            stops.take_signals()  # till now a signal ended the run: nothing was lost
+            if writes and not loop.trial.early.reached:
                 metrics.begin()
 
         loop.begin = begin_training
         loop.run()
-        assert loop.state is not None
-        steps_done = loop.state.batches_trained
-    if not is_chief:
-        return 0
+    return finish(training, loop, metrics, output=output, stops=stops) if is_chief else 0
+
+
+def open_metrics(training: Training, output: Output) -> RunMetrics:
+    """Return the metrics of a run, in its output folder, of which `output` keeps a copy."""
+    return RunMetrics(
+        output.folder,
+        searcher=training.config["searcher"],
+        stored=output.sync,
+        fetch=output.fill,
+        remote=output.stored,
+    )
+
+
+def finish(
+    training: Training,
+    loop: Controller,
+    metrics: RunMetrics,
+    output: Output,
+    stops: LocalStops,
+) -> int:
+    """Write the end of this start, and log how the run stands; return the exit status. Rank 0."""
+    assert loop.state is not None
+    steps_done = loop.state.batches_trained
     metrics.finish()
     output.sync()
-    is_complete = steps_done == training.hparams.max_steps or trial.early.reached
-    if is_complete:
-        conclude(training, metrics, output)
-    else:
-        log.info("stopped after step %d; run the same command again to resume", steps_done)
-    return stops.status if stops.reason and not is_complete else 0
+    if steps_done == training.hparams.max_steps or loop.trial.early.reached:
+        conclude(training, loop.trial, metrics=metrics, output=output)
+        return 0
+    log.info("stopped after step %d; run the same command again to resume", steps_done)
+    return stops.status if stops.reason else 0
 
 
-def conclude(training: Training, metrics: RunMetrics, output: Output) -> None:
+def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: Output) -> None:
     """Log the best scores of a run that is complete, and where its files are. Rank 0 only."""
     best = metrics.best()
     if best is not None:
+        # Its checkpoint may have been written on another machine.
         checkpoints = dict(list_checkpoints(output.folder / "checkpoints"))
         for step in metrics.best_steps(1, among=checkpoints):
-            if output.address is not None:  # a start on another machine may have written it
+            if output.address is not None:
                 output.fill(checkpoints[step])
-        metrics.loop.trial.progress.say_best(best)
+        trial.progress.say_best(best)
     contents = "metrics and checkpoints"
     if (metrics.path / "predictions.json").is_file():
         contents = f"predictions, {contents}"
@@ -304,11 +327,12 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     config = experiment_config(info)
     workload = choose(config, read=True)
     hparams = workload.read(config, info.trial.hparams)
+    # A restart reads the commits of the hub that the first start read.
     if info.latest_checkpoint:
         hub.commits.update(master.kept_commits())
     if os.environ.get("LOCAL_RANK", "0") == "0":
         workload.check(config, hparams, info.gpu_uuids)
-    training = Training.load(workload, config, hparams, info.trial.trial_seed)
+    training = Training.load(workload, config=config, hparams=hparams, seed=info.trial.trial_seed)
     with pytorch.init(hparams=training.config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
         stops = MasterStops(context, searched=config["searcher"]["name"] != "single")

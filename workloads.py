@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.log import fail, start_logging
@@ -40,7 +40,9 @@ class WorkloadRow(NamedTuple):
     own_keys: frozenset[str] = frozenset()
 
 
-DOCUMENTS, EXAMPLES = "documents", "examples"  # kinds of shards
+# Kinds of shards, as their index says.
+DOCUMENTS = "documents"
+EXAMPLES = "examples"
 # The order counts: of rows whose keys fit a config equally well the first is taken.
 TABLE = (
     WorkloadRow(
@@ -77,19 +79,19 @@ def selecting_keys() -> list[str]:
 DATA_KEYS = [*selecting_keys(), "shards"]
 
 
-def choose(config: Mapping[str, Any], read: bool = False) -> "Workload":
+def choose(config: Mapping[str, object], read: bool = False) -> "Workload":
     """Return the workload of an experiment config; `read`: see `find_row`. Raises UserError if no
     row of TABLE fits.
     """
     return resolve_name(find_row(config, read).workload)
 
 
-def parsers(config: Mapping[str, Any]) -> Parsers:
+def parsers(config: Mapping[str, object]) -> Parsers:
     """Return the parsers of that config's workload. Imports no torch, so it is fast."""
     return resolve_name(find_row(config).parsers)
 
 
-def find_row(config: Mapping[str, Any], read: bool = False) -> WorkloadRow:
+def find_row(config: Mapping[str, object], read: bool = False) -> WorkloadRow:
     """Return the row of TABLE whose keys fit those of `data:` best, the first of equals. Raises
     UserError, naming the keys, if none fits or the key that would select one is misspelt.
 
@@ -97,6 +99,8 @@ def find_row(config: Mapping[str, Any], read: bool = False) -> WorkloadRow:
     hyperparameters decide.
     """
     data = _section(config, "data")
+
+    # A key of a workload selects it; the others tell which, where several have that key.
     rows = [row for row in TABLE if not data.keys().isdisjoint(row.keys)]
     if rows:
         row = max(rows, key=lambda row: len(_fields(row) & data.keys()))
@@ -104,8 +108,10 @@ def find_row(config: Mapping[str, Any], read: bool = False) -> WorkloadRow:
         return row
     if "shards" in data:
         hparams = _section(config, "hyperparameters")
-        kind = _kind_of_shards(str(data["shards"]), hparams, read=read)
+        kind = _kind_of_shards(str(data["shards"]), hparams=hparams, read=read)
         return next(row for row in TABLE if row.kind == kind)
+
+    # Nothing does: perhaps a key is misspelt.
     cures = []
     for key in data:
         hint = _hint(key, DATA_KEYS)
@@ -115,7 +121,7 @@ def find_row(config: Mapping[str, Any], read: bool = False) -> WorkloadRow:
     raise UserError("selects no workload", key="data", cure="; ".join(cures))
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:
     section = config.get(name)
     return section if isinstance(section, Mapping) else {}
 
@@ -128,14 +134,16 @@ def _hint(key: object, names: Iterable[str]) -> str:
 
 def _fields(row: WorkloadRow) -> set[str]:
     """Return the keys that the `data:` of a row's workload has."""
+    # A parser is partial(parse_section, SECTION, "data"), or a function of its own.
     parse = resolve_name(row.parsers).data
-    arguments = getattr(parse, "args", ())  # of partial(parse_section, SECTION, "data")
+    arguments = getattr(parse, "args", ())
     if not arguments:
         return set(row.keys)
-    return {field.name for field in fields(arguments[0])}
+    section, *_ = arguments
+    return {field.name for field in fields(section)}
 
 
-def _check_spelling(chosen: WorkloadRow, data: Mapping[str, Any]) -> None:
+def _check_spelling(chosen: WorkloadRow, data: Mapping[str, object]) -> None:
     """Raise UserError for a key that is unknown to the chosen workload and nearest to one that
     selects another: the others' errors would lead astray.
     """
@@ -145,21 +153,26 @@ def _check_spelling(chosen: WorkloadRow, data: Mapping[str, Any]) -> None:
     for key in map(str, data):
         if key in own:
             continue
-        hint = _hint(key, own | elsewhere)
-        if hint in hints_elsewhere and synonym(key, own) is None:
-            raise UnknownKey(key, "data", known=own, hint=hint)
+        hint = _hint(key, names=own | elsewhere)
+        # A word of another trainer has a hint of its own.
+        if hint in hints_elsewhere and synonym(key, known=own) is None:
+            raise UnknownKey(key, section="data", known=own, hint=hint)
 
 
-def _kind_of_shards(address: str, hparams: Mapping[str, Any], read: bool) -> str:
+def _kind_of_shards(address: str, hparams: Mapping[str, object], read: bool) -> str:
     """Return the kind that the shards' index says; where it cannot be read here, that of the
     workload whose hyperparameters these are.
     """
     if read:
-        return resolve_name("detalbert.corpus.index:read_index")(address).get("kind", EXAMPLES)
+        read_index = resolve_name("detalbert.corpus.index:read_index")
+        return read_index(address).get("kind", EXAMPLES)
     try:
-        return json.loads((Path(address) / "index.json").read_text()).get("kind", EXAMPLES)
+        index = json.loads((Path(address) / "index.json").read_text())
+        return index.get("kind", EXAMPLES)
     except (OSError, ValueError, AttributeError):
         pass
+
+    # Elsewhere, or damaged, which is said later.
     for row in TABLE:
         if row.own_keys & hparams.keys():
             return row.kind

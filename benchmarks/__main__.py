@@ -1,21 +1,26 @@
 """python -m benchmarks STAGE [--json FILE]; `render` makes the README's table of the results."""
 
+# A stage measures this package and a baseline in one run, in turn, and fails if their results
+# differ: a speed alone says nothing, on a machine that nobody else has.
+
 import contextlib
 import importlib
 import json
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from cluster.flags import Parser, number
 from detalbert import atomic
 from detalbert.errors import UserError
+from detalbert.integrity import Json
 from detalbert.log import fail
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
+# Between these stands the table in a page.
+BEGIN = "<!-- benchmarks -->"
+END = "<!-- end of benchmarks -->"
 HEAD = "| stage | this package | the baseline | ratio |\n| --- | --- | --- | --- |"
 
 
@@ -23,7 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Return 0; 1 if the two sides differ; 2 for a user's mistake. Either is one line on stderr."""
     try:
         args = _parser().parse_args(arguments)
-        render(args.readme) if args.stage == "render" else run(args)
+        if args.stage == "render":
+            render(args.readme)
+        else:
+            run(args)
     except UserError as error:
         return fail("benchmarks", error)
     except OSError as error:
@@ -127,7 +135,7 @@ def render(page: Path | None) -> None:
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
 
 
-def line(result: dict[str, Any]) -> str:
+def line(result: Json) -> str:
     """Return a result as a row of the table."""
     # The stage with its workload, shape and model, as far as it has them.
     settings = result.get("settings", result)
@@ -151,7 +159,8 @@ def line(result: dict[str, Any]) -> str:
     return f"| {' '.join(words)}, {device_name} | {ours} | {baseline} | {ratio} |"
 
 
-def _figure(value: dict[str, Any]) -> str:
+def _figure(value: Json) -> str:
+    """Format the median and spread of a speed."""
     digits = 0 if value["median"] >= 100 else 1
     return f"{value['median']:,.{digits}f} ± {value['spread']:,.{digits}f}"
 

@@ -1,7 +1,11 @@
-"""Baseline of a step: a model of transformers with a trial's weights, optimizer and schedule."""
+"""Baseline of a step: a model of transformers with a trial's weights, optimizer and schedule.
+
+It trains as the examples of transformers do, on padded windows, without this package's rows,
+attention and flat gradients. Only what is counted is ours, so that both sides do the same work.
+"""
 
 import copy
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -11,12 +15,14 @@ from transformers import (
     AlbertForPreTraining,
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from benchmarks.measure import device, pad
 from detalbert.engine import optim
 from detalbert.engine.trial import StepTrial
+from pretrain.examples import NO_LABEL
 
 # Terms of the loss by workload, each with its logits in the model's output.
 TERMS = {
@@ -25,14 +31,14 @@ TERMS = {
     "lm": {"next": "logits"},
 }
 
-
-Micro = dict[str, Tensor]  # a micro-batch: columns [windows, max_seq_length], labels, weights
+# A micro-batch: columns [windows, max_seq_length], labels, weights.
+Micro = dict[str, Tensor]
 
 
 class Baseline:
     """The model over padded windows, with the trial's optimizer, schedule and clipping."""
 
-    def __init__(self, trial: StepTrial[Any, Any], workload: str) -> None:
+    def __init__(self, trial: StepTrial, workload: str) -> None:
         self.workload = workload
         self.terms = TERMS[workload]
         self.hparams = trial.hparams
@@ -41,11 +47,12 @@ class Baseline:
         tokenizer = cast(PreTrainedTokenizerBase, trial.data.tokenizer)
         self.pad_id = tokenizer.pad_token_id or 0
         self.model = make_model(trial, workload).to(self.device).train()
+        groups = optim.parameter_groups(
+            self.model, decay=self.hparams.weight_decay, optimizer=self.hparams.optimizer
+        )
         self.optimizer = optim.build_optimizer(
             self.hparams.optimizer,
-            optim.parameter_groups(
-                self.model, decay=self.hparams.weight_decay, optimizer=self.hparams.optimizer
-            ),
+            groups,
             lr=self.hparams.learning_rate(),
             beta2=self.hparams.beta2,
         )
@@ -63,7 +70,7 @@ class Baseline:
         # The gradient is of the mean over all labels of the step; the loss that is compared is the
         # mean over windows of their rows' means, as the trial reports it.
         counts = torch.tensor([self._count_labels(micro) for micro in micros])  # [micros, terms]
-        windows = torch.tensor([len(micro["input_ids"]) for micro in micros])
+        windows = torch.tensor([len(micro["input_ids"]) for micro in micros])  # [micros]
         window_shares = windows / windows.sum()
         share = 0.5 if self.workload == "finetuning" else 1.0  # of a term
         gradient_weights = share / counts.sum(0).clamp(min=1)  # [terms]
@@ -81,23 +88,25 @@ class Baseline:
         columns = {"input_ids": (row["input_ids"], self.pad_id)}
         labels: Micro = {}  # of windows
         if self.workload == "lm":
-            columns["next"] = (row["targets"], -100)
+            columns["next"] = (row["targets"], NO_LABEL)
         else:
             columns["token_type_ids"] = (row["token_type_ids"], 0)
         if self.workload == "pretraining":
-            masked = torch.full_like(row["input_ids"], -100)
+            # A label at every token, as transformers wants them.
+            masked = torch.full_like(row["input_ids"], NO_LABEL)
             masked[row["masked"]] = row["mlm_labels"]
-            columns["masked"] = (masked, -100)
+            columns["masked"] = (masked, NO_LABEL)
             labels = {"order": row["sop_labels"]}
         elif self.workload == "finetuning":
             labels = {name: row[f"{name}_positions"] for name in self.terms}
-        return pad(row, self.hparams.max_seq_length, **columns) | labels
+        return pad(row, length=self.hparams.max_seq_length, **columns) | labels
 
     def losses(self, micro: Micro) -> Tensor:
         """Return the sum of each loss term, padding excluded, fp32 [terms]."""
-        # Positions are left to the model: they count from each window's start.
+        # Positions are left to the model: they count from each window's start. Windows of a
+        # language model are full, and need no mask.
         inputs = {"input_ids": micro["input_ids"]}
-        if self.workload != "lm":  # whose windows are full
+        if self.workload != "lm":
             inputs["token_type_ids"] = micro["token_type_ids"]
             inputs["attention_mask"] = micro["attention_mask"]
         half = self.dtype is not torch.float32
@@ -115,8 +124,9 @@ class Baseline:
 
     def step(self, micros: list[Micro]) -> float:
         """Run one optimizer step and return the mean loss of its windows."""
-        exact = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(False)  # the ordinary way is the faster kernels
+        # The ordinary way is the faster kernels.
+        was_exact = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)
         mean = torch.zeros((), device=self.device)
         for micro in micros:
             micro = {name: values.to(self.device) for name, values in micro.items()}
@@ -130,24 +140,30 @@ class Baseline:
         self.scaler.update()
         self.schedule.step()
         self.optimizer.zero_grad()
-        torch.use_deterministic_algorithms(exact)
+        torch.use_deterministic_algorithms(was_exact)
         return float(mean)
 
 
-def make_model(trial: StepTrial[Any, Any], workload: str) -> Any:
+def make_model(trial: StepTrial, workload: str) -> PreTrainedModel:
     """Return the trial's model in transformers; a language model is sharded over all processes."""
-    model: Any
     if workload == "lm":
-        model = AutoModelForCausalLM.from_pretrained(
-            trial.hparams.model, attn_implementation="sdpa", dtype=torch.float32
-        )
-        if dist.get_world_size() > 1:
-            # What from_pretrained does with a distributed_config; that needs accelerate.
-            config, _, mesh = model.prepare_distribute_model({"fsdp_size": dist.get_world_size()})
-            model = model.maybe_distribute_model(model, config, mesh)
-        return model
-    pretraining: Any = AlbertForPreTraining._from_config
-    make = pretraining if workload == "pretraining" else AutoModelForQuestionAnswering.from_config
+        return _load_sharded(str(trial.hparams.model))
+    make = AutoModelForQuestionAnswering.from_config
+    if workload == "pretraining":
+        make = AlbertForPreTraining._from_config  # no Auto class makes one
     model = make(copy.deepcopy(trial.model.config), attn_implementation="sdpa")
     model.load_state_dict(trial.model.state_dict())
     return model
+
+
+def _load_sharded(folder: str) -> PreTrainedModel:
+    """Return a language model in fp32, sharded over all processes."""
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="sdpa", dtype=torch.float32
+    )
+    processes = dist.get_world_size()
+    if processes == 1:
+        return model
+    # What from_pretrained does with a distributed_config; that needs accelerate.
+    config, _, mesh = model.prepare_distribute_model({"fsdp_size": processes})
+    return model.maybe_distribute_model(model, config, mesh)

@@ -8,6 +8,7 @@ by this package, which is faster than the example.
 """
 
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -46,7 +47,9 @@ from squad_utils import (
     score,
 )
 
-TRAIN = 600  # questions, without --examples; half as many to validate
+# Questions, without --examples; half as many to validate.
+TRAIN = 600
+# Tokens of a padded window.
 LENGTH = 384
 ENDS = ("start_positions", "end_positions")
 
@@ -157,18 +160,22 @@ def train_baseline(model: PreTrainedModel, windows: Windows, hyperparameters: Co
     batch_size = hyperparameters["global_batch_size"]
     epochs = hyperparameters["epochs"]
     # The last batch of an epoch may be smaller.
-    steps = -(-len(windows) // batch_size) * epochs
-    warmup = int(hyperparameters["warmup_fraction"] * steps)
+    steps = math.ceil(len(windows) / batch_size) * epochs
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=hyperparameters["base_learning_rate"], weight_decay=0.0
     )
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup, steps)
+    schedule = transformers.get_linear_schedule_with_warmup(
+        optimizer,
+        num_warmup_steps=int(hyperparameters["warmup_fraction"] * steps),
+        num_training_steps=steps,
+    )
     pad_id = model.config.pad_token_id or 0
     model.train()
     for _ in range(epochs):
         for chosen in torch.randperm(len(windows)).split(batch_size):
-            batch = make_batch(windows, chosen.numpy(), pad_id, labels=True)
-            forward(model, batch).loss.backward()
+            batch = make_batch(windows, chosen.numpy(), pad_id=pad_id, labels=True)
+            output = forward(model, batch)
+            output.loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
@@ -183,9 +190,9 @@ def evaluate_baseline(
     model.eval()
     pad_id = model.config.pad_token_id or 0
     candidates = []
-    batches = -(-len(windows) // batch_size)
+    batches = math.ceil(len(windows) / batch_size)
     for chosen in np.array_split(np.arange(len(windows)), batches):
-        batch = make_batch(windows, chosen, pad_id, labels=False)
+        batch = make_batch(windows, chosen, pad_id=pad_id, labels=False)
         output = forward(model, batch)
         # Without padding, [T]: the decoding is this package's.
         start_logits = output.start_logits.float().cpu()[batch.is_real]

@@ -25,9 +25,10 @@ from detalbert.corpus.api_text import find_services, read_service
 from detalbert.engine import flops
 from detalbert.errors import Different, UserError
 from detalbert.settings.albert import SIZE_KEYS, SIZES
+from detalbert.settings.values import Config
 
-Config = dict[str, Any]  # an experiment's, as YAML gives it
-Result = dict[str, Any]  # of a stage, as it becomes JSON
+# Of a stage, as it becomes JSON.
+Result = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = yaml.safe_load((ROOT / "benchmarks" / "experiments.yaml").read_text())
@@ -57,7 +58,8 @@ def write_text(options: Namespace, folder: Path, joined: int = 1) -> str:
     """Write the documents of `--text`, or botocore's, `joined` in each line; return the path."""
     # A document is a line, without runs of white space; empty ones are left out.
     texts = (" ".join(text.split()) for text in _read_documents(options.text))
-    documents = list(islice(filter(None, texts), options.examples))
+    not_empty = (text for text in texts if text)
+    documents = list(islice(not_empty, options.examples))
     if not documents:
         raise UserError(
             "no text in it", key=f"--text {options.text}", cure="give a file of documents"
@@ -107,12 +109,13 @@ def peak_and_source() -> tuple[float, str]:
     peak = flops.peak_flops(gpu_name, half=True)
     if peak is not None:
         return peak, "data sheet, half precision"
+    # No data sheet names a CPU's: the best of five products stands for it.
     size = 2048
     matrix = torch.rand(size, size, device=device())
-    # No data sheet names a CPU's: the best of five products stands for it.
-    seconds = interleave({"product": lambda: matrix @ matrix}, repeats=5)["product"]
+    seconds = interleave({"product": lambda: matrix @ matrix}, repeats=5)
+    fastest = min(seconds["product"])
     product_flops = 2 * size**3
-    return product_flops / min(seconds), "measured: fp32 product of two 2048 x 2048 matrices"
+    return product_flops / fastest, "measured: fp32 product of two 2048 x 2048 matrices"
 
 
 def now() -> float:
@@ -153,6 +156,7 @@ def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> Res
     figure = f"{unit}_per_second"
     results: dict[str, Result] = {}
     for side, side_seconds in seconds.items():
+        # Median and spread of the speeds, which are not those of the seconds turned over.
         speeds = [amount / value for value in side_seconds]
         results[side] = {
             "seconds": spread_of(side_seconds),
@@ -164,7 +168,16 @@ def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> Res
 
 
 def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
-    """Return columns (values [T], fill) of a packed row as int64 [windows, length], and a mask."""
+    """Return a packed row's columns as padded windows.
+
+    Args:
+        row: has `cu_seqlens`, where its windows begin and end.
+        length: tokens of a padded window.
+        columns: values [T], and what fills a window up.
+
+    Returns:
+        The columns and `attention_mask`, int64 [windows, length] each.
+    """
     # In order: real tokens of the grid, row by row, are those of the packed row.
     window_lengths = row["cu_seqlens"].diff()  # [windows]
     is_real = torch.arange(length) < window_lengths[:, None]

@@ -4,6 +4,9 @@ They are written under a name with a mark (`_new_name`) in the same folder, flus
 renamed. What a killed process leaves is never read, and removed by the next holder of the lock
 (`alone`, `sweep`): only names with the mark, a random number and a target that is written under
 this lock, so that no file of anybody else is taken for one of these.
+
+What was traded: flushing makes a write wait for the disk, and a folder is on it twice while the new
+one replaces the old.
 """
 
 import contextlib
@@ -23,11 +26,13 @@ from detalbert.errors import UserError, first_line
 from detalbert.waiting import rank, rank_prefix, speaking, waiting
 
 CACHE_CURE = "free space, or set data.cache_dir"
-PATIENCE = 2.0  # seconds for a lock before a line says who holds it
+# Seconds for a lock before a line says who holds it.
+PATIENCE = 2.0
 log = logging.getLogger(__name__)
 _MARK = ".detalbert-tmp-"
 _MARKED = re.compile(rf"{re.escape(_MARK)}[0-9a-f]{{16}}-(?P<target>.+)", re.DOTALL)
-_temporaries: set[Path] = set()  # what this process is writing
+# What this process is writing.
+_temporaries: set[Path] = set()
 
 
 @contextlib.contextmanager
@@ -35,14 +40,15 @@ def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
     """Yield an open file (UTF-8 text unless `binary`) that is renamed to `path` on success. If the
     block raises, `path` is unchanged. Raises OSError if writing fails.
     """
-    mode, encoding = ("xb", None) if binary else ("x", "utf-8")
-    with _temporary(path) as aside:
-        with aside.open(mode, encoding=encoding) as file:
+    with _temporary(path) as temporary:
+        file = temporary.open("xb") if binary else temporary.open("x", encoding="utf-8")
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
+        # Other users may read it, whatever this user's mask is.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
 
 
 @contextlib.contextmanager
@@ -50,26 +56,30 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, renamed to `target` on success; an older `target` is then removed.
     If the block raises, `target` is unchanged. Raises OSError if writing fails.
     """
-    with _temporary(target, folder=True) as aside:
-        aside.mkdir()
-        yield aside
-        for path in [*aside.rglob("*"), aside]:
+    with _temporary(target, folder=True) as temporary:
+        temporary.mkdir()
+        yield temporary
+
+        # Content first, then the names: after a power cut no file of the folder is empty.
+        for path in [*temporary.rglob("*"), temporary]:
             _flush(path)
-        os.chmod(aside, 0o755)
+        os.chmod(temporary, 0o755)
+
+        # A folder that is not empty cannot be replaced in one step.
         if target.exists():
             old = _new_name(target)
             os.replace(target, old)
-            os.replace(aside, target)
+            os.replace(temporary, target)
             _remove(old)
         else:
-            os.replace(aside, target)
+            os.replace(temporary, target)
         _flush(target.parent)
 
 
 def remove_folder(path: Path) -> None:
     """Remove a folder, if that is possible. After a kill no part of it is left under its name."""
-    with contextlib.suppress(OSError), _temporary(path, folder=True) as aside:
-        os.replace(path, aside)
+    with contextlib.suppress(OSError), _temporary(path, folder=True) as temporary:
+        os.replace(path, temporary)
 
 
 @contextlib.contextmanager
@@ -94,7 +104,7 @@ def hold_lock(path: Path, purpose: str) -> Iterator[None]:
     try:
         lock.acquire(timeout=PATIENCE)
     except filelock.Timeout:
-        _wait_for(lock, f"waiting for {_holder(path)}, which {purpose}")
+        _wait_for(lock, line=f"waiting for {_holder(path)}, which {purpose}")
     try:
         _sign(path)
         with speaking():
@@ -115,9 +125,11 @@ def _wait_for(lock: filelock.FileLock, line: str) -> None:
 
 def _sign(path: Path) -> None:
     """Write into the lock file who holds it, for those that wait."""
-    in_a_run = f"rank {rank()}, " if "RANK" in os.environ else ""
-    with contextlib.suppress(OSError):  # of another user
-        path.write_text(f"{in_a_run}process {os.getpid()} on {platform.node()}")
+    holder = f"process {os.getpid()} on {platform.node()}"
+    if "RANK" in os.environ:
+        holder = f"rank {rank()}, {holder}"
+    with contextlib.suppress(OSError):  # the file is another user's
+        path.write_text(holder)
 
 
 def _holder(path: Path) -> str:
@@ -158,11 +170,13 @@ def write_json(path: Path, value: object) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, cure: str = CACHE_CURE, what: str = "there") -> Iterator[None]:
-    """Convert an OSError in the block to a UserError that names `path`, `what` and `cure`."""
+    """Convert an OSError in the block to a UserError: `PATH: cannot write WHAT (REASON); CURE`."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: cannot write {what} ({first_line(error)}); {cure}") from None
+        raise UserError(
+            f"cannot write {what} ({first_line(error)})", key=str(path), cure=cure
+        ) from None
 
 
 @contextlib.contextmanager
@@ -171,8 +185,10 @@ def _temporary(target: Path, folder: bool = False) -> Iterator[Path]:
 
     Raises OSError if `target` is a device, a pipe, or a folder in place of a file or the reverse.
     """
-    if target.exists() and not (target.is_dir() if folder else target.is_file()):
-        raise FileExistsError(f"it exists and is not a {'folder' if folder else 'regular file'}")
+    kind = "folder" if folder else "regular file"
+    can_replace = target.is_dir() if folder else target.is_file()
+    if target.exists() and not can_replace:
+        raise FileExistsError(f"it exists and is not a {kind}")
     path = _new_name(target)
     _temporaries.add(path)
     try:

@@ -24,8 +24,10 @@ from detalbert import names
 from detalbert.errors import Unavailable, UserError, first_line
 
 _ADDRESS = re.compile(r"(s3|gs|az)://([\w.-]+)/+(.+?)/*$")
-_LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)  # of the disk beside the bucket
-MISTAKES = {*range(400, 500)} - {408, 429}  # statuses that a retry does not change
+# Errors of the disk beside the bucket.
+_LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
+# HTTP statuses that a retry does not change: all but time-out and too many requests.
+MISTAKES = {*range(400, 500)} - {408, 429}
 
 
 def is_bucket(address: str) -> bool:
@@ -38,12 +40,20 @@ def is_bucket(address: str) -> bool:
 
 
 def download(address: str, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
-    """Download the files below `address` whose relative names are `wanted`, if there are any.
-    Raises UserError if the bucket does not exist or refuses, Unavailable if it does not answer.
+    """Download the files below an address, if there are any.
+
+    Args:
+        address: such as s3://BUCKET/PATH.
+        folder: where they go, under their names below the address.
+        wanted: returns whether to download a file, by that name; default: all.
+
+    Raises:
+        UserError: the bucket does not exist or refuses.
+        Unavailable: the bucket does not answer.
     """
     with _opened(address) as (manager, path), contextlib.suppress(CheckpointNotFound):
         # With a slash: managers take names for prefixes, and runs/1 is a prefix of runs/12.
-        manager.download(f"{path}/", folder, wanted)
+        manager.download(f"{path}/", folder, selector=wanted)
 
 
 def put(folder: Path, address: str, files: Iterable[str]) -> None:
@@ -65,7 +75,7 @@ def remove(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _opened(address: str) -> Iterator[tuple[Any, str]]:
+def _opened(address: str) -> Iterator[tuple[storage.StorageManager, str]]:
     """Yield the manager of a bucket, and the path in it; convert the errors of its client."""
     ((protocol, bucket, path),) = _ADDRESS.findall(address)
     try:
@@ -83,10 +93,11 @@ def _opened(address: str) -> Iterator[tuple[Any, str]]:
 def _converted(error: Exception, address: str) -> UserError:
     """Return a client's error as UserError, or as Unavailable where a retry may help."""
     is_refused = isinstance(error, NoDirectStorageAccess)
-    cause: BaseException = error
     # Of a refused upload, and of no access, the error says less than that which it replaced.
-    if error.__context__ is not None and (is_refused or http_status(error.__context__)):
-        cause = error.__context__
+    cause: BaseException = error
+    replaced = error.__context__
+    if replaced is not None and (is_refused or http_status(replaced)):
+        cause = replaced
     is_mistake = (
         is_refused
         or isinstance(error, (ValueError, ImportError))
@@ -100,9 +111,10 @@ def _converted(error: Exception, address: str) -> UserError:
 def http_status(error: object) -> int | None:
     """Return the HTTP status in an error of boto3, Google's or Azure's client."""
     response = getattr(error, "response", None)
-    if isinstance(response, dict):
+    if isinstance(response, dict):  # boto3's
         return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return getattr(error, "status_code", getattr(error, "code", None))
+    code = getattr(error, "code", None)  # Google's
+    return getattr(error, "status_code", code)
 
 
 def _hold_names(manager: Any) -> None:
@@ -117,15 +129,16 @@ def _hold_names(manager: Any) -> None:
             # The managers resolve ".." in keys, so that it is only left in front. A key that is the
             # downloaded folder itself arrives as "./".
             if name != "./":
-                names.hold(Path(dst), name, f"checkpoint storage, below {src}")
+                names.hold(Path(dst), name, source=f"checkpoint storage, below {src}")
             return True
 
         def is_wanted(name: str) -> bool:
             return is_held(name) and (selector is None or selector(name))
 
-        # The first pass only lists, so that beside a name that is refused nothing is written.
-        download(self, src, dst, lambda name: not is_held(name))
-        download(self, src, dst, is_wanted)
+        # The first pass wants no file and only lists, so that beside a name that is refused nothing
+        # is written.
+        download(self, src, dst, selector=lambda name: not is_held(name))
+        download(self, src, dst, selector=is_wanted)
 
     manager.download = download_inside
 

@@ -1,4 +1,7 @@
-"""Facts about the machine and the software that a measured figure depends on."""
+"""Facts about the machine and the software that a measured figure depends on.
+
+A figure without them cannot be compared with another one.
+"""
 
 import os
 import platform
@@ -7,25 +10,24 @@ import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def environment(device: torch.device) -> dict[str, object]:
     """Return versions, device, commit, load and time, as JSON values."""
-    processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    cpu = processor[1] if processor else platform.machine()
     return {
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            **{name: metadata.version(name) for name in ("transformers", "tokenizers", "numpy")},
+            "transformers": metadata.version("transformers"),
+            "tokenizers": metadata.version("tokenizers"),
+            "numpy": metadata.version("numpy"),
             "cuda": torch.version.cuda,
         },
         "device": {
             "type": device.type,
-            "name": torch.cuda.get_device_name() if device.type == "cuda" else cpu,
+            "name": torch.cuda.get_device_name() if device.type == "cuda" else _cpu_name(),
             "cores": len(os.sched_getaffinity(0)),
             "threads": torch.get_num_threads(),
         },
@@ -33,6 +35,12 @@ def environment(device: torch.device) -> dict[str, Any]:
         "load": os.getloadavg()[0],  # mean of the last minute, this process included
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _cpu_name() -> str:
+    """Return the model of the processor; its architecture where Linux does not say it."""
+    processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return processor[1] if processor else platform.machine()
 
 
 def commit_of(checkout: Path) -> str | None:

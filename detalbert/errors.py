@@ -1,7 +1,8 @@
 """Errors shown to the user: one line with what is wrong, where, and what to do.
 
 All classes stand here, as one tree. An error's parts are data: whoever catches one reads `key`,
-`problem` and `cure`, and never takes its text apart.
+`problem` and `cure`, and never takes its text apart. What was traded: a cause has no traceback, so
+the line must say all that a user needs.
 """
 
 import contextlib
@@ -9,11 +10,18 @@ import copy
 import copyreg
 import difflib
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from detalbert.escapes import escape_controls
 from detalbert.redact import hide_secrets
+
+
+class Cure(NamedTuple):
+    """Two cures: for who edits a config, and for who gives flags to a command."""
+
+    in_config: str
+    by_flag: str
 
 
 class UserError(Exception):
@@ -25,16 +33,20 @@ class UserError(Exception):
     Args:
         problem: what is wrong.
         key: what it is wrong with: a config's key, a flag, a file with its line, a question.
-        cure: what to do.
+        cure: what to do; a Cure if a command has a flag for the key that it names.
     """
 
+    # The word after the command's name, and the exit status.
     kind, status = "error", 2
-    on_all_ranks = False  # raised on all of them; rank 0 prints it
+    # Whether it is raised on all ranks; rank 0 prints it then.
+    on_all_ranks = False
 
-    def __init__(self, problem: str, *, key: str = "", cure: str = "") -> None:
+    def __init__(self, problem: str, *, key: str = "", cure: str | Cure = "") -> None:
+        cures = cure if isinstance(cure, Cure) else Cure(cure, by_flag=cure)
         self.problem = _clean(problem)
         self.key = _clean(key)
-        self.cure = _clean(cure)
+        self.cure = _clean(cures.in_config)
+        self.cure_by_flag = _clean(cures.by_flag)
         super().__init__(self.problem)
 
     def __str__(self) -> str:
@@ -45,24 +57,26 @@ class UserError(Exception):
         """The line without its key."""
         return f"{self.problem}; {self.cure}" if self.cure else self.problem
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Let worker processes and other ranks send it whole, whatever its class's constructor."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+        new = copyreg.__newobj__  # type: ignore[attr-defined]
+        return new, (type(self), *self.args), self.__dict__
 
-    def under(
-        self, key: str, *, problem: str | None = None, cure: str | None = None
-    ) -> "UserError":
-        """Return the same error of another key: the flag that a user gave for a config's key.
-
-        Args:
-            problem, cure: with flags in place of other keys; default: as they are.
-        """
+    def under(self, key: str) -> "UserError":
+        """Return the same error of another key: the flag that a user gave for a config's key."""
+        # A copy, whose class may have a constructor of another form.
         renamed = copy.copy(self)
         renamed.key = _clean(key)
-        if problem is not None:
-            renamed.problem = _clean(problem)
-        if cure is not None:
-            renamed.cure = _clean(cure)
+        return renamed
+
+    def with_flags(self, flags: Mapping[str, str]) -> "UserError":
+        """Return the same error as a command says it that has flags in place of config keys.
+
+        Args:
+            flags: of the command, by keys of a config.
+        """
+        renamed = self.under(flags.get(self.key, self.key))
+        renamed.cure = self.cure_by_flag
         return renamed
 
 
@@ -82,6 +96,7 @@ class UnknownKey(UserError):
         hint = hint or nearest(key, known)
         super().__init__("unknown key", key=f"{section}.{key}", cure=hint)
         self.name = key
+        # Else it belongs to another program, or workload.
         self.is_typo = hint.startswith("did you mean")
 
 
@@ -133,7 +148,9 @@ class Panic(RuntimeError):
 
 
 def _clean(text: str) -> str:
-    return escape_controls(hide_secrets(" ".join(text.splitlines())))
+    """Return `text` as one line, without secrets and control characters."""
+    line = " ".join(text.splitlines())
+    return escape_controls(hide_secrets(line))
 
 
 def as_raised(error: BaseException | None) -> UserError | None:
@@ -147,8 +164,11 @@ def as_raised(error: BaseException | None) -> UserError | None:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `did you mean 'x'?`, or the list of known names if none is near."""
-    near = difflib.get_close_matches(name, known := sorted(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    names = sorted(known)
+    matches = difflib.get_close_matches(name, names, n=1)
+    if matches:
+        return f"did you mean {matches[0]!r}?"
+    return f"known: {', '.join(names)}"
 
 
 @contextlib.contextmanager
@@ -173,6 +193,7 @@ def panics_raised() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        # PyO3 makes the class when it is needed: its name is all that there is.
         if type(error).__name__ != "PanicException":
             raise
         raise Panic(str(error)) from None
@@ -184,9 +205,10 @@ def first_line(error: BaseException) -> str:
     """
     if isinstance(error, UserError):
         return str(error)
-    text: Any = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):  # copytree's, per file
-        text = error.args[0][0][2]  # why the first was not copied
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    # copytree's has a list of (source, target, reason), one per file.
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        _, _, text = error.args[0][0]
     return _cut(str(text).splitlines()[0])
 
 

@@ -6,7 +6,6 @@ contexts and file names can hold both. What is printable stays as it is.
 
 import json
 import re
-from typing import Any
 
 # C0 without tab and line feed, DEL and C1; overrides and isolates of the writing direction, which
 # make a line read otherwise than it is; half characters, which no output can encode.
@@ -28,7 +27,7 @@ def escape_controls(text: str) -> str:
     return _CONTROL.sub(escaped, text)
 
 
-def json_line(value: Any) -> str:
+def json_line(value: object) -> str:
     r"""Return `value` as one line of JSON for a terminal or a program: control characters as
     `\u001b`, other Unicode as it is. Raises ValueError for NaN and infinity, which JSON lacks.
     """

@@ -3,7 +3,7 @@
 A revision is a branch, a tag or a commit. It is resolved once per run: the commits are kept in this
 module, in every checkpoint, and a restart loads the same ones. Where the hub is silent, its cache
 must do, and the hub's own client would ask for minutes: so it is asked first, once, with a
-time-out.
+time-out. The price is a request more per name.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
@@ -25,26 +25,36 @@ STATE_DICT = "state_dict.pth"
 
 # The commits of this run's hub names: checkpoints keep them, and a restart loads them again.
 commits: dict[str, str] = {}  # {"models/NAME@main": "0123456789abcdef..."}
+# Hub names that this process has read from.
+_named: set[str] = set()
 _REVISED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
-_named: set[str] = set()  # hub names that this process has read from
-_NO_ANSWER = ConnectionError, TimeoutError, socket.gaierror, LocalEntryNotFoundError
 _COMMIT = re.compile("[0-9a-f]{40}")
+_NO_ANSWER = ConnectionError, TimeoutError, socket.gaierror, LocalEntryNotFoundError
+T = TypeVar("T")
 
 
-def load_named(read: Callable[..., Any], name: str, kind: str = "model", /, **options: Any) -> Any:
-    """Call a library's `read` with location and revision of `name`, and `options`.
+def load_named(read: Callable[..., T], name: str, kind: str = "model", /, **options: Any) -> T:
+    """Return what a library's `read` returns for a name.
 
     If the hub gives no answer, only its cache is read: its client would try for half a minute per
-    file. Raises ConnectionError if that fails, else whatever `read` does.
+    file.
 
     Args:
+        read: takes a folder, or a hub name and a `revision`.
+        name: a local folder, NAME or NAME@REVISION.
         kind: model (of a tokenizer, too) or dataset. A data set without a revision is left to its
             library: its content is part of what identifies a run.
+        options: further arguments of `read`.
+
+    Raises:
+        ConnectionError: the hub gives no answer, and its cache does not have the name.
+        Exception: whatever else `read` raises.
     """
     address = find_local(name) if kind == "model" else name
     if Path(address).exists():
         return read(address, **options)
     repo, revision = split_revision(address)
+    # Of a model config, tokenizer and weights are read one after another: one line for all.
     is_next_file = kind == "model" and name in _named
     with waiting(f"loading {name} from the hub or its cache", quiet=is_next_file):
         _named.add(name)
@@ -55,6 +65,8 @@ def load_named(read: Callable[..., Any], name: str, kind: str = "model", /, **op
             options["revision"] = commit
         if silence is None:
             return read(repo, **options)
+
+        # Read the cache alone. The client has this switch for the process only.
         try:
             constants.HF_HUB_OFFLINE = True
             return read(repo, **options)
@@ -83,14 +95,25 @@ def _find_commit(repo: str, revision: str, kind: str) -> tuple[str, str | None]:
         return commits.get(key, revision), None
     commit, silence = _ask_hub(repo, revision=revision, kind=kind)
     if commit is None:
-        with contextlib.suppress(Exception):
-            cached = snapshot_download(
-                repo, repo_type=kind, revision=revision, local_files_only=True, allow_patterns=[]
-            )
-            commit = Path(cached).name  # snapshots/COMMIT
-    if commit is not None:
-        commits[key] = commit
-    return commit or revision, silence
+        commit = _cached_commit(repo, revision=revision, kind=kind)
+    if commit is None:
+        return revision, silence
+    commits[key] = commit
+    return commit, silence
+
+
+def _cached_commit(repo: str, revision: str, kind: str) -> str | None:
+    """Return the commit that `revision` was when it was last downloaded, or None."""
+    with contextlib.suppress(Exception):
+        snapshot = snapshot_download(
+            repo,
+            repo_type=kind,
+            revision=revision,
+            local_files_only=True,
+            allow_patterns=[],
+        )
+        return Path(snapshot).name  # snapshots/COMMIT
+    return None
 
 
 def _ask_hub(repo: str, revision: str, kind: str) -> tuple[str | None, str | None]:
@@ -104,15 +127,19 @@ def _ask_hub(repo: str, revision: str, kind: str) -> tuple[str | None, str | Non
 
 
 def find_local(name: str) -> str:
-    """Return `name` or, if only that exists, its path in this repository. For a checkpoint of this
-    package, return the folder of its model files (without weights). Raises UserError for the folder
-    of a run.
+    """Return where the model files of `name` are, as far as this machine knows.
+
+    Returns:
+        `name` or, if only that exists, its path in this repository; for a checkpoint of this
+        package, the folder of its model files (without weights).
+
+    Raises:
+        UserError: it is the folder of a run.
     """
-    shipped = Path(__file__).parents[1] / name
+    path = name
+    shipped = Path(__file__).parents[1] / name  # such as embedded/albert-tiny
     if shipped.is_dir() and not Path(name).exists():
         path = str(shipped)
-    else:
-        path = name
     checkpoints = sorted(Path(path).glob("checkpoints/step-*"))
     if checkpoints:
         raise UserError(
@@ -120,7 +147,9 @@ def find_local(name: str) -> str:
             key=name,
             cure=f"name one of its checkpoints, such as {checkpoints[-1]}",
         )
-    return str(Path(path) / PRETRAINED) if is_checkpoint(name) else path
+    if is_checkpoint(name):
+        return str(Path(path) / PRETRAINED)
+    return path
 
 
 # What a model folder is read from: no code, no pickles.
@@ -142,12 +171,16 @@ def is_checkpoint(name: str) -> bool:
     return (Path(name) / STATE_DICT).is_file() and (Path(name) / PRETRAINED).is_dir()
 
 
-def hub_errors(what: str, more: str = "") -> contextlib.AbstractContextManager[None]:
-    """Convert any exception but UserError in the block to `hub_error`'s: `what`, reason, `more`."""
+def hub_errors(
+    problem: str, *, key: str, cure: str = ""
+) -> contextlib.AbstractContextManager[None]:
+    """Convert any exception but UserError in the block to `KEY: PROBLEM: REASON; CURE`, of the
+    class that `hub_error` returns.
+    """
 
     def converted(error: Exception) -> UserError:
         kind = hub_error(error)
-        return kind(f"{what}: {first_line(error)}{more}")
+        return kind(f"{problem}: {first_line(error)}", key=key, cure=cure)
 
     return as_user_error(converted)
 
@@ -156,16 +189,19 @@ def hub_error(error: BaseException) -> type[UserError]:
     """Return `Unavailable` if the network or the hub failed (a time-out, 429, 500 or more),
     `UserError` if it refused. Libraries wrap HTTP errors, so an error's causes are examined too.
     """
-    seen: set[int] = set()
+    seen: set[int] = set()  # causes may go in a circle
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        status = getattr(getattr(cause, "response", None), "status_code", None)
+        response = getattr(cause, "response", None)
+        status = getattr(response, "status_code", None)
         if status is not None:
-            return Unavailable if status == 429 or status >= 500 else UserError
+            may_pass = status == 429 or status >= 500
+            return Unavailable if may_pass else UserError
+        # Offline, another try would not ask the hub either.
         is_absent = isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
         if is_absent or isinstance(cause, OfflineModeIsEnabled):
-            return UserError  # another try would not ask the hub either
+            return UserError
         if isinstance(cause, _NO_ANSWER):
             return Unavailable
         cause = cause.__cause__ or cause.__context__

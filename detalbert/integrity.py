@@ -17,9 +17,12 @@ from detalbert.errors import UserError
 from detalbert.names import is_inside
 from detalbert.waiting import reading
 
-Json = dict[str, Any]  # an object of JSON
-SUM = "sha256"  # the key of sealed values
-SUMS = "sums.json"  # in a folder: what its files were when it was written
+# An object of JSON.
+Json = dict[str, Any]
+# The key of sealed values that has their sum.
+SUM = "sha256"
+# In a folder: what its files were when it was written.
+SUMS = "sums.json"
 WEIGHTS = ".safetensors"
 # transformers reads these beside a tokenizer.json that is complete without them.
 _BESIDE_TOKENIZER = ("added_tokens.json", "special_tokens_map.json")
@@ -34,24 +37,24 @@ def checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def json_sum(values: Any) -> str:
+def json_sum(values: object) -> str:
     """Return the SHA-256 of `values` as JSON without white space, keys sorted."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def seal(values: Mapping[str, Any]) -> dict[str, Any]:
+def seal(values: Mapping[str, object]) -> Json:
     """Return `values` with their sum added under SUM."""
     unsealed = {key: value for key, value in values.items() if key != SUM}
     return {**unsealed, SUM: json_sum(unsealed)}
 
 
-def is_sealed(values: Mapping[str, Any]) -> bool:
+def is_sealed(values: Mapping[str, object]) -> bool:
     """Return whether the sum of `values` matches them."""
     return values.get(SUM) == seal(values)[SUM]
 
 
-def read_sealed(path: Path) -> dict[str, Any] | None:
+def read_sealed(path: Path) -> Json | None:
     """Return the values of a JSON file; None if it is missing, or their sum does not match."""
     try:
         values = json.loads(path.read_text())
@@ -61,7 +64,7 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 
 
 def write_facts(
-    path: Path, facts: Mapping[str, Any], key: str | None = None, without: Iterable[str] = ()
+    path: Path, facts: Mapping[str, object], key: str | None = None, without: Iterable[str] = ()
 ) -> None:
     """Write `facts` to `path`, sealed, with the SHA-256 of the files beside and below it.
 
@@ -80,11 +83,14 @@ def write_facts(
 def find_change(path: Path, key: str | None = None, small: bool = False) -> str | None:
     """Return the name of a file changed since `write_facts` wrote `path`, or None.
 
-    With `key`, it is `path`'s own if the folder was made for another one. `small` leaves out
-    weights.
+    Args:
+        path: of the JSON file, in the folder that it describes.
+        key: for what the folder is to be used; if it was made for another one, `path` has changed.
+        small: leave out weights.
     """
     folder = path.parent
     sealed = read_sealed(path) or {}
+    # A name in it may be anything: one that leads out of the folder is a change as well.
     files = sealed.get("files")
     if not isinstance(files, dict) or not all(map(is_inside, files)):
         return path.name
@@ -92,7 +98,8 @@ def find_change(path: Path, key: str | None = None, small: bool = False) -> str 
         return path.name
     sums = {}
     for name, digest in files.items():
-        if not (small and name.endswith(WEIGHTS)):
+        is_left_out = small and name.endswith(WEIGHTS)
+        if not is_left_out:
             sums[folder / name] = digest
     damaged = find_damaged(sums, folder)
     if not damaged:
@@ -103,9 +110,12 @@ def find_change(path: Path, key: str | None = None, small: bool = False) -> str 
 def check_model_folder(folder: Path, small: bool = False) -> None:
     """Raise UserError if files changed since their export; detected only if SUMS exists.
 
-    `small` leaves weights out: for what reads the config or the tokenizer only.
+    Args:
+        folder: of the model.
+        small: leave out weights: for what reads the config or the tokenizer only.
     """
-    if not os.path.lexists(folder / SUMS):  # a folder or a dead link of that name is a change
+    # A folder or a dead link of that name is a change.
+    if not os.path.lexists(folder / SUMS):
         return
     changed = find_change(folder / SUMS, small=small)
     if changed is None:
@@ -128,15 +138,19 @@ def _find_extra(folder: Path) -> str | None:
 
 
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:
-    """Return the files that are missing or do not have the SHA-256 in `sums`, by path.
+    """Return the files that are missing or changed.
 
-    A file is read once per machine: an empty file in the first writable one of `places`, named by a
-    sum of the machine and of the files' sizes, times and inodes, then records that they are
-    unchanged.
+    A file is read once per machine: an empty file, named by a sum of the machine and of the files'
+    sizes, times and inodes, then records that they are unchanged.
+
+    Args:
+        sums: SHA-256 by path.
+        places: folders for the empty file; the first writable one gets it.
     """
     state = json_sum([_machine(), *map(_state, sums), *sums.values()])
     stamp = f".checked-{state[:32]}"
-    if any((place / stamp).is_file() for place in places):
+    is_known = any((place / stamp).is_file() for place in places)
+    if is_known:
         return []
 
     description = f"comparing {len(sums)} files with their SHA-256"
@@ -165,7 +179,7 @@ def _sum_now(path: Path) -> str | None:
     return None
 
 
-def _state(path: Path) -> list[Any]:
+def _state(path: Path) -> list[object]:
     """Return facts that change when a file does: name, size in bytes, time in ns and inode."""
     with contextlib.suppress(OSError):
         status = path.stat()

@@ -17,21 +17,23 @@ from detalbert.errors import UserError
 from detalbert.escapes import escape_controls
 
 log = logging.getLogger(__name__)
-_COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31"}  # yellow, red
+# Codes of ANSI: yellow and red.
+_COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
 
 
 class _Stderr(logging.Handler):
     """Handler for the current standard error, looked up for each line."""
 
-    written = time.monotonic()  # when the last line was
+    # When the last line was written.
+    written = time.monotonic()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = colored(self.format(record), record.levelname)
+            line = colored(self.format(record), level=record.levelname)
             if sys.stderr.isatty():
                 from tqdm import tqdm  # not there yet when the hook of a task reads its config
 
-                tqdm.write(line, sys.stderr)  # above the bars
+                tqdm.write(line, file=sys.stderr)  # above the bars
             else:
                 sys.stderr.write(line + "\n")
                 sys.stderr.flush()
@@ -41,6 +43,7 @@ class _Stderr(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message with the level before every line, without control characters."""
+        # Python splits lines at characters that a log shipper does not know, such as form feed.
         text = "\n".join(super().format(record).splitlines())
         lines = escape_controls(text).split("\n")
         return "\n".join(f"{record.levelname}: {line}" for line in lines)
@@ -68,7 +71,7 @@ def fail(command: str, error: UserError) -> int:
     if "DET_TASK_TYPE" in os.environ:
         log.error("%s", line)
     else:
-        print(colored(line, "ERROR"), file=sys.stderr)
+        print(colored(line, level="ERROR"), file=sys.stderr)
     return error.status
 
 
@@ -78,6 +81,7 @@ def start_logging() -> None:
     """
     logging.getLogger().addHandler(_HANDLER)  # once, however often this is called
     logging.getLogger("detalbert").setLevel(logging.INFO)
+    # Python's own format has a second line, with source code.
     logging.captureWarnings(True)
     warnings.formatwarning = _one_line  # type: ignore[assignment]  # it takes more, by any name
     sys.excepthook = _say_uncaught
@@ -87,7 +91,8 @@ _HANDLER = _Stderr()
 
 
 def _one_line(message: Warning | str, category: type[Warning], *_: object) -> str:
-    return f"{category.__name__}: {' '.join(str(message).split())}"
+    words = str(message).split()
+    return f"{category.__name__}: {' '.join(words)}"
 
 
 def _say_uncaught(

@@ -39,7 +39,9 @@ def hold(folder: Path, name: str, source: str) -> Path:
     except (OSError, ValueError, RuntimeError) as error:  # too long, not encodable; a loop of links
         fault = f"cannot be used in {folder} ({first_line(error)})"
     if fault is not None:
-        raise UserError(f"{source}: the name {name!r} {fault}; nothing of it is used; remove it")
+        raise UserError(
+            f"the name {name!r} {fault}; nothing of it is used", key=source, cure="remove it"
+        )
     return folder / name
 
 

@@ -1,6 +1,7 @@
 """A process and its machine: usable cores, end with the parent, handling of SIGTERM and SIGINT.
 
-Schedulers and terminals send those signals to all processes of a run.
+Schedulers and terminals send those signals to all processes of a run. So a forked process ignores
+them, and its parent decides when it ends; in return it ends with its parent, however that ends.
 """
 
 import ctypes
@@ -12,8 +13,8 @@ import threading
 import time
 from collections.abc import Collection
 from multiprocessing import context, popen_fork
+from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any, cast
 
 import loky
 import psutil
@@ -22,8 +23,10 @@ from detalbert.atomic import remove_temporaries
 from detalbert.waiting import rank_prefix
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_PERIOD = 0.5  # seconds between two looks at the parent, on systems without prctl
+# Of <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+# Seconds between two looks at the parent, on systems without prctl.
+_PERIOD = 0.5
 
 
 def count_cores() -> int:
@@ -35,7 +38,8 @@ def idle_cores(seconds: float = 0.5) -> float:
     """Return how many of the usable cores were idle during `seconds`, while this process sleeps. A
     container with a quota of 4 finds 4 idle ones if 50 of the machine's 64 cores are busy.
     """
-    percents = psutil.cpu_percent(seconds, percpu=True)  # busy, of every core of the machine
+    # How busy every core of the machine was, in percent.
+    percents = psutil.cpu_percent(interval=seconds, percpu=True)
     usable: Collection[int] = range(len(percents))
     if hasattr(os, "sched_getaffinity"):
         usable = os.sched_getaffinity(0)
@@ -53,7 +57,8 @@ def end_on_signals(when: str) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         remove_temporaries()
         say(f"stopped by {signal.Signals(number).name}{when}")
-        os._exit(128 + number)  # an exception could be caught or printed on its way
+        # An exception could be caught or printed on its way.
+        os._exit(128 + number)
 
     for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -80,15 +85,18 @@ class _Child(context.ForkProcess):
     """Forked process that leaves SIGTERM and SIGINT to its parent, and ends with it."""
 
     @staticmethod
-    def _Popen(process_obj: Any) -> _Handle:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a fork inherits it
+    def _Popen(process_obj: BaseProcess) -> _Handle:
+        # A fork inherits the mask, which this process has for the moment of the fork only.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             return _Handle(process_obj)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def run(self) -> None:
-        end_with_parent(cast(Any, multiprocessing.parent_process()).pid)
+        parent = multiprocessing.parent_process()
+        assert parent is not None and parent.pid is not None
+        end_with_parent(parent.pid)
         super().run()
 
 
@@ -106,11 +114,13 @@ def end_with_parent(parent: int) -> None:
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
-    if os.getppid() != parent:  # it ended before the kernel was asked
+    # The parent may have ended before the kernel was asked.
+    if os.getppid() != parent:
         os._exit(1)
 
 
 def _watch(parent: int) -> None:
+    """End this process when it gets another parent: init, once its own has ended."""
     while os.getppid() == parent:
         time.sleep(_PERIOD)
     os._exit(1)  # sys.exit() would wait for a queue that nobody reads

@@ -2,7 +2,8 @@
 
 Nothing tells a secret from other text but its name and, for some, its shape. A name is secret by
 its last words: HF_TOKEN, apiKey and --db-password are, tokenizer, max_tokens and pad_token are not.
-What follows such a name is masked up to the next space, so it may take harmless text along.
+What follows such a name is masked up to the next space, so it may take harmless text along: rather
+too much is masked than too little.
 """
 
 import re
@@ -59,8 +60,9 @@ def is_secret(name: str) -> bool:
     *before, last = snake_case.split("_")
     if last == "token" and before and before[-1] in _OF_TEXT:
         return False
+    # A variable of the environment, such as KAGGLE_KEY.
     if last == "key" and before and name.isupper():
-        return True  # a variable of the environment, KAGGLE_KEY
+        return True
     if _LAST_WORD.fullmatch(last):
         return True
 
@@ -82,7 +84,7 @@ def hide_secrets(text: str) -> str:
 
 def _hide_values(names: re.Pattern[str], text: str) -> str:
     """Return `text` with "***" for the value after each match of `names` whose name is secret."""
-    parts: list[str] = []
+    pieces: list[str] = []
     end = 0  # of the last value that is hidden
     for match in names.finditer(text):
         name = next(group for group in match.groups() if group is not None)
@@ -90,13 +92,14 @@ def _hide_values(names: re.Pattern[str], text: str) -> str:
         inside_a_value = match.start() < end
         if inside_a_value or value is None or not is_secret(name):
             continue
+        # Quotes stay, so that JSON and YAML stay valid.
         first = value[0][0]
         quote = first if first in "'\"" else ""
-        parts.append(text[end : match.end()])
-        parts.append(f"{quote}***{quote}")
+        pieces.append(text[end : match.end()])
+        pieces.append(f"{quote}***{quote}")
         end = value.end()
-    parts.append(text[end:])
-    return "".join(parts)
+    pieces.append(text[end:])
+    return "".join(pieces)
 
 
 def masked(value: Any, under: str = "") -> Any:
@@ -106,21 +109,29 @@ def masked(value: Any, under: str = "") -> Any:
     config: every masked value is text where text is expected.
 
     Args:
+        value: any value of YAML.
         under: the secret key that `value` is below, if any.
     """
     if isinstance(value, Mapping):
-        return {
-            key: masked(inner, under or _secret_key(key, value)) for key, inner in value.items()
-        }
+        hidden = {}
+        for key, inner in value.items():
+            hidden[key] = masked(inner, under=under or _secret_key(key, beside=value))
+        return hidden
     if isinstance(value, list):
-        return _masked_items(value, under)
-    if not under or value is None:
+        return _masked_items(value, under=under)
+    if value is None:
+        return None
+    if not under:
         return _masked_text(value) if isinstance(value, str) else value
+
+    # Of NAME=VALUE, an item of this section's list, the name may be read.
     name, equals, _ = str(value).partition("=")
-    return f"{name}=***" if equals and under == "environment_variables" else "***"
+    if equals and under == "environment_variables":
+        return f"{name}=***"
+    return "***"
 
 
-def _secret_key(key: Any, beside: Mapping[Any, Any]) -> str:
+def _secret_key(key: object, beside: Mapping[object, object]) -> str:
     """Return `key` if its value is secret, else an empty text. {name: TOKEN, value: ...} is a pair
     like TOKEN: ...
     """
@@ -132,18 +143,20 @@ def _secret_key(key: Any, beside: Mapping[Any, Any]) -> str:
     return ""
 
 
-def _masked_items(items: list[Any], under: str) -> list[Any]:
+def _masked_items(items: list[object], under: str) -> list[object]:
     """Mask a list; in the words of a command, also the one after a secret flag."""
     hidden = []
-    before: Any = None
+    before: object = None
     for item in items:
-        follows_flag = _is_secret_flag(before) and not isinstance(item, Mapping)
-        hidden.append(masked(item, under or ("flag" if follows_flag else "")))
+        key = under
+        if not key and _is_secret_flag(before) and not isinstance(item, Mapping):
+            key = "flag"
+        hidden.append(masked(item, under=key))
         before = item
     return hidden
 
 
-def _is_secret_flag(word: Any) -> bool:
+def _is_secret_flag(word: object) -> bool:
     """Return whether a word of a command is a flag such as --token."""
     name = str(word)
     return re.fullmatch(r"--?[\w.-]+", name) is not None and is_secret(name)

@@ -20,22 +20,24 @@ from detalbert.log import fail
 
 def main(argv: list[str]) -> int:
     """Run the ranks; return the exit status."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun, which would say so in four lines
+    # As torchrun does, which would say so in four lines.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     args = get_args_parser().parse_args(argv)
     try:
         run(args)
     except ChildFailedError as error:
         _, failure = error.get_first_failure()
-        return 128 - failure.exitcode if failure.exitcode < 0 else failure.exitcode
+        was_killed = failure.exitcode < 0  # by the signal of that number
+        return 128 - failure.exitcode if was_killed else failure.exitcode
     except DistNetworkError as error:
         if "EADDRINUSE" not in str(error):
             raise
-        taken = Unavailable(
+        port_error = Unavailable(
             "another program of this machine has that port",
             key=f"--master_port {args.master_port}",
             cure="give another, or none for a run on one machine",
         )
-        return fail("torchrun", taken)
+        return fail("torchrun", port_error)
     except SignalException as error:
         return 128 + error.sigval
     return 0

@@ -13,23 +13,36 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from tqdm import tqdm
 
 from detalbert.escapes import escape_controls
 from detalbert.log import silence
 
-PERIOD = 30.0  # seconds without a line before one says how far the work is
-SHORT = 5.0  # seconds of work whose end is not logged
-LARGE = 500_000_000  # bytes that may take over five seconds to read
+T = TypeVar("T")
+# Seconds without a line before one says how far the work is.
+PERIOD = 30.0
+# Seconds of work whose end is not logged.
+SHORT = 5.0
+# Bytes that may take over five seconds to read.
+LARGE = 500_000_000
 log = logging.getLogger(__name__)
-_running: list["Wait"] = []  # the innermost last; it alone logs its progress
-_speaking = 0  # blocks of `speaking` in which this process is
+# The innermost last; it alone logs its progress.
+_running: list["Wait"] = []
+# Blocks of `speaking` in which this process is.
+_speaking = 0
 
 
 class Wait:
-    """Work in progress: `done` of `total` (None: unknown), which a thread of its own shows."""
+    """Work in progress, which a thread of its own shows.
+
+    Args:
+        what: the work, as a line begins.
+        total: all of it, in `unit`; None if that is not known.
+        unit: what is counted, in the plural; "B" for bytes.
+        done: how much of it was done before.
+    """
 
     def __init__(self, what: str, total: int | None = None, unit: str = "", done: int = 0) -> None:
         self.bar: tqdm | None = None
@@ -69,7 +82,7 @@ class Wait:
         """Count `count` more as done."""
         self.done += count
 
-    def each(self, items: Iterable[Any]) -> Iterator[Any]:
+    def each(self, items: Iterable[T]) -> Iterator[T]:
         """Yield `items`; one is done when the next is requested."""
         for item in items:
             yield item
@@ -81,11 +94,13 @@ class Wait:
         if self.total is None:
             return f"{self.what}: {clock(seconds)} so far"
         line = f"{self.what}: {self.amount(self.done)} of {self.amount()}"
+        # Speed is that of this process: what was done before took time elsewhere.
         new = self.done - self.done_before
         if new and self.unit == "B":
             line += f", {new / seconds / 1e6:,.1f} MB/s"
         if new:
-            line += f", {clock(seconds / new * (self.total - self.done))} left"
+            seconds_left = seconds / new * (self.total - self.done)
+            line += f", {clock(seconds_left)} left"
         return line
 
     def amount(self, part: int | None = None) -> str:
@@ -126,13 +141,14 @@ def waiting(
         quiet: without the first line, and without any within other work.
     """
     what = f"{rank_prefix()}{what}"
-    wait = Wait(what, total, unit, done)
-    silent = rank() != 0 and not _speaking
-    if silent or (quiet and _running):
+    wait = Wait(what, total=total, unit=unit, done=done)
+    is_silent = rank() != 0 and not _speaking
+    if is_silent or (quiet and _running):
         yield wait
         return
     if not quiet:
-        log.info("%s%s", what, f": {wait.amount()}" if total else "")
+        amount = f": {wait.amount()}" if total else ""
+        log.info("%s%s", what, amount)
     wait.start()
     try:
         yield wait
@@ -166,8 +182,8 @@ def rank_prefix() -> str:
 
 def reading(what: str, files: Iterable[Path]) -> contextlib.AbstractContextManager[Wait | None]:
     """Return `waiting` for large files; small ones are read within five seconds, in silence."""
-    large = sum(file.stat().st_size for file in files if file.is_file()) > LARGE
-    return waiting(what) if large else contextlib.nullcontext()
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    return waiting(what) if size > LARGE else contextlib.nullcontext()
 
 
 def _of(unit: str, number: int) -> str:
@@ -179,8 +195,10 @@ def _of(unit: str, number: int) -> str:
 
 def clock(seconds: float) -> str:
     """Format seconds: 133 as '2m13s', 7380 as '2h03m'."""
-    whole_minutes, remainder = divmod(round(seconds), 60)
-    hours, minutes = divmod(whole_minutes, 60)
+    all_minutes, seconds_left = divmod(round(seconds), 60)
+    hours, minutes = divmod(all_minutes, 60)
     if hours:
         return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{remainder:02d}s" if minutes else f"{remainder}s"
+    if minutes:
+        return f"{minutes}m{seconds_left:02d}s"
+    return f"{seconds_left}s"

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, Section, limited, parse_section
+from detalbert.settings.sections import Parsers, Section, parse_section, setting
 from detalbert.settings.text import parse_documents_config
 
 
@@ -17,9 +17,9 @@ class Layout(Section):
     Rank r is tensor-parallel rank r mod tensor of data rank r // tensor.
     """
 
-    replicate: int = limited(1, above=0, most=65_536)
-    shard: int = limited(1, above=0, most=65_536)
-    tensor: int = limited(1, above=0, most=65_536)
+    replicate: int = setting(1, gt=0, le=65_536)
+    shard: int = setting(1, gt=0, le=65_536)
+    tensor: int = setting(1, gt=0, le=65_536)
 
     @property
     def slots(self) -> int:
@@ -54,25 +54,29 @@ class LmHParams(StepHParams):
     `model_config` has `model_type` (gpt2, gpt_neox, llama or qwen2) and transformers' keys.
     """
 
-    layout: dict[str, Any] | Literal["auto"] = "auto"  # or numbers, see Layout
+    # Or numbers, see Layout.
+    layout: dict[str, Any] | Literal["auto"] = setting("auto", changeable=True)
     # Share of the layers of which only the input is kept, and which run again in backward: 0.5 is
     # every second one, `full` all of them.
-    activation_checkpointing: float | Literal["none", "full"] = limited("none", above=0, below=1)
+    activation_checkpointing: float | Literal["none", "full"] = setting(
+        "none", gt=0, lt=1, changeable=True
+    )
     across_documents: bool = False  # whether attention and targets cross the end of a document
-    max_validation_windows: int | None = limited(None, above=0)
-    samples: int = limited(0, least=0, most=16)  # continuations of held-out text at a validation
+    max_validation_windows: int | None = setting(None, gt=0)
+    # Continuations of held-out text at a validation.
+    samples: int = setting(0, ge=0, le=16, changeable=True)
 
     global_batch_size: int = 32
     epochs: float = 1
     base_learning_rate: float = 1e-3
     base_batch_size: int = 32
-    optimizer: str = limited("adamw", choices=("adamw", "muon"))
+    optimizer: str = setting("adamw", choices=("adamw", "muon"))
     beta2: float = 0.95
     weight_decay: float = 0.1
     warmup_fraction: float = 0.02
-    max_seq_length: int = limited(1024, least=2)
-    max_tokens_per_forward: int = limited(4096)
-    allreduce_dtype: str = limited("fp32", choices=("fp32",))
+    max_seq_length: int = setting(1024, ge=2)
+    max_tokens_per_forward: int = setting(4096)
+    allreduce_dtype: str = setting("fp32", choices=("fp32",))
     compile: bool = False  # each layer, with torch.compile; not measured on a GPU
 
     @property

@@ -14,9 +14,12 @@ import numpy as np
 
 from detalbert.corpus.mixture import Mixture
 
-_ROUNDS = 8  # of the Feistel network; even, so that each half ends as wide as it began
-_DRAWN_SIZE = 1 << 12  # a permutation of at most so many numbers is drawn at once
-Share = tuple[int, np.ndarray]  # a step (-1: validation), and (shard, window) of its windows
+# Of the Feistel network; even, so that each half ends as wide as it began.
+_ROUNDS = 8
+# A permutation of at most so many numbers is drawn at once.
+_DRAWN_SIZE = 1 << 12
+# A step (-1: validation), and (shard, window) of its windows.
+Share = tuple[int, np.ndarray]
 
 
 class WindowOrder:
@@ -66,15 +69,19 @@ class WindowOrder:
         """Return (shard, window in it) of step `step` (from 0), int64 [global_batch_size, 2]."""
         places = np.empty((self.global_batch_size, 2), np.int64)
         for source, is_of_source, positions in self._deal(step):
-            first, last = int(positions[0]), int(positions[-1])  # there are no gaps
-            places[is_of_source] = source.places(first, last + 1)
+            # There are no gaps between them.
+            first = int(positions[0])
+            last = int(positions[-1])
+            places[is_of_source] = source.places(begin=first, end=last + 1)
         return places
 
     def _deal(self, step: int) -> Iterator[tuple["_Source", np.ndarray, np.ndarray]]:
         """Yield each source of a step's windows, which of these it owns, bool [global_batch_size],
         and their positions in its sequence, ascending, int64 [n].
         """
-        owners, positions = self.mixture.deal(step * self.global_batch_size, self.global_batch_size)
+        owners, positions = self.mixture.deal(
+            first=step * self.global_batch_size, count=self.global_batch_size
+        )
         for number, source in enumerate(self.sources):
             is_of_source = owners == number
             if is_of_source.any():
@@ -126,7 +133,7 @@ class _Source(NamedTuple):
             # Mix the windows of the group, and compute those that are requested alone.
             rng = np.random.default_rng([self.seed, group.epoch, 1 + group.number])
             requested = np.arange(begin - group.begin, stop - group.begin, dtype=np.uint64)
-            numbers = permute(requested, size, rng).astype(np.int64)  # [n]
+            numbers = permute(requested, size=size, rng=rng).astype(np.int64)  # [n]
 
             # Find each window's shard, and its number there.
             shards = np.searchsorted(ends, numbers, side="right")  # [n]
@@ -142,7 +149,8 @@ class _Source(NamedTuple):
         group = self._find_group(position)
         end = group.begin + int(self.windows[group.shards].sum())
         following = self._find_group(end)
-        return self.shards[np.concatenate([group.shards, following.shards])].tolist()
+        places = np.concatenate([group.shards, following.shards])
+        return self.shards[places].tolist()
 
     def _find_group(self, position: int) -> _Group:
         """Return the group of a position in all epochs end to end."""
@@ -186,12 +194,13 @@ def permute(places: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarr
         return rng.permutation(size).astype(np.uint64)[places]
     # Every rank computes the places that it needs alone, whatever the size.
     bits = (size - 1).bit_length()
-    keys = rng.integers(0, 1 << 64, _ROUNDS, np.uint64)
-    numbers = _feistel(places, bits, keys)
+    keys = rng.integers(0, 1 << 64, size=_ROUNDS, dtype=np.uint64)
+    numbers = _feistel(places, bits=bits, keys=keys)
+
     # The network permutes up to twice `size` numbers: each walk ends inside the range.
     outside = np.flatnonzero(numbers >= size)
     while len(outside):
-        numbers[outside] = _feistel(numbers[outside], bits, keys)
+        numbers[outside] = _feistel(numbers[outside], bits=bits, keys=keys)
         outside = np.flatnonzero(numbers >= size)
     return numbers
 
@@ -205,8 +214,8 @@ def _feistel(numbers: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
     right = numbers & np.uint64((1 << high_bits) - 1)
     for key in keys:
         mask = np.uint64((1 << low_bits) - 1)
-        mixed = left ^ (_mix(right + key) & mask)
-        left, right = right, mixed
+        round_bits = _mix(right + key) & mask
+        left, right = right, left ^ round_bits
         low_bits, high_bits = high_bits, low_bits
     return left << np.uint64(high_bits) | right
 

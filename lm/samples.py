@@ -7,7 +7,6 @@ of the model, and no code of its own for each layout.
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,9 @@ from lm.hparams import LmHParams
 from lm.model import CausalLoss
 from lm.packed import pack
 
-PROMPT_TOKENS = 16  # at most
-NEW_TOKENS = 24  # at most
+# At most; a short window has fewer of both.
+PROMPT_TOKENS = 16
+NEW_TOKENS = 24
 
 
 class Samples(pytorch.PyTorchCallback):
@@ -50,12 +50,14 @@ class Samples(pytorch.PyTorchCallback):
         self.prompt_tokens = min(PROMPT_TOKENS, length // 2)
         self.new_tokens = min(NEW_TOKENS, length - length // 2)
         self.prompts: list[Tensor] = []
-        for place in np.concatenate(data.validation.draw(hparams.samples)):
+        windows_by_source = data.validation.draw(hparams.samples)
+        for place in np.concatenate(windows_by_source):
             tokens, lengths = data.validation[place]
-            longest = max(tokens.split(lengths.tolist()), key=len)
+            segments = tokens.split(lengths.tolist())
+            longest = max(segments, key=len)
             self.prompts.append(longest[: self.prompt_tokens])
 
-    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+    def on_validation_end(self, metrics: dict[str, float]) -> None:
         """Generate on all ranks, which each have a shard of the model; print on rank 0."""
         texts = continue_greedily(self.causal_loss, self.prompts, count=self.new_tokens)
         for prompt, text in zip(self.prompts, texts, strict=True):

@@ -49,18 +49,18 @@ class LmWindows:
         self._check()
 
     def _check(self) -> None:
+        """Raise UserError if the split, or a source of the training split, fills no window."""
         shards = self.shards
         window = f"no window of {self.length:,} + 1"
         if len(self) == 0:
+            key = "data.documents"
             cure = "give more text, or lower hyperparameters.max_seq_length"
-            validating = shards.split == "validation"
-            raise UserError(
-                f"{shards.counts['tokens']:,} tokens fill {window}",
-                key="data.validation_documents" if validating else "data.documents",
-                cure=f"{cure}, or raise data.validation_fraction" if validating else cure,
-            )
+            if shards.split == "validation":
+                key = "data.validation_documents"
+                cure += ", or raise data.validation_fraction"
+            raise UserError(f"{shards.counts['tokens']:,} tokens fill {window}", key=key, cure=cure)
         # A source without a window could not be mixed in.
-        by_source = np.bincount(shards.sources, self.counts, len(shards.names))
+        by_source = np.bincount(shards.sources, weights=self.counts, minlength=len(shards.names))
         if shards.split == "train" and not by_source.all():
             raise UserError(
                 f"source {shards.names[by_source.argmin()]} fills {window}",
@@ -93,7 +93,7 @@ class LmWindows:
             starts = columns["document_ptr"]
             first, stop = np.searchsorted(starts, (begin + 1, begin + len(tokens)))
             cuts = starts[first:stop] - begin
-        # [segments]: from the window's begin to its first cut, and so on
+        # From the window's begin to its first cut, and so on, [segments].
         segments = np.diff(cuts, prepend=0, append=len(tokens))
         return torch.from_numpy(tokens), torch.from_numpy(segments)
 

@@ -1,7 +1,10 @@
-"""`data:` of a pretraining experiment: both splits, ready to be packed into rows."""
+"""`data:` of a pretraining experiment: both splits, ready to be packed into rows.
+
+The text is read, cut and tokenized once, into shards; examples are masked when they are needed.
+"""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -12,6 +15,7 @@ from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_shards
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_text_config
+from detalbert.settings.values import Config
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
@@ -30,7 +34,7 @@ class PretrainText(NamedTuple):
     held_out: list[np.ndarray]  # examples of `validation` that are used, of each source
 
     @classmethod
-    def load(cls, config: dict[str, Any], hparams: PretrainHParams) -> "PretrainText":
+    def load(cls, config: Config, hparams: PretrainHParams) -> "PretrainText":
         """Load `data:`; write token shards if there are none yet, once per machine.
 
         Args:
@@ -41,22 +45,24 @@ class PretrainText(NamedTuple):
             UserError: if text, tokenizer or shards are invalid or do not match.
         """
         data = parse_text_config(config)
-        tokenizer = load_tokenizer(data, hparams, named_tokenizer)
-        kind = ExampleKind(hparams.max_seq_length)
-        address = data.shards or write_shards(data, tokenizer, kind)
+        tokenizer = load_tokenizer(data, hparams, load=named_tokenizer)
+        address = data.shards
+        if address is None:
+            address = write_shards(data, tokenizer, ExampleKind(hparams.max_seq_length))
+
         vocabulary = read_vocabulary(tokenizer)
         splits = {}
         for split in ("train", "validation"):
-            corpus = Corpus(address, split, data)
+            corpus = Corpus(address, split=split, data=data)
             corpus.check_tokenizer(tokenizer)
             _check(corpus, hparams)
-            splits[split] = PretrainExamples(corpus, vocabulary, hparams)
+            splits[split] = PretrainExamples(corpus, vocabulary, hparams=hparams)
 
         # A validation takes some examples of each source.
         held_out = splits["validation"].corpus
         sources = np.repeat(held_out.sources, np.diff(held_out.bounds))  # of every example
         return cls(
-            tokenizer,
+            tokenizer=tokenizer,
             train=splits["train"],
             validation=splits["validation"],
             held_out=draw_windows(sources, data.max_validation_windows),
@@ -70,13 +76,13 @@ class PretrainText(NamedTuple):
             **self.train.corpus.describe_sources(np.diff(self.train.corpus.bounds)),
         }
         return DataSummary(
-            lines,
+            lines=lines,
             windows=len(self.train.lengths),
             tokens=int(self.train.lengths.sum()),
             validation_windows=self._used,
         )
 
-    def fingerprints(self) -> dict[str, Any]:
+    def fingerprints(self) -> Config:
         """Return hashes and values that identify text and tokenizer, by config key."""
         return {
             "data.text": self.train.corpus.fingerprint(),

@@ -5,7 +5,7 @@ price is that examples are made anew in every epoch, by the loader processes.
 """
 
 import itertools
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -20,7 +20,21 @@ from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
 from pretrain.spans import Cloze, make_cloze
 
 NO_LABEL = -100
-_VALIDATION = 2**40  # the "epoch" of held-out examples: they are masked alike every time
+_NO_TOKENS = np.zeros(0, np.int64)
+# The "epoch" of held-out examples: they are masked alike every time.
+_VALIDATION = 2**40
+
+
+class MaskedExample(TypedDict):
+    """One example of T tokens, M of them masked; NO_LABEL for objectives that it lacks."""
+
+    input_ids: np.ndarray  # int64 [T]
+    token_type_ids: np.ndarray  # int64 [T]
+    masked: np.ndarray  # int64 [M], places of the hidden tokens in the example
+    mlm_labels: np.ndarray  # int64 [M], what they were
+    sop_labels: int  # 0: segments as in the text, 1: swapped
+    start_positions: int  # of the answer, in the example
+    end_positions: int
 
 
 class PretrainRow(SpanRow):
@@ -44,12 +58,12 @@ class PretrainExamples:
         # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few fewer if a span is selected.
         self.lengths = text + 2 + is_pair
 
-    def make(self, epoch: int, number: int) -> dict[str, Any]:
-        """Return one example of T tokens, M of them masked.
+    def make(self, epoch: int, number: int) -> MaskedExample:
+        """Return one example. If a span is to be selected, nothing is masked.
 
-        It has these columns of a `PretrainRow`: input_ids, token_type_ids, [T]; masked, mlm_labels,
-        [M]; sop_labels, start_positions and end_positions, a number each, which may be NO_LABEL. If
-        a span is to be selected, nothing is masked.
+        Args:
+            epoch: of its source; in each, other tokens are masked.
+            number: in the corpus.
         """
         span_fraction = self.hparams.span_fraction
         rng = np.random.default_rng([self.hparams.known_seed, epoch, number])
@@ -62,26 +76,29 @@ class PretrainExamples:
                 return self._select(cloze)
         return self._mask(tokens, sentences, rng)
 
-    def _select(self, cloze: Cloze) -> dict[str, Any]:
+    def _select(self, cloze: Cloze) -> MaskedExample:
         """Return the example in which a span is selected."""
-        # The passage begins after [CLS] query [SEP]; without an answer there, [CLS] is it.
-        begin = len(cloze.query) + 2
-        has_answer = cloze.first >= 0
+        segments = [cloze.query, cloze.passage]
+        # Without an answer in the passage [CLS] is the answer.
+        if cloze.first < 0:
+            return self._lay_out(segments, start_positions=0, end_positions=0)
+        begin = len(cloze.query) + 2  # of the passage, after [CLS] query [SEP]
         return self._lay_out(
-            [cloze.query, cloze.passage],
-            start_positions=begin + cloze.first if has_answer else 0,
-            end_positions=begin + cloze.last if has_answer else 0,
+            segments,
+            start_positions=begin + cloze.first,
+            end_positions=begin + cloze.last,
         )
 
     def _mask(
         self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
-    ) -> dict[str, Any]:
+    ) -> MaskedExample:
         """Return the example with masked tokens and, if it has two segments, their order."""
         hparams = self.hparams
         segments = [tokens]
         swapped = NO_LABEL
         if hparams.sentence_order and len(sentences) > 1:
-            cut = sentences[: rng.integers(1, len(sentences))].sum()
+            first_sentences = sentences[: rng.integers(1, len(sentences))]
+            cut = first_sentences.sum()
             segments = [tokens[:cut], tokens[cut:]]
             swapped = int(rng.random() < 0.5)
             if swapped:
@@ -104,26 +121,31 @@ class PretrainExamples:
             shown.append(text[first_length:])
         return self._lay_out(shown, masked=masked, mlm_labels=labels, sop_labels=swapped)
 
-    def _lay_out(self, segments: list[np.ndarray], **targets: Any) -> dict[str, Any]:
-        """Return [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and the other values of `make`."""
-        parts: list[Any] = [[self.vocabulary.cls]]
+    def _lay_out(
+        self,
+        segments: list[np.ndarray],
+        masked: np.ndarray = _NO_TOKENS,
+        mlm_labels: np.ndarray = _NO_TOKENS,
+        sop_labels: int = NO_LABEL,
+        start_positions: int = NO_LABEL,
+        end_positions: int = NO_LABEL,
+    ) -> MaskedExample:
+        """Return [CLS] A [SEP] or [CLS] A [SEP] B [SEP], with its targets."""
+        pieces: list[np.ndarray | list[int]] = [[self.vocabulary.cls]]
         for segment in segments:
-            parts.append(segment)
-            parts.append([self.vocabulary.sep])
-        ids = np.concatenate(parts)  # [T]
+            pieces.append(segment)
+            pieces.append([self.vocabulary.sep])
+        ids = np.concatenate(pieces)  # [T]
         types = np.zeros(len(ids), np.int64)
         types[len(segments[0]) + 2 :] = 1
-        # What an example lacks has no tokens, or no label.
-        no_tokens = np.zeros(0, np.int64)
         return {
             "input_ids": ids,
             "token_type_ids": types,
-            "masked": no_tokens,
-            "mlm_labels": no_tokens,
-            "sop_labels": NO_LABEL,
-            "start_positions": NO_LABEL,
-            "end_positions": NO_LABEL,
-            **targets,
+            "masked": masked,
+            "mlm_labels": mlm_labels,
+            "sop_labels": sop_labels,
+            "start_positions": start_positions,
+            "end_positions": end_positions,
         }
 
     def pack(self, tickets: np.ndarray) -> dict[str, np.ndarray]:
@@ -138,8 +160,8 @@ class PretrainExamples:
             example["masked"] = example["masked"] + begin
         row = {}
         for name in examples[0]:
-            column = np.hstack([example[name] for example in examples])
-            row[name] = column.astype(np.int64)
+            values = [example[name] for example in examples]  # type: ignore[literal-required]
+            row[name] = np.hstack(values).astype(np.int64)
         row["position_ids"] = np.concatenate([np.arange(length) for length in lengths])
         row["cu_seqlens"] = bounds.astype(np.int32)
         row["windows"] = np.ascontiguousarray(tickets[:, 1])
@@ -194,14 +216,15 @@ class ExampleOrder(TrainOrder):
         two epochs of each source are cached: a step may need both.
         """
         if (source, epoch) not in self.permutations:
-            for other in list(self.permutations):
-                if other[0] == source and abs(other[1] - epoch) != 1:
-                    del self.permutations[other]
+            for cached_source, cached_epoch in list(self.permutations):
+                is_neighbour = abs(cached_epoch - epoch) == 1
+                if cached_source == source and not is_neighbour:
+                    del self.permutations[cached_source, cached_epoch]
             self.permutations[source, epoch] = self._permute(epoch, source)
         return self.permutations[source, epoch]
 
     def _permute(self, epoch: int, source: int) -> np.ndarray:
-        # The shards in reading order, the examples of each group mixed.
+        """Return the shards in reading order, the examples of each group mixed, int64 [E]."""
         rng = np.random.default_rng([self._seed(source), epoch])
         examples = np.arange(len(self.corpus))
         by_shard = np.split(examples, self.corpus.bounds[1:-1])
@@ -217,8 +240,8 @@ class ExampleOrder(TrainOrder):
     def tickets(self, step: int) -> np.ndarray:
         """Return (epoch of its source, number) of the examples of `step`, int64 [B, 2]."""
         sources, positions = self.mixture.deal(
-            step * self.global_batch_size, self.global_batch_size
-        )
+            first=step * self.global_batch_size, count=self.global_batch_size
+        )  # [B] each
         # Each source begins a new epoch when all its examples were dealt.
         epochs, places = np.divmod(positions, self.sizes[sources])
         numbers = np.empty_like(places)
@@ -231,6 +254,7 @@ class ExampleOrder(TrainOrder):
     def share(self, step: int, slot: int) -> np.ndarray:
         """Return the tickets of `step` for rank `slot`, int64 [n, 2]."""
         batch = self.tickets(step)
+        # Even in tokens, so that no rank waits for another.
         lengths = self.lengths[batch[:, 1]]
         shares = spread(lengths, self.slots, room=len(batch) // self.slots)
         return batch[shares[slot]]

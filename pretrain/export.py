@@ -79,6 +79,7 @@ def _load(
     with as_user_error(no_model):
         model, _ = load_weights(kind, str(checkpoint), None)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(checkpoint)))
-    if tokenizer.backend_tokenizer.decoder is None:  # of one that was learned here
+    # One that was learned here has no decoder, which users of the export need.
+    if tokenizer.backend_tokenizer.decoder is None:
         tokenizer.backend_tokenizer.decoder = decoders.Metaspace()
     return model, tokenizer

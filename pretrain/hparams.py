@@ -5,13 +5,13 @@ Defaults are the published recipe for ALBERT-base and large.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from detalbert.errors import UserError
 from detalbert.settings.albert import SIZE_KEYS, SIZES
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, limited, parse_section
+from detalbert.settings.sections import Parsers, parse_section, setting
 from detalbert.settings.text import parse_text_config
+from detalbert.settings.values import Config
 
 
 @dataclass(frozen=True)
@@ -19,26 +19,26 @@ class PretrainHParams(StepHParams):
     """`hyperparameters:` of a pretraining experiment."""
 
     # A published size; model_config changes its keys.
-    size: str | None = limited(None, choices=tuple(SIZES))
+    size: str | None = setting(None, choices=tuple(SIZES))
     matching_start: bool = False  # for small models: see matching.py
     sentence_order: bool = True  # False: masked language model alone, one segment
-    masked_fraction: float = limited(0.15, above=0, below=1)
-    max_ngram: int = limited(3, above=0, most=1_000)
+    masked_fraction: float = setting(0.15, gt=0, lt=1)
+    max_ngram: int = setting(3, gt=0, le=1_000)
     # This part of the windows trains to select a span instead: see spans.py.
-    span_fraction: float = limited(0.0, least=0, below=1)
+    span_fraction: float = setting(0.0, ge=0, lt=1)
 
     global_batch_size: int = 4096
     max_steps: int | None = 125_000
     base_learning_rate: float = 0.00176
     base_batch_size: int = 4096
-    optimizer: str = limited("lamb", choices=("lamb", "adamw", "radam", "muon"))
+    optimizer: str = setting("lamb", choices=("lamb", "adamw", "radam", "muon"))
     weight_decay: float = 0.01
     warmup_fraction: float = 0.025
-    max_seq_length: int = limited(512, least=8, most=65_535)
+    max_seq_length: int = setting(512, ge=8, le=65_535)
 
-    def model_keys(self) -> dict[str, Any]:
+    def model_keys(self) -> Config:
         """Return the model's config keys: those of `size`, overridden by `model_config`."""
-        keys: dict[str, Any] = {"max_position_embeddings": 512}
+        keys: Config = {"max_position_embeddings": 512}
         if self.size is not None:
             keys.update(zip(SIZE_KEYS, SIZES[self.size], strict=True))
         return {

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+# Shares of the masked tokens that [MASK] and a random token replace.
 AS_MASK = 0.8
 AS_RANDOM = 0.1
 
@@ -40,9 +41,12 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     size = len(tokenizer)
     ids = list(range(size))
     tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
-    lettered = np.array([any(map(str.isalnum, token)) for token in tokens])
-    if any(token.startswith("##") for token in tokens):
-        marked = np.array([not token.startswith("##") for token in tokens])
+    lettered = np.array([any(map(str.isalnum, token)) for token in tokens])  # [V]
+
+    # WordPiece marks what continues a word; others mark what begins one.
+    continues = np.array([token.startswith("##") for token in tokens])  # [V]
+    if continues.any():
+        marked = ~continues
     else:
         marked = np.array([token[0] in "▁Ġ" for token in tokens])
     special = np.zeros(size, bool)
@@ -99,15 +103,15 @@ def choose_tokens(
     chosen = []
     for word, length in zip(rng.permutation(count).tolist(), lengths.tolist(), strict=True):
         # Shorten an n-gram that leaves its segment, or has more tokens than are missing.
+        first_token = begins[word]
+        last_end = first_token + missing
         end = min(word + length, count)  # of the n-gram, in words
-        while end > word and (
-            segments[end - 1] != segments[word] or ends[end - 1] - begins[word] > missing
-        ):
+        while end > word and (segments[end - 1] != segments[word] or ends[end - 1] > last_end):
             end -= 1
         if end == word or any(masked[word:end]):
             continue
         masked[word:end] = [True] * (end - word)
-        first_token, end_token = begins[word], ends[end - 1]
+        end_token = ends[end - 1]
         chosen.append(np.arange(first_token, end_token))
         missing -= end_token - first_token
         if missing <= 0:

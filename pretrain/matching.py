@@ -10,11 +10,15 @@ import math
 import torch
 from transformers import AlbertModel
 
-_SHARE = 4  # one channel in 4 holds positions
-_GAIN = 0.1  # deviation of query and key weights; larger than usual, so that heads start sharp
-_HEIGHT = 0.07  # amplitude of the sinusoids, about that of the tokens' embeddings
-_SHORTEST_WAVE = 6  # tokens
-_LONGEST_WAVE = 600  # tokens
+# One channel in 4 holds positions.
+_SHARE = 4
+# Deviation of query and key weights; larger than usual, so that heads start sharp.
+_GAIN = 0.1
+# Amplitude of the sinusoids, about that of the tokens' embeddings.
+_HEIGHT = 0.07
+# Lengths of the waves, in tokens.
+_SHORTEST_WAVE = 6
+_LONGEST_WAVE = 600
 
 
 @torch.no_grad()
@@ -37,14 +41,16 @@ def start_matching(albert: AlbertModel) -> None:
     angles = torch.arange(len(positions))[:, None] * rates  # [positions, width / 2]
     tokens[:, -width:] = 0
     positions.zero_()
-    positions[:, -width:] = _HEIGHT * torch.cat((angles.sin(), angles.cos()), dim=1)
+    sinusoids = torch.cat((angles.sin(), angles.cos()), dim=1)  # [positions, width]
+    positions[:, -width:] = _HEIGHT * sinusoids
+    # Embeddings reach the layers as they are.
     albert.encoder.embedding_hidden_mapping_in.weight.copy_(torch.eye(size))
 
     # Keys equal queries: a head's scores are largest where both texts are alike in its channels.
     attention = albert.encoder.albert_layer_groups[0].albert_layers[0].attention
     query = attention.query.weight  # [heads x head size, h]
     half = size // 2  # rows of the first half of the heads
-    query.normal_(0, _GAIN)
+    query.normal_(mean=0, std=_GAIN)
     query[:half, -width:] = 0
     query[half:, :-width] = 0
     attention.key.weight.copy_(query)

@@ -16,8 +16,10 @@ from detalbert.engine.evaluation import row_losses, window_grid
 from detalbert.engine.rows import Row
 from pretrain.examples import NO_LABEL, PretrainRow
 
-LABELS: Final = ("mlm_labels", "sop_labels", "start_positions")  # of tokens, pairs, spans
-_MASKED_EVERY = 7  # every 7th token of a dummy row is masked, about 15 %
+# Of masked tokens, pairs and spans.
+LABELS: Final = ("mlm_labels", "sop_labels", "start_positions")
+# Every 7th token of a dummy row is masked, about 15 %.
+_MASKED_EVERY = 7
 
 
 class AlbertForSpanPreTraining(AlbertForPreTraining):
@@ -72,14 +74,19 @@ def label_losses(
         F.cross_entropy(order_logits.float(), row["sop_labels"], reduction="none"),
     ]
     if span_logits is not None:
-        start_logits, end_logits = span_logits[:, 0], span_logits[:, 1]
+        start_logits = span_logits[:, 0]
+        end_logits = span_logits[:, 1]
         losses.append(row_losses(row, start_logits, end_logits))
     return losses
 
 
 def count_labels(row: PretrainRow) -> Tensor:
     """Return the numbers of masked tokens, pairs and spans of a row, on its device, int64 [3]."""
-    return torch.stack([(row[name] != NO_LABEL).sum() for name in LABELS])
+    counts = []
+    for name in LABELS:
+        is_labelled = row[name] != NO_LABEL
+        counts.append(is_labelled.sum())
+    return torch.stack(counts)
 
 
 def score_row(
@@ -91,7 +98,9 @@ def score_row(
     """Return loss, correct predictions and number of labels of each objective, summed over a row,
     float64 [objectives, 3].
     """
-    losses = label_losses(row, masked_logits, order_logits, span_logits)
+    losses = label_losses(
+        row, masked_logits=masked_logits, order_logits=order_logits, span_logits=span_logits
+    )
     correct = [
         masked_logits.argmax(-1) == row["mlm_labels"],
         order_logits.argmax(-1) == row["sop_labels"],

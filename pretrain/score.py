@@ -16,7 +16,6 @@ import shlex
 import sys
 from importlib import util
 from pathlib import Path
-from typing import Any
 
 from detalbert import __version__
 
@@ -58,17 +57,22 @@ from detalbert.atomic import whole_file, write_json, writing
 from detalbert.environment import environment
 from detalbert.errors import UserError, as_user_error
 from detalbert.inference.find import find, find_all, is_reference, read_json
+from detalbert.integrity import Json
 from detalbert.log import fail, start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
+from detalbert.settings.values import Config
 from detalbert.training.folder import ELSEWHERE, claim_folder, step_name
 
 log = logging.getLogger("detalbert.score")
 COLUMNS = ["steps", "mlm_accuracy", "sop_accuracy", "exact", "f1"]
-DETAILS = ["checkpoint", "device", "versions", "commit"]  # in scores.json only
-OWN = ["hyperparameters.model_config=null", "data.tokenizer=null"]  # a checkpoint has both
-Row = dict[str, Any]  # of a checkpoint: COLUMNS, without those that were not measured, and DETAILS
+# In scores.json only.
+DETAILS = ["checkpoint", "device", "versions", "commit"]
+# A checkpoint has both.
+OWN = ["hyperparameters.model_config=null", "data.tokenizer=null"]
+# Of a checkpoint: COLUMNS, without those that were not measured, and DETAILS.
+Row = Json
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -93,7 +97,8 @@ def score_run(run: str, recipe: Path, changes: list[str], output: Path) -> int:
     Raises:
         UserError: if one of these is not what it should be.
     """
-    if util.find_spec("tabulate") is None:  # before hours of fine-tuning
+    # Before hours of fine-tuning: pandas needs it for the table.
+    if util.find_spec("tabulate") is None:
         raise UserError("tabulate is not installed", cure="pip install -r reports/requirements.txt")
     config = load_recipe(recipe, changes)
 
@@ -123,18 +128,19 @@ def score_run(run: str, recipe: Path, changes: list[str], output: Path) -> int:
             best = read_json(folder / "metrics.json")["best"]
             # Later ones win: metrics of the fine-tuning, and its machine.
             row = {**validation, **best, "steps": steps, "checkpoint": checkpoint}
-            row |= environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            row |= environment(device)
             rows[steps] = {key: row[key] for key in COLUMNS + DETAILS if key in row}
-            write_scores(output, identity, rows)
+            write_scores(output, identity=identity, rows=rows)
     if rows:
         log.info("scores.json and scores.md are in %s", output)
         print((output / "scores.md").read_text(), end="")
     return 0
 
 
-def load_recipe(path: Path, changes: list[str]) -> dict[str, Any]:
+def load_recipe(path: Path, changes: list[str]) -> Config:
     """Return the config of the fine-tunings, without a model. Raises UserError if it is none."""
-    config = experiment.load(path, [*changes, *OWN, "hyperparameters.model=null"])
+    config = experiment.load(path, overrides=[*changes, *OWN, "hyperparameters.model=null"])
     experiment.check_sections(config)
     if workloads.parsers(config) is not PARSERS:
         raise UserError("not a fine-tuning on SQuAD", key=f"--config {path}", cure="give one")
@@ -144,7 +150,7 @@ def load_recipe(path: Path, changes: list[str]) -> dict[str, Any]:
     return config
 
 
-def identify(pretraining: dict[str, str], config: dict[str, Any]) -> dict[str, object]:
+def identify(pretraining: dict[str, str], config: Config) -> dict[str, object]:
     """Return what determines the scores, by key: they are comparable only if all of it is equal."""
     identity: dict[str, object] = {}
     for key, value in pretraining.items():
@@ -196,9 +202,10 @@ def write_scores(folder: Path, identity: dict[str, object], rows: dict[int, Row]
     """Write the table and, last, what a next start reads."""
     by_step = [rows[steps] for steps in sorted(rows)]
     frame = pandas.DataFrame(by_step, columns=COLUMNS).set_index("steps").astype(float)
-    cells = frame.astype(object).where(frame.notna(), None)  # a missing score is an empty cell
+    # A missing score is an empty cell.
+    cells = frame.astype(object).where(frame.notna(), other=None)
     table = cells.to_markdown(intfmt=",", floatfmt=".2f")
-    with writing(folder, ELSEWHERE):
+    with writing(folder, cure=ELSEWHERE):
         with whole_file(folder / "scores.md") as file:
             file.write(f"{table}\n")
         # Last: a start that is cut off before makes the table anew.

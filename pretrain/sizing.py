@@ -1,7 +1,6 @@
 """Demands of a pretraining on each GPU."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from transformers import AlbertForPreTraining, PretrainedConfig
 
@@ -11,7 +10,7 @@ from detalbert.training.sizing import Demand, Model, Sizing, Slots, encoder_conf
 from pretrain.hparams import PretrainHParams
 
 
-def _find_config(config: Mapping[str, Any], hparams: PretrainHParams) -> PretrainedConfig | None:
+def _find_config(config: Mapping[str, object], hparams: PretrainHParams) -> PretrainedConfig | None:
     return encoder_config(hparams.model, hparams.model_keys())
 
 

@@ -19,12 +19,18 @@ _UNANSWERABLE = 0.3
 _SWAPPED = 0.4
 _DROPPED = 0.5
 
-_MARKED = 0.5  # how often the gap is a [MASK]
-_GAPS = (1, 1, 2, 3)  # words, each equally likely
-_REACH = (2, 8)  # words on each side of the gap, from and to
-_SHORTEST = 3  # words of a query
-_TRIES = 4  # sentences that are tried
-_OFTEN = 2  # a gap needs a word with a token that is not more frequent than this in the window
+# How often the gap is a [MASK].
+_MARKED = 0.5
+# Words of a gap, each equally likely.
+_GAPS = (1, 1, 2, 3)
+# Words on each side of the gap, from and to.
+_REACH = (2, 8)
+# Words of a query.
+_SHORTEST = 3
+# Sentences that are tried.
+_TRIES = 4
+# A gap needs a word with a token that is not more frequent than this in the window.
+_OFTEN = 2
 
 
 class Cloze(NamedTuple):
@@ -67,6 +73,8 @@ def make_cloze(
         )
         if query is None:
             continue
+
+        # Unanswerable: a passage without the sentence.
         if rng.random() < _UNANSWERABLE * hardness:
             passage = np.concatenate([tokens[:begin], tokens[end:]])
             return Cloze(query.tokens, passage, first=-1, last=-1)
@@ -104,25 +112,25 @@ def _make_query(
     is_kept = rng.random(len(words.begins)) >= _DROPPED * hardness * rng.random()
     before_gap = range(max(0, first_word - left), first_word)
     after_gap = range(after, min(len(words.begins), after + right))
-    sides = []
-    for side in (before_gap, after_gap):
-        side_words = []
-        for word in side:
-            if is_kept[word]:
-                side_words.append(sentence[words.begins[word] : words.ends[word]])
-        sides.append(side_words)
-    if len(sides[0]) + len(sides[1]) < _SHORTEST:
+    half = [_word_tokens(sentence, words, word) for word in before_gap if is_kept[word]]
+    other_half = [_word_tokens(sentence, words, word) for word in after_gap if is_kept[word]]
+    if len(half) + len(other_half) < _SHORTEST:
         return None
 
     if rng.random() < _SWAPPED * hardness:
-        sides.reverse()
+        half, other_half = other_half, half
     # A gap that is not marked has to be noticed.
     mark = [np.array([vocabulary.mask])] if rng.random() < _MARKED else []
     return _Query(
-        tokens=np.concatenate([*sides[0], *mark, *sides[1]]),
+        tokens=np.concatenate([*half, *mark, *other_half]),
         first=int(words.begins[first_word]),
         last=int(words.ends[after - 1]) - 1,
     )
+
+
+def _word_tokens(sentence: np.ndarray, words: Words, word: int) -> np.ndarray:
+    """Return the token ids of a word of a sentence, int64 [n]."""
+    return sentence[words.begins[word] : words.ends[word]]
 
 
 def _find_gaps(

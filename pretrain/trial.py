@@ -46,8 +46,10 @@ METRICS = (
     "span_loss",
     "span_accuracy",
 )
-CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}  # it never moves
-BY_SOURCE = ("loss", "mlm_accuracy")  # of each of several sources, too
+# All but the baseline, which never moves.
+CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}
+# Those that each of several sources has, too.
+BY_SOURCE = ("loss", "mlm_accuracy")
 SHOWN = ("loss", "mlm_accuracy", "sop_accuracy", "span_accuracy", "mlm_baseline")
 
 
@@ -59,18 +61,18 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     read = staticmethod(objectives.read_pretraining)
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
-        hparams, self.data = given or read_experiment(
-            context, parse_pretrain_hparams, PretrainText.load
+        inputs = given or read_experiment(
+            context, parse=parse_pretrain_hparams, load=PretrainText.load
         )
+        hparams, self.data = inputs
         held_out = self.data.validation.corpus
-        # Each of several sources is charted by itself, too.
         super().__init__(
             context,
             hparams,
-            build_albert(hparams, self.data.tokenizer),
+            model=build_albert(hparams, tokenizer=self.data.tokenizer),
             examples=len(self.data.train.lengths),
             shown=SHOWN,
-            charted=CHARTED | name_scores(BY_SOURCE, held_out.names),
+            charted=CHARTED | name_scores(BY_SOURCE, names=held_out.names),
         )
         scores = ScoreReducer(vocabulary=self.model.config.vocab_size, corpus=held_out)
         self.scores = context.wrap_reducer(scores, for_training=False)
@@ -89,14 +91,17 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         def load() -> torch.utils.data.DataLoader:
-            rows = ExampleRows(self.data.validation, self.max_tokens)
+            # A row has examples of one source, so that each source has scores of its own.
+            rows = ExampleRows(self.data.validation, max_tokens=self.max_tokens)
             shares: list[np.ndarray] = []
-            for examples in self.data.held_out:  # rows of one source each
+            for examples in self.data.held_out:
                 lengths = self.data.validation.lengths[examples]
                 places = np.arange(len(examples))
-                for row in validation_rows(lengths, places, self.max_tokens):
+                for row in validation_rows(lengths, places, max_tokens=self.max_tokens):
                     shares.append(examples[row])
-            return validation_loader(rows, shares, self.slots, self.rank, self.workers())
+            return validation_loader(
+                rows, shares, slots=self.slots, slot=self.rank, num_workers=self.workers()
+            )
 
         return LazyLoader(load)
 
@@ -107,13 +112,14 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         # Numbers of labels are of the whole step, so they are summed before its first row.
         weights = self._weights(batch)
         for row in batch:
-            yield self._loss(to_device(row, self.context.device), weights)
+            device_row = to_device(row, self.context.device)
+            yield self._loss(device_row, weights=weights)
 
     def _weights(self, batch: list[PretrainRow]) -> torch.Tensor:
         """Return the weight of a masked token, a pair and a span in the rank's loss, [3]."""
-        counts = torch.stack([objectives.count_labels(row) for row in batch]).sum(0).float()
-        # Made on the device it would wait for the step before.
-        counts = counts.to(self.context.device, non_blocking=True)
+        row_counts = torch.stack([objectives.count_labels(row) for row in batch])  # [rows, 3]
+        # Summed on the device, it would wait for the step before.
+        counts = row_counts.sum(0).float().to(self.context.device, non_blocking=True)
         if self.slots > 1:
             with self.profile.mark("all_reduce"):
                 dist.all_reduce(counts)
@@ -121,14 +127,16 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         return self.slots / counts.clamp(min=1)
 
     def _loss(self, row: PretrainRow, weights: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all objectives' losses, each with its weight, a scalar."""
         losses = objectives.label_losses(row, *self.forward(row))
         counts = objectives.count_labels(row).clamp(min=1)
-        # The meter averages over windows: each counts with its row's mean loss.
         row_mean: Any = 0
         loss: Any = 0
         for number, objective_losses in enumerate(losses):
             row_mean = row_mean + objective_losses.detach().sum() / counts[number]
             loss = loss + objective_losses.sum() * weights[number]
+
+        # The meter averages over windows: each counts with its row's mean loss.
         windows = len(row["sop_labels"])
         self.meter.update(row, row_mean.expand(windows))
         return loss
@@ -184,15 +192,23 @@ class ScoreReducer(pytorch.MetricReducer):
             key=lambda row: row[0],
         )
         labels = np.sum([scores.labels for scores in per_slot], axis=0)  # [V]
-        metrics = _average([sums for _, sums in rows], labels)
+        metrics = _average([sums for _, sums in rows], labels=labels)
         if len(self.corpus.names) > 1:
             for source, name in enumerate(self.corpus.names):
                 own = [sums for first, sums in rows if self.corpus.source_of(first) == source]
-                if own:  # a low cap may leave a small source no window
-                    scores = _average(own, labels)
-                    metrics |= {f"{score}_{name}": scores[score] for score in BY_SOURCE}
+                metrics |= _source_scores(name, rows=own, labels=labels)
         self.metrics = metrics
         return dict(metrics)  # what is reported is less
+
+
+def _source_scores(name: str, rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
+    """Return the scores of a source, by their names in charts; a low cap may leave a small source
+    no row, and so no scores.
+    """
+    if not rows:
+        return {}
+    scores = _average(rows, labels=labels)
+    return {f"{score}_{name}": scores[score] for score in BY_SOURCE}
 
 
 def _average(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
@@ -202,7 +218,9 @@ def _average(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
         rows: their sums, of objectives.score_row, float64 [objectives, 3] each.
         labels: how often each token is masked, in all rows, int64 [V].
     """
-    sums: Any = sum(rows, np.zeros(3))  # [objectives, 3]
+    sums = np.zeros(3)
+    for row in rows:
+        sums = sums + row  # [objectives, 3]
     metrics = {"loss": 0.0}
     for name, (loss, correct, count) in zip(("mlm", "sop", "span"), sums.tolist(), strict=False):
         if count or name == "mlm":
@@ -235,7 +253,9 @@ def build_albert(
     """
     # Heads that a named model lacks are drawn, too.
     torch.manual_seed(hparams.known_seed)
-    kind = objectives.AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
+    kind = AlbertForPreTraining
+    if hparams.span_fraction:
+        kind = objectives.AlbertForSpanPreTraining
     if hparams.model is not None:
         with as_user_error(partial(models.model_error, hparams.model)):
             model, _ = models.load_weights(kind, hparams.model)
@@ -272,6 +292,7 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
     """
     data = parse_text_config(config["data"])
     preflight.check_gpus(gpu_uuids)
+    # Those of a named model are not known before it is downloaded.
     sizes = None
     if hparams.model is None:
         model_config = AlbertConfig(**hparams.model_keys())
@@ -279,8 +300,8 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
     preflight.check_room(
         config,
         hparams,
-        sizes,
-        gpu_uuids,
+        sizes=sizes,
+        gpu_uuids=gpu_uuids,
         cache=Path(data.cache_dir),
         masked=hparams.masked_fraction,
     )

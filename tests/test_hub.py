@@ -57,7 +57,7 @@ def test_a_hub_without_an_answer_is_one_line_at_once(kind, tmp_path, monkeypatch
     line = (
         r"data.train: does not load: no answer from the hub \(.*\), and 'org/a' is not in its cache"
     )
-    with pytest.raises(Unavailable, match=line), hub.hub_errors("data.train: does not load"):
+    with pytest.raises(Unavailable, match=line), hub.hub_errors("does not load", key="data.train"):
         hub.load_named(read, "org/a", kind)
     assert tries == [True] and not constants.HF_HUB_OFFLINE  # and the cache it has is used
     assert hub.load_named(Mock(return_value=7), "org/a", kind) == 7

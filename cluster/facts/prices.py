@@ -11,7 +11,7 @@ from typing import Any
 from cluster.facts.machines import SLOTS, gpu_of
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.schema import mapping
-from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.settings.sections import Section, parse_section, setting
 from detalbert.settings.yaml_files import read_yaml
 
 PRICE_FILE = Path(__file__).with_name("prices.yaml")
@@ -28,13 +28,13 @@ COMMON = ("region", "date", "source")  # a price file may say these once for all
 class Price(Section):
     """An instance type's entry in a price file: prices in dollars per hour."""
 
-    slots: int = limited(least=0)  # 0: a machine without a GPU
+    slots: int = setting(ge=0)  # 0: a machine without a GPU
     gpu: str = "not given"
-    on_demand: float = limited(above=0, most=100_000)
-    spot: float = limited(above=0)
-    spot_low: float | None = limited(None, above=0)  # the range seen; None where it is not known
-    spot_high: float | None = limited(None, above=0)
-    teraflops: float | None = limited(None, above=0)  # of one GPU, dense half precision
+    on_demand: float = setting(gt=0, le=100_000)
+    spot: float = setting(gt=0)
+    spot_low: float | None = setting(None, gt=0)  # the range seen; None where it is not known
+    spot_high: float | None = setting(None, gt=0)
+    teraflops: float | None = setting(None, gt=0)  # of one GPU, dense half precision
     region: str = NO_REGION
     date: datetime.date
     retired: datetime.date | None = None  # since when AWS launches none

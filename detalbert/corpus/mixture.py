@@ -14,7 +14,8 @@ import numpy as np
 
 from detalbert.squad.encoding import ranges
 
-_LONGEST_CYCLE = 1 << 40  # positions; weights are exact up to it, and within 1e-12 beyond
+# Positions; weights are exact up to it, and within 1e-12 beyond.
+_LONGEST_CYCLE = 1 << 40
 
 
 class Dealt(NamedTuple):
@@ -49,7 +50,8 @@ class Mixture:
         denominators = [share.denominator for share in shares]
         cycle = math.lcm(*denominators)
         self.cycle = min(cycle, _LONGEST_CYCLE)
-        self.counts = apportion(list(map(float, shares)), total=self.cycle)
+        float_shares = [float(share) for share in shares]
+        self.counts = apportion(float_shares, total=self.cycle)
 
     def deal(self, first: int, count: int) -> Dealt:
         """Return the windows of positions first .. first + count - 1. Those of one source have no
@@ -128,9 +130,9 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     sizes = list(map(len, windows))
     counts = apportion(sizes, total=limit)
     drawn = []
-    for source, numbers in enumerate(windows):
+    for source, (numbers, count) in enumerate(zip(windows, counts, strict=True)):
         rng = np.random.default_rng([source])
-        chosen = rng.choice(numbers, size=counts[source], replace=False)
+        chosen = rng.choice(numbers, size=count, replace=False)
         drawn.append(np.sort(chosen))
     return drawn
 

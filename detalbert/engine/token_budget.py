@@ -15,9 +15,12 @@ from detalbert.engine.forward import Forward
 from detalbert.engine.rows import dummy_row
 
 ON_A_CPU = 4096
-LARGEST = 32_768  # by then the matrix units are full; more would only cost memory
-SPARE = 0.92  # of what is free: other rows fragment memory in other ways
-_PROBES = (2, 4)  # rows measured, in windows of the longest kind
+# By then the matrix units are full; more would only cost memory.
+LARGEST = 32_768
+# Of what is free: other rows fragment memory in other ways.
+SPARE = 0.92
+# Rows measured, in windows of the longest kind.
+_PROBES = (2, 4)
 
 
 def resolve(forward: Forward, longest: int, slots: int) -> int:
@@ -35,7 +38,10 @@ def resolve(forward: Forward, longest: int, slots: int) -> int:
     device = forward.device
     if device.type != "cuda":
         return ON_A_CPU
-    moments = 8 * sum(p.numel() for p in forward.model.parameters())  # bytes, of the optimizer
+
+    # What the optimizer will allocate: two moments in fp32.
+    parameters = sum(parameter.numel() for parameter in forward.model.parameters())
+    moments = 2 * 4 * parameters  # bytes
     allocated = torch.cuda.memory_allocated(device)
     room = _usable_memory(device) - allocated - moments
 

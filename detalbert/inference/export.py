@@ -204,8 +204,9 @@ def push(folder: Path, name: str) -> str:
         UserError: the hub refuses.
         Unavailable: the network fails.
     """
-    complete = f"; the folder {folder} is complete"
-    with hub_errors(f"--push-to-hub {name}: not uploaded", complete):
+    with hub_errors(
+        "not uploaded", key=f"--push-to-hub {name}", cure=f"the folder {folder} is complete"
+    ):
         hub = huggingface_hub.HfApi()
         hub.create_repo(name, private=True, exist_ok=True)
         return str(hub.upload_folder(repo_id=name, folder_path=folder))

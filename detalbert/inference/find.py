@@ -75,8 +75,8 @@ def find(name: str) -> Path:
         return fetch(name)
     # A/B is of the hub, unless a folder A is here: then B is a mistake.
     if _HUB_NAME.fullmatch(name) and not Path(folder.parts[0]).exists():
-        problem = f"{key}: no such folder, and the hub does not give it"
-        with hub.hub_errors(problem, f"; give {_PLACES}"):
+        problem = "no such folder, and the hub does not give it"
+        with hub.hub_errors(problem, key=key, cure=f"give {_PLACES}"):
             return Path(hub.load_named(snapshot_download, name, allow_patterns=hub.MODEL_FILES))
     if not folder.is_dir():
         raise UserError("no such folder", key=key, cure=f"give {_PLACES}")

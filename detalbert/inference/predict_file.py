@@ -22,7 +22,6 @@ from detalbert.escapes import csv_cell
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.reading.notes import Notes
-from detalbert.settings.hparams import COLUMNS
 from detalbert.squad.calibration import given
 from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import LeftOut, file_examples
@@ -134,14 +133,8 @@ def _check_folder(folder: Path) -> None:
         raise UserError(problem, key=f"--output-dir {folder}", cure="give another")
 
 
-# Flags of predict.py by keys of a config, and what a problem or a cure says of these keys.
+# Flags of predict.py by keys of a config.
 _FLAGS = {"data.validation": "--data", "data.columns": "--columns", "data.form": "--form"}
-_PHRASES = {
-    "set data.skip_invalid: true": "take --skip-invalid",
-    "set data.form: ": "take --form ",
-    **{f"data.columns: {{{name}: ...}}": f"--columns {name}=..." for name in COLUMNS},
-    **_FLAGS,
-}
 
 
 class Questions:
@@ -282,18 +275,7 @@ def _naming_flags() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise error.under(
-            _FLAGS.get(error.key, error.key),
-            problem=_with_flags(error.problem),
-            cure=_with_flags(error.cure),
-        ) from None
-
-
-def _with_flags(sentence: str) -> str:
-    """Return a problem or a cure with flags in place of the keys that it names."""
-    for phrase, flags in _PHRASES.items():
-        sentence = sentence.replace(phrase, flags)
-    return sentence
+        raise error.with_flags(_FLAGS) from None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
-from detalbert.errors import UserError
+from detalbert.errors import Cure, UserError
 from detalbert.reading.packing import (
     UTF8,
     as_utf8,
@@ -117,7 +117,9 @@ def recognise(file: File, form: str | None = None, plain: str = TEXT) -> Content
         return Content(file, form=columnar, compression=compression)
     if form in (PARQUET, ARROW):
         raise UserError(
-            f"no {form} file by its first bytes", key=file.address, cure="correct data.form"
+            f"no {form} file by its first bytes",
+            key=file.address,
+            cure=Cure("correct data.form", by_flag="correct --form"),
         )
 
     encoding = find_encoding(head)
@@ -200,7 +202,10 @@ def _text_form(file: File, text: str, plain: str) -> str:
         raise UserError(
             f"not JSON (it begins with {first_line!r:.60})",
             key=file.address,
-            cure="correct it, or name what it is in data.form",
+            cure=Cure(
+                "correct it, or name what it is in data.form",
+                by_flag="correct it, or name what it is in --form",
+            ),
         )
     if promised in (PARQUET, ARROW):
         raise UserError(f"text, and no {promised} file", key=file.address, cure="rename it")
@@ -218,7 +223,10 @@ def _check_plain(file: File, text: str, promised: str | None) -> None:
         raise UserError(
             "no text, or UTF-16 without a byte order mark (it has control characters)",
             key=file.address,
-            cure="save it as UTF-8, or set data.form: text",
+            cure=Cure(
+                "save it as UTF-8, or set data.form: text",
+                by_flag="save it as UTF-8, or take --form text",
+            ),
         )
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterator
 from typing import BinaryIO, NamedTuple
 
-from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.errors import Cure, UserError, all_lines, as_user_error
 from detalbert.reading.forms import Content, read_content
 from detalbert.reading.json_values import JsonValues
 from detalbert.reading.lines import Lines
@@ -66,7 +66,11 @@ def rows_of_file(
     elif content.form in (PARQUET, ARROW):
         yield from _columnar(content)
     else:
-        raise UserError("plain text has no rows", key=address, cure="correct data.form")
+        raise UserError(
+            "plain text has no rows",
+            key=address,
+            cure=Cure("correct data.form", by_flag="correct --form"),
+        )
 
 
 def _open_lines(content: Content) -> Lines:

@@ -1,6 +1,6 @@
 """Sizes of the published ALBERT models."""
 
-from typing import Any
+from detalbert.settings.values import Config
 
 SIZE_KEYS = (
     "hidden_size",
@@ -20,7 +20,7 @@ SIZES = {
 VOCABULARY = 30_000
 
 
-def published_configs() -> dict[str, dict[str, Any]]:
+def published_configs() -> dict[str, Config]:
     """Return the keys of the config of each published model, by its name without owner."""
     configs = {}
     for size, numbers in SIZES.items():

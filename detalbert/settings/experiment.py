@@ -1,13 +1,14 @@
 """A Determined experiment config: loaded, changed by `--set`, its sections checked.
 
 On a cluster the master has done all this. A local run reads the same file by the same rules, so
-that it never takes what a master would refuse, nor reads a value in another way.
+that it never takes what a master would refuse, nor reads a value in another way. The price is a
+schema of our own, experiment.yaml, that follows Determined's.
 """
 
 import logging
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,16 @@ def apply_overrides(config: Config, overrides: Sequence[str]) -> None:
         path, equals, text = override.partition("=")
         if not equals or not path:
             raise UserError("expected key.path=value", key=f"--set {override}")
-        *parents, last = path.split(".")
+
+        # Go down to the section of the last key; a section that is missing is made.
+        *parents, last_key = path.split(".")
         section = config
         for parent in parents:
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
                 raise UserError(f"{parent!r} is a value, not a section", key=f"--set {override}")
         try:
-            section[last] = parse_yaml(text)
+            section[last_key] = parse_yaml(text)
         except UserError:
             raise UserError(
                 f"{text[:60]!r} is not a YAML value", key=f"--set {override[:100]}"
@@ -69,23 +72,28 @@ def check_sections(config: Config) -> None:
     if os.environ.get("RANK", "0") == "0":
         for warning in findings:
             log.warning("%s: %s", warning.key, warning.problem)
+
+    # In our own sections null is a value: it takes out what a default would set.
     for section in list(config):
         if section not in OWN_SECTIONS:
-            config[section] = _as_a_master_reads(schema.without_nulls(config[section]))
+            present = schema.without_nulls(config[section])
+            config[section] = _as_a_master_reads(present)
     for section in OWN_SECTIONS:
         config[section] = config.get(section) or {}
 
 
-def _as_a_master_reads(value: object) -> Any:
+def _as_a_master_reads(value: object) -> object:
     """Return part of a config with whole numbers for floats that are whole, as Go has them."""
     if isinstance(value, dict):
         return {key: _as_a_master_reads(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_as_a_master_reads(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
-def trial_seed(config: Mapping[str, Any]) -> int:
+def trial_seed(config: Config) -> int:
     """Return the seed of a local run without one: `reproducibility.experiment_seed`, or 42.
 
     A cluster derives each trial's seed from the same key, with another result: two runs of one file
@@ -98,14 +106,23 @@ def single_values(
     hyperparameters: Config, seed: int = 0, draw: int | None = None, under: str = ""
 ) -> Config:
     """Return hyperparameters for a run outside a search: `{type: const, val: x}` unwrapped, and of
-    each search range the value of this `draw`, which is a function of (seed, draw, key).
-    Raises UserError for a range without a draw, or one that cannot be drawn from.
+    each search range a value.
+
+    Args:
+        hyperparameters: with ranges at any depth.
+        seed: of the draws.
+        draw: number of the draw; a value is a function of (seed, draw, key).
+        under: the keys above these, with a dot at the end.
+
+    Raises:
+        UserError: there is a range and no draw, or one that cannot be drawn from.
     """
     values = {}
     for key, value in hyperparameters.items():
         name = f"{under}{key}"
-        if isinstance(value, dict) and value.get("type") in _RANGES:
-            values[key] = _draw_value(name, value, seed=seed, draw=draw)
+        is_range = isinstance(value, dict) and value.get("type") in _RANGES
+        if is_range:
+            values[key] = _draw_value(name, search_range=value, seed=seed, draw=draw)
         elif isinstance(value, dict):
             values[key] = single_values(value, seed=seed, draw=draw, under=f"{name}.")
         else:
@@ -117,14 +134,19 @@ def _draw_value(name: str, search_range: Config, seed: int, draw: int | None) ->
     """Return the value of hyperparameter `name` in this draw of its range."""
     key = f"hyperparameters.{name}"
     if search_range["type"] != "const" and draw is None:
-        problem = "a search range; a local run needs one value, by --set, or --draw N of a search"
-        raise UserError(problem, key=key)
+        raise UserError(
+            "a search range",
+            key=key,
+            cure="a local run needs one value, by --set, or --draw N of a search",
+        )
 
     def not_a_range(error: Exception) -> UserError:
         return UserError(f"not a search range that can be drawn from: {error}", key=key)
 
+    # A generator for each key: a range that comes or goes changes no other value.
+    generator = random.Random(f"{seed} {draw} {name}")
     with as_user_error(not_a_range):
-        return _uniform(search_range, random.Random(f"{seed} {draw} {name}"))
+        return _uniform(search_range, generator)
 
 
 def _uniform(search_range: Config, generator: random.Random) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 from detalbert.errors import UnknownKey, UserError
 from detalbert.settings.forms import FORMS
 from detalbert.settings.model_sizes import MOST_MODULES, check_model_sizes
-from detalbert.settings.sections import Parsers, Section, limited, parse_section
+from detalbert.settings.sections import Parsers, Section, parse_section, setting
 from detalbert.settings.values import Config
 
 # What a row of questions may have.
@@ -39,15 +39,15 @@ class DataConfig(Section):
 
     train: str
     validation: str | None = None
-    validation_fraction: float | None = limited(None, above=0, below=1)  # by whole contexts
+    validation_fraction: float | None = setting(None, gt=0, lt=1)  # by whole contexts
     columns: Config | None = None  # the file's names: {question: Frage, context: Text}
-    form: str | None = limited(None, choices=FORMS)  # of the files; default: by their first bytes
+    form: str | None = setting(None, choices=FORMS)  # of the files; default: by their first bytes
     no_answer: list[Any] | None = None  # answers that stand for none: [n/a, "-"]
     tokenizer: str | None = None  # a folder or hub name; default: the one beside the model
     cache_dir: str = ".cache"
     skip_invalid: bool = False  # count and skip faulty questions instead of refusing the file
-    max_train_examples: int | None = limited(None, above=0)
-    max_validation_examples: int | None = limited(None, above=0)
+    max_train_examples: int | None = setting(None, gt=0)
+    max_validation_examples: int | None = setting(None, gt=0)
 
     def check(self) -> None:
         if self.validation is None and self.validation_fraction is None:
@@ -119,46 +119,53 @@ class StepHParams(Section):
 
     # The schedule. `max_steps` wins over `epochs`.
     # Windows per optimizer step, over all slots.
-    global_batch_size: int = limited(48, above=0, most=1_000_000)
-    epochs: float = limited(2, above=0, most=1_000_000)
-    max_steps: int | None = limited(None, above=0, most=1_000_000_000)
+    global_batch_size: int = setting(48, gt=0, le=1_000_000)
+    # A run keeps the `max_steps` that they make.
+    epochs: float = setting(2, gt=0, le=1_000_000, changeable=True)
+    max_steps: int | None = setting(None, gt=0, le=1_000_000_000)
 
     # learning rate = base_learning_rate * global_batch_size / base_batch_size * lr_scale
-    base_learning_rate: float = limited(5e-5, above=0, most=1e20)
-    base_batch_size: int = limited(48, above=0, most=1_000_000)
-    lr_scale: float = limited(1.0, above=0, most=1_000)
-    optimizer: str = limited("radam", choices=("radam", "adamw"))
-    beta2: float = limited(0.999, least=0, below=1)  # of its mean of squared gradients
-    weight_decay: float = limited(0.0, least=0, most=1_000_000)
+    base_learning_rate: float = setting(5e-5, gt=0, le=1e20)
+    base_batch_size: int = setting(48, gt=0, le=1_000_000)
+    lr_scale: float = setting(1.0, gt=0, le=1_000)
+    optimizer: str = setting("radam", choices=("radam", "adamw"))
+    beta2: float = setting(0.999, ge=0, lt=1)  # of its mean of squared gradients
+    weight_decay: float = setting(0.0, ge=0, le=1_000_000)
     # Of the steps. A wsd run that is resumed with another number of steps keeps its first warm-up.
-    warmup_fraction: float = limited(0.1, least=0, most=1)
+    warmup_fraction: float = setting(0.1, ge=0, le=1)
     # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.
-    schedule: str = limited("linear", choices=("linear", "cosine", "wsd"))
-    min_rate: float = limited(0.0, least=0, below=1)  # at the end, as a fraction of the peak rate
-    decay_fraction: float | None = limited(None, above=0, most=1)  # of wsd; default: 0.1
-    max_grad_norm: float = limited(1.0, least=0, most=1e30)  # 0: gradients are not clipped
+    schedule: str = setting("linear", choices=("linear", "cosine", "wsd"))
+    min_rate: float = setting(0.0, ge=0, lt=1)  # at the end, as a fraction of the peak rate
+    decay_fraction: float | None = setting(None, gt=0, le=1)  # of wsd; default: 0.1
+    max_grad_norm: float = setting(1.0, ge=0, le=1e30)  # 0: gradients are not clipped
 
     # How it runs.
-    max_seq_length: int = limited(384, above=0, most=10_000_000)  # tokens of the longest window
-    precision: str = limited("auto", choices=("auto", "fp32", "bf16", "fp16"))
+    max_seq_length: int = setting(384, gt=0, le=10_000_000)  # tokens of the longest window
+    precision: str = setting("auto", choices=("auto", "fp32", "bf16", "fp16"))
     # Real tokens in a micro-batch.
-    max_tokens_per_forward: int | Literal["auto"] = limited(4096, above=0, most=10_000_000)
-    compile: bool | None = None  # the layers, with torch.compile; default: on a GPU
+    max_tokens_per_forward: int | Literal["auto"] = setting(
+        4096, gt=0, le=10_000_000, changeable=True
+    )
+    # The layers, with torch.compile; default: on a GPU.
+    compile: bool | None = setting(None, changeable=True)
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
-    allreduce_dtype: str = limited("fp32", choices=("fp32", "bf16", "fp16"))
-    seed: int | None = limited(None, least=0)  # default: the trial's, see experiment.trial_seed
+    allreduce_dtype: str = setting("fp32", choices=("fp32", "bf16", "fp16"), changeable=True)
+    seed: int | None = setting(None, ge=0)  # default: the trial's, see experiment.trial_seed
     # Of one slot; auto: the cores that are idle when a run begins. On a CPU the thread count
     # changes rounding, so a resumed run keeps it.
-    threads: int | Literal["auto"] = limited("auto", above=0, most=1_024)
+    threads: int | Literal["auto"] = setting("auto", gt=0, le=1_024, changeable=True)
     # Loader processes of one slot; default: by the machine's cores.
-    num_workers: int | None = limited(None, least=0, most=256)
-    checkpoint_period: int | None = limited(None, above=0)  # default: once per epoch
-    validation_period: int | None = limited(None, above=0)  # default: once per epoch
+    num_workers: int | None = setting(None, ge=0, le=256, changeable=True)
+    # Both by default once per epoch.
+    checkpoint_period: int | None = setting(None, gt=0, changeable=True)
+    validation_period: int | None = setting(None, gt=0, changeable=True)
     # Ends the run after so many validations without a better `searcher.metric`; default: never.
-    early_stopping: int | None = limited(None, above=0)
-    reporting_period: int = limited(10, above=0)
-    profile_steps: int = limited(0, least=0, most=1_000)  # rank 0 traces so many after a warm-up
-    spot_notice: bool = False  # watch for EC2's notice that it takes the machine back
+    early_stopping: int | None = setting(None, gt=0, changeable=True)
+    reporting_period: int = setting(10, gt=0, changeable=True)
+    # Rank 0 traces so many after a warm-up.
+    profile_steps: int = setting(0, ge=0, le=1_000, changeable=True)
+    # Watch for EC2's notice that it takes the machine back.
+    spot_notice: bool = setting(False, changeable=True)
 
     def length(self, windows: int) -> Length:
         """Return the length of a run of which an epoch has `windows` training windows.
@@ -246,10 +253,10 @@ class StepHParams(Section):
 class HParams(StepHParams):
     """`hyperparameters:` of an experiment that fine-tunes on SQuAD: windows and answers."""
 
-    doc_stride: int = limited(128, least=0)  # tokens that two neighbouring windows share
-    max_query_length: int = limited(64, above=0)
-    n_best_size: int = limited(20, above=0, most=10_000)
-    max_answer_length: int = limited(30, above=0)
+    doc_stride: int = setting(128, ge=0)  # tokens that two neighbouring windows share
+    max_query_length: int = setting(64, gt=0)
+    n_best_size: int = setting(20, gt=0, le=10_000)
+    max_answer_length: int = setting(30, gt=0)
     null_score_diff_threshold: float = 0.0
 
     def check(self) -> None:

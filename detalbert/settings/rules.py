@@ -1,17 +1,18 @@
 """Rules that a JSON Schema cannot say; the schemas of configs name them by `x-rule`.
 
-Each returns what is wrong with a value of the right type and what to do, or None.
+Each returns what is wrong with a value of the right type and what to do, or None. They say no to
+what a master would refuse or misread, and leave alone what they cannot judge.
 """
 
 import posixpath
 import re
-from typing import Any
 
 from detalbert.errors import nearest
 from detalbert.settings.schema import mappings
 from detalbert.settings.values import Config
 
-WORKDIR = "/run/determined/workdir"  # of every trial, whatever task_container_defaults say
+# Of every trial, whatever task_container_defaults say.
+WORKDIR = "/run/determined/workdir"
 
 
 def inside_host(storage: Config) -> str | None:
@@ -20,6 +21,7 @@ def inside_host(storage: Config) -> str | None:
     outer = storage.get("host_path")
     if not isinstance(inner, str) or not isinstance(outer, str):
         return None
+    # A relative one is below host_path, wherever that is: /host stands for it.
     path = posixpath.normpath(posixpath.join("/host", inner))
     folder = "/host"
     if inner.startswith("/"):
@@ -29,8 +31,12 @@ def inside_host(storage: Config) -> str | None:
     return f"storage_path {inner!r} is not inside host_path"
 
 
-def unique(items: list[Any], name: str, said: str) -> str | None:
-    """Check that no two mappings have one text at `name`; paths are compared as Docker does."""
+def unique(items: list[object], name: str, problem: str) -> str | None:
+    """Check that no two mappings have one text at `name`; paths are compared as Docker does.
+
+    Args:
+        problem: to return, with {} for the text.
+    """
     texts = []
     for item in mappings(items):
         text = item.get(name)
@@ -39,7 +45,7 @@ def unique(items: list[Any], name: str, said: str) -> str | None:
     repeated = [text for text in texts if texts.count(text) > 1]
     if not repeated:
         return None
-    return said.format(min(repeated))
+    return problem.format(min(repeated))
 
 
 def beside_workdir(path: str) -> str | None:
@@ -66,12 +72,13 @@ def pattern(text: str) -> str | None:
             f"Go's regexp does not compile it, and the master then watches for none of the "
             f"policies after it: {fault}"
         )
+    # Three lines that have nothing in common.
     if all(compiled.search(line) for line in ("", "q", "a line 0.")):
         return "matches every line, the first one too; narrow it"
     return None
 
 
-def program(words: list[Any]) -> str | None:
+def program(words: list[object]) -> str | None:
     """Check that the first word of an entrypoint names one program."""
     first = words[0] if words else ""
     if not isinstance(first, str) or not re.search(r"\s", first.strip()):
@@ -80,10 +87,15 @@ def program(words: list[Any]) -> str | None:
 
 
 def ordered(
-    value: Config, low: str, high: str, said: str, equal: bool = True, *usual: int
+    value: Config, low: str, high: str, problem: str, equal: bool = True, *usual: int
 ) -> str | None:
-    """Check that the number at `low` is less than that at `high`, or equal if `equal`; `usual` are
-    their values where they are left out.
+    """Check that the number at one key is less than that at another.
+
+    Args:
+        low, high: the keys.
+        problem: to return, with {} for each number.
+        equal: whether they may be equal.
+        usual: their values where they are left out.
     """
     lower = value.get(low, *usual[:1])
     upper = value.get(high, *usual[1:])
@@ -91,7 +103,7 @@ def ordered(
         return None
     if lower < upper or (equal and lower == upper):
         return None
-    return said.format(lower, upper)
+    return problem.format(lower, upper)
 
 
 def network(name: str) -> str | None:
@@ -125,7 +137,7 @@ def cron(text: str) -> str | None:
         return "no cron expression"
     for field, (low, high, names) in zip(fields, _FIELDS, strict=True):
         for part in field.split(","):
-            if not _is_cron_part(part, low, high, names):
+            if not _is_cron_part(part, low=low, high=high, names=names):
                 return "no cron expression"
     return None
 
@@ -134,10 +146,13 @@ def _is_cron_part(part: str, low: int, high: int, names: str) -> bool:
     """Return whether a part is *, a value or a range within the limits, maybe with a step."""
     numbers = {name: low + number for number, name in enumerate(names.split())}
     span, slash, step = part.partition("/")
-    if slash and not (step.isdigit() and int(step) > 0):
+    is_step = step.isdigit() and int(step) > 0
+    if slash and not is_step:
         return False
     if span in ("*", "?"):
         return True
+
+    # A value is a range of itself; -1, of an unknown name, is below every limit.
     ends = []
     for end in span.split("-"):
         ends.append(int(end) if end.isdigit() else numbers.get(end, -1))

@@ -3,6 +3,9 @@
 The schema of an experiment, experiment.yaml, is the one list of the keys that Determined reads,
 with their types and limits: train.py and cluster.check refuse by it, in the same words. The keys of
 `hyperparameters:` and `data:` are this package's own, fields of dataclasses (hparams.py, text.py).
+
+jsonschema finds the errors, and says them in the terms of schemas. So each is said anew here, which
+is most of this file.
 """
 
 import functools
@@ -52,12 +55,15 @@ def check(config: Config, schema: Path = EXPERIMENT, local: bool = False) -> Ite
     """Yield the findings on a config, where it does not match the schema in a file.
 
     Args:
+        config: as it was read; keys with the value null are absent.
+        schema: a JSON Schema in YAML.
         local: leave out missing keys that only a master needs, `x-master` and `x-wanted`.
     """
     validator = _validator(schema)
     errors = list(validator.iter_errors(without_nulls(config)))
     mistyped = {tuple(error.absolute_path) for error in errors if error.validator == "type"}
-    findings: dict[Finding, None] = {}  # two branches of a schema may say the same
+    # Two branches of a schema may say the same.
+    findings: dict[Finding, None] = {}
     for error in errors:
         if local and error.validator == "x-wanted":
             continue
@@ -113,6 +119,7 @@ def _check_rule(
 
     from detalbert.settings import rules
 
+    # A value of a wrong type is an error of its own.
     value_type = schema.get("type", "object")
     if not validator.is_type(value, value_type):
         return
@@ -165,21 +172,27 @@ def _findings(error: "ValidationError", local: bool) -> Iterator[Finding]:
     key = dotted(error.absolute_path)
     value = error.instance
     schema = error.schema
+    # One error of jsonschema may be of several keys.
     if error.validator == "additionalProperties":
         properties = schema["properties"]
         for name in value:
             if name not in properties:
-                yield _unknown(f"{key}.{name}".lstrip("."), name, properties)
+                yield _unknown(_below(key, name), name=name, names=properties)
     elif "propertyNames" in error.absolute_schema_path:
-        yield _unknown(f"{key}.{value}", value, error.validator_value)
+        yield _unknown(f"{key}.{value}", name=value, names=error.validator_value)
     elif error.validator == "required":
         optional = schema.get("x-master", ()) if local else ()
         for name in error.validator_value:
             if name not in value and name not in optional:
                 cure = _cure_of_missing(schema, name)
-                yield Finding(f"{key}.{name}".lstrip("."), f"missing; {cure}")
+                yield Finding(_below(key, name), problem=f"missing; {cure}")
     else:
-        yield Finding(key, _problem(error), warning=error.validator in _WARNINGS)
+        yield Finding(key, problem=_problem(error), warning=error.validator in _WARNINGS)
+
+
+def _below(key: str, name: str) -> str:
+    """Return the key `name` of the section `key`; "" is the config itself."""
+    return f"{key}.{name}".lstrip(".")
 
 
 def _cure_of_missing(schema: Config, name: str) -> str:
@@ -196,8 +209,8 @@ def _unknown(key: str, name: str, names: Iterable[str]) -> Finding:
     """Return the finding on a key that is not one of `names`."""
     if name in load_schema(EXPERIMENT)["x-fork"]:
         problem = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
-        return Finding(key, problem, warning=True)
-    return Finding(key, f"unknown key; {nearest(name, names)}")
+        return Finding(key, problem=problem, warning=True)
+    return Finding(key, problem=f"unknown key; {nearest(name, names)}")
 
 
 def _problem(error: "ValidationError") -> str:
@@ -208,9 +221,10 @@ def _problem(error: "ValidationError") -> str:
         return "empty; fill it in or take it out"
     shown = f"{_masked_value(error)!r:.60}"
     if error.validator == "type":
-        return _wrong_type(error, shown)
+        return _wrong_type(error, shown=shown)
     if error.validator == "enum":
-        return _wrong_choice(error, shown)
+        return _wrong_choice(error, shown=shown)
+    # Ours: the text is the schema's or the rule's.
     if error.validator in ("x-rule", *_WARNINGS):
         return str(error.message)
     if message:
@@ -262,8 +276,9 @@ def _masked_value(error: "ValidationError") -> Any:
     keys = [str(key) for key in error.absolute_path if not isinstance(key, int)]
     if not keys:
         return masked(error.instance)
-    section = masked({keys[-1]: error.instance})
-    return section[keys[-1]]
+    last_key = keys[-1]
+    section = masked({last_key: error.instance})
+    return section[last_key]
 
 
 def _list(choices: list[object]) -> str:

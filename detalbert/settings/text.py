@@ -1,4 +1,8 @@
-"""Keys of `data:` for text that becomes token shards: for pretraining, and language models."""
+"""Keys of `data:` for text that becomes token shards: for pretraining, and language models.
+
+Both have the same keys but for the names of the text and of the held-out text, which tell one
+workload from the other.
+"""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +13,7 @@ from typing import Any, ClassVar
 
 from detalbert.errors import UserError
 from detalbert.settings.forms import FORMS
-from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.settings.sections import Section, parse_section, setting
 from detalbert.settings.values import Config
 
 
@@ -18,10 +22,10 @@ class SourceConfig(Section):
     """A source of text: one value of `data.text`, or one of a list there."""
 
     source: str  # a file, folder, pattern, address or hub name: see corpus/sources.py
-    weight: float | None = limited(None, above=0, most=1e9)  # share of windows; default: by size
+    weight: float | None = setting(None, gt=0, le=1e9)  # share of windows; default: by size
     text_key: str = "text"  # key or column of a row that holds the text
     name: str | None = None  # in scores; default: the last part of the address
-    form: str | None = limited(None, choices=FORMS)  # of its files; default: `data.form`
+    form: str | None = setting(None, choices=FORMS)  # of its files; default: `data.form`
 
 
 Sources = str | list[Any] | Config | None
@@ -36,17 +40,21 @@ def parse_sources(key: str, value: Sources) -> list[SourceConfig]:
     if not isinstance(value, list):
         return [_source(f"data.{key}", value)]
     sources = [_source(f"data.{key}[{i}]", item) for i, item in enumerate(value)]
+
+    # A name is that of a metric and of a folder, so each source needs one of its own.
     names = [source.name or _name_of(source.source) for source in sources]
     for name in names:
         if not re.fullmatch(r"[\w-]+", name):
-            problem = f"name {name!r}: letters, digits, _ and - only"
-            raise UserError(problem, key=f"data.{key}")
+            raise UserError(f"name {name!r}: letters, digits, _ and - only", key=f"data.{key}")
     for name in names:
         if names.count(name) > 1:
             raise UserError(
                 f"two sources are called {name}", key=f"data.{key}", cure="give each its 'name'"
             )
-    if len({source.weight is None for source in sources}) > 1:
+
+    # Shares of the windows are by weight or by size, not by both.
+    is_weighted = {source.weight is not None for source in sources}
+    if len(is_weighted) > 1:
         raise UserError(
             "some sources have a 'weight', some have none", key=f"data.{key}", cure="give all one"
         )
@@ -58,13 +66,13 @@ def _name_of(address: str) -> str:
     return re.sub(r"[^\w-]+", "_", PurePath(address).stem)
 
 
-def _source(where: str, value: Any) -> SourceConfig:
+def _source(key: str, value: object) -> SourceConfig:
+    """Return a source that is given by its address, or by a mapping of its keys."""
     if isinstance(value, str):
         value = {"source": value}
     elif not isinstance(value, Mapping):
-        problem = f"expected text or a mapping with 'source', got {value!r:.60}"
-        raise UserError(problem, key=where)
-    return parse_section(SourceConfig, section=where, values=value)
+        raise UserError(f"expected text or a mapping with 'source', got {value!r:.60}", key=key)
+    return parse_section(SourceConfig, section=key, values=value)
 
 
 @dataclass(frozen=True)
@@ -78,18 +86,18 @@ class CorpusConfig(Section):
 
     tokenizer: str | None = None  # a folder or hub name
     # Or: pieces of a tokenizer that is learned from the text.
-    vocab_size: int | None = limited(None, least=300, most=65_536)
+    vocab_size: int | None = setting(None, ge=300, le=65_536)
     # Of the documents, held out if no validation text is set; a hash of the text selects them.
-    validation_fraction: float = limited(0.01, least=0, below=1)
+    validation_fraction: float = setting(0.01, ge=0, lt=1)
     article: str = "line"  # a document of plain text: line, file, blank_line, or "100 lines"
-    form: str | None = limited(None, choices=FORMS)  # of all files; default: by their first bytes
+    form: str | None = setting(None, choices=FORMS)  # of all files; default: by their first bytes
     # A folder or address of token shards, which say what they hold and have their tokenizer.
     shards: str | None = None
-    shard_mib: float = limited(1024, above=0, most=1_000_000)  # of tokens in a shard, about
+    shard_mib: float = setting(1024, gt=0, le=1_000_000)  # of tokens in a shard, about
     # Read at the same time, their windows mixed.
-    shuffle_shards: int = limited(8, above=0, most=10_000)
+    shuffle_shards: int = setting(8, gt=0, le=10_000)
     cache_dir: str = ".cache"
-    cache_gib: float = limited(64, above=0, most=1_000_000)  # for shards fetched from afar
+    cache_gib: float = setting(64, gt=0, le=1_000_000)  # for shards fetched from afar
 
     @property
     def training(self) -> list[SourceConfig]:
@@ -107,8 +115,9 @@ class CorpusConfig(Section):
     def check(self) -> None:
         text = getattr(self, self.source)
         if (text is None) == (self.shards is None):
-            problem = f"set exactly one of {self.source!r} and 'shards'"
-            raise UserError(problem, key=f"data.{self.source}")
+            raise UserError(
+                f"set exactly one of {self.source!r} and 'shards'", key=f"data.{self.source}"
+            )
         if not re.fullmatch(r"line|file|blank_line|[1-9]\d{0,8} lines", self.article):
             raise UserError(
                 f"{self.article!r:.60}",
@@ -143,7 +152,7 @@ class TextConfig(CorpusConfig):
 
     text: Sources = None  # one source, or a list of sources
     validation: Sources = None  # held-out text; default: a fraction of the documents
-    max_validation_windows: int | None = limited(10_000, above=0)
+    max_validation_windows: int | None = setting(10_000, gt=0)
 
 
 # Both raise UserError as `parse_section` does.

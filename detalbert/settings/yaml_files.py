@@ -2,13 +2,14 @@
 
 Unlike in PyYAML, 5e-5 and 048 are numbers, y and n are booleans, and a date is text. A key that
 stands twice is an error: `det` rejects it, the master keeps the last one and drops the others.
-libyaml's own loader is not used: it ends the process at 100,000 levels of nesting.
+libyaml's own loader is not used: it ends the process at 100,000 levels of nesting. So a large file
+takes seconds to read, and MOST_VALUES keeps it from being larger than any config is.
 """
 
 import contextlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +20,34 @@ from detalbert.settings.values import Config
 
 # Values in a file, those included that an alias repeats: ten lines of aliases can mean a billion.
 MOST_VALUES = 50_000
+# Before the name of a type of YAML: `tag:yaml.org,2002:int`.
+_TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with Go's rules for plain scalars, JSON's types and MOST_VALUES."""
 
+    # None of PyYAML's rules for scalars, and of its types only those of JSON.
     yaml_implicit_resolvers: dict[str, Any] = {}
     yaml_constructors = {
-        f"tag:yaml.org,2002:{kind}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
+        f"{_TAG}{kind}": yaml.SafeLoader.yaml_constructors[f"{_TAG}{kind}"]
         for kind in ("str", "map", "seq")
     } | {None: yaml.SafeLoader.construct_undefined}
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._values = 0
-        self._sizes: dict[Any, int] = {}  # values below each anchor
+        self._sizes: dict[str, int] = {}  # values below each anchor
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node as PyYAML does. Raises UserError beyond MOST_VALUES."""
         event: Any = self.peek_event()
         values_before = self._values
         self._values += 1
         is_alias = isinstance(event, yaml.AliasEvent)
         if is_alias and event.anchor in self.anchors:
-            self._values += self._sizes.get(event.anchor, MOST_VALUES)  # endless inside its anchor
+            # An alias inside its own anchor would be endless.
+            self._values += self._sizes.get(event.anchor, MOST_VALUES)
         if self._values > MOST_VALUES:
             raise UserError(
                 f"more than {MOST_VALUES:,} values, aliases counted",
@@ -54,11 +59,14 @@ class _Loader(yaml.SafeLoader):
             self._sizes[event.anchor] = self._values - values_before
         return node
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, object]:
         """Return a mapping with text keys, as in JSON. Raises UserError for a duplicate key."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
+            # Keys of a merged mapping may be set again: its own win.
+            if key.tag == f"{_TAG}merge":
                 continue
             name = self._name(key)
             line = key.start_mark.line + 1
@@ -70,19 +78,20 @@ class _Loader(yaml.SafeLoader):
                 )
             lines[name] = line
         self.flatten_mapping(node)
-        mapping = {}
+        mapping: dict[Hashable, object] = {}
         for key, value in node.value:
             mapping[self._name(key)] = self.construct_object(value, deep=deep)
         return mapping
 
     def _name(self, node: yaml.Node) -> str:
+        """Return a key as text, as JSON has it: true, and not Python's True."""
         key = self.construct_object(node, deep=True)
         names = {True: "true", False: "false", None: "null"}
         return names[key] if key is None or isinstance(key, bool) else str(key)
 
 
 # The plain scalars that are not text, and what they mean.
-_KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+_KINDS: dict[str, tuple[str, Callable[[str], float | None]]] = {
     "bool": (
         r"[yYnN]|[yY]es|YES|[nN]o|NO|[tT]rue|TRUE|[fF]alse|FALSE|[oO]n|ON|[oO]ff|OFF",
         lambda text: text.lower() in ("y", "yes", "true", "on"),
@@ -100,13 +109,14 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
+def _construct(loader: _Loader, node: yaml.ScalarNode) -> object:
     """Return the value of a scalar that looks like one of `_KINDS`, or has its tag."""
-    kind = node.tag.rpartition(":")[2]
+    kind = node.tag.removeprefix(_TAG)
     text = str(loader.construct_scalar(node))
     pattern, convert = _KINDS[kind]
     if re.fullmatch(pattern, text):
-        with contextlib.suppress(ValueError, OverflowError):  # 400 digits, and 5,000
+        # A number of 400 digits overflows in isfinite; of 5,000 Python makes none.
+        with contextlib.suppress(ValueError, OverflowError):
             value = convert(text)
             if value is None or math.isfinite(value):
                 return value
@@ -123,11 +133,12 @@ class _Dumper(yaml.SafeDumper):
 
 
 for _kind, (_pattern, _) in _KINDS.items():
-    _tag = f"tag:yaml.org,2002:{_kind}"
     for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern})$"), None)
-    _Loader.add_constructor(_tag, _construct)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<$"), None)
+        _class.add_implicit_resolver(
+            f"{_TAG}{_kind}", regexp=re.compile(f"(?:{_pattern})$"), first=None
+        )
+    _Loader.add_constructor(f"{_TAG}{_kind}", _construct)
+_Loader.add_implicit_resolver(f"{_TAG}merge", regexp=re.compile("<<$"), first=None)
 
 
 def parse_yaml(text: str) -> Any:
@@ -138,8 +149,8 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506  a safe one
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark else ""
-        raise UserError(f"not YAML{where}", cure="fix it") from None
+        place = f" (line {mark.line + 1})" if mark else ""
+        raise UserError(f"not YAML{place}", cure="fix it") from None
     except RecursionError:
         raise UserError("not a config: hundreds of levels deep", cure="nest less") from None
 
@@ -157,7 +168,8 @@ def read_yaml(path: Path) -> Config:
     except UnicodeDecodeError:
         raise UserError("not UTF-8 text", key=str(path), cure="give a config in YAML") from None
     except UserError as error:
-        problem = f"{error.key}: {error.problem}" if error.key else error.problem  # with the line
+        # Its key is the line, which stays in sight.
+        problem = f"{error.key}: {error.problem}" if error.key else error.problem
         raise UserError(problem, key=str(path), cure=error.cure) from None
     if not isinstance(value, dict):
         raise UserError("not a config", key=str(path), cure="expected a mapping of keys")

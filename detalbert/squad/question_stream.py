@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from detalbert.errors import UserError
+from detalbert.errors import Cure, UserError
 from detalbert.reading.forms import Content
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
@@ -171,9 +171,15 @@ class _Faults:
                     f"if {mark!r}, {times:,} times, means that there is none: "
                     f"data.no_answer: [{mark!r}], or an empty cell"
                 )
+        by_flag = list(cures)
         if self.may_be_skipped:
             cures.append("set data.skip_invalid: true")
-        raise UserError(problem, key=str(self.first), cure=" or ".join(cures))
+            by_flag.append("take --skip-invalid")
+        raise UserError(
+            problem,
+            key=str(self.first),
+            cure=Cure(" or ".join(cures), by_flag=" or ".join(by_flag)),
+        )
 
 
 def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes: Notes) -> Example:

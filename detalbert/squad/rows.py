@@ -7,7 +7,7 @@ A row is a mapping with `question` and `context` and, if there are such, `id`, `
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from detalbert.errors import UserError
+from detalbert.errors import Cure, UserError
 from detalbert.reading.forms import Content
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
@@ -225,9 +225,12 @@ class ColumnNames:
             self.notes.counts[kind] = 1
             return
         if name in self.columns:
-            cure = "correct data.columns"
+            cure = Cure("correct data.columns", by_flag="correct --columns")
         else:
-            cure = f"add it, or name yours in data.columns: {{{name}: ...}}"
+            cure = Cure(
+                f"add it, or name yours in data.columns: {{{name}: ...}}",
+                by_flag=f"add it, or name yours in --columns {name}=...",
+            )
         listed = ", ".join(map(str, names))
         raise UserError(f"no column {own!r} (there: {listed:.100})", key=where, cure=cure)
 
@@ -280,7 +283,10 @@ class ColumnNames:
             raise UserError(
                 f"{names} could be the {name}",
                 key=self.where,
-                cure=f"name it in data.columns: {{{name}: ...}}",
+                cure=Cure(
+                    f"name it in data.columns: {{{name}: ...}}",
+                    by_flag=f"name it in --columns {name}=...",
+                ),
             )
         # `answer` of Prodigy's rows, whose answers are `spans`, says "accept".
         return name == "answer" and "answers" in self.columns

@@ -270,8 +270,12 @@ def _world(split: str) -> str:
 
 @lru_cache(maxsize=2)
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
-    problem = f"data.{split}: {name!r} is no file, and as a data set it does not load"
-    rows = load_hub_rows(name, split=split, problem=problem)
+    rows = load_hub_rows(
+        name,
+        split=split,
+        key=f"data.{split}",
+        problem=f"{name!r} is no file, and as a data set it does not load",
+    )
     return list(rows)
 
 

@@ -24,7 +24,7 @@ def named_tokenizer(name: str, *needed: str, kind: str = "") -> PreTrainedTokeni
         Unavailable: the network fails.
     """
     check_model_folder(Path(hub.find_local(name)), small=True)
-    with hub.hub_errors(f"{_KEY}: {name!r} does not load as a tokenizer"):
+    with hub.hub_errors(f"{name!r} does not load as a tokenizer", key=_KEY):
         tokenizer = hub.load_named(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise UserError(

@@ -3,6 +3,9 @@
 A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest
 (manifest.py). A config that would change the run that is resumed is rejected. Pruning counts the
 run's own checkpoints only (timeline.py), so it never removes the one that was just written.
+
+What was traded: a checkpoint is hashed when it is written and again before it is used, some seconds
+per gigabyte, and an older one stays on the disk until the newer one is complete.
 """
 
 import contextlib
@@ -12,13 +15,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from determined import core
 from determined.common import storage
 
 from detalbert import hub
 from detalbert.atomic import remove_folder, whole_folder, writing
+from detalbert.determined_internals import Collectives
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import Json
 from detalbert.settings.values import Config
@@ -53,7 +56,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         distributed: core.DistributedContext,
         metrics: RunMetrics,
         run: Config,
-        pruning: Mapping[str, Any],
+        pruning: Mapping[str, int],
     ) -> None:
         self.distributed = distributed
         self.metrics = metrics
@@ -61,8 +64,9 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self.folder = metrics.path / "checkpoints"
         super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
         if distributed.rank == 0:
-            with writing(self.folder, ELSEWHERE):
+            with writing(self.folder, cure=ELSEWHERE):
                 self.folder.mkdir(parents=True, exist_ok=True)
+        # How many of the latest and of the best checkpoints are kept.
         self.latest = max(1, pruning.get("save_trial_latest", 1))
         self.best = pruning.get("save_trial_best", 1)
         # By step; rank 0 only. At the start those up to the step that the run resumes from.
@@ -78,9 +82,10 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     @contextlib.contextmanager
     def store_path(
-        self, metadata: Any = None, *, shard: bool = False
+        self, metadata: Json | None = None, *, shard: bool = False
     ) -> Iterator[tuple[Path, str]]:
         """Yield a folder to fill and its final name; rank 0 only."""
+        assert metadata is not None
         steps = int(metadata["steps_completed"])
         name = step_name(steps)
         # Copied now: a background write may end after later validations.
@@ -98,6 +103,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
                 yield folder, name
                 (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
                 write_manifest(folder, content)
+        # Only now is the new one complete, and an old one may go.
         self.own[steps] = self.folder / name
         self._prune()
         self.metrics.stored()
@@ -111,10 +117,11 @@ class LocalCheckpoints(core.DummyCheckpointContext):
 
     def _prune(self) -> None:
         """Remove the run's own checkpoints but the latest ones, and the best that are there."""
+        # One that was damaged meanwhile must not count as the latest or the best.
         self.own = {
             step: path
             for step, path in self.own.items()
-            if find_damage(path, self.metrics.remote) is None
+            if find_damage(path, remote=self.metrics.remote) is None
         }
         latest = sorted(self.own)[-self.latest :]
         best = self.metrics.best_steps(self.best, among=self.own)
@@ -122,7 +129,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             remove_folder(self.own[step])
 
     @contextlib.contextmanager
-    def store_together(self, metadata: Json, peers: Any) -> Iterator[tuple[Path, str]]:
+    def store_together(self, metadata: Json, peers: Collectives) -> Iterator[tuple[Path, str]]:
         """Yield folder and name as `store_path`, on all ranks; renamed once all have filled it.
 
         May end in another thread than it began, for which `peers` replaces `distributed`.
@@ -134,6 +141,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             folder, name = self.distributed.broadcast(place)
             with self._write_errors(name):
                 yield folder, name
+            # A barrier: rank 0 renames the folder when all ranks are done with it.
             peers.allgather(None)
 
     @contextlib.contextmanager
@@ -143,6 +151,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             yield
         except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
             reason = first_line(error)
+            # torch names the place in its own source code, and not the reason.
             if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):
                 reason = "the disk is full"
             raise UserError(
@@ -150,14 +159,16 @@ class LocalCheckpoints(core.DummyCheckpointContext):
             ) from None
 
     @contextlib.contextmanager
-    def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
+    def restore_path(self, storage_id: str, *_: object, **__: object) -> Iterator[Path]:
         """Yield the folder of a checkpoint; `storage_id` is its path."""
         yield Path(storage_id)
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """Return the newest undamaged checkpoint, with a warning per damaged one, or None. Raises
-    UserError if all are damaged: starting over silently would discard work.
+    """Return the newest undamaged checkpoint in `folder`, or None; log a warning per damaged one.
+
+    Raises:
+        UserError: all are damaged. Starting over silently would discard work.
     """
     checkpoints = list_checkpoints(folder)
     for _, path in reversed(checkpoints):
@@ -175,14 +186,21 @@ def newest_complete(folder: Path) -> Path | None:
 
 
 def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
-    """Return the checkpoint that `--resume` selects, for auto, never or a path; None to start
-    fresh. Raises UserError if it is missing or damaged.
+    """Return the checkpoint to resume from; None to start fresh.
+
+    Args:
+        resume: the value of `--resume`: auto, never, or the path of a checkpoint.
+        output_dir: of the run, for auto.
+
+    Raises:
+        UserError: it is missing or damaged.
     """
     if resume == "auto":
         return newest_complete(output_dir / "checkpoints")
     if resume == "never":
         return None
     path = Path(resume)
+    # The folder of a run in place of one of its checkpoints is a likely mistake.
     if (path / "checkpoints").is_dir():
         newest = newest_complete(path / "checkpoints")
         if newest is not None:
@@ -198,13 +216,16 @@ def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
 
 
 def check_same_run(path: Path, run: Config, defaults: Config, config: Config) -> None:
-    """Raise UserError if checkpoint `path` is of another run, or of another format.
+    """Compare the settings of a checkpoint's run with those of this run.
 
     Args:
         path: a complete checkpoint.
         run: the current `Training.identity`.
         defaults: values of the keys that the version which wrote the checkpoint did not have.
         config: the experiment's, with the names of what `run` has sums of.
+
+    Raises:
+        UserError: the checkpoint is of another run, or of another format.
     """
     manifest = read_manifest(path)
     if manifest["format"] != FORMAT:
@@ -220,15 +241,17 @@ def check_same_run(path: Path, run: Config, defaults: Config, config: Config) ->
     before = {key: defaults.get(key) for key in run} | manifest["run"]
     for key in sorted(before):
         was, now = before[key], run.get(key)
+        # A length may change, though not to less than is done already.
         is_longer = key == LENGTH and now >= manifest["steps"]
         if was == now or is_longer:
             continue
+        # Of data a run keeps sums: a user knows it by name.
         if _is_sum(was) and _is_sum(now):
             was = _source_of_sum(key, _run_config(path))
             now = _source_of_sum(key, config)
         problem = f"was {was!r} in {path}, is {now!r} now"
         cure = "set it back"
-        if was == now:  # the names of other contents
+        if was == now:  # one name, and other contents
             problem = f"{now!r} is not what it was in {path}"
             cure = "restore it"
         cure += ", give another --output-dir, or use --resume never"

@@ -1,6 +1,9 @@
 """Trial loops of this package: Determined's, with a schedule, and without code from a checkpoint.
 
 Local runs and trials on a cluster, their restarts, forks and warm starts all load through `load`.
+`Controller` saves as Determined does: rank 0 writes, and training waits. `ShardedController` writes
+from all ranks in the background: training waits for a copy to CPU memory only, at the price of that
+memory, and a write error is raised steps later, at the next checkpoint or the end.
 """
 
 import contextlib
@@ -9,7 +12,7 @@ import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,13 +22,15 @@ from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
 from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.loaders import LazyLoader
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import Json
 from detalbert.training import display, spot
+from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import Ranks, copy_modules
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule, Stops
-from detalbert.training.uploads import STATE, Peers, UploadedParts
+from detalbert.training.uploads import STATE, GroupCollectives, UploadedParts
 from detalbert.training.workload import Training
 from detalbert.waiting import waiting
 
@@ -33,11 +38,17 @@ log = logging.getLogger(__name__)
 
 
 class Controller(TrialLoop):
-    """The trial loop as `Trainer.fit` creates it, on a cluster or locally, and its trial; `run()`
-    trains from `checkpoint`, or from the start. `stops`: see Schedule.
+    """The trial loop as `Trainer.fit` creates it, on a cluster or locally, and its trial.
+
+    Args:
+        training: the experiment, with its data.
+        context: of the trial that is created.
+        stops: requests to stop, see Schedule.
+        checkpoint: from which `run` trains; None: from the start.
+        on_cluster: whether the master gets profiles and checkpoints.
     """
 
-    copy_code = staticmethod(copy_modules)
+    trial: StepTrial[Any, Any]
 
     def __init__(
         self,
@@ -53,8 +64,9 @@ class Controller(TrialLoop):
         trial = training.workload.trial(context, (hparams, training.data))
         if context.distributed.rank == 0:
             display.say_start(trial, steps_done=done, checkpoint=checkpoint)
+        schedule = Schedule(hparams, distributed=context.distributed, done=done, stops=stops)
         super().__init__(
-            Schedule(hparams, context.distributed, done, stops),
+            schedule,
             trial_inst=trial,
             context=context,
             max_length=pytorch.Batch(trial.steps),
@@ -69,21 +81,29 @@ class Controller(TrialLoop):
             step_zero_validation=bool(config.get("perform_initial_validation")),
         )
         self.stalls: list[float] = []  # seconds that training waited for each checkpoint
+        self._watcher = spot.SpotWatcher(
+            on_notice=stops.request, on_recommendation=schedule.request_checkpoint
+        )
+
+    def copy_code(self, path: Path) -> None:
+        copy_modules(path)
+
+    def ends_early(self) -> bool:
+        return self.trial.early.reached
 
     def run(self) -> None:
         """Train; one rank of each machine watches for EC2's notices if the config says so."""
-        schedule = self.schedule
-        watcher = spot.SpotWatcher(schedule.stopping.request, schedule.request_checkpoint)
         if self.trial.hparams.spot_notice and self.context.distributed.local_rank == 0:
-            watcher.start()
+            self._watcher.start()
         try:
             super().run()
         finally:
-            watcher.stopped.set()
+            self._watcher.stopped.set()
 
     def validate(self) -> Json:
         loader: Any = self.validation_loader
-        with waiting("validation", len(loader), "batches") as wait:
+        with waiting("validation", total=len(loader), unit="batches") as wait:
+            # A loader that also counts its batches, for this validation only.
             self.validation_loader = LazyLoader(lambda: wait.each(loader))
             try:
                 return super().validate()
@@ -93,6 +113,7 @@ class Controller(TrialLoop):
     def save(self, exiting: bool) -> None:
         began = time.monotonic()
         assert self.state is not None
+        # Before the write: a checkpoint of weights that are not finite could not be resumed from.
         self.trial.check_weights(self.state.batches_trained)
         self.store(exiting)
         self.stalls.append(time.monotonic() - began)
@@ -106,14 +127,17 @@ class Controller(TrialLoop):
         try:
             super().load(folder)
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
-            problem = f"does not fit this model: {first_line(error)}"
-            raise UserError(problem, key=str(folder)) from None
+            # What torch and Determined raise for state of other names, shapes or types.
+            raise UserError(
+                f"does not fit this model: {first_line(error)}", key=str(folder)
+            ) from None
         self.check_loaded(folder)
 
     def check_loaded(self, folder: Path) -> None:
         """Raise UserError on all ranks if a loaded weight is not finite on any. Collective."""
+        ranks = Ranks(self.context.distributed)
         weights = self.trial.model.named_parameters()
-        Ranks(self.context.distributed).on_all(check_finite_weights, str(folder), weights)
+        ranks.on_all(check_finite_weights, str(folder), weights)
 
 
 class ShardedController(Controller):
@@ -127,8 +151,8 @@ class ShardedController(Controller):
         super().__init__(*args, **kwargs)
         core = core_context(self.context)
         if not self.local_training:
-            core.checkpoint = UploadedParts(core.checkpoint, self.needed)
-        self.checkpoints: Any = core.checkpoint  # on a cluster or locally, with `store_together`
+            core.checkpoint = UploadedParts(core.checkpoint, needed=self.needed)
+        self.checkpoints = cast(UploadedParts | LocalCheckpoints, core.checkpoint)
         # A group of its own: what is written beside training must not meet training's messages.
         self._group = dist.new_group(backend="gloo")
         self._tensors = TensorSaver(self._group)
@@ -137,6 +161,7 @@ class ShardedController(Controller):
 
     def run(self) -> None:
         super().run()
+        # The last checkpoint may still be on its way to the disk.
         began = time.monotonic()
         self._finish()
         if self.stalls:
@@ -161,6 +186,8 @@ class ShardedController(Controller):
         self._finish()  # one at a time: both use the same copy in CPU memory
         if self.is_chief:
             self.core_context.train.set_status("checkpointing")
+
+        # Determined's own bookkeeping, and what it says of a checkpoint to the master.
         assert self.state is not None
         steps = self.state.batches_trained
         self.state.last_ckpt = steps
@@ -170,15 +197,19 @@ class ShardedController(Controller):
             "format": "torch.distributed.checkpoint",
         }
         with contextlib.ExitStack() as stack:
-            stored = self.checkpoints.store_together(metadata, Peers(self._group))
+            stored = self.checkpoints.store_together(metadata, GroupCollectives(self._group))
             path, name = stack.enter_context(stored)
             if self.is_chief:
                 self._save_state(path)
             # Training goes on after this copy.
-            write_tensors = self._tensors.save(path, self.trial.model, self.trial.optimizer)
+            write_tensors = self._tensors.save(
+                path, model=self.trial.model, optimizer=self.trial.optimizer
+            )
             store = stack.pop_all()  # ended by `write`, in another thread
 
         def write() -> None:
+            # At the end of the block the checkpoint counts: on a disk it is renamed, on a cluster
+            # uploaded and reported.
             with store:
                 write_tensors()
                 if self.is_chief:
@@ -209,14 +240,16 @@ class ShardedController(Controller):
         state = _read_state(folder)
         trial = self.trial
         is_own = self._is_own(state)
+        # First what determines the rounding of all that follows, such as the number of threads.
         if is_own:
             trial.resume.restore(_resume_state(state))
 
         # Each rank reads its own shards, whatever the layout that wrote them.
         optimizer = trial.optimizer if self._wants_all(state) else None
-        load_tensors(folder, trial.model, optimizer)
+        load_tensors(folder, model=trial.model, optimizer=optimizer)
         self.check_loaded(folder)
 
+        # What is no tensor: learning rates, schedule, scaler, early stopping, position of the loop.
         if is_own:
             for group, rate in zip(trial.optimizer.param_groups, state["rates"], strict=True):
                 group["lr"] = rate
@@ -238,7 +271,7 @@ class ShardedController(Controller):
     def needed(self, path: Path) -> set[str]:
         """Return the files that this rank reads, by the table and state in `path`."""
         optimizer = self.trial.optimizer if self._wants_all(_read_state(path)) else None
-        return files_needed(path, self.trial.model, optimizer)
+        return files_needed(path, model=self.trial.model, optimizer=optimizer)
 
 
 def loop_of(training: Training) -> type[Controller]:

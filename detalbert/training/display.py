@@ -1,4 +1,8 @@
-"""Log lines at the start of a run: all that was read, counted and computed from the config."""
+"""Log lines at the start of a run: all that was read, counted and computed from the config.
+
+A user who reads them can tell a wrong file, batch or learning rate before the first step. A restart
+logs one line in their place.
+"""
 
 import logging
 import warnings
@@ -26,7 +30,9 @@ def quiet_libraries() -> None:
 def say_start(trial: StepTrial, steps_done: int, checkpoint: str | None) -> None:
     """Log the lines that open a run, or the one that opens a restart after `steps_done` steps."""
     if steps_done:
-        ending = ": the run is complete, nothing is trained" if steps_done == trial.steps else ""
+        ending = ""
+        if steps_done == trial.steps:
+            ending = ": the run is complete, nothing is trained"
         log.info(
             "resumed at step %d of %d from %s, on %s%s",
             steps_done,
@@ -45,6 +51,7 @@ def warn_of_a_cpu(trial: StepTrial) -> None:
     """Log a warning if the config is one for a GPU, and there is none."""
     if trial.context.device.type != "cpu":
         return
+    # What nobody would set for a CPU, or could wait for on one.
     signs = []
     if trial.hparams.compile:
         signs.append("compile: true")
@@ -64,19 +71,20 @@ def describe(trial: StepTrial) -> dict[str, str]:
     batch = hparams.global_batch_size
     summary = trial.data.summary()
     tokens = batch * summary.tokens / summary.windows
+    # Linear scaling, with all its factors (StepHParams.learning_rate).
     rate = (
         f"{hparams.learning_rate():.3g} at the peak = {hparams.base_learning_rate:g} x {batch} / "
         f"{hparams.base_batch_size} x lr_scale {hparams.lr_scale:g}, {hparams.optimizer}, "
         f"weight decay {hparams.weight_decay:g}"
     )
-    lines = {
+    lines: dict[str, str] = {
         **summary.lines,
         "model": _describe_model(trial),
-        "device": f"{_hardware(trial)}, {str(trial.dtype).removeprefix('torch.')}",
+        "device": f"{_hardware(trial)}, {_dtype_name(trial)}",
     }
     layout = trial.rounding().get("layout")
-    if layout is not None:
-        lines["layout"] = layout
+    if layout is not None:  # of a sharded model
+        lines["layout"] = str(layout)
     return lines | {
         "batch": f"{batch} windows, about {tokens:,.0f} tokens per step, "
         f"{trial.max_tokens:,} at most in one forward",
@@ -104,6 +112,11 @@ def _count_parameters(trial: StepTrial) -> int:
     return sum(parameter.numel() for parameter in trial.model.parameters())
 
 
+def _dtype_name(trial: StepTrial) -> str:
+    """Return the type of the model's products: float32, bfloat16 or float16."""
+    return str(trial.dtype).removeprefix("torch.")
+
+
 def _hardware(trial: StepTrial) -> str:
     device = trial.context.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
@@ -120,7 +133,7 @@ def resolved(training: Training, trial: StepTrial) -> Json:
             "steps": trial.steps,
             "warmup_steps": trial.warmup,
             "epochs": trial.meter.epochs(trial.steps),
-            "precision": str(trial.dtype).removeprefix("torch."),
+            "precision": _dtype_name(trial),
             "max_tokens_per_forward": trial.max_tokens,
             "slots": trial.slots,
         },

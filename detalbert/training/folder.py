@@ -58,7 +58,7 @@ def claim_folder(path: Path) -> Iterator[None]:
     UserError if another process holds the lock, or the directory cannot be written.
     """
     lock = filelock.FileLock(path / ".lock")
-    with writing(path, ELSEWHERE):
+    with writing(path, cure=ELSEWHERE):
         path.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
@@ -123,7 +123,7 @@ def write_config(path: Path, config: Config) -> None:
     if there is one that no run wrote, perhaps the very file that the user gave as --config.
     """
     target = path / "config.yaml"
-    with writing(target, ELSEWHERE):
+    with writing(target, cure=ELSEWHERE):
         if target.is_file() and not target.read_bytes().startswith(_HEAD.encode()):
             raise UserError(
                 "a run would replace it", key=str(target), cure="give another --output-dir"

@@ -32,6 +32,7 @@ def choose_checkpoint(newest: Path, training: Training, output: Output) -> Path:
         validations=manifest["validations"],
         remote=output.stored,
     )
+    # `newest` may be damaged, or of a time line that the run has left; it counts all the same.
     for path in [newest, *reversed(own.values())]:
         if _is_undecayed(path, training, output):
             return path
@@ -45,6 +46,8 @@ def _is_undecayed(path: Path, training: Training, output: Output) -> bool:
         return False
     manifest = read_manifest(path)
     # The decay of the run that wrote it, and of this one, which has another length.
-    decay_before = decay_start(training.hparams, manifest["run"][LENGTH])
-    decay_now = decay_start(training.hparams, cast(int, training.hparams.max_steps))
+    length_before = manifest["run"][LENGTH]
+    length_now = cast(int, training.hparams.max_steps)  # `Training.load` has set it
+    decay_before = decay_start(training.hparams, total=length_before)
+    decay_now = decay_start(training.hparams, total=length_now)
     return manifest["steps"] <= min(decay_before, decay_now)

@@ -1,7 +1,8 @@
 """Local runs: one process or torchrun's, on this machine, into an output directory.
 
 Determined's own local mode restarts the data on resume, so a local run drives the trial loop of the
-cluster with contexts that write to a folder instead of the master.
+cluster with contexts that write to a folder instead of the master. What was traded: one loop for
+both, at the price of standing on Determined's private names (determined_internals.py).
 """
 
 import contextlib
@@ -30,11 +31,13 @@ T = TypeVar("T")
 def copy_modules(path: Path) -> None:
     """Save the modules by which a checkpoint's trial can be loaded: the packages of an upload."""
     code = path / "code"
+    # The file of the names that are not uploaded is not uploaded either.
     left_out: list[str] = []
-    unsent = HERE / ".detignore"  # itself not uploaded
-    if unsent.is_file():
-        left_out = unsent.read_text().splitlines()
-    folders = ["embedded"]
+    ignore_file = HERE / ".detignore"
+    if ignore_file.is_file():
+        left_out = ignore_file.read_text().splitlines()
+
+    folders = ["embedded"]  # it has a model, and no __init__.py
     for file in HERE.glob("*/__init__.py"):
         package = file.parent.name
         if f"/{package}/" not in left_out:
@@ -52,21 +55,25 @@ def process_group() -> Iterator[core.DistributedContext]:
         try:
             yield core.DummyDistributedContext()
         finally:
-            if torch.distributed.is_initialized():  # a sharded model makes itself a group of one
+            # A sharded model makes itself a group of one.
+            if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
         return
-    os.environ["USE_TORCH_DISTRIBUTED"] = "1"  # Determined wraps the model in DDP only then
+
+    # Determined wraps the model in DDP only then.
+    os.environ["USE_TORCH_DISTRIBUTED"] = "1"
     torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     pub_port, pull_port = _common_ports()
 
-    class Context(core.DistributedContext):  # two runs must not meet on Determined's fixed ports
+    # Two runs on one machine would meet on Determined's fixed ports.
+    class Context(core.DistributedContext):
         def __init__(self, **ranks: Any) -> None:
             super().__init__(**ranks, pub_port=pub_port, pull_port=pull_port)
 
     try:
-        yield Context.from_torch_distributed(os.environ["MASTER_ADDR"])
+        yield Context.from_torch_distributed(chief_ip=os.environ["MASTER_ADDR"])
     finally:
         torch.distributed.destroy_process_group()
 
@@ -84,6 +91,7 @@ def _common_ports() -> list[int]:
         for bound in sockets:
             bound.bind(("", 0))
         ports = [bound.getsockname()[1] for bound in sockets]
+        # torch broadcasts in place.
         common: list[list[int]] = [ports]
         torch.distributed.broadcast_object_list(common)
     return common[0]
@@ -145,7 +153,8 @@ def lost_rank(error: Exception) -> PeerLost | None:
     text = str(error)
     if not isinstance(error, torch.distributed.DistError) and "gloo/transport" not in text:
         return None
-    without_source_file = text.split("] ", maxsplit=1)[-1]  # gloo's begins with it
+    # gloo's text begins with a place in its source code; a sentence of the rest will do.
+    without_source_file = text.split("] ", maxsplit=1)[-1]
     reason = without_source_file.split(". ")[0][:150]
     return PeerLost(f"another rank is gone ({reason})", cure="its lines say why")
 
@@ -159,12 +168,24 @@ def trial_context(
     steps_completed: int,
     run: Config,
 ) -> Iterator[pytorch.PyTorchTrialContext]:
-    """Yield the context of `determined.pytorch.init` on a cluster; rank 0 reports to `metrics`.
-    `run`: see LocalCheckpoints.
+    """Yield the context of `determined.pytorch.init` on a cluster.
+
+    Args:
+        distributed: of `process_group`.
+        metrics: to which rank 0 reports.
+        stops: requests to stop.
+        config: of the experiment, resolved.
+        steps_completed: by earlier starts.
+        run: settings of the run, as in manifests, see LocalCheckpoints.
     """
-    pruning = config.get("checkpoint_storage") or {}
+    checkpoints = LocalCheckpoints(
+        distributed,
+        metrics=metrics,
+        run=run,
+        pruning=config.get("checkpoint_storage") or {},
+    )
     core_context = core.Context(
-        checkpoint=LocalCheckpoints(distributed, metrics, run, pruning),
+        checkpoint=checkpoints,
         distributed=distributed,
         preempt=stops,
         train=core.DummyTrainContext() if distributed.rank else metrics,

@@ -21,7 +21,10 @@ MANIFEST = "manifest.json"
 
 def find_damage(path: Path, remote: Collection[str] = ()) -> str | None:
     """Return why a checkpoint is not complete by its manifest and the sizes of its files, or None.
-    Of one in `remote`, which is in a bucket, the manifest must do.
+
+    Args:
+        path: of the checkpoint.
+        remote: names of checkpoints in a bucket, of which the manifest must do.
     """
     in_bucket = path.name in remote
     return find_fault(path, names=() if in_bucket else None, compare_sums=False)
@@ -30,8 +33,12 @@ def find_damage(path: Path, remote: Collection[str] = ()) -> str | None:
 def find_fault(
     path: Path, names: Iterable[str] | None = None, compare_sums: bool = True
 ) -> str | None:
-    """Return why `path` is not a complete checkpoint, or None; `names`: files, default: all.
-    Without `compare_sums` only the sizes of the files are compared.
+    """Return why `path` is not a complete checkpoint, or None.
+
+    Args:
+        path: of the checkpoint.
+        names: files to compare, besides the manifest; default: all that it lists.
+        compare_sums: whether to read these files; else their sizes must do.
     """
     try:
         manifest = read_manifest(path)
@@ -39,11 +46,13 @@ def find_fault(
         if fault is not None:
             return fault
         files = manifest["files"]
-        for name in files if names is None else sorted(names):
-            if not _is_as_written(path, name, files[name], compare_sums):
+        compared = files if names is None else sorted(names)
+        for name in compared:
+            if not _is_as_written(path, name, written=files[name], compare_sums=compare_sums):
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
+    # A damaged manifest may have any value of JSON in any place.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         return f"{MANIFEST} cannot be read: {first_line(error)}"
     return None
@@ -53,8 +62,10 @@ def _manifest_fault(path: Path, manifest: Json) -> str | None:
     """Return what is wrong with a manifest; raise if a value is missing or of another type."""
     if not is_sealed(manifest):
         return f"{MANIFEST} is not as it was written"
+    # Sealed is not the same as well-formed: another program may have written it.
     dict(manifest.get("commits", {}))
-    if path.name.startswith("step-"):
+    is_local = path.name.startswith("step-")
+    if is_local:
         steps = manifest["steps"]
         if path.name != step_name(steps):
             return f"{MANIFEST} is of step {steps}"
@@ -72,6 +83,7 @@ def _is_as_written(checkpoint: Path, name: str, written: Json, compare_sums: boo
         return False
     if not file.is_file():
         return False
+    # A name in a manifest may be anything, and a link may lead anywhere.
     if not file.resolve().is_relative_to(checkpoint.resolve()):
         return False
     return not compare_sums or checksum(file) == written["sha256"]
@@ -83,7 +95,13 @@ def read_manifest(checkpoint: Path) -> Json:
 
 
 def write_manifest(folder: Path, facts: Json, files: Json | None = None) -> None:
-    """List all files of a checkpoint, by default those of `folder`, with `facts`."""
+    """Write the manifest of a checkpoint, after all its other files.
+
+    Args:
+        folder: of the checkpoint.
+        facts: whatever else is to be kept: steps, settings, validations.
+        files: as `describe_files` returns them; default: those of `folder`.
+    """
     manifest = {
         "format": FORMAT,
         "version": __version__,

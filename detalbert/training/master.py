@@ -1,9 +1,13 @@
-"""Calls to the Determined master from inside a task, besides those by Determined itself."""
+"""Calls to the Determined master from inside a task, besides those by Determined itself.
+
+A request that fails never ends training: most are a warning then, and are not repeated. What was
+traded: a name or a status in the WebUI may be an old one.
+"""
 
 import contextlib
 import json
 import logging
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import determined
 from determined.common.api import authentication, certs
@@ -22,15 +26,23 @@ def task() -> determined.ClusterInfo:
     return cast(determined.ClusterInfo, determined.get_cluster_info())
 
 
-def call(method: str, path: str, **arguments: Any) -> Any:
-    """Return the response's JSON, without retries. Raises an Exception (they have no common base).
+def call(method: Literal["get", "post", "patch"], path: str, json: Json | None = None) -> Any:
+    """Return the response's JSON, without retries.
 
     Calls of Determined's `bindings` have no timeout: a dead connection would block indefinitely.
+
+    Args:
+        path: of the master's REST API.
+        json: body of the request.
+
+    Raises:
+        Exception: of any class; Determined's have no common base.
     """
     address = task().master_url
     certificate = certs.default_load(address)
     session = authentication.login_from_task(address, certificate).with_retry(0)
     send = getattr(session, method)
+    arguments = {} if json is None else {"json": json}
     return send(path, timeout=TIMEOUT, **arguments).json()
 
 
@@ -56,8 +68,10 @@ def keep_resolved(resolved: Json) -> None:
     run_id = task().trial.trial_id
     try:
         metadata = _run_metadata()
-        if any(metadata.get(name) != values for name, values in resolved.items()):
-            merged = {**metadata, **resolved}  # a call replaces all, what others wrote included
+        is_new = any(metadata.get(name) != values for name, values in resolved.items())
+        if is_new:
+            # A call replaces all, what others wrote included.
+            merged = {**metadata, **resolved}
             call("post", _metadata_path(), json={"runId": run_id, "metadata": merged})
     except Exception as error:  # no common base, see `call`
         log.warning(
@@ -69,13 +83,13 @@ def keep_resolved(resolved: Json) -> None:
 
 def extend_name(text: str) -> None:
     """Add `text` to the experiment's name, by which lists show it, unless it is there already."""
-    number = task().trial.experiment_id
-    path = f"/api/v1/experiments/{number}"
+    experiment_id = task().trial.experiment_id
+    path = f"/api/v1/experiments/{experiment_id}"
     text = hide_secrets(text)
     try:
         name = call("get", path)["experiment"]["name"]
         if text not in name:
-            call("patch", path, json={"id": number, "name": f"{name}: {text}"})
+            call("patch", path, json={"id": experiment_id, "name": f"{name}: {text}"})
     except Exception as error:  # no common base, see `call`
         log.warning("could not name the experiment after %s (%s)", text, first_line(error))
 
@@ -98,7 +112,8 @@ def _run_metadata() -> Json:
 
 
 def _metadata_path() -> str:
-    return f"/api/v1/runs/{task().trial.trial_id}/metadata"  # a trial's number is its run's
+    run_id = task().trial.trial_id  # a trial's number is its run's
+    return f"/api/v1/runs/{run_id}/metadata"
 
 
 def best_validation() -> dict[str, float] | None:

@@ -2,6 +2,9 @@
 
 `metrics.json` is written before the first step of a start, at every report and validation, and at
 the end: a killed start is listed up to its last report, for one small file per report.
+
+The predictions are of the best validation so far, so a better one replaces them, and a start that
+goes back to an older checkpoint takes them back with it. What is not of this run is moved aside.
 """
 
 import json
@@ -12,7 +15,7 @@ import time
 from collections.abc import Callable, Collection
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 from determined import core
@@ -22,7 +25,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.engine.ranking import Searcher, Validation, best_first
+from detalbert.engine.trial import StepTrial
 from detalbert.integrity import Json, checksum
+from detalbert.squad.answers import Answers
 from detalbert.training.folder import (
     PREDICTIONS,
     RESUME,
@@ -49,7 +54,9 @@ class RunMetrics(core.DummyTrainContext):
         remote: names of the checkpoints whose files are in a bucket.
     """
 
-    loop: Any = None  # the Controller that reports, set once it is created
+    # Set by `follow`, before the first report.
+    trial: StepTrial
+    stalls: list[float]
 
     def __init__(
         self,
@@ -68,14 +75,27 @@ class RunMetrics(core.DummyTrainContext):
         self.validations: list[dict[str, float]] = []
         # Of the predictions in the output directory: `steps` of their validation, SHA-256 by name.
         self.predicted: Json = {}
-        self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}  # trained by this process
+        # Trained by this process.
+        self.sums = {"windows": 0, "tokens": 0, "seconds": 0.0}
         self.start = _now()
-        self.begun = False  # whether this start trains or validates
-        self.before = read_metrics(path)  # written by earlier starts; None if lost
+        # Whether this start trains or validates.
+        self.begun = False
+        # Written by earlier starts; None if lost.
+        self.before = read_metrics(path)
         self.done = 0  # steps before this start
         # Of this start alone. TensorBoard reads files in the order of their names.
         began = f"{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self._chart = self.get_tensorboard_path() / f"events.out.tfevents.{began}"
+
+    def follow(self, trial: StepTrial, stalls: list[float]) -> None:
+        """Report on `trial` from now on. It cannot be given to the constructor: a trial's context
+        has its metrics.
+
+        Args:
+            stalls: seconds that training waited for each checkpoint; the trial's loop appends.
+        """
+        self.trial = trial
+        self.stalls = stalls
 
     def restore(self, checkpoint: Path) -> None:
         """Restore a checkpoint's validation history, and the best validation's predictions."""
@@ -85,10 +105,11 @@ class RunMetrics(core.DummyTrainContext):
         best = self.best()
         if best is None:
             return
+        # The checkpoint's predictions are of the validation that was best by the metric of its run.
         predicted = manifest.get("predictions") or {}
-        if predicted.get("steps") == best["steps"]:  # else another metric chose another validation
+        if predicted.get("steps") == best["steps"]:
             self.predicted = predicted
-        with writing(self.path, RESUME):
+        with writing(self.path, cure=RESUME):
             self._restore_predictions(checkpoint.parent, int(best["steps"]))
 
     def _restore_predictions(self, checkpoints: Path, steps: int) -> None:
@@ -102,11 +123,13 @@ class RunMetrics(core.DummyTrainContext):
         source = checkpoints / step_name(steps)
         if self.predicted:  # else that validation wrote none
             self.fetch(source)
-        if find_fault(source, names=PREDICTIONS) is None:
+        has_copy = find_fault(source, names=PREDICTIONS) is None
+        if has_copy:
             for name in PREDICTIONS:
                 with whole_file(self.path / name, binary=True) as file:
                     file.write((source / name).read_bytes())
             self._record_predictions(steps)
+        # Without a copy none are better than those of another validation.
         elif self.predicted or self._has_other_best():
             self._leave_predictions()
 
@@ -142,7 +165,8 @@ class RunMetrics(core.DummyTrainContext):
     def best_steps(self, count: int, among: Collection[int]) -> set[int]:
         """Return the steps of the `count` best validations so far that are `among` these."""
         saved = [validation for validation in self.validations if validation["steps"] in among]
-        return {int(validation["steps"]) for validation in best_first(saved, self.searcher)[:count]}
+        best = best_first(saved, self.searcher)[:count]
+        return {int(validation["steps"]) for validation in best}
 
     def get_experiment_best_validation(self) -> float | None:
         best = self.best()
@@ -168,25 +192,26 @@ class RunMetrics(core.DummyTrainContext):
         return same_best and same_last
 
     def report_training_metrics(
-        self, steps_completed: int, metrics: Json, batch_metrics: Any = None
+        self, steps_completed: int, metrics: Json, batch_metrics: object = None
     ) -> None:
-        for name, value in self.loop.trial.meter.throughput.items():
+        for name, value in self.trial.meter.throughput.items():
             self.sums[name] += value
-        self._events("training", steps_completed, metrics)
+        self._events("training", step=steps_completed, metrics=metrics)
         self.begun = True
         self.write_metrics()
 
     def report_validation_metrics(self, steps_completed: int, metrics: Json) -> None:
+        # Determined adds these two: as charts they would say what the axis says.
         charted = {
             name: value for name, value in metrics.items() if name not in ("batches", "epochs")
         }
         if not self._is_drawn(steps_completed):
-            self._events("validation", steps_completed, charted)
-        answers, scores = self.loop.trial.validated()
+            self._events("validation", step=steps_completed, metrics=charted)
+        answers, scores = self.trial.validated()
         self.validations.append({"steps": steps_completed, **scores})
         if answers is not None and self.best() is self.validations[-1]:
-            with writing(self.path / "predictions.json", RESUME):
-                write_predictions(self.path, answers)
+            with writing(self.path / "predictions.json", cure=RESUME):
+                write_predictions(self.path, cast(Answers, answers))
                 self._record_predictions(steps_completed)
         self.begun = True
         self.write_metrics()
@@ -204,28 +229,29 @@ class RunMetrics(core.DummyTrainContext):
         starts = self._starts()
         if starts is not None:
             throughput["starts"] = starts
-        with writing(self.path / METRICS, RESUME):
+        with writing(self.path / METRICS, cure=RESUME):
             write_json(self.path / METRICS, {**self._scores(), "throughput": throughput})
 
     def _scores(self) -> Json:
         """Return best and last validation as in JSON; {} before the first one."""
         if not self.validations:
             return {}
-        return json.loads(json.dumps({"best": self.best(), "last": self.validations[-1]}))
+        scores = {"best": self.best(), "last": self.validations[-1]}
+        return json.loads(json.dumps(scores))  # as read from a file, for comparisons with one
 
     def _throughput(self) -> Json:
         """Return the throughput of this process; until it has trained, of the one before it."""
-        if not self.sums["windows"] and self.before is not None:
-            return dict(self.before["throughput"])
         windows = self.sums["windows"]
         tokens = self.sums["tokens"]
         seconds = self.sums["seconds"]
+        if not windows and self.before is not None:
+            return dict(self.before["throughput"])
         return {
             "examples_per_second": windows / seconds if seconds else None,
             "tokens_per_second": tokens / seconds if seconds else None,
             "training_seconds": seconds,
             "training_windows": windows,
-            "checkpoint_seconds": self.loop.stalls,
+            "checkpoint_seconds": self.stalls,
         }
 
     def _starts(self) -> list[dict[str, str]] | None:
@@ -257,7 +283,7 @@ class RunMetrics(core.DummyTrainContext):
             if isinstance(value, (int, float, np.number))
         ]
         events.append(Event(step=step, summary=Summary(value=values)))
-        with writing(self._chart.parent, RESUME):
+        with writing(self._chart.parent, cure=RESUME):
             self._chart.parent.mkdir(parents=True, exist_ok=True)
             with self._chart.open("ab") as file:
                 for event in events:

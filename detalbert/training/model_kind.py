@@ -1,4 +1,8 @@
-"""Kinds of trained models, recognized by their folders, and what each is for."""
+"""Kinds of trained models, recognized by their folders, and what each is for.
+
+A model is recognized by what its files say, not by what loads it: so a wrong flag is refused in a
+moment. The price is a table of words, which a new workload or class of models must join.
+"""
 
 import json
 from pathlib import Path
@@ -50,16 +54,23 @@ def find_kind(folder: Path) -> ModelKind | None:
     if is_sharded(folder):
         return LANGUAGE
     try:
-        if (folder / "load_data.json").is_file():
-            return _kind_of_trial(json.loads((folder / "load_data.json").read_text()))
-        (name,) = json.loads((folder / "config.json").read_text())["architectures"]
-        return _CAUSAL.get(name) or _find_word(name)
+        # Determined's file in every checkpoint; else a model folder of transformers.
+        trial_file = folder / "load_data.json"
+        if trial_file.is_file():
+            return _kind_of_trial(json.loads(trial_file.read_text()))
+        config = json.loads((folder / "config.json").read_text())
+        (class_name,) = config["architectures"]
+        return _CAUSAL.get(class_name) or _find_word(class_name)
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
 def _find_word(name: str) -> ModelKind | None:
-    return next((kind for word, kind in _WORDS.items() if word in name), None)
+    """Return the kind of the first word of _WORDS that is in `name`, of a class."""
+    for word, kind in _WORDS.items():
+        if word in name:
+            return kind
+    return None
 
 
 def _kind_of_trial(saved: Json) -> ModelKind:
@@ -77,8 +88,14 @@ def _kind_of_trial(saved: Json) -> ModelKind:
 
 
 def check_mode(mode: str, folder: Path) -> ModelKind:
-    """Return the kind of the model in `folder`, by default ANSWERING. Raises UserError if
-    predict.py does not have `mode` for it.
+    """Return the kind of a model, by default ANSWERING.
+
+    Args:
+        mode: of predict.py, as its flag is called without dashes.
+        folder: of the model.
+
+    Raises:
+        UserError: predict.py does not have `mode` for it.
     """
     kind = find_kind(folder) or ANSWERING
     if not kind.modes:
@@ -95,8 +112,11 @@ def check_mode(mode: str, folder: Path) -> ModelKind:
 
 
 def check_start(name: str, language: bool) -> None:
-    """Raise UserError if a training, of a language model or not, cannot start from the checkpoint
-    or model folder `name`.
+    """Raise UserError if a training cannot start from a checkpoint or model folder.
+
+    Args:
+        name: of the folder; a hub name and "" are taken for right.
+        language: whether a language model is to be trained.
     """
     kind = find_kind(Path(name))
     if kind is None:

@@ -1,4 +1,9 @@
-"""The output of a local run: a folder, and its copy in a bucket, if it is to outlive the disk."""
+"""The output of a local run: a folder, and its copy in a bucket, if it is to outlive the disk.
+
+The folder is what the run reads and writes; the bucket follows after each checkpoint, and is read
+at a start alone. What was traded: training waits for an upload, and what was not uploaded when a
+machine is lost is lost, at most the steps since the last checkpoint.
+"""
 
 import logging
 import re
@@ -13,9 +18,13 @@ from detalbert.training.manifest import MANIFEST, find_fault, read_manifest
 from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
-FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")  # of a run's folder
-TRIES = 3  # to fetch a checkpoint whose files arrive damaged
-_EVENTS = "events.out.tfevents."  # TensorBoard's files begin so
+# Of a run's folder, besides checkpoints and TensorBoard's events.
+FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")
+# Tries to fetch a checkpoint whose files arrive damaged.
+TRIES = 3
+_CHECKPOINT_MANIFEST = re.compile(rf"checkpoints/(step-[0-9]{{8,}})/{MANIFEST}")
+# By these, `set_aside` knows which numbers are taken.
+_SET_ASIDE = re.compile(r"previous-[0-9]+/(config\.yaml|metrics\.json)")
 log = logging.getLogger(__name__)
 
 
@@ -39,21 +48,18 @@ class Output:
         if self.address is None:
             return
 
-        def wanted(name: str) -> bool:
-            manifest = re.fullmatch(rf"checkpoints/(step-[0-9]{{8,}})/{MANIFEST}", name)
+        def is_wanted(name: str) -> bool:
+            manifest = _CHECKPOINT_MANIFEST.fullmatch(name)
             if manifest is not None:
                 self.stored.add(manifest[1])
-                return True
-            if name in FILES:
-                return True
-            # By these, `set_aside` knows which numbers are taken.
-            return re.fullmatch(r"previous-[0-9]+/(config\.yaml|metrics\.json)", name) is not None
+            return manifest is not None or name in FILES or _SET_ASIDE.fullmatch(name) is not None
 
         fetching = waiting(f"fetching {self.address} into {self.folder}")
-        with writing(self.folder, ELSEWHERE), alone(self.folder), fetching:
-            bucket.download(self.address, self.folder, wanted)
+        with writing(self.folder, cure=ELSEWHERE), alone(self.folder), fetching:
+            bucket.download(self.address, self.folder, wanted=is_wanted)
             self._remove_others()
-            for name in sorted(self.stored, reverse=True):  # the newest that is whole
+            # Of the checkpoints, the newest that is whole.
+            for name in sorted(self.stored, reverse=True):
                 if self.fill(self.folder / "checkpoints" / name):
                     break
 
@@ -61,24 +67,28 @@ class Output:
         """Remove local checkpoints that a start elsewhere has pruned in the bucket. Move those that
         are newer than all there, whose upload failed, into `previous-N/`.
         """
-        newest = max((int(name.removeprefix("step-")) for name in self.stored), default=0)
+        stored_steps = [int(name.removeprefix("step-")) for name in self.stored]
+        newest = max(stored_steps, default=0)
         unsent: list[Path] = []
         for steps, path in list_checkpoints(self.folder / "checkpoints"):
+            # What has no manifest is no checkpoint, but somebody's folder.
             if path.name in self.stored or not (path / MANIFEST).is_file():
-                continue  # what has no manifest is no checkpoint, but somebody's folder
-            if steps < newest and find_fault(path, ()) is None:
+                continue
+            is_pruned = steps < newest and find_fault(path, names=()) is None
+            if is_pruned:
                 shutil.rmtree(path)
             else:
                 unsent.append(path)
-        if unsent:
-            aside = next_previous(self.folder)
-            move_checkpoints(unsent, aside)
-            log.warning(
-                "%s lacks %s; moved to %s: to go on from there, give it to --resume",
-                self.address,
-                ", ".join(path.name for path in unsent),
-                aside / "checkpoints",
-            )
+        if not unsent:
+            return
+        aside = next_previous(self.folder)
+        move_checkpoints(unsent, aside)
+        log.warning(
+            "%s lacks %s; moved to %s: to go on from there, give it to --resume",
+            self.address,
+            ", ".join(path.name for path in unsent),
+            aside / "checkpoints",
+        )
 
     def fill(self, checkpoint: Path) -> bool:
         """Fetch the files of a checkpoint that `folder` lacks; return whether it is complete."""
@@ -94,23 +104,26 @@ class Output:
         """Move checkpoints, oldest first, into `previous-N/`, in the bucket as well; return that.
         Raises as `bucket.download`, and UserError if the folder cannot be written.
         """
+        # Of an older one `fetch` took the manifest alone.
         for path in checkpoints:
             present = [file.name for file in path.iterdir()]
-            if self.address and present == [MANIFEST]:  # all that `fetch` takes of an older one
+            if self.address and present == [MANIFEST]:
                 self.fill(path)
-        with writing(self.folder, ELSEWHERE):
-            aside = set_aside(self.folder, checkpoints)
+        with writing(self.folder, cure=ELSEWHERE):
+            aside = set_aside(self.folder, checkpoints=checkpoints)
         if self.address:
             files = [path for path in aside.rglob("*") if path.is_file()]
+            names = [path.relative_to(self.folder).as_posix() for path in files]
             with waiting(f"uploading {self.address}/{aside.name}"):
-                names = [path.relative_to(self.folder).as_posix() for path in files]
-                bucket.put(self.folder, self.address, names)
+                bucket.put(self.folder, self.address, files=names)
         return aside
 
     def sync(self) -> None:
         """Make the bucket what `folder` has: called after each checkpoint, and at the end."""
         if self.address is None:
             return
+
+        # New checkpoints first: till then an old one must not go.
         local = {path.name: path for _, path in list_checkpoints(self.folder / "checkpoints")}
         for name, path in sorted(local.items()):
             is_checkpoint = find_fault(path, names=()) is None
@@ -119,16 +132,19 @@ class Output:
         for name in sorted(self.stored - local.keys()):
             bucket.remove(f"{self.address}/checkpoints/{name}")
             self.stored.remove(name)
+
+        # Small files, all of them anew.
         written = [name for name in FILES if (self.folder / name).is_file()]
-        for path in self.folder.glob(f"tensorboard/{_EVENTS}*"):
+        for path in self.folder.glob("tensorboard/events.out.tfevents.*"):
             if path.is_file():
                 written.append(f"tensorboard/{path.name}")
-        bucket.put(self.folder, self.address, written)
+        bucket.put(self.folder, self.address, files=written)
 
     def _upload(self, checkpoint: Path) -> None:
         """Upload a checkpoint, its manifest last."""
         target = f"{self.address}/checkpoints/{checkpoint.name}"
+        files = read_manifest(checkpoint)["files"]
         with waiting(f"uploading {target}"):
-            bucket.put(checkpoint, target, read_manifest(checkpoint)["files"])
-            bucket.put(checkpoint, target, [MANIFEST])
+            bucket.put(checkpoint, target, files=files)
+            bucket.put(checkpoint, target, files=[MANIFEST])
         self.stored.add(checkpoint.name)

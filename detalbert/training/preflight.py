@@ -1,7 +1,8 @@
 """Checks before any work: faults that would end a task an hour later end it now, in one line.
 
 `check` is for one process per machine and uses no GPU memory; `check_collectives` is for all ranks,
-once their process group exists.
+once their process group exists. Needs of memory are modelled, not tried, which takes no time; so a
+model that does not fit is found here only if its estimate is right.
 """
 
 import contextlib
@@ -33,22 +34,31 @@ def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str])
     """
     data = parse_data_config(config["data"])
     check_gpus(gpu_uuids)
-    check_room(config, hparams, span_model_sizes(hparams), gpu_uuids, Path(data.cache_dir))
+    check_room(
+        config,
+        hparams,
+        sizes=span_model_sizes(hparams),
+        gpu_uuids=gpu_uuids,
+        cache=Path(data.cache_dir),
+    )
 
 
 def check_gpus(gpu_uuids: Sequence[str]) -> None:
     """Raise UserError if this torch build does not see or support the container's GPUs."""
+    # torch would train on the CPU.
     seen = torch.cuda.device_count() if gpu_uuids else 0
-    if seen < len(gpu_uuids):  # it would train on the CPU
+    if seen < len(gpu_uuids):
         raise UserError(
             f"torch {torch.__version__} sees {seen} of the container's {len(gpu_uuids)} GPUs: "
             "a CPU build, or a CUDA newer than the machine's driver",
             cure="take another image (cluster/Dockerfile)",
         )
     for index in range(len(gpu_uuids)):
-        name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
-        capability = torch.cuda.get_device_capability(index)
-        check_architecture(name, capability, torch.cuda.get_arch_list())
+        check_architecture(
+            f"GPU {index} ({torch.cuda.get_device_name(index)})",
+            capability=torch.cuda.get_device_capability(index),
+            built_for=torch.cuda.get_arch_list(),
+        )
 
 
 def check_room(
@@ -59,32 +69,52 @@ def check_room(
     cache: Path,
     masked: float = 0.0,
 ) -> None:
-    """Raise Unavailable if GPU memory or a disk is too small, UserError if a disk is not writable.
-    `sizes` are of the model, None if not known; `masked`: see memory.replicated.
+    """Check the memory of this machine's GPUs, and the disks of cache and checkpoints.
+
+    Args:
+        config: of the experiment.
+        hparams: of the experiment, parsed.
+        sizes: of the model; None if not known.
+        gpu_uuids: of the container's GPUs.
+        cache: folder of the feature cache.
+        masked: see memory.replicated.
+
+    Raises:
+        Unavailable: GPU memory or a disk is too small.
+        UserError: a disk is not writable.
     """
     parameters = 0 if sizes is None else sizes.parameters
     if gpu_uuids and sizes is not None:
-        slots = (config.get("resources") or {}).get("slots_per_trial", 1)
         memory = replicated(
-            sizes, slots, half=hparams.precision != "fp32", grid=False, masked=masked
+            sizes,
+            slots=(config.get("resources") or {}).get("slots_per_trial", 1),
+            half=hparams.precision != "fp32",
+            grid=False,
+            masked=masked,
         )
-        check_gpu_memory(gpu_uuids, memory, hparams, parameters)
-    check_disk(cache, GIB, "the feature cache")
-    check_checkpoints(checkpoint_folder(config.get("checkpoint_storage") or {}), parameters)
+        check_gpu_memory(gpu_uuids, memory, hparams, parameters=parameters)
+    check_disk(cache, needed=GIB, purpose="the feature cache")
+    storage = config.get("checkpoint_storage") or {}
+    check_checkpoints(checkpoint_folder(storage), parameters=parameters)
 
 
 def check_checkpoints(folder: Path, parameters: int) -> None:
     """Raise as `check_disk` does unless two checkpoints fit: the last stays until the next is."""
-    check_disk(folder, 2 * 12 * parameters, "two checkpoints")  # weights and two moments in fp32
+    checkpoint = 3 * 4 * parameters  # bytes: weights and two moments in fp32
+    check_disk(folder, needed=2 * checkpoint, purpose="two checkpoints")
 
 
 def check_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:
     """Raise UserError if this torch build has no code for the GPU, e.g. CUDA 12.8 for a V100.
 
-    `capability` is the GPU's; `built_for` is torch.cuda.get_arch_list(), such as ["sm_80",
-    "sm_90a", "compute_90"]. Machine code (sm) runs on its own and later minor versions, PTX
-    (compute) on anything later; with an "a" either runs on its own version only, with an "f" as sm.
+    Machine code (sm) runs on its own and later minor versions, PTX (compute) on anything later;
+    with an "a" either runs on its own version only, with an "f" as sm.
     https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/index.html#gpu-feature-list
+
+    Args:
+        name: of the GPU, for the error.
+        capability: of the GPU, such as (8, 0).
+        built_for: torch.cuda.get_arch_list(), such as ["sm_80", "sm_90a", "compute_90"].
     """
     for architecture in built_for:
         parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
@@ -95,7 +125,9 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
         if version == capability:
             return
         is_ptx = kind == "compute" and suffix == ""
-        if version < capability and suffix != "a" and (is_ptx or version[0] == capability[0]):
+        is_same_major = version[0] == capability[0]
+        runs_on_later = suffix != "a" and (is_ptx or is_same_major)
+        if version < capability and runs_on_later:
             return
     raise UserError(
         f"{name} is sm_{capability[0]}{capability[1]}, and torch {torch.__version__} has code for "
@@ -116,6 +148,7 @@ def check_gpu_memory(
     for uuid, free, total in gpu_memory():
         if uuid not in gpu_uuids or free >= needed:
             continue
+        # A smaller forward helps if one window still fits.
         cure = "take a larger one, or split the model"
         fitting_tokens = int((free - without_tokens) // memory.per_token)
         if fitting_tokens >= hparams.max_seq_length:
@@ -154,6 +187,7 @@ def checkpoint_folder(storage: Mapping[str, Any]) -> Path:
 
 def check_disk(folder: Path, needed: int, purpose: str) -> None:
     """Raise UserError if `folder` is not writable, Unavailable if `needed` bytes are not free."""
+    # It may be created later: the nearest folder above it is on the same disk.
     folder = folder.absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -187,8 +221,9 @@ def check_collectives(device: torch.device, seconds: float = 120) -> None:
         work = torch.distributed.all_reduce(total, group=group, async_op=True)
         while not work.is_completed() and time.monotonic() < deadline:
             time.sleep(0.005)
+        # NCCL's wait() would block the stream, not this thread.
         if backend == "nccl" and not work.is_completed():
-            raise RuntimeError("time is up")  # its wait() would block the stream, not this thread
+            raise RuntimeError("time is up")
         work.wait()
         if total.item() != size:
             raise RuntimeError(f"its sum was {total.item()}")

@@ -1,4 +1,9 @@
-"""Work due after a step of a run; requests to stop it by signals, EC2, the master or a search."""
+"""Work due after a step of a run; requests to stop it by signals, EC2, the master or a search.
+
+All ranks must agree after every step, for what is due is collective itself. Whatever is a function
+of the step costs nothing. A request costs one message per step, which is small and on the CPU; what
+is dearer, such as the question to the master, is asked at few steps.
+"""
 
 import contextlib
 import logging
@@ -24,7 +29,8 @@ _SCHEDULERS = {  # by the variables in which each names its job
     "SLURM_RESTART_COUNT": "restart",
     "SKYPILOT_TASK_ID": "SkyPilot",
 }
-SHORTEST = 5  # steps of a report after a start; fewer say more of the start than of the training
+# Steps of a report after a start: fewer say more of the start than of the training.
+SHORTEST = 5
 
 
 class Stops(Protocol):
@@ -63,7 +69,12 @@ class Schedule:
     (**) One that would be due in these steps comes right after them, here at 93: a checkpoint
     reports as well, and no two checkpoints are more than a period apart.
     The loop itself saves a checkpoint before it stops, and validates and saves after the last step.
-    `done` are the steps before this start; `stops` is a LocalStops or MasterStops.
+
+    Args:
+        hparams: with the periods, in steps.
+        distributed: Determined's distributed context.
+        done: steps before this start.
+        stops: requests to stop, a LocalStops or MasterStops.
     """
 
     def __init__(
@@ -73,9 +84,11 @@ class Schedule:
         self.distributed = distributed
         self.done = done
         self.stopping = stops
-        self._early = False  # whether a checkpoint is requested on this rank
+        # Whether a checkpoint is requested on this rank.
+        self._early = False
         self._dropped = False
-        self._logged = distributed.rank != 0  # who requested the stop
+        # Whether it is known who requested the stop: rank 0 alone logs it.
+        self._logged = distributed.rank != 0
 
     def at(self, step: int) -> set[str]:
         """Return what is due after `step`. Collective: call after every step, on every rank."""
@@ -84,11 +97,12 @@ class Schedule:
         checkpoint = cast(int, self.hparams.checkpoint_period)
         is_report = step % reporting == 0
 
+        # Each machine has its own watcher. Determined's allgather is expensive: at reports only.
         early = False
         if self.hparams.spot_notice and is_report:
             requested = self._early
             self._early = False
-            early = any(self.distributed.allgather(requested))  # expensive
+            early = any(self.distributed.allgather(requested))
 
         # A search drops a trial a moment after a validation: so its state is requested 1, 2, 4, 8,
         # ... steps after each, and at each report.
@@ -124,12 +138,15 @@ class Schedule:
         self._early = True
 
     def _regular(self, step: int, period: int) -> bool:
+        """Return whether `step` is a multiple of `period`, and not soon after a resume."""
         return step % period == 0 and step >= self._settled(period)
 
     def _saves(self, step: int, period: int) -> bool:
         """Return whether a checkpoint is due: regularly, or for a multiple that was left out."""
-        left_out = self.done // period < step // period
-        return self._regular(step, period) or (step == self._settled(period) and left_out)
+        if self._regular(step, period):
+            return True
+        has_left_out = self.done // period < step // period
+        return has_left_out and step == self._settled(period)
 
     def _settled(self, period: int) -> int:
         """Return the first step of this start that may end a report; 0 if it is the run's first."""
@@ -141,10 +158,14 @@ class LocalStops(core.DummyPreemptContext):
 
     def __init__(self, distributed: core.DistributedContext) -> None:
         super().__init__(distributed)
-        self.reason: str | None = None  # who requested the stop, "SIGTERM" or "SIGTERM on rank 1"
-        self.announced = False  # whether this rank's signal handler has said so
-        self.status = 128 + signal.SIGTERM  # exit status of the stopped run
-        self._shared = False  # whether all ranks know of the request
+        # Who requested the stop: "SIGTERM", or "SIGTERM on rank 1".
+        self.reason: str | None = None
+        # Whether this rank's signal handler has said so.
+        self.announced = False
+        # Exit status of the stopped run.
+        self.status = 128 + signal.SIGTERM
+        # Whether all ranks know of the request.
+        self._shared = False
         # Its own gloo group: the flag never waits for the device, and meets no gradient.
         self._group: torch.distributed.ProcessGroup | None = None
         if distributed.size > 1:
@@ -161,8 +182,9 @@ class LocalStops(core.DummyPreemptContext):
         """Return whether any rank got a request. Collective: at the same steps on every rank."""
         if self._group is None:
             return self.reason is not None
+        # A scalar, 1 once any rank has a request.
         flag = torch.tensor(int(self.reason is not None))
-        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=self._group)
+        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX, group=self._group)
         requested = bool(flag.item())
         if requested and not self._shared:
             self._share()
@@ -197,7 +219,8 @@ class LocalStops(core.DummyPreemptContext):
             interrupted |= number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ
             if self.reason is None:
                 name = signal.Signals(number).name
-                self.request(name)  # first: the next signal may come within this handler
+                # First: the next signal may come within this handler.
+                self.request(name)
                 self.status = 128 + number
                 self.announced = True
                 say(f"{name}: stopping after this step or validation, with a checkpoint")
@@ -248,8 +271,8 @@ def warn_of_a_long_stop() -> None:
         f"not stopped after {seconds // 2} s; torchrun kills its ranks after {seconds} s: "
         "raise TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the scheduler's own grace period"
     )
-    timer = threading.Timer(seconds / 2, say, [warning])
-    timer.daemon = True
+    timer = threading.Timer(seconds / 2, say, args=[warning])
+    timer.daemon = True  # a run that stops in time does not wait for it
     timer.start()
 
 
@@ -282,8 +305,12 @@ class MasterStops:
         """
         if not self.searched:
             return False
+
+        # Rank 0 asks the master, and tells the others.
+        state = ""
         is_chief = self.distributed.rank == 0
-        state = self._state() if is_chief else ""
+        if is_chief:
+            state = self._state()
         state = self.distributed.broadcast(state)
         is_dropped = state.startswith("STATE_STOPPING_")
         if is_dropped and is_chief:

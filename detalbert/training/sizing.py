@@ -1,14 +1,16 @@
 """Demands of a job on each GPU, for cluster.plan and cluster.check: no weights are made.
 
 Each `Workload` has a `Sizing`. Its sizes are those of the model that it would build, counted
-without memory; nothing is downloaded.
+without memory; nothing is downloaded. So a plan takes seconds, at the price that a model which only
+the hub knows has no estimate.
 """
 
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -21,6 +23,7 @@ from detalbert.settings.albert import VOCABULARY, published_configs
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.values import Config
 
+HParamsT = TypeVar("HParamsT", bound=StepHParams)
 REAL = 174.4 / 384  # of a window of SQuAD: tokens that are no padding
 
 
@@ -52,7 +55,7 @@ class Demand(NamedTuple):
     layout: Mapping[str, int] = {}
 
 
-def no_changes(hparams: Any, slots: Slots) -> Iterator[dict[str, Any]]:
+def no_changes(hparams: StepHParams, slots: Slots) -> Iterator[Config]:
     """Yield nothing: a replicated model has one layout."""
     yield from ()
 
@@ -61,50 +64,68 @@ def no_tokenizer(data: Config) -> None:
     """Check nothing: the workload takes every tokenizer."""
 
 
-class Sizing(NamedTuple):
+@dataclass(frozen=True)
+class Sizing(Generic[HParamsT]):
     """Sizes of a workload's models, and what they need.
 
-    `demand` raises UserError if the layout does not fit the slots, the machines or the model;
-    `check_tokenizer` if the tokenizer of a `data:` section, a folder, lacks what the workload
-    needs.
+    Args:
+        find_config: returns transformers' config of an experiment's model, from the experiment's
+            config; None if it is not known without a download.
+        count_sizes: returns the sizes of the model of such a config.
+        demand: raises UserError if the layout does not fit the slots, the machines or the model.
+        layouts: yields hyperparameters to try instead.
+        check_tokenizer: raises UserError if the tokenizer of a `data:` section, a folder, lacks
+            what the workload needs.
     """
 
-    find_config: Callable[[Mapping[str, Any], Any], PretrainedConfig | None]  # (config, hparams)
+    find_config: Callable[[Mapping[str, Any], HParamsT], PretrainedConfig | None]
     count_sizes: Callable[[PretrainedConfig], Sizes | None]
-    demand: Callable[[Model, Any, Slots], Demand]
-    layouts: Callable[[Any, Slots], Iterator[dict[str, Any]]] = no_changes  # keys to try instead
-    check_tokenizer: Callable[[dict[str, Any]], None] = no_tokenizer
+    demand: Callable[[Model, HParamsT, Slots], Demand]
+    layouts: Callable[[HParamsT, Slots], Iterator[Config]] = no_changes
+    check_tokenizer: Callable[[Config], None] = no_tokenizer
 
 
 def find_model(
-    sizing: Sizing, config: Mapping[str, Any], hparams: StepHParams, root: Path
+    sizing: Sizing[HParamsT], config: Mapping[str, Any], hparams: HParamsT, root: Path
 ) -> Model | None:
     """Return an experiment's model; None if its sizes are not known without a download, or its
     family's memory is not (memory.KEPT).
 
     Args:
+        sizing: of its workload.
+        config: of the experiment.
+        hparams: of the experiment, parsed.
         root: parent folder of relative model folders.
 
     Raises:
         UserError: for keys of which no model can be built.
     """
+    model_config: PretrainedConfig | None
     if hparams.model is not None and (root / hparams.model / "config.json").is_file():
-        model_config: Any = safe_load.read_config(root / hparams.model)
+        model_config = safe_load.read_config(root / hparams.model)
     else:
         model_config = sizing.find_config(config, hparams)
     if model_config is None:
         return None
-    text = model_config.to_json_string(use_diff=False)
-    sizes = _count(sizing.count_sizes, model_config.__class__, text)
+    sizes = _count_once(
+        sizing.count_sizes,
+        config_class=model_config.__class__,
+        text=model_config.to_json_string(use_diff=False),
+    )
     if sizes is None or sizes.family not in KEPT:
         return None
     return Model(model_config, sizes)
 
 
 @functools.lru_cache(maxsize=64)
-def _count(
-    count_sizes: Callable[[Any], Sizes | None], config_class: Any, text: str
+def _count_once(
+    count_sizes: Callable[[PretrainedConfig], Sizes | None],
+    config_class: type[PretrainedConfig],
+    text: str,
 ) -> Sizes | None:
+    """Return the sizes of a model, given its config as a text, which is hashable: a plan asks many
+    times for a few models.
+    """
     return count_sizes(config_class.from_dict(json.loads(text)))
 
 
@@ -117,11 +138,15 @@ def encoder_config(name: str | None, keys: Mapping[str, Any]) -> PretrainedConfi
         keys: of the model's config, if it has no name.
     """
     if name is not None:
-        published = published_configs().get(split_revision(name)[0].split("/")[-1])
+        repository, _ = split_revision(name)
+        published = published_configs().get(repository.split("/")[-1])
         return None if published is None else AutoConfig.for_model(**published)
-    if any(isinstance(value, dict) and "type" in value for value in keys.values()):
+    is_searched = any(isinstance(value, dict) and "type" in value for value in keys.values())
+    if is_searched:
         return None
-    return config_from_keys(dict(keys), cast(Any, range(VOCABULARY)))
+    # Of a tokenizer only the length counts.
+    tokenizer = cast(Any, range(VOCABULARY))
+    return config_from_keys(dict(keys), tokenizer=tokenizer)
 
 
 def encoder_demand(
@@ -138,6 +163,7 @@ def encoder_demand(
         model.sizes,
         slots=slots.number,
         half=half,
+        # Without a flash kernel all pairs of tokens have a score in memory.
         grid=not (slots.has_bf16 and half),
         masked=masked,
     )
@@ -157,11 +183,16 @@ def _fine_tuning_config(config: Mapping[str, Any], hparams: StepHParams) -> Pret
 def _fine_tuning_demand(model: Model, hparams: StepHParams, slots: Slots) -> Demand:
     # Published runs on GPUs without bf16 were padded: their rates are of all tokens.
     share = REAL if slots.has_bf16 else 1.0
-    window = hparams.max_seq_length * share
-    return encoder_demand(model, hparams, slots, task="fine-tuning", window=window)
+    return encoder_demand(
+        model,
+        hparams,
+        slots,
+        task="fine-tuning",
+        window=hparams.max_seq_length * share,
+    )
 
 
-ENCODER_SIZING = Sizing(
+ENCODER_SIZING = Sizing[StepHParams](
     find_config=_fine_tuning_config,
     count_sizes=encoder_sizes,
     demand=_fine_tuning_demand,

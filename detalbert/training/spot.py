@@ -6,6 +6,9 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadat
 
 An interruption notice ends this start of the run. A rebalance recommendation may come earlier, or
 without a later reclaim, and stays readable on its machine: it causes one checkpoint only.
+
+What was traded: a thread asks every five seconds, for the whole run, on one rank of each machine. A
+notice is so read by every machine that is about to go, not by the master, which reads none.
 """
 
 import contextlib
@@ -21,9 +24,12 @@ from detalbert.errors import first_line
 
 NOTICE = "spot/instance-action"
 RECOMMENDATION = "events/recommendations/rebalance"
-PERIOD = 5.0  # seconds between two looks, as EC2 recommends, and between two calls to the master
-TRIES = 3  # looks before a service that never answered counts as absent
-SLOW_PERIOD = 30.0  # seconds between two looks then: it may be late, and a notice lasts 120 s
+# Seconds between two looks, as EC2 recommends, and between two calls to the master.
+PERIOD = 5.0
+# Looks before a service that never answered counts as absent, and the seconds between two looks
+# then: it may be late, and a notice lasts 120 s.
+TRIES = 3
+SLOW_PERIOD = 30.0
 REMEDY = (
     "Set the machines' metadata hop limit to 2 (cluster/README.md), or network_mode: host "
     "in the master's task_container_defaults"
@@ -49,7 +55,8 @@ class SpotWatcher(threading.Thread):
         endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
         self.address = endpoint.rstrip("/")
         # The service is never behind the proxy of the environment.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        no_proxy = urllib.request.ProxyHandler(proxies={})
+        self._open = urllib.request.build_opener(no_proxy).open
         self._answered = False
         self._recommended = False
         self._said: set[str] = set()
@@ -59,6 +66,7 @@ class SpotWatcher(threading.Thread):
         failures = 0  # looks in a row
         while not self.stopped.is_set():
             try:
+                # A notice that could not be passed on is not read again.
                 notice = notice or self._look()
                 failures = 0
                 if notice:
@@ -73,7 +81,7 @@ class SpotWatcher(threading.Thread):
         """Return the interruption notice, if there is one; pass on the first recommendation."""
         notice = self._read(NOTICE)
         if notice:
-            # The experiments' log policies know this line by its first two words.
+            # Interface: the log policies of the configs match the first two words.
             log.warning("EC2 announces: %s", notice)
             return notice
         if self._recommended:
@@ -109,15 +117,19 @@ class SpotWatcher(threading.Thread):
                 raise PermissionError(
                     "the instance metadata service wants a token, and none arrives here"
                 ) from None
-            if error.code != 404:  # which says that there is no notice
+            # Status 404 is the service's way to say that there is no notice.
+            if error.code != 404:
                 raise
 
         self._answered = True
-        way = "without a token (IMDSv1), for the token request gets none"
         if token:
             way = "with a token (IMDSv2)"
-        self._say_once(logging.INFO, "way", f"read {way}")
-        return None if text is None else " ".join([path, *text.split()])
+        else:
+            way = "without a token (IMDSv1), for the token request gets none"
+        self._say_once(logging.INFO, kind="way", text=f"read {way}")
+        if text is None:
+            return None
+        return " ".join([path, *text.split()])
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
         url = f"{self.address}/latest/{path}"
@@ -126,20 +138,29 @@ class SpotWatcher(threading.Thread):
             return response.read(4096).decode("utf-8", "replace").strip()
 
     def _say_failure(self, error: Exception, failures: int, notice: str | None) -> None:
-        cause = getattr(error, "reason", None)  # urllib wraps the system's error
+        """Log an error: at once from a service that is there, else after TRIES looks in a row."""
+        # urllib wraps the system's error.
+        cause = getattr(error, "reason", None)
         reason = first_line(cause if isinstance(cause, Exception) else error)
         if notice or self._answered:
             problem = "not passed on" if notice else "no answer now"
-            text = f"{problem} ({reason}); asking again"
-            self._say_once(logging.WARNING, f"{problem} {type(error)}", text)
+            self._say_once(
+                logging.WARNING,
+                kind=f"{problem} {type(error)}",
+                text=f"{problem} ({reason}); asking again",
+            )
         elif failures >= TRIES and isinstance(error, PermissionError):
-            self._say_once(logging.WARNING, "token", f"not read: {error}. {REMEDY}")
+            self._say_once(logging.WARNING, kind="token", text=f"not read: {error}. {REMEDY}")
         elif failures >= TRIES:
-            text = f"no instance metadata at {self.address} ({reason})"
-            text = f"not read: {text}, so probably not on EC2. There: {REMEDY}"
-            self._say_once(logging.INFO, "none", text)
+            self._say_once(
+                logging.INFO,
+                kind="none",
+                text=f"not read: no instance metadata at {self.address} ({reason}), "
+                f"so probably not on EC2. There: {REMEDY}",
+            )
 
     def _say_once(self, level: int, kind: str, text: str) -> None:
+        """Log `text`, unless a line of this kind was logged before."""
         if kind not in self._said:
             self._said.add(kind)
             log.log(level, "spot notices: %s", text)

@@ -6,9 +6,7 @@ mistaken `--resume` costs room on the disk and no work.
 """
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from detalbert.atomic import writing
 from detalbert.training.checkpoints import find_checkpoint
@@ -16,19 +14,20 @@ from detalbert.training.folder import ELSEWHERE, next_previous
 from detalbert.training.manifest import MANIFEST, read_manifest
 from detalbert.training.metrics_file import METRICS, read_metrics
 from detalbert.training.output import Output
-from detalbert.training.timeline import LENGTH, list_checkpoints, own_checkpoints
+from detalbert.training.timeline import LENGTH, Settings, list_checkpoints, own_checkpoints
 
 log = logging.getLogger(__name__)
 
 
 def select_checkpoint(resume: str, output: Output) -> Path | None:
     """Return the checkpoint that `--resume` selects, or None; raises as `find_checkpoint`."""
+    # Of a bucket's checkpoints, the newest alone was fetched.
     if output.address and resume not in ("auto", "never"):
-        output.fill(Path(resume))  # of a bucket's checkpoints, the newest alone was fetched
-    return find_checkpoint(resume, output.folder)
+        output.fill(Path(resume))
+    return find_checkpoint(resume, output_dir=output.folder)
 
 
-def leave_other_checkpoints(checkpoint: Path, run: Mapping[str, Any], output: Output) -> None:
+def leave_other_checkpoints(checkpoint: Path, run: Settings, output: Output) -> None:
     """Move the checkpoints that are not those of the run that is resumed from `checkpoint` aside.
 
     Later ones are of a time line that this start leaves, or are damaged: the next start would
@@ -50,15 +49,21 @@ def leave_other_checkpoints(checkpoint: Path, run: Mapping[str, Any], output: Ou
         for step, path in list_checkpoints(output.folder / "checkpoints")
         if path not in own.values() and (path / MANIFEST).is_file()
     }
-    if others:
-        later = min(others.values()) > manifest["steps"]
-        log.info(
-            "going on from step %d of the run of %d steps; %s are now in %s",
-            manifest["steps"],
-            manifest["run"][LENGTH],
-            "its later checkpoints" if later else "checkpoints that are not its own",
-            output.set_aside([*others]),
-        )
+    if not others:
+        return
+
+    # Earlier ones among them are of another run.
+    whose = "checkpoints that are not its own"
+    if min(others.values()) > manifest["steps"]:
+        whose = "its later checkpoints"
+    aside = output.set_aside([*others])
+    log.info(
+        "going on from step %d of the run of %d steps; %s are now in %s",
+        manifest["steps"],
+        manifest["run"][LENGTH],
+        whose,
+        aside,
+    )
 
 
 def leave_broken_metrics(output: Output) -> None:
@@ -66,7 +71,7 @@ def leave_broken_metrics(output: Output) -> None:
     file = output.folder / METRICS
     if file.is_file() and read_metrics(output.folder) is None:
         aside = next_previous(output.folder)
-        with writing(output.folder, ELSEWHERE):
+        with writing(output.folder, cure=ELSEWHERE):
             aside.mkdir()
             file.rename(aside / METRICS)
         log.warning("%s is not that of a run: it is now in %s, and is written anew", file, aside)

@@ -14,10 +14,13 @@ from typing import Any
 from detalbert.integrity import json_sum
 from detalbert.training.manifest import find_damage, read_manifest
 
-Settings = Mapping[str, Any]  # values by config key, or a manifest
-History = Sequence[Mapping[str, Any]]  # validations, oldest first
+# Values by config key, or a manifest.
+Settings = Mapping[str, Any]
+# Validations, oldest first.
+History = Sequence[Mapping[str, float]]
 
-LENGTH = "hyperparameters.max_steps"  # of a run; may change, but not to less than is done
+# The length of a run; it may change, but not to less than is done.
+LENGTH = "hyperparameters.max_steps"
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
@@ -48,8 +51,9 @@ def own_checkpoints(
     """
     own = {}
     for step, path in list_checkpoints(folder):
-        if step > steps or find_damage(path, remote) is not None:
+        if step > steps or find_damage(path, remote=remote) is not None:
             continue
+        # Two runs of equal settings are told apart by their scores, if both have any.
         manifest = read_manifest(path)
         if _has_settings(manifest, run) and _has_history(manifest, validations):
             own[step] = path

@@ -1,7 +1,9 @@
 """Checkpoints of a sharded model on a cluster: each rank uploads its own files.
 
 Determined's `store_path(shard=True)` takes folders of two machines with one (st_dev, st_ino) for
-the same, and loses one. Here rank 0 checks what has arrived before it reports to the master.
+the same, and loses one. Here rank 0 checks what has arrived before it reports to the master. And a
+rank downloads only the files that it reads: a second download, of the table first, for as many
+times less traffic as there are machines.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ from determined import core
 from determined.common import storage
 from determined.errors import CheckpointNotFound
 
-from detalbert.determined_internals import CheckpointContext
+from detalbert.determined_internals import CheckpointContext, Collectives
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.integrity import Json
 from detalbert.training.manifest import MANIFEST, describe_files, find_fault, write_manifest
@@ -25,12 +27,13 @@ from detalbert.training.parts import NUMBERS
 from detalbert.training.table import TABLE
 
 STATE = "state.json"
-_HEAD = {TABLE, NUMBERS, STATE, MANIFEST}  # what says which of the other files a process reads
+# By these a process knows which of the other files it reads.
+_HEAD = {TABLE, NUMBERS, STATE, MANIFEST}
 
 
-class Peers:
-    """Determined's distributed context, as far as checkpoints need it, over a group of its own: the
-    training loop uses Determined's single socket at the same time.
+class GroupCollectives:
+    """Collectives over a process group of their own: the training loop uses Determined's single
+    socket at the same time.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -57,24 +60,24 @@ class UploadedParts(CheckpointContext):
         self.needed = needed
 
     @contextlib.contextmanager
-    def store_together(self, metadata: Json, peers: Any) -> Iterator[tuple[Path, str]]:
-        """Yield a folder of this rank alone, uploaded at the end, and its UUID (rank 0's). `peers`
-        are a Peers, or Determined's distributed context.
-        """
+    def store_together(self, metadata: Json, peers: Collectives) -> Iterator[tuple[Path, str]]:
+        """Yield a folder of this rank alone, uploaded at the end, and its UUID (rank 0's)."""
         steps = metadata["steps_completed"]
         name = str(uuid.uuid4())
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
         folder.chmod(0o755)  # a shared file system gets its mode, for other users to read, too
         try:
             yield folder, name
+
+            # The manifest lists the files of all ranks; rank 0 uploads it among its own.
             files_of_ranks = peers.allgather(describe_files(folder))
             if peers.rank == 0:
                 files: Json = {}
                 for rank_files in files_of_ranks:
                     files |= rank_files
-                write_manifest(folder, {"steps": steps}, files)
+                write_manifest(folder, {"steps": steps}, files=files)
             name = peers.broadcast(name)
-            self.upload_as(name, folder, metadata, peers)
+            self.upload_as(name, folder, metadata=metadata, peers=peers)
         except UserError:
             raise
         except Exception as error:  # whatever the client of a storage raises
@@ -98,24 +101,27 @@ class UploadedParts(CheckpointContext):
         super().report(name, sizes, metadata)
 
     @contextlib.contextmanager
-    def restore_path(self, storage_id: str, *_: Any, **__: Any) -> Iterator[Path]:
+    def restore_path(self, storage_id: str, *_: object, **__: object) -> Iterator[Path]:
         """Yield a folder with only the files that this machine's ranks read. Raises UserError,
         naming the file, if one is damaged.
         """
         try:
+            # First the table and the state, which say what this rank reads.
             with super().restore_path(storage_id, selector=_HEAD.__contains__) as path:
-                self._check(path, storage_id, {TABLE, NUMBERS, STATE})
+                self._check(path, storage_id, names={TABLE, NUMBERS, STATE})
                 rank_files = self.needed(path)
+            # Then that.
             wanted = _HEAD | rank_files
             with super().restore_path(storage_id, selector=wanted.__contains__) as path:
-                self._check(path, storage_id, rank_files)
+                self._check(path, storage_id, names=rank_files)
                 yield path
         except CheckpointNotFound as error:
             raise UserError(first_line(error), key=f"checkpoint {storage_id}") from None
 
     def _check(self, path: Path, storage_id: str, names: set[str]) -> None:
         """Check `names`; raise UserError on all ranks if any rank finds a fault."""
-        for fault in self.distributed.allgather(find_fault(path, names)):
+        fault_by_rank = self.distributed.allgather(find_fault(path, names=names))
+        for fault in fault_by_rank:
             if fault:
                 raise UserError(
                     fault,

@@ -1,27 +1,23 @@
-"""Interface of train.py: a `Workload` per kind of training, and a `Training` that is ready."""
+"""Interface of train.py: a `Workload` per kind of training, and a `Training` that is ready.
+
+A workload is a table of functions and names, not a class to inherit from: train.py and the planner
+call what is in it, and need no module of the workload until they have chosen it.
+"""
 
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from determined import pytorch
 
 from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError, nearest
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers
+from detalbert.settings.sections import Parsers, changeable_keys
 from detalbert.settings.values import Config
 from detalbert.training.model_kind import check_start
 from detalbert.training.sizing import ENCODER_SIZING, Sizing
-
-# These change how a run is carried out, or at most its rounding, not what it computes. `epochs` is
-# spelled out as `max_steps`.
-FREE = set(
-    "activation_checkpointing allreduce_dtype checkpoint_period compile early_stopping epochs "
-    "layout max_tokens_per_forward num_workers profile_steps reporting_period samples "
-    "spot_notice threads validation_period".split()
-)
 
 
 class DataSummary(NamedTuple):
@@ -33,28 +29,50 @@ class DataSummary(NamedTuple):
     validation_windows: int | None = None  # of the held-out text; a validation may use fewer
 
 
-class Workload(NamedTuple):
-    """A kind of training.
+class TrainingData(Protocol):
+    """Data of an experiment, as far as every workload's are alike."""
 
-    `load` returns data with `fingerprints()`, values that must not change when a run is resumed, by
-    config key, and `summary()`, a `DataSummary`. `trial` takes the context and (hparams, data).
-    """
+    def fingerprints(self) -> Config:
+        """Return the values that must not change when a run is resumed, by config key."""
+
+    def summary(self) -> DataSummary:
+        """Return windows and tokens of an epoch, and a line per split."""
+
+
+class Workload(NamedTuple):
+    """A kind of training. Its functions take hyperparameters of its own class."""
 
     parsers: Parsers
-    load: Callable[[dict[str, Any], Any], Any]  # (`data:`, hparams) -> data
+    # From `data:` and the hyperparameters to the data.
+    load: Callable[[Config, Any], TrainingData]
+    # From the context and (hyperparameters, data) to the trial.
     trial: Callable[[pytorch.PyTorchTrialContext, Given], StepTrial]
-    check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]  # preflight.check, or its like
-    metrics: tuple[str, ...]  # that a validation gives, beside `loss`
-    metric: str  # the searcher's, where the config names none
-    use: str = ""  # command for a trained model, with {} for the run's output directory
-    smaller_is_better: tuple[str, ...] = ("loss",)  # of which metrics
-    sharded: bool = False  # whether a model is split over the processes
-    sizing: Sizing = ENCODER_SIZING  # what a job needs of each GPU, for the planner
+    # From the config, the hyperparameters and the GPUs' UUIDs: preflight.check, or its like.
+    check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]
+    # What a validation reports, besides `loss`.
+    metrics: tuple[str, ...]
+    # The searcher's metric if the config names none.
+    metric: str
+    # Command for a trained model, with {} for the run's output directory.
+    use: str = ""
+    # Metrics of which less is better.
+    smaller_is_better: tuple[str, ...] = ("loss",)
+    # Whether a model is split over the ranks.
+    sharded: bool = False
+    # What a job needs of each GPU, for the planner.
+    sizing: Sizing[Any] = ENCODER_SIZING
 
     def read(self, config: Config, values: Mapping[str, Any]) -> StepHParams:
-        """Check `values` and the data's keys, and return the hyperparameters; set missing
-        `searcher.metric` and `searcher.smaller_is_better` in `config`. Raises UserError, also if
-        `model` is of another kind or `check_searcher` does: hours of training would be for nothing.
+        """Check an experiment's own sections, and return its hyperparameters.
+
+        Args:
+            config: of the experiment; missing `searcher.metric` and `searcher.smaller_is_better`
+                are set in it.
+            values: of `hyperparameters:`, search ranges replaced.
+
+        Raises:
+            UserError: a section is wrong, `model` is of another kind or `check_searcher` raises:
+                hours of training would be for nothing.
         """
         searcher = config["searcher"]
         searcher.setdefault("metric", self.metric)
@@ -65,7 +83,7 @@ class Workload(NamedTuple):
         check_start(hparams.model or "", language=self.sharded)
         return hparams
 
-    def check_searcher(self, searcher: Mapping[str, Any]) -> None:
+    def check_searcher(self, searcher: Config) -> None:
         """Raise UserError unless a validation reports `searcher.metric`, and less of it is better
         exactly if `searcher.smaller_is_better` says so.
         """
@@ -92,20 +110,30 @@ class Training(NamedTuple):
     workload: Workload
     config: Config
     hparams: StepHParams
-    data: Any
+    data: TrainingData
 
     @classmethod
     def load(
         cls, workload: Workload, config: Config, hparams: StepHParams, seed: int
     ) -> "Training":
-        """Load the data, and derive the number of steps and the periods from its size. `seed` is
-        the trial's, for hyperparameters without one.
+        """Load the data, and derive the number of steps and the periods from its size.
+
+        Args:
+            workload: of the experiment.
+            config: of the experiment; `hyperparameters:` is replaced by all of them.
+            hparams: as `Workload.read` returns them.
+            seed: the trial's, for hyperparameters without one.
+
+        Raises:
+            UserError: the data cannot be loaded, or the run has too few validations for
+                `early_stopping`.
         """
         if hparams.seed is None:
             hparams = dataclasses.replace(hparams, seed=seed)
         data = workload.load(config["data"], hparams)
-        windows = data.summary().windows
-        length = hparams.length(windows)
+
+        # Without `max_steps` the length of a run is that of its data.
+        length = hparams.length(data.summary().windows)
         hparams = dataclasses.replace(
             hparams,
             max_steps=length.steps,
@@ -123,11 +151,13 @@ class Training(NamedTuple):
 
     def identity(self) -> Config:
         """Return the settings that must not change when a run is resumed, by config key."""
+        changeable = changeable_keys(type(self.hparams))
         settings = {}
         for key, value in dataclasses.asdict(self.hparams).items():
-            if key not in FREE:
+            if key not in changeable:
                 settings[f"hyperparameters.{key}"] = value
-        return json.loads(json.dumps({**settings, **self.data.fingerprints()}))
+        settings |= self.data.fingerprints()
+        return json.loads(json.dumps(settings))  # as read from a manifest
 
     def defaults(self) -> Config:
         """Return the defaults by config key, for runs whose version did not know a key."""

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, Section, limited, parse_section
+from detalbert.settings.sections import Parsers, Section, parse_section, setting
 
 
 @dataclass(frozen=True)
 class ParityConfig(Section):
     """Keys of `data:`."""
 
-    parity: int = limited(512, above=0)  # training windows
+    parity: int = setting(512, gt=0)  # training windows
 
 
 PARSERS = Parsers(

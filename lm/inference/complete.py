@@ -13,7 +13,7 @@ from transformers.generation import BaseStreamer
 from detalbert.corpus.documents import begin_tokens
 from detalbert.errors import UserError
 from detalbert.escapes import escape_controls, json_line
-from detalbert.settings.sections import Section, limited, parse_section
+from detalbert.settings.sections import Section, parse_section, setting
 from detalbert.squad.encoding import tokenizing
 from detalbert.squad.question_stream import is_unicode
 from lm.inference.load import SavedLm, load_model
@@ -26,11 +26,11 @@ _GREEDY = 1e-6  # a temperature that chooses as 0 does; below it fp32 would over
 class Sampling(Section):
     """Sampling parameters. The same prompt, model, device and values give the same text."""
 
-    max_new_tokens: int = limited(200, above=0)
-    temperature: float = limited(0.8, least=0)  # 0: always the likeliest token
+    max_new_tokens: int = setting(200, gt=0)
+    temperature: float = setting(0.8, ge=0)  # 0: always the likeliest token
     # Of the likeliest tokens that together have this probability (Holtzman 2020, arXiv:1904.09751).
-    top_p: float = limited(0.95, above=0, most=1)
-    seed: int = limited(0, least=0, below=2**63)
+    top_p: float = setting(0.95, gt=0, le=1)
+    seed: int = setting(0, ge=0, lt=2**63)
 
 
 def print_completion(source: SavedLm, prompt: str, options: dict[str, Any], as_json: bool) -> None:

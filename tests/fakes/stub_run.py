@@ -59,7 +59,8 @@ class StubRun:
         if checkpoint:
             metrics.restore(checkpoint)
         self.done = metrics.done
-        metrics.loop = SimpleNamespace(stalls=[], trial=None)
+        trial: Any = None  # of each validation its own, see `_step`
+        metrics.follow(trial, stalls=[])
         alone = core.DummyDistributedContext()
         self.checkpoints = LocalCheckpoints(alone, metrics, run, self.pruning)
         self.metrics = metrics
@@ -77,9 +78,10 @@ class StubRun:
         if step % VALIDATION == 0:
             best = self.metrics.get_experiment_best_validation()
             scores = self.scores(step)
-            self.metrics.loop.trial = SimpleNamespace(
+            trial: Any = SimpleNamespace(
                 validated=lambda: (None, scores), meter=SimpleNamespace(throughput={})
             )
+            self.metrics.follow(trial, stalls=[])
             self.metrics.report_validation_metrics(step, scores)
             value = scores[self.searcher["metric"]]
             sign = -1 if self.searcher["smaller_is_better"] else 1

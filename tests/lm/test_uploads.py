@@ -17,7 +17,7 @@ from determined.core import _checkpoint
 
 from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, files_needed, load_tensors
-from detalbert.training.uploads import STATE, Peers, UploadedParts
+from detalbert.training.uploads import STATE, GroupCollectives, UploadedParts
 from lm.hparams import Layout
 from tests.cluster.container import free_port
 from tests.fakes.master import TOKEN, FakeMaster
@@ -66,7 +66,7 @@ class Machine:
         return self.fetched
 
     def save(self, _: str) -> None:
-        with self.store.store_together(METADATA, Peers(self.group)) as (path, _):
+        with self.store.store_together(METADATA, GroupCollectives(self.group)) as (path, _):
             if dist.get_rank() == 0:
                 (path / STATE).write_text("{}")
             TensorSaver(self.group).save(path, self.job.model, self.job.optimizer)()

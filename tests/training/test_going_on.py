@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -212,7 +211,8 @@ def test_any_json_is_read_as_metrics_or_not_at_all(content: Any, tmp_path_factor
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     (folder / "metrics.json").write_text(json.dumps(content))
     written = RunMetrics(folder, F1)
-    written.loop = SimpleNamespace(stalls=[])
+    trial: Any = None
+    written.follow(trial, stalls=[])
     written.validations = [{"steps": 4, "f1": 1.0}]
     written.begin()
     assert read_metrics(folder) is not None
