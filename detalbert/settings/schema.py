@@ -43,9 +43,15 @@ class Finding(NamedTuple):
     problem: str
     warning: bool = False
     file: str = ""  # where the key is, as soon as the checker is done with the file
+    cure: str = ""  # what to do, unless the problem says it
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.problem}"
+        return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.detail}"
+
+    @property
+    def detail(self) -> str:
+        """The line without file and key, as that of a UserError."""
+        return f"{self.problem}; {self.cure}" if self.cure else self.problem
 
 
 def check(config: Config, schema: Path = EXPERIMENT, local: bool = False) -> Iterator[Finding]:
@@ -176,8 +182,11 @@ def _findings(error: "ValidationError", local: bool) -> Iterator[Finding]:
         optional = schema.get("x-master", ()) if local else ()
         for name in error.validator_value:
             if name not in value and name not in optional:
-                cure = _cure_of_missing(schema, name)
-                yield Finding(f"{key}.{name}".lstrip("."), f"missing; {cure}")
+                yield Finding(
+                    f"{key}.{name}".lstrip("."),
+                    problem="missing",
+                    cure=_cure_of_missing(schema, name),
+                )
     else:
         yield Finding(key, _problem(error), warning=error.validator in _WARNINGS)
 
@@ -197,7 +206,7 @@ def _unknown(key: str, name: str, names: Iterable[str]) -> Finding:
     if name in load_schema(EXPERIMENT)["x-fork"]:
         problem = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
         return Finding(key, problem, warning=True)
-    return Finding(key, f"unknown key; {nearest(name, names)}")
+    return Finding(key, problem="unknown key", cure=nearest(name, names))
 
 
 def _problem(error: "ValidationError") -> str:

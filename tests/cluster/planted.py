@@ -89,4 +89,4 @@ def findings(
             paths[name].write_text(json.dumps(content))
     jobs = [paths["job.yaml"]] if config is not None else []
     found = checked(*jobs, master=paths.get("master.yaml"))
-    return [one for one in found if "AWS launches no p3" not in one.problem]
+    return [one for one in found if "AWS launches no p3" not in one.detail]

@@ -54,7 +54,7 @@ def test_what_ships_is_refused_until_filled_in(tmp_path):
         left = [one for one in checked(master=path) if not one.warning]
         text = re.sub(r"#.*", "", path.read_text())
         assert left and len(left) == len(PLACEHOLDER.findall(text))
-        assert all("is not filled in" in finding.problem for finding in left)
+        assert all("is not filled in" in finding.detail for finding in left)
         assert findings(tmp_path, cluster=filled(path)) == []
         # A master config given in an experiment's place is known for what it is.
         assert [one for one in checked(path) if not one.warning] == left
@@ -68,7 +68,7 @@ def test_configs_that_name_a_place_of_yours_are_refused_until_it_is_filled_in():
     named = "finetune_pretrained lm_125m lm_13b lm_1b pretrain_base pretrain_large pretrain_mlm"
     assert {one.file.rpartition("/")[2] for one in left} == {f"{x}.yaml" for x in named.split()}
     places = {"placeholder my-bucket", "placeholder my-pretrained-checkpoint"}
-    assert {one.problem.split(" is ")[0] for one in left} == places
+    assert {one.detail.split(" is ")[0] for one in left} == places
 
 
 def test_a_retired_type_is_warned_of_in_a_master_and_in_its_experiments(tmp_path):
@@ -78,7 +78,7 @@ def test_a_retired_type_is_warned_of_in_a_master_and_in_its_experiments(tmp_path
     said = "AWS launches no p3.16xlarge since 25 May 2026; take another type"
     keys = [f"resource_pools[{n}].provider.instance_type" for n in (0, 1)]
     assert [one.key for one in found] == [*keys, "resources.resource_pool"]
-    assert all(one.problem.endswith(said) and one.warning for one in found)
+    assert all(one.detail.endswith(said) and one.warning for one in found)
     path.write_text(json.dumps(master("master-aws-modern.yaml")))
     assert checked(ROOT / "configs" / "modern64.yaml", master=path) == []
 
@@ -105,7 +105,7 @@ def test_context_that_is_too_large(monkeypatch, tmp_path):
     (tmp_path / "weights.bin").write_bytes(bytes(3000))
     monkeypatch.setattr(uploads, "CONTEXT_LIMIT", 2000)
     names, finding = uploads.read_upload(tmp_path)
-    assert names == set() and ".detignore" in finding.problem
+    assert names == set() and ".detignore" in finding.detail
     (tmp_path / ".detignore").write_text("*.bin\n")
     assert uploads.read_upload(tmp_path) == (set(), None)
 
@@ -134,7 +134,7 @@ def test_data_that_a_container_will_not_have(source, tmp_path):
     names, _ = uploads.read_upload(tmp_path)
     for data in ({"train": source}, {"text": [{"source": source, "weight": 1}]}):
         config = {"entrypoint": "python3 train.py", "data": data}
-        problems = [finding.problem for finding in uploads.check_data(config, names, tmp_path)]
+        problems = [finding.detail for finding in uploads.check_data(config, names, tmp_path)]
         problem = SOURCES[source]
         assert len(problems) == (problem is not None)
         assert problem is None or problem in problems[0]
@@ -168,7 +168,7 @@ def test_models_and_tokenizers_that_a_container_will_not_have(address, problem, 
         config |= {"entrypoint": "python3 train.py", "bind_mounts": mounts}
         found = list(uploads.check_data(config, names, tmp_path))
         assert [finding.key for finding in found] == ([key] if problem else [])
-        assert all(finding.problem.startswith(problem) for finding in found)
+        assert all(finding.detail.startswith(problem) for finding in found)
 
 
 def test_files_that_a_prediction_names(tmp_path):
@@ -291,7 +291,7 @@ def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
     config["searcher"]["smaller_is_better"] = not smaller
     (finding,) = findings(tmp_path, config)
     advice = f"would keep the worst {metric}; set smaller_is_better: {str(smaller).lower()}"
-    assert finding.key == "searcher.smaller_is_better" and finding.problem == advice
+    assert finding.key == "searcher.smaller_is_better" and finding.detail == advice
     del config["searcher"]["smaller_is_better"]
     choose(config).read(config, config["hyperparameters"])
     metrics = RunMetrics(tmp_path, config["searcher"])
@@ -320,9 +320,9 @@ def test_what_a_master_prints_of_its_own_config_is_not_refused(name, tmp_path):
 def test_values_of_the_helm_chart_are_known_for_what_they_are():
     path = ROOT / "cluster" / "kubernetes-values.yaml"
     for found in (checked(master=path), checked(path)):
-        others = [one for one in found if "placeholder" not in one.problem]
+        others = [one for one in found if "placeholder" not in one.detail]
         assert [one.key for one in others] == ["file"]
-        assert others[0].problem.startswith("this is a values.yaml of the Helm chart, not a master")
+        assert others[0].detail.startswith("this is a values.yaml of the Helm chart, not a master")
 
 
 def test_an_unknown_key_hides_no_mistake(tmp_path):
@@ -355,6 +355,6 @@ def test_a_planted_mistake_is_named(case, tmp_path):
         assert found == []
         return
     named = [finding for finding in found if finding.key == case["key"]]
-    assert len(named) == 1 and case["says"] in named[0].problem, found
+    assert len(named) == 1 and case["says"] in named[0].detail, found
     assert named[0].file.endswith("master.yaml" if of_master else "job.yaml")
     assert str(named[0]).count("\n") == 0

@@ -175,7 +175,7 @@ def test_the_schemas_themselves(kind):
 
 def said_of_schedule(text: str) -> list[str]:
     found = check({"retention_policy": {"schedule": text}}, "master")
-    return [finding.problem for finding in found if finding.key == "retention_policy.schedule"]
+    return [finding.detail for finding in found if finding.key == "retention_policy.schedule"]
 
 
 def test_schedules():

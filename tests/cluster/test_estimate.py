@@ -37,7 +37,7 @@ def test_shards_and_tokenizers_that_do_not_go_together(tmp_path: pathlib.Path) -
         config = experiment("lm_local.yaml") | {"data": {"shuffle_shards": 2, **data}}
         for name, value in {"layout": "auto", **changes}.items():
             put(config, f"hyperparameters.{name}", value)
-        return [f"{f.key}: {f.problem}" for f in findings(tmp_path, config)]
+        return [f"{f.key}: {f.detail}" for f in findings(tmp_path, config)]
 
     keys = experiment("lm_local.yaml")["hyperparameters"]["model_config"]
     model = {**keys, "max_position_embeddings": 1 << 20}
@@ -72,10 +72,11 @@ def test_13_b_on_eight_p4d() -> None:
     assert found.checkpoint.stored == pytest.approx(19.8e9, rel=0.01)
     hybrid = planned("lm_13b", EFA, layout={"shard": 8})
     assert hybrid.demand.memory.states / 2**30 == pytest.approx(24.6, rel=0.01)
-    assert 4 <= hybrid.most // 2048 <= 5
-    ((key, problem, *_),) = find_faults(hybrid)  # HSDP beyond its batch
-    assert key.endswith("max_tokens_per_forward") and "32768 tokens do not fit" in problem
-    assert f"use {hybrid.most // 128 * 128} or less" in problem
+    assert 4 <= hybrid.max_tokens // 2048 <= 5
+    (fault,) = find_faults(hybrid)  # HSDP beyond its batch
+    assert fault.key.endswith("max_tokens_per_forward")
+    assert "32768 tokens do not fit" in fault.problem
+    assert f"use {hybrid.max_tokens // 128 * 128} or less" in fault.cure
     assert found.checkpoint.upload == pytest.approx(
         found.checkpoint.stored / traffic.UPLOAD_RATE / 8
     )
@@ -99,9 +100,12 @@ def test_a_step_waits_for_the_network_and_for_tensor_peers() -> None:
         (8, 1, 4, 8 * 13.2e9 * 7 / 8),
         (8, 4, 1, 13.2 * (8e9 * 3 / 4 + 8e9 / 4 * 1 / 2)),
     ):
-        found = traffic.sent_bytes(13.2e9, machines, span, forwards, weight=2, gradient=4)
+        found = traffic.sent_bytes(
+            13.2e9, machines, span, forwards, weight_bytes=2, gradient_bytes=4
+        )
         assert found == pytest.approx(sent)
-    assert traffic.sent_bytes(1e9, 2, 1, 1, weight=2, gradient=2) == 2e9  # copies in bf16
+    # copies in bf16
+    assert traffic.sent_bytes(1e9, 2, 1, 1, weight_bytes=2, gradient_bytes=2) == 2e9
 
 
 def test_a_share_of_the_tokens_has_a_vocabulary_head() -> None:
@@ -116,7 +120,7 @@ def test_the_published_fine_tuning_comes_back() -> None:
     found = planned("distributed64", "master-aws-spot.yaml")
     assert 256 / found.step.compute == pytest.approx(92.75, rel=1e-3)
     assert "Determined AI: albert-xxlarge-v2, 64 x V100 16 GB" in found.rate.how
-    assert 1024 < found.most < 4096
+    assert 1024 < found.max_tokens < 4096
     parts = {part.name: part for part in time_parts(found)}
     assert parts["training"].seconds / 3600 == pytest.approx(0.8, abs=0.02)
     # 2 x 7/8 of 206 M gradients in fp32 at 150 GB/s, hidden behind 2.8 s of products.

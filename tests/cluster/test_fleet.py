@@ -33,18 +33,18 @@ def test_a_machine_to_spare(most, action, launch_error, faults):
     policies = EXCLUDES if action else [{"name": "CUDA OOM"}]
     found = said({"log_policies": policies}, pool(most), launch_error=launch_error)
     assert [f.key for f in found] == ["log_policies"] * faults
-    assert not faults or "max_instances: 9, or set launch_error: false" in found[0].problem
+    assert not faults or "max_instances: 9, or set launch_error: false" in found[0].detail
 
 
 def test_machines_of_ones_own_and_more_than_needed():
     older = [{"pattern": "x", "action": {"type": "exclude_node"}}]
     own = pool(8, instance="", gpu=None, own=True)
     (warning,) = said({"log_policies": older}, own)
-    assert warning.warning and "add one, or set" in warning.problem
+    assert warning.warning and "add one, or set" in warning.detail
     (finding,) = said({}, own._replace(max_agents=7, slots=56))
-    assert "at most 56; lower it or add machines" in finding.problem
+    assert "at most 56; lower it or add machines" in finding.detail
     (warning,) = said({}, pool(64))
-    assert warning.warning and "up to 15 machines for 8" in warning.problem
+    assert warning.warning and "up to 15 machines for 8" in warning.detail
     one = {"resources": {"slots_per_trial": 8}}
     assert said({}, pool(9)) == said(one, pool(64)) == []
 

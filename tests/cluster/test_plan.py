@@ -22,7 +22,7 @@ from cluster.plan import any_cluster
 from cluster.planning import plan_text
 from cluster.planning.cases import Case
 from cluster.planning.choice import front, reasons_against, recommend
-from cluster.planning.options import Asked, Option, plan_options, plan_own
+from cluster.planning.options import Option, Request, plan_options, plan_own
 from data import load_split, load_tokenizer
 from detalbert.settings.hparams import parse_data_config, parse_hparams
 from detalbert.settings.yaml_files import read_yaml
@@ -82,7 +82,7 @@ def test_the_checker_passes_what_is_recommended(master_name: str, capsys: Any) -
     """And a config has one time and one price on a pool, whichever way it is asked for."""
     cluster, some = cluster_of(master(master_name)), 0
     unfilled = cluster_of(read_yaml(ROOT / "cluster" / master_name))
-    asked_for = Asked(Rates())
+    asked_for = Request(Rates())
     for name in CONFIGS:
         path = ROOT / "configs" / name
         asked = [str(path), "--master", str(ROOT / "cluster" / master_name)]
@@ -94,7 +94,7 @@ def test_the_checker_passes_what_is_recommended(master_name: str, capsys: Any) -
         for section, values in keys.items():
             config[section] = {**config[section], **values}
         wrong = [f for f in check_one(config, cluster, ROOT) if not f.warning]
-        assert [f for f in wrong if "my-" not in f.problem] == [], name
+        assert [f for f in wrong if "my-" not in f.detail] == [], name
         assert cluster.pools[found["recommended"]["pool"]].instance != "p3.16xlarge"
         own = plan_own(config, unfilled, asked_for)
         assert own is not None
@@ -194,9 +194,9 @@ def test_a_budget_buys_speed_and_a_deadline_the_cheapest_that_keeps_it() -> None
     assert recommend(some, {"hours": 6}).option is some[1]
     assert recommend(some, {"hours": 6, "cost": 40}).option is some[2]
     over = recommend(some, {"cost": 5})
-    assert over.option is some[0] and not over.kept and "OVER THE BUDGET" in over.why
+    assert over.option is some[0] and not over.within_limits and "OVER THE BUDGET" in over.why
     late = recommend(some, {"hours": 0.5, "cost": 40})
-    assert late.option is some[3] and not late.kept and "MISSES THE DEADLINE" in late.why
+    assert late.option is some[3] and not late.within_limits and "MISSES THE DEADLINE" in late.why
 
 
 def test_why_it_is_not_the_cheapest_or_the_fastest() -> None:
@@ -298,7 +298,7 @@ def test_every_corner_of_a_search_is_estimated() -> None:
     cluster = Cluster({"fixed": pool}, "fixed", images_known=False)
 
     def planned_option(**hyperparameters: Any) -> Option:
-        options = plan_options(searched(**hyperparameters), cluster, Asked(Rates()))
+        options = plan_options(searched(**hyperparameters), cluster, Request(Rates()))
         return next(option for option in options if option.slots == 8)
 
     small = planned_option(global_batch_size=64, max_steps=500)
@@ -332,7 +332,7 @@ def test_hours_on_demand_are_boot_and_the_parts_of_the_time(name: str) -> None:
     """A checkpoint too many was counted where validations fill more than a period."""
     pool = Pool("fixed", 8, 2, gpu_of("p4d.24xlarge"), False, "p4d.24xlarge")
     cluster = Cluster({"fixed": pool}, "fixed", images_known=False)
-    options = plan_options(experiment(f"{name}.yaml"), cluster, Asked(Rates()))
+    options = plan_options(experiment(f"{name}.yaml"), cluster, Request(Rates()))
     (option,) = [option for option in options if option.slots == 8 and option.cases]
     assert option.estimate is not None
     seconds = 300 + sum(part.seconds for part in time_parts(option.estimate))
@@ -346,7 +346,7 @@ def test_without_a_price_there_are_hours(capsys: Any) -> None:
     pool = Pool("lab", 8, 2, gpu_of("p4d.24xlarge"), False, "", own=True)
     config = experiment("single.yaml")
     cluster = Cluster({"lab": pool}, "lab", images_known=False)
-    found = plan_options(config, cluster, Asked(Rates()))
+    found = plan_options(config, cluster, Request(Rates()))
     assert [option.slots for option in found] == [1, 8, 16]
     choice = recommend(found, {})
     assert choice.option.price is None and choice.option.mean("hours") > 0

@@ -13,7 +13,7 @@ from cluster.facts.machines import Gpu
 from cluster.facts.prices import load_prices
 from cluster.facts.rates import Rates
 from cluster.plan import any_cluster
-from cluster.planning.options import Asked, plan_options
+from cluster.planning.options import Request, plan_options
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 
@@ -33,7 +33,7 @@ def test_its_gpus_are_those_that_the_planner_finds_fit() -> None:
     """With the config as it is: a GPU that needs smaller forwards is left out."""
     config = experiment(PLANNED)
     prices = {n: p for n, p in load_prices().items() if p.slots == slots_of(config)}
-    found = plan_options(config, any_cluster(prices), Asked(Rates()))
+    found = plan_options(config, any_cluster(prices), Request(Rates()))
     found = [o for o in found if o.pool.spot and o.machines == 1 and not o.why_not]
     fit = {canonical(o.pool.gpu) for o in found if "max_tokens_per_forward" not in o.keys}
     assert len(fit) > 5

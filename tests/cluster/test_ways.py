@@ -30,6 +30,6 @@ def test_the_webhook_is_what_the_master_takes_and_the_sample_names_it():
     assert hook.mode is bindings.v1WebhookMode.SPECIFIC
     said = checked(ROOT / "cluster" / "webhook.json")
     assert [finding.key for finding in said] == ["url", "triggers"]
-    assert said[1].warning and "a webhook, not an experiment" in said[1].problem
+    assert said[1].warning and "a webhook, not an experiment" in said[1].detail
     hooks = [sample["integrations"]["webhooks"] for sample in SAMPLES if "integrations" in sample]
     assert [hook["webhook_name"] for hook in hooks] == [[wanted["name"]]]
