@@ -134,6 +134,7 @@ def _check_width(config: Config, pool: Pool) -> Findings:
     slots = slots_of(config)
     width = pool.slots_per_agent
     machines = "machines or pods" if pool.own else "machines"
+    # A running master says how many slots there are; a config says how many may be started.
     pool_slots = pool.slots  # None: not known
     if pool_slots is None and width and pool.max_agents is not None:
         pool_slots = width * pool.max_agents
@@ -167,6 +168,7 @@ def _check_width(config: Config, pool: Pool) -> Findings:
 
 def _check_excluded(config: Config, cluster: Cluster, pool: Pool) -> Findings:
     """Yield a finding if no spare machine replaces one that a log policy excludes."""
+    # A policy names its action as a text, or as a mapping with a type.
     excludes = False
     for policy in mappings(config.get("log_policies")):
         action = policy.get("action")

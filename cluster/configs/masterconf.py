@@ -73,6 +73,8 @@ def check_master(config: Config) -> Findings:
     yield from schema.check(config, kind="master")
     yield from _check_pool_names(config)
     yield from _check_default_pools(config)
+
+    # Prices and Determined's map of slots are known of EC2's types alone.
     for number, pool in enumerate(mappings(config.get("resource_pools"))):
         provider = mapping(pool.get("provider"))
         instance = provider.get("instance_type")
@@ -96,6 +98,7 @@ def _manager(config: Config) -> object:
 
 def _check_pool_names(config: Config) -> Findings:
     """Yield findings on pools that have one name, whichever manager they are of."""
+    # An experiment names a pool and no manager.
     names = [str(pool.get("pool_name")) for pool in _pools(config)]
     for manager in mappings(config.get("additional_resource_managers")):
         names += [str(pool.get("pool_name")) for pool in mappings(manager.get("resource_pools"))]
@@ -175,6 +178,7 @@ def _with_pods(pool: Pool, manager: Config) -> Pool:
     """Return a pool of Kubernetes, whose pods stand for machines: the pool's own number of slots
     counts before the manager's.
     """
+    # Without either number it is not known how wide a pod is.
     slots = whole(at(pool.tasks, "kubernetes.max_slots_per_pod"))
     if slots is None:
         slots = whole(manager.get("max_slots_per_pod"))
@@ -229,7 +233,7 @@ def _machine(provider: Config) -> tuple[str, int | None, Gpu | None]:
     """Return a provider's machine type, slots per machine and GPU, each as far as known."""
     if provider.get("type") == "gcp":
         return _gce_machine(mapping(provider.get("instance_type")))
-    instance = str(provider.get("instance_type", "g4dn.metal"))
+    instance = str(provider.get("instance_type", "g4dn.metal"))  # 0.38.1's default
     slots = whole(provider.get("instance_slots"))
     if slots is None or instance in MAPPED:  # Determined's map counts before the config
         slots = SLOTS.get(instance)
@@ -237,6 +241,7 @@ def _machine(provider: Config) -> tuple[str, int | None, Gpu | None]:
 
 
 def _gce_machine(machine: Config) -> tuple[str, int | None, Gpu | None]:
+    # What is not set has 0.38.1's defaults. The name is for people: prices are of EC2 alone.
     instance = str(machine.get("machine_type", "n1-standard-32"))
     slots = whole(machine.get("gpu_num", 4))
     gpu = GCE_GPUS.get(str(machine.get("gpu_type", "nvidia-tesla-t4")))

@@ -48,6 +48,7 @@ def check_data(config: Config, names: set[str], folder: Path) -> Findings:
     """Yield a finding for each relative path of data, model or tokenizer that a container will not
     have: it is neither sent nor below a bind mount.
     """
+    # A bind mount brings files of the machine: what is below one needs no upload.
     mounts = mappings(config.get("bind_mounts"))
     targets = [_in_container(mount.get("container_path")) for mount in mounts]
     for key, address in _addresses(config):
@@ -57,6 +58,7 @@ def check_data(config: Config, names: set[str], folder: Path) -> Findings:
             continue
         if _in_container(address).startswith(tuple(targets)):
             continue
+        # A file that is here and not sent is kept back by .detignore.
         if (folder / address).exists():
             yield Finding(
                 key,
@@ -93,6 +95,7 @@ def _addresses(config: Config) -> Iterator[tuple[str, str]]:
 
 def _in_container(path: object) -> str:
     """Return the absolute path in a container of one relative to its working directory."""
+    # With a slash at its end, so that a mount at /data does not seem to hold /database.
     absolute = posixpath.join(WORKDIR, str(path))
     return f"{posixpath.normpath(absolute)}/"
 

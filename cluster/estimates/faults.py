@@ -29,6 +29,7 @@ def _memory(estimate: Estimate) -> Iterator[Finding]:
     memory = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
     budget = estimate.hparams.max_tokens_per_forward
     sharded = bool(estimate.demand.layout)
+    # A key of sharded models alone: activations are recomputed in place of being kept.
     or_recompute = ""
     if sharded and estimate.demand.recomputed < 1:
         or_recompute = ", or activation_checkpointing: full"
@@ -104,10 +105,10 @@ def _lost_work(estimate: Estimate) -> Iterator[Finding]:
     hparams = estimate.hparams
     # Windows of full length are the worst case: those of SQuAD have 174 of 384 tokens on average.
     step = estimate.step.seconds * hparams.max_seq_length / estimate.demand.window
-    if period is not None and period * step > spot.LONGEST:
+    if period is not None and period * step > spot.MAX_LOST_SECONDS:
         default = "" if hparams.checkpoint_period else " (an epoch, the default)"
         minutes = period * step / 60
-        most_steps = max(1, int(spot.LONGEST / step))
+        most_steps = max(1, int(spot.MAX_LOST_SECONDS / step))
         yield Finding(
             "hyperparameters.checkpoint_period",
             problem=f"{period} steps{default} on spot pool {estimate.pool.name!r}: a reclaim "

@@ -75,6 +75,7 @@ def _check_size(job: Job) -> Iterator[Finding]:
 
 def check_place(job: Job) -> Iterator[Finding]:
     """Yield the findings on keys that depend on a trial's slots and pool."""
+    # The gradient is a mean over the slots of a replicated model: each needs as many windows.
     batch = job.hparams.global_batch_size
     slots = job.slots
     if batch % slots and not job.workload.sharded:
@@ -195,6 +196,7 @@ def _read_text(job: Job) -> None:
     Raises:
         UserError: if they do not match each other or max_seq_length, or lack an end of text.
     """
+    # Addresses of buckets and hubs are no folders, and stay unread.
     data = dict(mapping(job.config.get("data")))
     absent = []
     for key in ("tokenizer", "shards"):
@@ -212,6 +214,7 @@ def _read_text(job: Job) -> None:
 
 def _check_layout(job: Job) -> None:
     """Raise UserError if the layout of a sharded model does not fit the slots of one machine."""
+    # One machine of any width is assumed: how many slots a machine has is not known.
     if job.model is not None:
         slots = Slots(number=job.slots, per_machine=job.slots, has_bf16=True)
         job.workload.sizing.demand(job.model, job.hparams, slots)

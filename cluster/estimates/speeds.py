@@ -71,7 +71,7 @@ class Rate(NamedTuple):
 
 def _measurement(row: Config) -> Measurement:
     """Return a row of facts/speeds.yaml."""
-    ours = "measured" in row
+    ours = "measured" in row  # commit and day of it, of this package alone
     length = row["length"]
     if row["task"] == "language":
         config = SimpleNamespace(**row["shape"])
@@ -93,6 +93,7 @@ def _measurement(row: Config) -> Measurement:
         fp8=row.get("fp8", False),
         ours=ours,
     )
+    # A row has tokens per second of one GPU, or windows per second of all.
     machines = f"{row['gpus']} x {row['gpu']} {row['gigabytes']} GB"
     return Measurement(
         shape=shape,

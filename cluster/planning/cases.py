@@ -128,7 +128,7 @@ def choose_period(estimated: Estimate) -> int | None:
         length = estimated.job.length
         return length.checkpoint if length else period
     # The checker counts windows of full length.
-    longest = spot.LONGEST * estimated.demand.window / estimated.hparams.max_seq_length
+    longest = spot.MAX_LOST_SECONDS * estimated.demand.window / estimated.hparams.max_seq_length
     if period and period * step <= longest:
         return period
     job, _ = _job(estimated)

@@ -136,6 +136,7 @@ def reasons_against(
     candidates = finishing(options)
     cheapest = candidates[0]
     fastest = _fastest(candidates)
+    # One that is both is named once, as the cheapest.
     if cheapest is not choice.option:
         reason = _missed_limit(cheapest, limits) or _compare(cheapest, choice.option)
         yield Rejection("cheapest", option=cheapest, reason=reason)

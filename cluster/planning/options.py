@@ -200,6 +200,7 @@ def plan_option(
     Args:
         jobs: the trials at the corners of the config's search.
     """
+    # Nothing is paid by the hour for machines of one's own; others without a price are left out.
     rates = request.rates
     price = rates.at(rates.kind(pool.instance, pool.region))
     if pool.gpu is None or (price is None and not pool.own):

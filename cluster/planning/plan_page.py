@@ -16,6 +16,7 @@ from cluster.planning.choice import finishing
 from cluster.planning.options import Option
 from cluster.planning.page import fill_template
 from cluster.planning.plan_plot import plot_options
+from cluster.planning.plan_tables import NUMBERS, tables
 from cluster.planning.plan_text import Plan, open_options, spread_front
 from detalbert.atomic import whole_file, writing
 
@@ -32,6 +33,7 @@ def published_run(option: Option) -> PublishedRun | None:
     """Return the published run on 64 GPUs if the option trains the same recipe."""
     if option.estimate is None:
         return None
+    # Its number of steps is not published: it follows from windows, epochs and batch.
     run = FINE_TUNING[-1]
     job = option.estimate.job
     steps = math.ceil(WINDOWS * EPOCHS / run.batch)
@@ -70,6 +72,8 @@ def write_page(plan: Plan, path: Path) -> None:
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
         text=plan_text,
+        tables=tables(plan.best),
+        numbers=NUMBERS,
         plot=plot,
         published=published,
         reasons=list(_reasons(plan, published)),

@@ -1,53 +1,29 @@
-"""A plan in words and tables: on a terminal, and as JSON.
+"""A plan in words: on a terminal, and as JSON.
 
-The page, the terminal and the JSON share one set of rows, whose cells are texts: what one form
-shows, the others say in the same words. Numbers to compute with are in the options of the JSON.
+The page, the terminal and the JSON share their sentences and tables: what one form shows, the
+others say in the same words. Numbers to compute with are in the options of the JSON.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 from rich.console import Console
 from rich.table import Table
 
 from cluster.configs.masterconf import Pool
-from cluster.estimates.estimate import Estimate, ranked_layouts
-from cluster.estimates.times import time_parts
 from cluster.planning.choice import Recommendation, finishing, front, reasons_against
-from cluster.planning.options import Option, Request, layout_keys
-from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
+from cluster.planning.options import Option, Request
+from cluster.planning.plan_tables import NUMBERS, Row, span, tables
+from detalbert.settings.values import Config
 
-GIB = 2**30
 ROWS = 10  # of the table of options
-LAYOUTS = 3  # that are shown
 RANGES = "In parentheses: nine of ten runs, over three cases of the spot market and the speed."
 NAMED = 8  # options of the front that are named
-NUMBERS = (
-    "slots",
-    "hours",
-    "dollars",
-    "figure",
-    "machines",
-    "$/h",
-    "95 % within",
-    "reclaims",
-    "waiting h",
-    "$",
-)
-# Columns of a bill: the figures of a case.
-BILL = {
-    "hours": "hours",
-    "95 % within": "hours 95 %",
-    "reclaims": "reclaims",
-    "waiting h": "waiting h",
-    "$": "cost",
-}
-Row = dict[str, Any]
 
 
 class Plan(NamedTuple):
@@ -64,20 +40,6 @@ class Plan(NamedTuple):
     @property
     def best(self) -> Option:
         return self.choice.option
-
-
-def figure(name: str, value: str, source: str = "modelled", how: str = "") -> Row:
-    """Return a row with a figure, its source and how it was computed."""
-    return {"what": name, "figure": value, "source": source, "how": how}
-
-
-def span(figures: Sequence[float], form: str, unit: str = "") -> str:
-    """Return a figure with its range: "0.75 h (0.44 to 17.70)"."""
-    texts = [form.format(value) if math.isfinite(value) else "no end" for value in figures]
-    low, middle, high = texts
-    if low == high:
-        return f"{middle}{unit}"
-    return f"{middle}{unit} ({low} to {high})"
 
 
 def hours(option: Option) -> str:
@@ -132,115 +94,6 @@ def against(plan: Plan) -> list[str]:
         figures = f"{place(option)}, {hours(option)}, {dollars(option)}"
         sentences.append(f"Not the {rank}, {figures}: {reason}.")
     return sentences
-
-
-def tables(option: Option) -> dict[str, list[Row]]:
-    """Return the tables behind an option; an empty one where nothing is known or to choose."""
-    estimate = option.estimate
-    return {
-        "memory": memory_rows(estimate) if estimate else [],
-        "time": time_rows(estimate) if estimate else [],
-        "bill": bill_rows(option),
-        "layouts": layout_rows(estimate) if estimate else [],
-    }
-
-
-def memory_rows(estimate: Estimate) -> list[Row]:
-    """Return the memory of a GPU by part, and the largest forward pass that fits."""
-    memory = estimate.demand.memory
-    sold = estimate.gpu.gigabytes
-    length = estimate.hparams.max_seq_length
-    tokens = estimate.tokens
-    activations = f"{tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
-    parts = [  # name, bytes, how they come about
-        ("states", memory.states, "weights, gradients, two moments"),
-        ("gathered", memory.gathered, "embeddings, head, one layer and the next"),
-        ("activations", tokens * memory.per_token, activations),
-        ("logits", memory.head, f"of {HEAD_CHUNK:,} tokens at a time"),
-        ("overhead", OVERHEAD, "CUDA, NCCL, fragmentation"),
-        ("of a GPU", estimate.needed, f"of {sold} GB, {estimate.needed / GIB / sold:.0%}"),
-    ]
-    rows = [figure(name, _gib(size), how=how) for name, size, how in parts if size]
-    largest = figure(
-        "largest forward",
-        value=f"{max(0, estimate.max_tokens):,} tokens",
-        how=f"{estimate.max_tokens // length} windows of {length:,}",
-    )
-    return [*rows, largest]
-
-
-def time_rows(estimate: Estimate) -> list[Row]:
-    """Return the time by part, and what a step and a machine's end take."""
-    rows = [
-        figure(part.name, f"{part.seconds / 3600:,.2f} h", source=part.source, how=part.how)
-        for part in time_parts(estimate)
-    ]
-    return [*rows, *_rate_rows(estimate)]
-
-
-def _rate_rows(estimate: Estimate) -> Iterator[Row]:
-    """Yield the rows on speed, on traffic between machines and on the end of a spot machine."""
-    rate = estimate.rate
-    step = estimate.step
-    checkpoint = estimate.checkpoint
-    windows = estimate.hparams.global_batch_size / step.seconds
-    # Tokens a second of all slots at the low, middle and high speed.
-    middle = estimate.step_tokens / step.seconds
-    tokens = [middle * speed / rate.tokens for speed in (rate.low, rate.tokens, rate.high)]
-    yield figure(
-        "tokens/s",
-        value=span(tokens, form="{:,.0f}"),
-        source=rate.source,
-        how=f"{windows:,.1f} windows/s, {estimate.forwards} forward(s) a slot and step",
-    )
-    if estimate.machine and estimate.machines > 1:
-        interface = "EFA" if step.has_efa else "one plain interface"
-        yield figure(
-            "network a step",
-            value=f"{step.between:.2f} s",
-            how=f"{step.sent / 1e9:.1f} GB a machine by {interface}",
-        )
-    yield figure(
-        "leaving with notice",
-        value=f"{estimate.seconds_after_notice:.0f} s",
-        how=f"of 120 s of notice: the step, {checkpoint.disk:.0f} s on disk, "
-        f"{checkpoint.upload:.0f} s of upload",
-    )
-
-
-def bill_rows(option: Option) -> list[Row]:
-    """Return the bill of the three cases of the spot market; the last column is its cost."""
-    rows = []
-    for case in option.cases:
-        row: Row = {
-            "case": case.name,
-            "machines": option.all_machines,
-            "$/h": f"{case.hourly:,.2f}",
-        }
-        for column, name in BILL.items():
-            row[column] = f"{case.figures[name]:,.2f}"
-        rows.append(row)
-    return rows
-
-
-def layout_rows(estimate: Estimate) -> list[Row]:
-    """Return a row for each of the fastest layouts; empty unless the model is sharded."""
-    if not estimate.demand.layout:
-        return []
-    rows = []
-    for layout in ranked_layouts(estimate)[:LAYOUTS]:
-        keys = layout_keys(layout)
-        rows.append(
-            {
-                **keys["layout"],
-                "checkpointing": keys["activation_checkpointing"],
-                "tokens a forward": layout.tokens,
-                "GiB": round(layout.needed / GIB, 1),
-                "step s": round(layout.step.seconds, 2),
-                "tokens/s": round(layout.step_tokens / layout.step.seconds),
-            }
-        )
-    return rows
 
 
 def open_options(plan: Plan) -> list[Option]:
@@ -304,6 +157,7 @@ def refused(plan: Plan) -> list[str]:
     """Return a line for each reason why options are not recommended, with hours and dollars of
     those that could run.
     """
+    # Options with one reason share a line: all of a retired type have one.
     by_reason: dict[str, list[str]] = {}
     for option in plan.options:
         if option.why_not:
@@ -325,6 +179,7 @@ def endless(plan: Plan) -> str:
 
 def method() -> list[str]:
     """Return the rules of cluster/planning.md, without markup."""
+    # One text for both: the page of the repository and the method below each plan.
     page = Path(__file__).parents[1].joinpath("planning.md").read_text(encoding="utf-8")
     _, _, section = page.partition("## How a plan is made\n")
     section, _, _ = section.partition("\n## ")
@@ -334,7 +189,7 @@ def method() -> list[str]:
     return [" ".join(point.split()) for point in points]
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: Plan) -> Config:
     """Return all figures; null where one is infinite."""
     result = {
         "sentence": recommendation(plan),
@@ -416,7 +271,3 @@ def _print_table(title: str, rows: Sequence[Row]) -> None:
     # Of a narrower terminal the lines wrap, which is easier to read than cells of three letters.
     width = max(100, Console().width)
     Console(width=width).print(table)
-
-
-def _gib(value: float) -> str:
-    return f"{value / GIB:.1f} GiB" if math.isfinite(value) else "none"
