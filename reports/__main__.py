@@ -162,7 +162,7 @@ def _add_cost_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _time(text: str) -> Any:
-    from reports.records import parse_time  # --help needs none of its libraries
+    from reports.queries import parse_time  # --help needs none of its libraries
 
     return parse_time(text)
 

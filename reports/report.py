@@ -85,7 +85,9 @@ def write(
     """
     total = report.total
     if total is None and budget < math.inf:
-        raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
+        raise UserError(
+            "not all of it has a price", key="--budget", cure="give --price-pool or @INSTANCE"
+        )
     if html is not None:
         page = fill_template(HERE / "page.html.j2", report=report)
         with atomic.writing(html, "give --html another file"), atomic.whole_file(html) as file:

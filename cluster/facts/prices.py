@@ -57,6 +57,12 @@ class Price(Section):
                 seen.append(price)
         return min(seen), self.spot, max(seen)
 
+    def hourly_range(self, spot: bool) -> tuple[float, float, float]:
+        """Return low, usual and high dollars per hour; on demand all are the same."""
+        if spot:
+            return self.spot_range()
+        return self.on_demand, self.on_demand, self.on_demand
+
     def machines(self, slots: int) -> int:
         """Return the number of machines that have `slots`."""
         return -(-slots // max(self.slots, 1))

@@ -46,7 +46,7 @@ def simulate_cases(
     """
     on_spot = estimated.pool.spot
     job, seconds_by_case = _job(estimated)
-    hourly_by_case = _prices(price, on_spot)
+    hourly_by_case = price.hourly_range(on_spot) if price is not None else (0.0, 0.0, 0.0)
 
     # Seconds of work between two checkpoints: validations and the rest are spread over the steps.
     period_seconds = job.work_seconds
@@ -73,15 +73,6 @@ def simulate_cases(
         runs["hours"] = runs["hours"] * rounds
         cases.append(Case(name, market=market, hourly=hourly, figures=_figures(runs)))
     return cases
-
-
-def _prices(price: Price | None, on_spot: bool) -> tuple[float, float, float]:
-    """Return dollars an hour of a machine in the three cases."""
-    if price is None:
-        return (0.0, 0.0, 0.0)
-    if on_spot:
-        return price.spot_range()
-    return (price.on_demand, price.on_demand, price.on_demand)
 
 
 def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:

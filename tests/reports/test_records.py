@@ -82,7 +82,7 @@ def test_past_spot_hours_have_the_price_of_their_time(bill, monkeypatch):
     steps = pd.to_datetime(["2026-11-20T11:00:00Z", "2026-11-20T12:00:00Z"])
     series = {PricedType("p3.16xlarge"): pd.Series([SPOT_HOUR / 2, SPOT_HOUR * 2], index=steps)}
     monkeypatch.setattr(live_prices, "priced", lambda _, base, *__: (base, []))
-    monkeypatch.setattr(Rates, "history", lambda *_: (series, []))
+    monkeypatch.setattr(Rates, "history", lambda *_, **__: (series, []))
     found = bill(DEFAULT, *SEVEN, "--live")
     hours = 2 * 1 + (1 + 51 / 60 + 5 / 60) / 2 + 2 * (40 + 40) / 60
     row = found["tables"][0]["rows"][0]
