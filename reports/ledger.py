@@ -32,6 +32,7 @@ def fetch_ledger(
 
     `priced_pools` are POOL=INSTANCE[:spot]. Raises UserError for a pool that the master lacks.
     """
+    # Pools are priced before anything else: a typo in a name costs no query to AWS.
     recorded = records.fetch_records(selection)
     pools = _priced_pools(recorded, priced_pools, rates)
     if recorded is None:

@@ -89,6 +89,8 @@ class Queries:
         """Return all allocations of the cluster: columns as in Determined's internal/core.go."""
         span = {"timestamp_after": _zulu(since), "timestamp_before": _zulu(until)}
         text = self.session.get("resources/allocation/allocations-csv", params=span).text
+
+        # Without these columns no row can be read: the text is of another release, or an HTML page.
         rows = csv.DictReader(text.splitlines())
         columns = set(rows.fieldnames or ())
         if not {"allocation_id", "slots", "start_time", "end_time"} <= columns:
@@ -138,6 +140,7 @@ class Queries:
 
     def exit(self, task: str, allocation: str, start: Moment, end: Moment) -> str:
         """Return why an allocation ended: its exit reason, and from the log who requested it."""
+        # The exit reason says that it was preempted, and the log alone by whom.
         with contextlib.suppress(*REFUSED):
             answer = self.ask("GetAllocation", allocationId=allocation).allocation
             reason = answer.exitReason or ""

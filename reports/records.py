@@ -72,6 +72,8 @@ class _Reader:
         ids = dict.fromkeys(selection.experiment)
         ids |= dict.fromkeys(self.experiments_in(selection.workspace, selection.project))
         experiments = [self.experiment(number) for number in ids]
+
+        # Then all others that ran in the span; those that were deleted since are None.
         ran = set()
         if self.since is not None:
             for row in self.queries.csv_rows(self.since, self.until):
@@ -81,7 +83,7 @@ class _Reader:
             experiments.append(self.experiment(number, must=False))
         pools = self.queries.ask("GetResourcePools").resourcePools or []
         records = Records(
-            experiments=tuple(kept for kept in experiments if kept is not None),
+            experiments=tuple(item for item in experiments if item is not None),
             pools={pool.name: _pool(pool) for pool in pools},
             until=self.until,
             notes=self.queries.notes,
@@ -98,6 +100,7 @@ class _Reader:
             return []
         # Workspace 0 stands for all of them, and a limit of 0 or -1 for no limit.
         projects = self.queries.ask("GetWorkspaceProjects", id=0, limit=0).projects
+        # Names become ids of projects; the same project name may be in several workspaces.
         if workspace:
             page = self.queries.ask("GetWorkspaces", limit=0)
             workspaces = {listed.name: listed.id for listed in page.workspaces}
@@ -162,6 +165,7 @@ class _Reader:
         """Yield the allocations of other tasks than those of `records` on `nodes`; None: on any
         machine. Those without slots only where they may have a machine for themselves.
         """
+        # Tasks whose machines the user may not see are counted, and a note says how many.
         ids = [experiment.id for experiment in records.experiments]
         slotless_pools = _slotless_pools(records, everywhere=nodes is None)
         hidden = 0
@@ -267,6 +271,8 @@ class _Reader:
         reports = []
         for page in self.queries.ask("GetTrainingMetrics", trialIds=[trial.id]):
             reports += page.metrics
+
+        # Scores of the best validation, and its step.
         best = trial.bestValidation
         scores = {}
         if best:

@@ -85,6 +85,7 @@ def _metric(run: Run) -> str:
 
 def _rank(run: Run) -> tuple[bool, str, bool, float]:
     """Return a run's place: apart by metric, best first; runs without a config or score last."""
+    # Of a metric that is better if greater, the negative sorts in the same direction.
     metric = _metric(run)
     score = run.scores.get(metric)
     searcher = run.config.get("searcher") or {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cluster.facts.rates import Rates
 from reports import bills, shares
 from reports.phases import PHASES
-from reports.records import parse_time
+from reports.queries import parse_time
 from reports.usage import (
     Allocation,
     Entry,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cluster.facts.prices import load_prices
 from cluster.facts.rates import Rates
 from reports import bills, shares
-from reports.records import parse_time
+from reports.queries import parse_time
 from reports.usage import Allocation, Entry, Experiment, RecordedPool, Records, Trial
 from tests.conftest import max_examples
 
