@@ -41,10 +41,10 @@ def test_a_machine_to_spare(most, excludes, launch_error, faults):
     """Once one of exactly as many machines is excluded, the trial ends at the next failure."""
     policies = EXCLUDES if excludes else [{"name": "CUDA OOM"}]
 
-    found = problems({"log_policies": policies}, pool(most), launch_error=launch_error)
+    findings = problems({"log_policies": policies}, pool(most), launch_error=launch_error)
 
-    assert [finding.key for finding in found] == ["log_policies"] * faults
-    for finding in found:
+    assert [finding.key for finding in findings] == ["log_policies"] * faults
+    for finding in findings:
         assert "max_instances: 9, or set launch_error: false" in finding.detail
 
 
@@ -90,8 +90,8 @@ def test_slots_that_fit_the_pods_of_kubernetes(name, slots, single, key):
     cluster = cluster_of({"resource_manager": PODS, "resource_pools": pools})
     resources = {"resource_pool": name, "slots_per_trial": slots, "is_single_node": single}
     config = {"resources": resources, "environment": {"image": {"cpu": "c", "cuda": "g"}}}
-    found = check_fleet(config, cluster)
-    assert [finding.key for finding in found] == ([key] if key else [])
+    findings = check_fleet(config, cluster)
+    assert [finding.key for finding in findings] == ([key] if key else [])
     assert image_of(config, cluster.pools[name]) == "g"
 
 

@@ -141,7 +141,7 @@ def test_a_search_is_the_sum_of_its_trials(bill):
     search = Ran([short, long], hyperparameters={"global_batch_size": 256})
     lives = [("i-0", "12:00", "12:40"), ("i-1", "12:00", "13:10")]
 
-    answer = bill(Cluster({9: search}, lives), *UNTIL, "--experiment", "9")
+    answer = bill(Cluster({9: search}, instances=lives), *UNTIL, "--experiment", "9")
 
     (row,) = answer["tables"][0]["rows"]
     assert row["slots"] == 16

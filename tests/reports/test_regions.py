@@ -94,7 +94,7 @@ def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused):
         Held("1.t.0", "12:00", "13:00", ["i-1"], pool="frankfurt"),
         Held("1.t.1", "13:00", "14:00", ["i-2"], pool="home"),
     ]
-    cluster = Cluster({1: Ran([Kept(held)])}, LIVES[:2], aws=pools)
+    cluster = Cluster({1: Ran([Kept(held)])}, instances=LIVES[:2], aws=pools)
 
     with FakeRecords(cluster) as master:
         selection = ["--experiment", "1", "--master", master.url, *UNTIL]

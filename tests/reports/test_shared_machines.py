@@ -60,7 +60,7 @@ def test_who_comes_last_to_a_machine_does_not_pay_its_day(bill, kind):
     """13 hours of the machine are $318. A notebook counts as much as an experiment; one that may
     not be seen is said to be there."""
     other = ran("other", "00:10", "11:55", user="bob", kind=kind)
-    cluster = Cluster({1: MINE, 2: other}, LIFE)
+    cluster = Cluster({1: MINE, 2: other}, instances=LIFE)
 
     answer = bill(cluster, "--experiment", "1")
     share = 20 / 60 * HOUR * 1 / (1 + 11.75)  # of boot and idle, by slot-hours
@@ -81,7 +81,7 @@ def test_a_spot_machine_taken_in_its_first_hour_is_free(bill, end, minutes):
     taken = ran("a", "12:05", end, pool=SPOT)
     idle = ran("b", "12:05", "12:30", ["i-y"], pool=SPOT)
     lives = [("i-x", "12:00", end), ("i-y", "12:00", "12:40")]
-    cluster = Cluster({1: taken, 2: idle}, lives)
+    cluster = Cluster({1: taken, 2: idle}, instances=lives)
 
     taken_row, idle_row = rows(bill(cluster, "--experiment", "1", "2"))
 
@@ -206,8 +206,8 @@ def test_a_task_whose_container_did_not_come_up_is_on_its_machine(bill, machine,
     """Seen on 0.38.1: a trial that was preempted while its image was pulled named no machine. Its
     time was billed twice: to the trial, and as the machine's free slots or idle time."""
     held = [
-        Held("a.0", "12:10", "12:20", ["i-x"], ON_DEMAND, exit=LEFT, silent=True),
-        Held("a.1", "12:30", "12:40", ["i-y"], ON_DEMAND),
+        Held("a.0", "12:10", "12:20", ["i-x"], pool=ON_DEMAND, exit=LEFT, silent=True),
+        Held("a.1", "12:30", "12:40", ["i-y"], pool=ON_DEMAND),
     ]
     tasks = {1: Ran([Kept(held)], kind=kind)}
     lives = [("i-x", "12:00", "12:30"), ("i-y", "12:20", "12:50")]
@@ -268,10 +268,10 @@ def test_a_task_without_slots_pays_no_slots(bill):
 def test_what_only_waited_has_no_row(bill, clock):
     """The master's CSV has allocations that are in the queue. Those that ended there get the time
     of the last heartbeat as start and end when the master restarts."""
-    waits = Ran([Kept([Held("waits.0", clock, clock, [], ON_DEMAND)], state="QUEUED")])
+    waits = Ran([Kept([Held("waits.0", clock, clock, [], pool=ON_DEMAND)], state="QUEUED")])
     tasks = {1: MINE, 2: waits, 3: waits._replace(kind="DELETED")}
 
-    answer = bill(Cluster(tasks, LIFE), *SINCE)
+    answer = bill(Cluster(tasks, instances=LIFE), *SINCE)
 
     assert {row["run"] for row in rows(answer)} == {EXPERIMENT, "(nobody) *"}
     assert not any("could not be seen" in note for note in answer["notes"])
@@ -352,7 +352,7 @@ def test_idle_time_of_another_pool_is_short(bill):
     """A pool that idles 2 min: its machine ended 3 min after a failure, which took none."""
     trial = Kept([Held("1.t.0", "12:00", "12:30", ["i-x"], exit=FAILED)], state="QUEUED")
     lives = [("i-x", "11:50", "12:33")]
-    cluster = Cluster({1: Ran([trial])}, lives, pool={"maxIdleAgentPeriod": 120})
+    cluster = Cluster({1: Ran([trial])}, instances=lives, pool={"maxIdleAgentPeriod": 120})
 
     (row,) = rows(bill(cluster, "--experiment", "1"))
 

@@ -59,7 +59,7 @@ def test_windows_of_a_search_are_those_of_each_trial(bill_rows):
         lives.append((machine, "12:00", "12:40"))
     search = Ran(trials, hyperparameters={"model": "albert-xxlarge-v2"})
 
-    row, _ = bill_rows(Cluster({9: search}, lives))
+    row, _ = bill_rows(Cluster({9: search}, instances=lives))
 
     windows = 10 * sum(batches)
     assert row["cost"] == pytest.approx(6 * 40 / 60 * SPOT_HOUR)
@@ -76,13 +76,13 @@ def test_the_start_up_of_a_search_is_no_validation(bill_rows):
     for shift in (0, 2, 25):  # minutes past 12:00; the last one begins when the others leave
         times = [f"12:{minute + shift:02}" for minute in (0, 11, 21, 22, 23, 30)]
         machine = f"i-{shift}"
-        held = Held(f"9.t{shift}.0", times[0], times[-1], [machine], ON_DEMAND)
+        held = Held(f"9.t{shift}.0", times[0], times[-1], [machine], pool=ON_DEMAND)
         trials.append(Kept([held], reports=[(times[2], 100, SPEED)]))
         lives.append((machine, times[0], times[-1]))
         for kind, start, end in zip(kinds, times, times[1:], strict=False):
             work.append((9, kind, start, end))
 
-    _, paid = bill_rows(Cluster({9: Ran(trials)}, lives, work=work))
+    _, paid = bill_rows(Cluster({9: Ran(trials)}, instances=lives, work=work))
 
     assert minutes(paid) == {"start-up": 30, "work": 60}
 
@@ -92,7 +92,7 @@ def test_the_start_up_of_a_search_is_no_validation(bill_rows):
 )
 def test_a_prediction_starts_and_answers_questions(bill_rows, launched, parts):
     """Both were checkpoints, as its first entry is one; without its log they are one."""
-    held = Held("9.t.0", "12:00", "12:30", ["i-0"], ON_DEMAND, launched=launched)
+    held = Held("9.t.0", "12:00", "12:30", ["i-0"], pool=ON_DEMAND, launched=launched)
     work = [
         (9, "checkpointing", "12:00", "12:25"),
         (9, "checkpointing", "12:25", "12:26"),
@@ -101,7 +101,9 @@ def test_a_prediction_starts_and_answers_questions(bill_rows, launched, parts):
     trial = Kept([held], scores={"total": 11873, "f1": 90.0}, steps=25)
     prediction = Ran([trial], hyperparameters={}, config=PREDICTION)
 
-    row, paid = bill_rows(Cluster({9: prediction}, [("i-0", "12:00", "12:30")], work=work))
+    row, paid = bill_rows(
+        Cluster({9: prediction}, instances=[("i-0", "12:00", "12:30")], work=work)
+    )
 
     assert minutes(paid) == parts
     assert row["$/1,000 windows"] == pytest.approx(row["cost"] / 11.873)
@@ -114,7 +116,7 @@ def test_work_that_was_lost_is_nothing_else(bill_rows):
         number = hour - 10
         start = f"{hour}:00"
         end = f"{hour}:30"
-        held.append(Held(f"9.t.{number}", start, end, ["i-0"], ON_DEMAND, exit=FAILED))
+        held.append(Held(f"9.t.{number}", start, end, ["i-0"], pool=ON_DEMAND, exit=FAILED))
     work = [
         (9, "training", "10:00", "10:25"),
         (9, "training", "11:00", "11:05"),
@@ -128,7 +130,9 @@ def test_work_that_was_lost_is_nothing_else(bill_rows):
         reports=[("10:25", 100, SPEED), ("12:20", 200, SPEED)],
     )
 
-    _, paid = bill_rows(Cluster({9: Ran([trial])}, [("i-0", "10:00", "12:30")], work=work))
+    _, paid = bill_rows(
+        Cluster({9: Ran([trial])}, instances=[("i-0", "10:00", "12:30")], work=work)
+    )
 
     assert minutes(paid) == {"start-up": 15 + 10, "work": 10 + 20, "lost": 15 + 20}
 
@@ -137,7 +141,7 @@ def taken_back(number: int, exit: str, log: str) -> Held:
     """Return an allocation of five minutes that was ended before its work began."""
     start = f"1{number}:00"
     end = f"1{number}:05"
-    return Held(f"9.t.{number}", start, end, ["i-0"], ON_DEMAND, exit=exit, log=log)
+    return Held(f"9.t.{number}", start, end, ["i-0"], pool=ON_DEMAND, exit=exit, log=log)
 
 
 @pytest.mark.parametrize("exit, log", [(LEFT, SCHEDULER), (KILLED, PAUSE), ("", "")])
@@ -146,9 +150,9 @@ def test_what_is_taken_back_before_its_work_is_no_interruption(bill_rows, exit, 
     held = [
         taken_back(0, exit, log),
         taken_back(1, exit, log),
-        Held("9.t.2", "12:00", "12:30", ["i-0"], ON_DEMAND, exit=LEFT, log=SCHEDULER),
+        Held("9.t.2", "12:00", "12:30", ["i-0"], pool=ON_DEMAND, exit=LEFT, log=SCHEDULER),
         taken_back(3, exit, log),
-        Held("9.t.4", "14:00", "14:30", ["i-0"], ON_DEMAND),
+        Held("9.t.4", "14:00", "14:30", ["i-0"], pool=ON_DEMAND),
     ]
     trial = Kept(
         held,
@@ -156,9 +160,9 @@ def test_what_is_taken_back_before_its_work_is_no_interruption(bill_rows, exit, 
         reports=[("12:25", 100, SPEED), ("14:25", 200, SPEED)],
     )
     # Another's work: that the records have entries says that this one's are not missing.
-    other = Ran([Kept([Held("8.t.0", "09:00", "09:30", ["i-1"], ON_DEMAND)])])
+    other = Ran([Kept([Held("8.t.0", "09:00", "09:30", ["i-1"], pool=ON_DEMAND)])])
     work = [(8, "training", "09:00", "09:20")]
-    cluster = Cluster({8: other, 9: Ran([trial])}, [("i-0", "10:00", "14:30")], work=work)
+    cluster = Cluster({8: other, 9: Ran([trial])}, instances=[("i-0", "10:00", "14:30")], work=work)
 
     row, paid = bill_rows(cluster)
 
@@ -171,13 +175,15 @@ def test_what_is_taken_back_before_its_work_is_no_interruption(bill_rows, exit, 
 def test_a_prediction_taken_back_before_its_script_did_nothing_twice(bill_rows):
     held = [
         taken_back(0, LEFT, SCHEDULER),
-        Held("9.t.1", "11:00", "11:30", ["i-0"], ON_DEMAND, launched="11:10"),
+        Held("9.t.1", "11:00", "11:30", ["i-0"], pool=ON_DEMAND, launched="11:10"),
     ]
     work = [(9, "checkpointing", "11:00", "11:25")]
     trial = Kept(held, scores={"total": 10}, steps=1)
     prediction = Ran([trial], hyperparameters={}, config=PREDICTION)
 
-    row, paid = bill_rows(Cluster({9: prediction}, [("i-0", "10:00", "11:30")], work=work))
+    row, paid = bill_rows(
+        Cluster({9: prediction}, instances=[("i-0", "10:00", "11:30")], work=work)
+    )
 
     assert minutes(paid) == {"start-up": 5 + 10, "work": 20}
     assert row["interruptions"] == 0
@@ -187,10 +193,10 @@ def test_idle_time_between_trials_is_no_interruption(bill_rows):
     """One trial ended, and the machine waited for the next."""
     trials = []
     for number in range(3):
-        held = Held(f"9.t{number}.0", f"12:{number}0", f"12:{number}5", ["i-0"], ON_DEMAND)
+        held = Held(f"9.t{number}.0", f"12:{number}0", f"12:{number}5", ["i-0"], pool=ON_DEMAND)
         trials.append(Kept([held]))
 
-    row, paid = bill_rows(Cluster({9: Ran(trials)}, [("i-0", "12:00", "12:25")]))
+    row, paid = bill_rows(Cluster({9: Ran(trials)}, instances=[("i-0", "12:00", "12:25")]))
 
     assert minutes(paid) == {"work": 15, "idle": 10}
     assert row["interruptions"] == 0
@@ -238,7 +244,7 @@ def test_the_master_says_why_an_allocation_ended(bill_rows, restarts, ends, kind
         checkpoints.append(f"2026-11-20T{hour}:29:45" if just_saved else f"{hour}:10")
     trial = Kept(held, checkpoints=checkpoints, steps=1, restarts=restarts)
 
-    row, _ = bill_rows(Cluster({9: Ran([trial])}, [("i-0", "09:50", "14:40")]))
+    row, _ = bill_rows(Cluster({9: Ran([trial])}, instances=[("i-0", "09:50", "14:40")]))
 
     assert row["kinds"] == kinds
     assert row["stops"] == len(ends)
