@@ -9,6 +9,11 @@ One line per finding: file, key, and what to do. Exit status 0: no findings, or 
 findings; 4: with --ask, the master did not answer.
 """
 
+# It works offline: what Determined's master and EC2 decide later is derived from the configs, from
+# facts that ship with the package and from sizes of the model, within seconds and without a login.
+# The price is that what no file says, such as whether an image is there, is not checked; the last
+# line that is printed names it.
+
 import contextlib
 import datetime
 import json
@@ -53,22 +58,26 @@ from cluster.configs.expconf import check_experiment, is_ours
 from cluster.configs.fleet import SLOTS, check_fleet, describe_start, image_of, slots_of
 from cluster.configs.masterconf import MASTER_KEYS, Cluster, Pool, check_master, cluster_of, is_helm
 from cluster.configs.merge import merge
-from cluster.configs.schema import Config, Findings, placeholders
+from cluster.configs.schema import Findings, placeholders
 from cluster.configs.uploads import check_data, read_upload
 from cluster.estimates.findings import check_job
 from cluster.facts.prices import prices_head
 from cluster.facts.rates import Rates
-from cluster.planning.options import Asked, plan_own
+from cluster.planning.options import Request, plan_own
 from cluster.planning.plan_text import outcome
 from detalbert.log import fail
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.schema import Finding
+from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
-NOT_CHECKED = """whether images, buckets, paths, networks and credentials are there
-workspaces, webhooks, and trials and checkpoints to start from
-quotas of the cloud account, free machines, today's prices
-the inside of pod specs, startup scripts, agent configs, saml, telemetry and so on""".splitlines()
+KNOWN_TO_MASTER = "workspaces, webhooks, and trials and checkpoints to start from"
+NOT_CHECKED = [
+    "whether images, buckets, paths, networks and credentials are there",
+    KNOWN_TO_MASTER,
+    "quotas of the cloud account, free machines, today's prices",
+    "the inside of pod specs, startup scripts, agent configs, saml, telemetry and so on",
+]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -81,26 +90,30 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         return fail("cluster.check", error)
     faults = [finding for finding in findings if not finding.warning]
-    left_out = [NOT_CHECKED[0], *NOT_CHECKED[2:]] if args.ask else NOT_CHECKED
+    not_checked = list(NOT_CHECKED)
+    if args.ask:
+        not_checked.remove(KNOWN_TO_MASTER)
     if args.json:
         report = {
             "findings": [_row(finding) for finding in faults],
             "warnings": [_row(finding) for finding in findings if finding.warning],
             "plans": plans,
-            "not_checked": left_out,
+            "not_checked": not_checked,
         }
         print(json.dumps(report, indent=2))
         return 2 if faults else 0
+
     for line in [*findings, *plans]:
         print(line)
     if not faults:
-        print(f"nothing to fix in {len(args.configs) + (args.master is not None)} file(s)")
-    print(f"not checked: {'; '.join(left_out)}")
+        files = len(args.configs) + (args.master is not None)
+        print(f"nothing to fix in {files} file(s)")
+    print(f"not checked: {'; '.join(not_checked)}")
     return 2 if faults else 0
 
 
 def _row(finding: Finding) -> dict[str, str]:
-    return {"file": finding.file, "key": finding.key, "problem": finding.problem}
+    return {"file": finding.file, "key": finding.key, "problem": finding.detail}
 
 
 def parse_flags(argv: list[str] | None) -> Namespace:
@@ -122,7 +135,7 @@ class Verdicts:
         self.findings = list[Finding]()
         self.plans = list[str]()
 
-    def tell(self, path: Path, findings: Iterable[Finding]) -> None:
+    def add(self, path: Path, findings: Iterable[Finding]) -> None:
         """Add the findings of a file."""
         self.findings += [finding._replace(file=str(path)) for finding in findings]
 
@@ -131,7 +144,8 @@ class Verdicts:
         try:
             return read_yaml(path)
         except UserError as error:
-            self.tell(path, [Finding("file", error.detail)])
+            # The finding names the file itself, in place of the error's key.
+            self.add(path, [Finding("file", problem=error.problem, cure=error.cure)])
             return None
 
 
@@ -139,40 +153,45 @@ def check_files(args: Namespace) -> tuple[list[Finding], list[str]]:
     """Return the findings and the lines of `Verdicts`. Raises Unavailable if the master that is
     asked does not answer.
     """
-    report = Verdicts()
-    asked = Master.login() if args.ask else None
-    cluster = asked.cluster() if asked is not None else None
-    master = report.load(args.master) if args.master is not None else None
-    if master is not None:
-        report.tell(args.master, [*placeholders(master), *check_master(master)])
-        cluster = cluster_of(master)
-    names, too_large = read_upload(args.context) if args.configs else (set(), None)
-    template = report.load(args.template) if args.template is not None else None
+    verdicts = Verdicts()
+    live_master = None
+    cluster = None
+    if args.ask:
+        live_master = Master.login()
+        cluster = live_master.cluster()
+    if args.master is not None:
+        master_config = verdicts.load(args.master)
+        if master_config is not None:
+            verdicts.add(args.master, placeholders(master_config))
+            verdicts.add(args.master, check_master(master_config))
+            cluster = cluster_of(master_config)
+    uploaded, too_large = read_upload(args.context) if args.configs else (set[str](), None)
+    template = verdicts.load(args.template) if args.template is not None else None
+
     for path in args.configs:
-        config = report.load(path)
+        config = verdicts.load(path)
         if config is None:
             continue
         if not is_experiment(config):
-            report.tell(path, check_other(config))
+            verdicts.add(path, check_other(config))
             continue
         text = path.read_text(encoding="utf-8-sig")
         if args.set or template:
             apply_overrides(config, args.set)
             config = merge(config, template or {})
             text = json.dumps(config)  # is YAML too
-        report.tell(path, check_one(config, cluster, args.context))
-        if asked is not None:
-            report.tell(path, asked.check(text))
-        if cluster is not None:
-            pool = cluster.pool_of(config)
-            if pool is not None:
-                plan = describe_plan(config, cluster, pool, args.context)
-                report.plans.append(f"{path}: {plan}")
+        verdicts.add(path, check_one(config, cluster, args.context))
+        if live_master is not None:
+            verdicts.add(path, live_master.check(text))
+        pool = cluster.pool_of(config) if cluster is not None else None
+        if cluster is not None and pool is not None:
+            plan = describe_plan(config, cluster, pool, args.context)
+            verdicts.plans.append(f"{path}: {plan}")
         if too_large is None:
-            report.tell(path, check_data(config, names, args.context))
+            verdicts.add(path, check_data(config, uploaded, args.context))
     if too_large is not None:
-        report.tell(args.context, [too_large])
-    return report.findings, report.plans
+        verdicts.add(args.context, [too_large])
+    return verdicts.findings, verdicts.plans
 
 
 def describe_plan(config: Config, cluster: Cluster, pool: Pool, folder: Path) -> str:
@@ -181,11 +200,13 @@ def describe_plan(config: Config, cluster: Cluster, pool: Pool, folder: Path) ->
     rates = Rates()
     price = rates.at(rates.kind(pool.instance, pool.region))
     text = f"image {image}; {describe_start(config, pool, price)}"
-    with contextlib.suppress(UserError):  # told by the findings
-        option = plan_own(config, cluster, Asked(rates, folder))
+    # A config that cannot be planned has findings, which name the reason.
+    with contextlib.suppress(UserError):
+        option = plan_own(config, cluster, Request(rates, root=folder))
         if option and option.cases:
             prices = [option.price] if option.price else []
-            text += f"; {outcome(option)}; {prices_head(prices, datetime.date.today())}"
+            head = prices_head(prices, datetime.date.today())
+            text += f"; {outcome(option)}; {head}"
     return text
 
 
@@ -198,8 +219,11 @@ def check_other(config: Config) -> Findings:
     """Yield the findings of a master config or a webhook that is given as an experiment."""
     yield from placeholders(config)
     if "triggers" in config:
-        problem = "a webhook, not an experiment; its placeholders alone are checked"
-        yield Finding("triggers", problem, warning=True)
+        yield Finding(
+            key="triggers",
+            problem="a webhook, not an experiment; its placeholders alone are checked",
+            warning=True,
+        )
     else:
         yield from check_master(config)
 
@@ -218,15 +242,23 @@ def check_one(config: Config, cluster: Cluster | None, folder: Path) -> Findings
     if not is_ours(config):
         return
     if slots_of(config) == 0:
-        problem = "0: one process without a GPU, on a machine for notebooks; use 1 or more"
-        yield Finding(SLOTS, problem, warning=True)
+        yield Finding(
+            key=SLOTS,
+            problem="0: one process without a GPU, on a machine for notebooks",
+            cure="use 1 or more",
+            warning=True,
+        )
+
+    # `check_job` takes mappings only; a section of a wrong type has its finding by now.
     config = {**config}
     for section in ("hyperparameters", "data", "searcher"):
         config[section] = config.get(section) or {}
         if not isinstance(config[section], dict):
             return
+
+    # One finding per key is enough: that of the schema comes first.
     faulty = {finding.key for finding in findings if not finding.warning}
-    for finding in check_job(config, pool, folder):
+    for finding in check_job(config, pool, root=folder):
         if finding.key not in faulty:
             yield finding
 

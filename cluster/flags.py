@@ -1,4 +1,8 @@
-"""Command lines: mistakes as one line, numbers with limits, the libraries that a command needs."""
+"""Command lines: mistakes as one line, numbers with limits, the libraries that a command needs.
+
+Flags are plain argparse. Only its usage message, which hides the mistake among all flags, is a
+UserError instead, and imports come after the help: `--help` is quick and needs no library.
+"""
 
 import argparse
 import contextlib
@@ -24,7 +28,10 @@ class Parser(argparse.ArgumentParser):
         formatter_class: Any = argparse.RawDescriptionHelpFormatter,
         **others: Any,  # of a subcommand's parser
     ) -> None:
-        super().__init__(prog, None, description, formatter_class=formatter_class, **others)
+        # The descriptions are docstrings with examples, whose lines argparse would fold.
+        super().__init__(
+            prog=prog, description=description, formatter_class=formatter_class, **others
+        )
         self.add_argument("--version", action="version", version=f"detalbert {__version__}")
 
     def error(self, message: str) -> NoReturn:
@@ -73,11 +80,12 @@ def number(flag: str, low: float, high: float, whole: bool = False) -> Callable[
         try:
             value = int(text) if whole else float(text)
         except ValueError:
-            value = math.nan
+            value = math.nan  # which is within no limits
         if not low <= value <= high:
             kind = "whole number" if whole else "number"
             raise UserError(
-                f"expected a {kind} from {low:,.10g} to {high:,.10g}", key=f"{flag} {text}"
+                f"expected a {kind} from {low:,.10g} to {high:,.10g}",
+                key=f"{flag} {text}",
             )
         return value
 
@@ -92,7 +100,8 @@ def needing(requirements: str) -> Iterator[None]:
     except ImportError as error:
         missing = str(error.name).split(".")[0]
         if missing in ("cluster", "detalbert", "reports"):
-            raise
+            raise  # a fault of the package itself
         raise UserError(
-            f"{missing} is not installed", cure=f"run pip install -r {requirements}"
+            f"{missing} is not installed",
+            cure=f"run pip install -r {requirements}",
         ) from None

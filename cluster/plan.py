@@ -10,13 +10,15 @@ rules. Exit status 0; 2 with one line: what is wrong; 3: the recommended option 
 or misses the deadline; 4: with --ask no master answers.
 """
 
+# Hours are modelled from sizes and measured speeds, and dollars are those of a price file with a
+# date: a plan takes seconds and no machine, and its figures are ranges that name their sources.
+
 import json
 import math
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from cluster.flags import Parser, add_price_flags, needing, number
 from detalbert.errors import UserError
@@ -86,10 +88,11 @@ from cluster.facts.prices import Price, parse_machine, price_notes, prices_head
 from cluster.facts.rates import Rates
 from cluster.planning import plan_text
 from cluster.planning.choice import recommend
-from cluster.planning.options import Asked, Option, first_fault, plan_options
+from cluster.planning.options import Option, Request, first_fault, plan_options
 from cluster.planning.plan_text import Plan
 from detalbert.log import fail
 from detalbert.settings.experiment import load
+from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
 # Where a pool is sought without --master.
@@ -115,13 +118,15 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(plan_text.as_json(plan), indent=1, ensure_ascii=False))
     else:
         plan_text.print_plan(plan)
-    return 0 if plan.choice.kept else 3
+    return 0 if plan.choice.within_limits else 3
 
 
 def make_plan(args: Namespace) -> Plan:
     """Return the plan that was asked for. Raises UserError if input is wrong or nothing can run."""
-    rates = Rates(args.prices, args.region, args.live, args.today)
+    rates = Rates(path=args.prices, region=args.region, live=args.live, today=args.today)
     config, size = read_work(args.config, args.set, windows=args.windows, tokens=args.tokens)
+
+    # The machines: those of AWS, of a running master, or of a master's config.
     if args.any:
         cluster = any_cluster(rates.table())
     elif args.ask:
@@ -129,17 +134,18 @@ def make_plan(args: Namespace) -> Plan:
     else:
         cluster = find_cluster(config, [args.master] if args.master else MASTERS)
     cluster = _price_pools(cluster, args.price_pool, rates)
-    notes = rates.use(
-        rates.kind(pool.instance, pool.region) for pool in cluster.pools.values() if pool.gpu
-    )
+    kinds = [rates.kind(pool.instance, pool.region) for pool in cluster.pools.values() if pool.gpu]
+    notes = rates.use(kinds)
+
+    # Their options, and the one to take.
     limits = {"hours": args.deadline, "cost": args.budget}
-    limits = {what: most for what, most in limits.items() if most is not None}
-    asked = Asked(rates, limits=limits)
-    options = plan_options(config, cluster, asked, size)
+    limits = {figure: limit for figure, limit in limits.items() if limit is not None}
+    request = Request(rates, limits=limits)
+    options = plan_options(config, cluster, request, size)
     choice = recommend(options, limits)
-    left_out = rates.unpriced() if args.any and args.region else []
-    if left_out:
-        notes.append(f"left out, as they have no price in {args.region}: {', '.join(left_out)}")
+    unpriced = rates.unpriced() if args.any and args.region else []
+    if unpriced:
+        notes.append(f"left out, as they have no price in {args.region}: {', '.join(unpriced)}")
     prices = _used_prices(options)
     return Plan(
         title=str(args.config),
@@ -148,13 +154,13 @@ def make_plan(args: Namespace) -> Plan:
         choice=choice,
         own=_own_option(options, config, cluster),
         notes=[*notes, *price_notes(prices, args.today)],
-        asked=asked,
+        request=request,
     )
 
 
 def read_work(
     path: Path, changes: Sequence[str], windows: float | None, tokens: float | None
-) -> tuple[dict[str, Any], DataSize]:
+) -> tuple[Config, DataSize]:
     """Return an experiment config and the size of its data.
 
     Args:
@@ -164,21 +170,23 @@ def read_work(
     """
     config = load(path, changes)
     fault = first_fault(check_experiment(config))
-    if fault:
-        raise UserError(fault, key=str(path))
+    if fault is not None:
+        raise UserError(fault.problem, key=f"{path}: {fault.key}", cure=fault.cure)
     if slots_of(config) == 0:
-        raise UserError(f"{SLOTS}: 0 slots train on no GPU", key=str(path), cure="use 1 or more")
-    job = next(parse_jobs(config, None, ROOT))
+        raise UserError("0 slots train on no GPU", key=f"{path}: {SLOTS}", cure="use 1 or more")
+    job = next(parse_jobs(config, pool=None, root=ROOT))
+
+    # --windows and --tokens are in place of the config's steps, of any length.
     if tokens is not None:
         windows = tokens / job.hparams.max_seq_length
     if windows is not None:
         steps = max(1, math.ceil(windows / job.hparams.global_batch_size))
         config["hyperparameters"] = {**config["hyperparameters"], "max_steps": steps}
-        job = next(parse_jobs(config, None, ROOT))
+        job = next(parse_jobs(config, pool=None, root=ROOT))
     return config, read_size(job)
 
 
-def find_cluster(config: dict[str, Any], masters: Sequence[Path]) -> Cluster:
+def find_cluster(config: Config, masters: Sequence[Path]) -> Cluster:
     """Return the pools of the first master config that has the experiment's pool.
 
     Raises:
@@ -188,10 +196,14 @@ def find_cluster(config: dict[str, Any], masters: Sequence[Path]) -> Cluster:
     for cluster in clusters:
         if cluster.pool_of(config):
             return cluster
-    names = [name for cluster in clusters for name in cluster.pools]
-    problem = f"no pool {clusters[0].pool_name(config)!r}"
-    cure = f"give --master, or one of {', '.join(names)}"
-    raise UserError(problem, key="resources.resource_pool", cure=cure)
+    names = list[str]()
+    for cluster in clusters:
+        names += cluster.pools
+    raise UserError(
+        f"no pool {clusters[0].pool_name(config)!r}",
+        key="resources.resource_pool",
+        cure=f"give --master, or one of {', '.join(names)}",
+    )
 
 
 def any_cluster(prices: Mapping[str, Price]) -> Cluster:
@@ -201,9 +213,9 @@ def any_cluster(prices: Mapping[str, Price]) -> Cluster:
         if price.retired or not price.slots:
             continue
         for market in ("spot", "on demand"):
-            name = f"<<a pool of {price.instance}, {market}>>"
+            name = f"<<a pool of {price.instance}, {market}>>"  # a placeholder to fill in
             pools[name] = Pool(
-                name,
+                name=name,
                 slots_per_agent=price.slots,
                 max_agents=None,
                 gpu=gpu_of(price.instance),
@@ -220,8 +232,11 @@ def _price_pools(cluster: Cluster, texts: Sequence[str], rates: Rates) -> Cluste
         name, _, machine = text.partition("=")
         price, on_spot = parse_machine(f"--price-pool {name}=", machine, rates.table())
         if name not in pools:
-            problem = f"no such pool; there are {', '.join(pools)}"
-            raise UserError(problem, key=f"--price-pool {name}")
+            raise UserError(
+                "no such pool",
+                key=f"--price-pool {name}",
+                cure=f"there are {', '.join(pools)}",
+            )
         pool = pools[name]
         pools[name] = pool._replace(
             instance=price.instance,
@@ -233,12 +248,14 @@ def _price_pools(cluster: Cluster, texts: Sequence[str], rates: Rates) -> Cluste
     return cluster._replace(pools=pools)
 
 
-def _own_option(
-    options: Sequence[Option], config: dict[str, Any], cluster: Cluster
-) -> Option | None:
+def _own_option(options: Sequence[Option], config: Config, cluster: Cluster) -> Option | None:
     """Return the config as it stands; None if its pool is none of the options'."""
-    place = (cluster.pool_name(config), slots_of(config))
-    return next((option for option in options if (option.pool.name, option.slots) == place), None)
+    pool_name = cluster.pool_name(config)
+    slots = slots_of(config)
+    for option in options:
+        if option.pool.name == pool_name and option.slots == slots:
+            return option
+    return None
 
 
 def _used_prices(options: Sequence[Option]) -> list[Price]:

@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     """Print the report; return the exit status."""
     try:
         args = _parser().parse_args(argv)
+        # Imported here: --help needs none of the libraries.
         with needing("reports/requirements.txt"):
             from reports import report
 
@@ -53,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="reports", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    # Every command reads runs and prices; what else it takes differs.
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         command.set_defaults(budget=math.inf, run=[])
@@ -162,7 +164,7 @@ def _add_cost_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _time(text: str) -> Any:
-    from reports.records import parse_time  # --help needs none of its libraries
+    from reports.queries import parse_time  # --help needs none of its libraries
 
     return parse_time(text)
 

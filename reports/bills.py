@@ -1,11 +1,11 @@
 """Bill of each experiment, and of all else that a cluster's machines cost.
 
 Every sum is one of `shares.segments`, so bills of any rows and spans add up to that of the whole.
+Nothing is rounded before it is shown.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -20,15 +20,17 @@ def experiment_runs(records: Records, table: pd.DataFrame) -> list[Run]:
 
     `table` is of `segments`.
     """
-    courses = stories(records)
+    stories_by_id = stories(records)
     runs = []
     for experiment in records.experiments:
         rows = table[table["owner"] == experiment.id]
-        story = courses[experiment.id]
+        story = stories_by_id[experiment.id]
         runs.append(_experiment_run(experiment, records, rows, story))
     if records.since is None:
         return runs
-    others = table[~table["owner"].isin(courses)]
+
+    # All other owners: notebooks and other tasks, and machines that nobody held.
+    others = table[~table["owner"].isin(stories_by_id)]
     for owner, rows in others.groupby("owner"):
         run = Run(
             name=owner,
@@ -48,24 +50,25 @@ def trial_runs(records: Records, table: pd.DataFrame) -> list[Run]:
     Machines without a task are billed to an experiment: its trials share them by held hours, or
     evenly if it held none in the span.
     """
-    courses = stories(records)
+    stories_by_id = stories(records)
     runs = []
     for experiment in records.experiments:
         rows = table[table["owner"] == experiment.id]
         held = rows["allocation"] != ""
         for trial in experiment.trials:
-            ids = [a.id for a in trial.allocations]
+            # What its own allocations held, and its share of the time that no task held.
+            ids = [allocation.id for allocation in trial.allocations]
             own = rows[rows["allocation"].isin(ids)]
-            shared = rows[~held].copy()
-            part = 1 / len(experiment.trials)
+            unheld = rows[~held].copy()
+            share = 1 / len(experiment.trials)
             if held.any():
-                part = own["hours"].sum() / rows["hours"][held].sum()
-            shared[NUMBERS] *= part
+                share = own["hours"].sum() / rows["hours"][held].sum()
+            unheld[NUMBERS] *= share
             run = _experiment_run(
                 experiment._replace(trials=(trial,)),
-                records,
-                pd.concat([own, shared]),
-                courses[experiment.id],
+                records=records,
+                rows=pd.concat([own, unheld]),
+                story=stories_by_id[experiment.id],
             )
             name = run.name
             if len(experiment.trials) > 1:
@@ -87,16 +90,18 @@ def _experiment_run(
     story: Story,
 ) -> Run:
     """Return what an experiment did, cost and scored within the span of `records`."""
-    held = [records.inside(a) for a in experiment.allocations]
-    held = [a for a in held if a.start < a.end]
-    pools = sorted({a.pool for a in held}) or [experiment.pool]
+    held = [records.inside(allocation) for allocation in experiment.allocations]
+    held = [allocation for allocation in held if allocation.start < allocation.end]
+    pools = sorted({allocation.pool for allocation in held}) or [experiment.pool]
     pool = records.pools.get(pools[0])
     instance = pool.instance if pool else ""
     slots, machines = _peak(held)
     work = _work(experiment, records, held, story)
-    scores = [trial.scores for trial in experiment.trials]
-    best = max(scores, key=lambda each: each.get("f1", -1.0), default={})
-    name = " ".join(experiment.name.split())
+
+    # A search is as good as its best trial; of trials without F1 the first stands.
+    all_scores = [trial.scores for trial in experiment.trials]
+    best = max(all_scores, key=lambda scores: scores.get("f1", -1.0), default={})
+    name = " ".join(experiment.name.split())  # on one line
     return Run(
         name=f"experiment {experiment.id}, {name}",
         hardware=f"{machines} x {instance or 'machine'}",
@@ -112,14 +117,15 @@ def _experiment_run(
 
 def _peak(held: Sequence[Allocation]) -> tuple[float, int]:
     """Return most slots at once, and the machines that those were on."""
+    # The number of slots grows only where an allocation starts.
     peaks = []
-    for start in {a.start for a in held}:
+    for moment in {allocation.start for allocation in held}:
         slots = 0.0
         nodes = set[str]()
-        for a in held:
-            if a.start <= start < a.end:
-                slots += a.slots
-                nodes.update(a.nodes or (a.id,))
+        for allocation in held:
+            if allocation.start <= moment < allocation.end:
+                slots += allocation.slots
+                nodes.update(allocation.nodes or (allocation.id,))
         peaks.append((slots, len(nodes)))
     return max(peaks, default=(0.0, 1))
 
@@ -131,37 +137,48 @@ def _work(
     story: Story,
 ) -> Work:
     """Return windows, hours and throughput of the span; `held` are its allocations, cut."""
-    windows = done = trained = tokens = lost = 0.0
+    # Windows of all trials, and those of reports, which alone have times.
+    windows = 0.0
+    reported_windows = 0.0
+    training_seconds = 0.0
+    tokens = 0.0
     for trial in experiment.trials:
-        whole = all(records.inside(a) == a for a in trial.allocations)
-        reported = 0.0
+        trial_windows = 0.0
         for report in trial.reports:
             if records.has(report.time):
-                reported += report.windows
-                trained += report.seconds
+                trial_windows += report.windows
+                training_seconds += report.seconds
                 tokens += report.seconds * report.tokens
-        done += reported
-        windows += trial.windows if whole or not trial.reports else reported
+        reported_windows += trial_windows
+        # The master counts steps of a whole trial: cut by the span, its reports say how many.
+        uncut = all(records.inside(allocation) == allocation for allocation in trial.allocations)
+        windows += trial.windows if uncut or not trial.reports else trial_windows
+
+    # Each machine that AWS took is a stop; any other stop is one, of however many machines.
+    lost_seconds = 0.0
     stops = Counter[str]()
-    for a in experiment.allocations:
-        course = story.courses[a.id]
-        lost += records.seconds(course.saved, a.end)
-        if course.stop and records.has(a.end):
-            stops[course.stop] += story.machines[a.id] if course.stop == "reclaimed" else 1
-    trained = trained or _training_seconds(experiment, records, story)
-    speed = (done or windows) / trained if trained else 0.0
+    for allocation in experiment.allocations:
+        course = story.courses[allocation.id]
+        lost_seconds += records.seconds(course.saved, allocation.end)
+        if course.stop == "reclaimed" and records.has(allocation.end):
+            stops["reclaimed"] += story.machines[allocation.id]
+        elif course.stop and records.has(allocation.end):
+            stops[course.stop] += 1
+    training_seconds = training_seconds or _training_seconds(experiment, records, story)
+    speed = (reported_windows or windows) / training_seconds if training_seconds else 0.0
 
     # Several trials at once: their throughputs add up.
     worked = sum(span.hours for span in merge_spans(held))
-    at_once = sum(Span(a.start, a.end).hours for a in held) / (worked or 1.0)
+    held_hours = sum(Span(allocation.start, allocation.end).hours for allocation in held)
+    trials_at_once = held_hours / (worked or 1.0)
     return Work(
         windows=windows,
         hours=whole_span(held).hours if held else 0.0,
         worked=worked,
-        lost_hours=lost / 3600,
-        throughput=speed * at_once or None,
+        lost_hours=lost_seconds / 3600,
+        throughput=speed * trials_at_once or None,
         stops=stops,
-        tokens=tokens / (done or 1) or None,
+        tokens=tokens / (reported_windows or 1) or None,
         running=any(trial.state not in OVER for trial in experiment.trials),
     )
 
@@ -203,10 +220,13 @@ def _experiment_bill(rows: pd.DataFrame, work: Work, story: Story) -> Bill:
     bill = _bill(rows)
     if bill.cost is None:
         return bill
-    again = [name for name, course in story.courses.items() if course.again]
-    restarted = rows["allocation"].isin(again) & (rows["phase"] == "start-up")
+    # Work that was lost, and the start-up of allocations that begin it again.
+    restarts = [name for name, course in story.courses.items() if course.again]
+    restarted = rows["allocation"].isin(restarts) & (rows["phase"] == "start-up")
     lost = rows["phase"] == "lost"
     stopped = rows["cost"][restarted | lost].sum()
+
+    # Machines without a task, as far as they lie between a stop and the next start.
     held = rows["allocation"] != ""
     waiting = rows[~held]
     lengths = waiting["end"] - waiting["start"]
@@ -225,10 +245,12 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     and the sum of all rows.
     """
     names = {}
-    for each in records.experiments:
-        names[each.id] = each.user
+    for experiment in records.experiments:
+        names[experiment.id] = experiment.user
         if by == "label":
-            names[each.id] = ", ".join(each.labels) or "(no label)"
+            names[experiment.id] = ", ".join(experiment.labels) or "(no label)"
+
+    # Rows of experiments go to the name that they are totalled by, others to their owner.
     owner = table["owner"]
     named = owner.isin(names)
     key = table["month"] if by == "month" else owner.map(names)
@@ -236,13 +258,18 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     others = sorted({NOBODY, UNHELD, *key[~named]}, reverse=True)
     table = table.assign(experiments=owner.where(named))
     order = [*sorted({*key[named]}), *others]
-    rows = _sums(table, key, order)
-    whole = _sums(table, lambda _: "all", ["all"])
-    return pd.concat([rows, whole]).rename_axis(by).reset_index()
+    rows = _sums(table, key=key, names=order)
+    all_rows = _sums(table, key=lambda _: "all", names=["all"])
+    return pd.concat([rows, all_rows]).rename_axis(by).reset_index()
 
 
-def _sums(table: pd.DataFrame, key: Any, names: list[str]) -> pd.DataFrame:
-    """Return a row per name: its experiments, hours and dollars; nan if nothing has a price."""
+def _sums(
+    table: pd.DataFrame, key: pd.Series | Callable[[int], str], names: list[str]
+) -> pd.DataFrame:
+    """Return a row per name: its experiments, hours and dollars; nan if nothing has a price.
+
+    `key` has or returns the name of each row of `table`.
+    """
     groups = table.groupby(key)
     sums = groups[NUMBERS].sum(min_count=1)
     sums.insert(0, "experiments", groups["experiments"].nunique())
@@ -255,14 +282,15 @@ def notes(records: Records, table: pd.DataFrame) -> list[str]:
     if records.since is not None:
         begin = f"from {records.since:%Y-%m-%d %H:%M} "
     lines = [f"cluster: {begin}until {records.until:%Y-%m-%d %H:%M}; times and months are in UTC"]
-    for name, what in (
-        (NOBODY, "on the same machines are in no bill: nobody seen here used them"),
-        (UNHELD, "of machines that nobody held, and of free slots of your own machines"),
-    ):
-        rows = table[table["owner"] == name]
+    others = {
+        NOBODY: "on the same machines are in no bill: nobody seen here used them",
+        UNHELD: "of machines that nobody held, and of free slots of your own machines",
+    }
+    for owner, text in others.items():
+        rows = table[table["owner"] == owner]
         hours, cost = rows[["hours", "cost"]].sum()
         if hours:
-            lines.append(f"{hours:.2f} machine-hours (${cost:,.2f}) {what}")
+            lines.append(f"{hours:.2f} machine-hours (${cost:,.2f}) {text}")
 
     # Each kind of machine that has no price: its hours, and the cure.
     own = [pool.name for pool in records.pools.values() if not pool.instance]

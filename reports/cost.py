@@ -1,4 +1,8 @@
-"""The command `cost`: time and cost of runs, compared with one of them as the baseline."""
+"""The command `cost`: time and cost of runs, compared with one of them as the baseline.
+
+Runs of all sources are rows of one table, with the columns that each source knows. Two runs that
+did not do the same work are not compared, and a note says why: a ratio would be read without it.
+"""
 
 import argparse
 import re
@@ -22,10 +26,12 @@ DOLLARS = "${:,.2f}"
 
 def run(args: argparse.Namespace) -> Report:
     """Report the cost of published, local and cluster runs."""
-    rates = Rates(args.prices, args.region, args.live, args.today)
+    rates = Rates(path=args.prices, region=args.region, live=args.live, today=args.today)
     notes = rates.use_named(args.run)
     runs = []
     tables = []
+
+    # Published runs first, then local ones, then those of a cluster.
     if args.published:
         notes += rates.use(rates.kind(row.instance) for row in FINE_TUNING)
         runs += published_runs(rates.table())
@@ -38,16 +44,21 @@ def run(args: argparse.Namespace) -> Report:
         notes += bills.notes(ledger.records, ledger.table)
     if args.by:
         if ledger is None:
-            raise UserError("--by: totals are of experiments; give --experiment or --since")
-        totals = bills.totals(ledger.records, ledger.table, args.by)
-        tables.append(Table(f"Totals by {args.by}", totals))
+            raise UserError(
+                "totals are of experiments", key="--by", cure="give --experiment or --since"
+            )
+        totals = bills.totals(ledger.records, ledger.table, by=args.by)
+        tables.append(Table(f"Totals by {args.by}", frame=totals))
     if not runs:
-        raise UserError("cost: nothing to report; give RUN, --published or --experiment")
+        raise UserError(
+            "nothing to report", key="cost", cure="give RUN, --published or --experiment"
+        )
     base = _baseline(runs, args.baseline)
     prices = rates.used()
+    run_tables = _run_tables(runs, base=base, tokens=args.tokens)
     return Report(
         title=f"What the runs cost: {prices_head(prices, args.today)}",
-        tables=[*tables, *_run_tables(runs, base, args.tokens), *_price_tables(prices)],
+        tables=[*tables, *run_tables, *_price_tables(prices)],
         method=METHOD["cost"],
         notes=[*_run_notes(runs, base), *left_out, *notes, *price_notes(prices, args.today)],
         bars=[(_label(run), run.bill.parts) for run in runs if run.bill.cost],
@@ -60,8 +71,12 @@ def _baseline(runs: list[Run], name: str | None) -> Run:
     for run in runs:
         if name in (None, run.name):
             return run
-    names = ", ".join(dict.fromkeys(run.name for run in runs))
-    raise UserError(f"--baseline {name}: not the name of a run; one of: {names}")
+    names = dict.fromkeys(run.name for run in runs)  # in order, each once
+    raise UserError(
+        "not the name of a run",
+        key=f"--baseline {name}",
+        cure=f"one of: {', '.join(names)}",
+    )
 
 
 def _run_notes(runs: list[Run], base: Run) -> Iterator[str]:
@@ -77,6 +92,7 @@ def _run_notes(runs: list[Run], base: Run) -> Iterator[str]:
 
 def _total(runs: list[Run]) -> float | None:
     """Return the dollars of all runs that are not published; None if a part has no price."""
+    # A budget is for one's own runs, unless the report is of published ones alone.
     own = [run for run in runs if not run.name.startswith("published, ")]
     total = 0.0
     for run in own or runs:
@@ -92,13 +108,15 @@ def _run_tables(
     tokens: bool,
 ) -> list[Table]:
     """Return the runs beside the baseline, and what they were paid for if that is recorded."""
+    # Cells are objects: numbers of unlike kinds, texts and None share columns.
     rows = pd.DataFrame([_row(run, base, tokens) for run in runs], dtype=object)
     narrow = TABLES["narrow"]
     if tokens:
         rows = rows.rename(columns=_in_tokens)
-        cells = narrow.items()
-        narrow = {_in_tokens(head): _in_tokens(cell) for head, cell in cells}
-    tables = [Table(f"Runs, beside {base.name}", rows, narrow=narrow)]
+        narrow = {_in_tokens(head): _in_tokens(cell) for head, cell in narrow.items()}
+    tables = [Table(f"Runs, beside {base.name}", frame=rows, narrow=narrow)]
+
+    # A second table for runs whose dollars are recorded by phase.
     paid = []
     for run in runs:
         bill = run.bill
@@ -107,12 +125,14 @@ def _run_tables(
     if paid:
         frame = pd.DataFrame(paid, dtype=object)
         dollars = dict.fromkeys(frame.columns[1:], DOLLARS)
-        tables.append(Table("What it was paid for", frame, dollars))
+        tables.append(Table("What it was paid for", frame=frame, formats=dollars))
     return tables
 
 
 def _in_tokens(head: str) -> str:
-    return re.sub(r"1,000(\s)windows", r"1M\1tokens", head.replace("windows/s", "tokens/s"))
+    """Return the head of a column for tokens; a line break in it stays where it is."""
+    head = head.replace("windows/s", "tokens/s")
+    return re.sub(r"1,000(\s)windows", r"1M\1tokens", head)
 
 
 def _label(run: Run) -> str:
@@ -120,10 +140,10 @@ def _label(run: Run) -> str:
     bill = run.bill
     low = bill.low or bill.cost
     high = bill.high or bill.cost
-    seen = ""
+    price_range = ""
     if low != high:
-        seen = f" (${low:,.2f} to ${high:,.2f})"
-    return f"{run.name}: ${bill.cost:,.2f}{seen}, {run.work.paid_hours:.2f} h"
+        price_range = f" (${low:,.2f} to ${high:,.2f})"
+    return f"{run.name}: ${bill.cost:,.2f}{price_range}, {run.work.paid_hours:.2f} h"
 
 
 def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
@@ -136,21 +156,28 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
     row["EM"] = run.scores.get("exact")
     row["F1"] = run.scores.get("f1")
     row |= dict.fromkeys(["kinds", "$/1,000 windows", "faster", "cheaper"])
+
+    # Thousands of windows, or with --tokens millions of tokens.
     amount = work.windows / 1e3
     if tokens:
-        per_window = work.tokens or 0
-        row["windows/s"] = (work.throughput or 0) * per_window or None
-        amount = work.windows * per_window / 1e6
-    if bill.low == bill.high:
-        row["low"] = row["high"] = None
-    if work.stops is not None:
-        kinds = [f"{n} {kind}" for kind, n in sorted(work.stops.items())]
-        row["stops"] = sum(work.stops.values())
-        row["kinds"] = ", ".join(kinds) or None
+        tokens_per_window = work.tokens or 0
+        row["windows/s"] = (work.throughput or 0) * tokens_per_window or None
+        amount = work.windows * tokens_per_window / 1e6
     if bill.cost is not None and amount:
         row["$/1,000 windows"] = bill.cost / amount
+
+    # A range of one price is none.
+    if bill.low == bill.high:
+        row["low"] = None
+        row["high"] = None
+    if work.stops is not None:
+        kinds = [f"{count} {kind}" for kind, count in sorted(work.stops.items())]
+        row["stops"] = sum(work.stops.values())
+        row["kinds"] = ", ".join(kinds) or None
     if work.running:
         row["run"] += " (running)"
+
+    # Beside the baseline, unless a note says why not.
     if run.unlike(base):
         row["run"] += " *"
         return row
@@ -173,5 +200,7 @@ def _price_tables(prices: list[Price]) -> list[Table]:
         "${:,.4f}",
     )
     formats |= {"slots": "{}", "teraflops": "{:,.0f}"}
+    if not rows:
+        return []
     frame = pd.DataFrame(rows, dtype=object)
-    return [Table("Prices", frame, formats, long=True)] if rows else []
+    return [Table("Prices", frame=frame, formats=formats, long=True)]

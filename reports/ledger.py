@@ -1,4 +1,7 @@
-"""The ledger of a master: its records, and who pays for which time of its machines."""
+"""The ledger of a master: its records, and who pays for which time of its machines.
+
+All commands read one ledger, so that `runs` and `cost` agree about the dollars of an experiment.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,13 +32,16 @@ def fetch_ledger(
 
     `priced_pools` are POOL=INSTANCE[:spot]. Raises UserError for a pool that the master lacks.
     """
+    # Pools are priced before anything else: a typo in a name costs no query to AWS.
     recorded = records.fetch_records(selection)
     pools = _priced_pools(recorded, priced_pools, rates)
     if recorded is None:
         return None
     recorded = recorded._replace(pools=pools)
+
+    # The types whose prices are needed: of spot machines, the past prices of the whole span too.
     kinds = set()
-    on_spot = set()
+    spot_kinds = set()
     first = recorded.until
     for machine in shares.machines(recorded):
         pool = machine.pool
@@ -44,13 +50,13 @@ def fetch_ledger(
             kinds.add(kind)
             first = min(first, machine.start)
             if pool.spot:
-                on_spot.add(kind)
+                spot_kinds.add(kind)
     notes = rates.use(kinds)
-    past, on_past = rates.history(on_spot, first, recorded.until)
+    past, past_notes = rates.history(spot_kinds, since=first, until=recorded.until)
     return Ledger(
         records=recorded,
         table=shares.segments(recorded, rates, past),
-        notes=[*notes, *on_past, *recorded.notes],
+        notes=[*notes, *past_notes, *recorded.notes],
     )
 
 
@@ -66,9 +72,9 @@ def _priced_pools(
         flag = f"--price-pool {name}="
         price, spot = parse_machine(flag, instance, rates.table())
         if name not in pools:
-            seen = "is not asked; give --experiment"
+            cure = "the master is not asked; give --experiment"
             if recorded:
-                seen = f"has {', '.join(pools)}"
-            raise UserError(f"--price-pool {name}: no such pool; the master {seen}")
+                cure = f"the master has {', '.join(pools)}"
+            raise UserError("no such pool", key=f"--price-pool {name}", cure=cure)
         pools[name] = pools[name]._replace(instance=price.instance, spot=spot)
     return pools

@@ -1,7 +1,8 @@
 """Phases of each allocation: start-up, work, what was lost, and what ended it.
 
 The master records no phase. They are inferred from reports, raw entries, checkpoints and exit
-reasons: only the split of a bill depends on it, not its sum.
+reasons: only the split of a bill depends on it, not its sum. So a wrong guess moves dollars between
+the phases of one experiment, and never to another one.
 """
 
 from collections import defaultdict
@@ -17,7 +18,7 @@ from reports.usage import Allocation, Entry, Experiment, Moment, Records, Span, 
 
 SAVED = pd.Timedelta(minutes=1)  # before its end: a trial that is paused saves and leaves
 EXITS = {"failed": "failed", "crashed": "failed", "preempted by": "preempted"}  # else paused
-WORK = "training", "validation", "checkpointing"  # kinds of raw entries
+WORK = "training", "validation", "checkpointing"  # kinds of raw entries of a trial
 OVER = {"STATE_ERROR": "failed", "STATE_CANCELED": "canceled", "STATE_COMPLETED": ""}
 REAL = "failed", "reclaimed"  # stops that count before the work began, too
 PHASES = "start-up", "work", "lost", "idle"  # of a bill
@@ -67,55 +68,64 @@ def story(experiment: Experiment, records: Records, reclaimed: Mapping[str, int]
     gaps = []
     for trial in experiment.trials:
         begun = {}
-        for a in trial.allocations:
-            begun[a.id] = _begun(a, trial, entries, predicts, records)
+        for allocation in trial.allocations:
+            begun[allocation.id] = _begun(allocation, trial, entries, predicts, records)
         stops = _stops(trial, records, reclaimed, begun)
         again = False
-        last = None
-        for a in trial.allocations:
-            stop = stops.get(a.id, Stop("", a.end))
-            start = begun[a.id]
+        last_end = None
+        for allocation in trial.allocations:
+            stop = stops.get(allocation.id, Stop("", saved=allocation.end))
+            start = begun[allocation.id]
             if start is None:
+                # It never worked: all of it is start-up, or lost if it failed.
                 if stop.kind not in REAL:
-                    stop = Stop("", a.end)
-                start = a.start if stop.kind == "failed" else a.end
-            saved = max(start, stop.saved)
-            courses[a.id] = Course(start, saved, again, stop.kind)
+                    stop = Stop("", saved=allocation.end)
+                start = allocation.start if stop.kind == "failed" else allocation.end
+            courses[allocation.id] = Course(
+                begun=start,
+                saved=max(start, stop.saved),
+                again=again,
+                stop=stop.kind,
+            )
+            # From the first work on, what precedes an allocation is a pause of the trial.
             if again:
-                gaps.append(Span(last, a.start))
-            again = again or start < a.end
-            last = a.end
-    return Story(courses, merge_spans(gaps), reclaimed)
+                gaps.append(Span(last_end, allocation.start))
+            again = again or start < allocation.end
+            last_end = allocation.end
+    return Story(courses=courses, gaps=merge_spans(gaps), machines=reclaimed)
 
 
 def _begun(
-    a: Allocation,
+    allocation: Allocation,
     trial: Trial,
     entries: Mapping[str, Sequence[Entry]],
     predicts: bool,
     records: Records,
 ) -> Moment | None:
     """Return when the work of an allocation began; None: no record says that it did."""
-    reports = [report for report in trial.reports if a.start < report.time <= a.end]
-    work = entries.get(a.id, ())
+    start = allocation.start
+    end = allocation.end
+    reports = [report for report in trial.reports if start < report.time <= end]
+    work = entries.get(allocation.id, ())
+
+    # The first report says how long it trained for; the first entry when it was at work.
     moments = []
-    for report in reports[:1]:
-        length = pd.Timedelta(seconds=report.seconds)
-        moments.append(report.time - length)
-    for entry in work[:1]:
-        if entry.kind != "training" or not reports:
-            moments.append(entry.start)
-    if a.launched is not None:
-        moments = [a.launched]
+    if reports:
+        length = pd.Timedelta(seconds=reports[0].seconds)
+        moments.append(reports[0].time - length)
+    if work and (work[0].kind != "training" or not reports):
+        moments.append(work[0].start)
+    if allocation.launched is not None:
+        moments = [allocation.launched]
     elif predicts or not moments:
         # Nothing says when, but a sign of work says that it did: it is taken to be all work.
-        stored = any(map(a.during, trial.checkpoints))
-        last = a is trial.allocations[-1]
-        completed = last and "COMPLETED" in trial.state
+        stored = any(allocation.during(moment) for moment in trial.checkpoints)
+        is_last = allocation is trial.allocations[-1]
+        completed = is_last and "COMPLETED" in trial.state
         if records.entries and not (work or stored or completed):
             return None
-        moments = [a.start]
-    return min(max(min(moments), a.start), a.end)
+        moments = [start]
+    return min(max(min(moments), start), end)
 
 
 def _stops(
@@ -131,50 +141,59 @@ def _stops(
     """
     stops = {}
     unknown = []
-    for a, after in zip_longest(trial.allocations, trial.allocations[1:]):
-        kind = _cause(a, after, trial, records, reclaimed)
-        saved = max(filter(a.during, trial.checkpoints), default=a.start)
-        asked = kind in ("paused", "preempted") and "killed" not in a.exit
-        if asked or kind == "continued" or (kind == "unknown" and begun[a.id] is None):
-            saved = a.end  # it saved and left, or had nothing to save
+    for allocation, following in zip_longest(trial.allocations, trial.allocations[1:]):
+        kind = _cause(allocation, following, trial, records, reclaimed)
+        stored = [moment for moment in trial.checkpoints if allocation.during(moment)]
+        saved = max(stored, default=allocation.start)
+
+        # It saved and left, or had nothing to save.
+        requested = kind in ("paused", "preempted") and "killed" not in allocation.exit
+        idle = kind == "unknown" and begun[allocation.id] is None
+        if requested or kind == "continued" or idle:
+            saved = allocation.end
         if kind == "unknown":
-            unknown.append(a)
+            unknown.append(allocation)
         if kind:
-            stops[a.id] = Stop(kind, saved)
-    unseen = trial.restarts - sum(stop.kind == "failed" for stop in stops.values())
-    unknown.sort(key=lambda a: stops[a.id].saved - a.end)
-    for rank, a in enumerate(unknown):
-        saved = stops[a.id].saved
-        if rank >= unseen and a.end - saved <= SAVED:
-            stops[a.id] = Stop("paused", a.end)
+            stops[allocation.id] = Stop(kind, saved)
+
+    # The master counted failures, and not which: those that lost most come first.
+    failures = sum(stop.kind == "failed" for stop in stops.values())
+    unseen_failures = trial.restarts - failures
+    unknown.sort(key=lambda allocation: stops[allocation.id].saved - allocation.end)
+    for rank, allocation in enumerate(unknown):
+        saved = stops[allocation.id].saved
+        has_just_saved = allocation.end - saved <= SAVED
+        if rank >= unseen_failures and has_just_saved:
+            stops[allocation.id] = Stop("paused", saved=allocation.end)
         else:
-            stops[a.id] = Stop("failed", saved)
+            stops[allocation.id] = Stop("failed", saved)
     return stops
 
 
 def _cause(
-    a: Allocation,
-    after: Allocation | None,
+    allocation: Allocation,
+    following: Allocation | None,
     trial: Trial,
     records: Records,
     reclaimed: Mapping[str, int],
 ) -> str:
-    """Return what ended an allocation that `after` follows; empty: its trial, or nothing yet."""
-    last = after is None
-    if last and ("COMPLETED" in trial.state or a.end == records.now):
+    """Return what ended an allocation that another follows; empty: its trial, or nothing yet."""
+    is_last = following is None
+    if is_last and ("COMPLETED" in trial.state or allocation.end == records.now):
         return ""
-    if after is not None and after.task != a.task:
+    if following is not None and following.task != allocation.task:
         return "continued"
-    if a.id in reclaimed:
+    # Machines say more than exit reasons: a job that loses one ends as if it had failed.
+    if allocation.id in reclaimed:
         return "reclaimed"
-    if last and trial.state in OVER:
+    if is_last and trial.state in OVER:
         return OVER[trial.state]
     for words, kind in EXITS.items():
-        if words in a.exit:
+        if words in allocation.exit:
             return kind
-    if a.exit:
+    if allocation.exit:
         return "paused"
-    return "" if last else "unknown"
+    return "" if is_last else "unknown"
 
 
 def work_entries(experiment: Experiment, records: Records) -> dict[str, list[Entry]]:
@@ -184,20 +203,27 @@ def work_entries(experiment: Experiment, records: Records) -> dict[str, list[Ent
     taken to be as long as the experiment's others of its kind are, if there are any.
     """
     by_allocation = defaultdict[str, list[Entry]](list)
-    ends = {a: a.start for a in experiment.allocations}
+    ends = {allocation: allocation.start for allocation in experiment.allocations}
     for entry in sorted(records.entries, key=lambda entry: entry.start):
         if entry.experiment != experiment.id or entry.kind not in WORK:
             continue
         # Of several trials at once, the one whose last entry ended last before this one begins.
-        fits = [a for a in ends if ends[a] <= entry.start < a.end]
-        if fits:
-            last = max(fits, key=lambda a: (ends[a], a.start))
-            by_allocation[last.id].append(entry)
-            ends[last] = entry.end
+        candidates = []
+        for allocation, last_end in ends.items():
+            if last_end <= entry.start < allocation.end:
+                candidates.append(allocation)
+        if candidates:
+            owner = max(candidates, key=lambda a: (ends[a], a.start))
+            by_allocation[owner.id].append(entry)
+            ends[owner] = entry.end
+
+    # All entries but the first of an allocation have their true length.
     lengths = defaultdict[str, list[pd.Timedelta]](list)
     for entries in by_allocation.values():
         for entry in entries[1:]:
             lengths[entry.kind].append(entry.end - entry.start)
+
+    # The first begins where the allocation did: cut it to what is usual for its kind.
     for entries in by_allocation.values():
         first = entries[0]
         length = first.end - first.start

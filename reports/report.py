@@ -1,4 +1,8 @@
-"""Reports of tables, plots and notes: for a terminal, as Markdown, JSON, CSV, or one HTML page."""
+"""Reports of tables, plots and notes: for a terminal, as Markdown, JSON, CSV, or one HTML page.
+
+All forms are of the same tables, whose numbers are not rounded: only a form shows them as texts.
+What a terminal and a spreadsheet would take for a command is escaped here, in one place.
+"""
 
 import json
 import math
@@ -50,11 +54,12 @@ class Table(NamedTuple):
         """Return the rows without --wide: without the $ that a head has, and lines of dashes."""
         rows = []
         for row in self.shown():
-            cells = {
-                head: row.get(cell) or cell.format_map(row) for head, cell in self.narrow.items()
-            }
-            for head, text in cells.items():
-                text = text.replace("$", "") if "$" in head else text
+            cells = {}
+            for head, cell in self.narrow.items():
+                # The name of a column, or a text with several of them.
+                text = row.get(cell) or cell.format_map(row)
+                if "$" in head:
+                    text = text.replace("$", "")
                 lines = [line for line in text.split("\n") if line.strip("- ")]
                 cells[head] = "\n".join(lines) or "-"
             rows.append(cells)
@@ -85,7 +90,11 @@ def write(
     """
     total = report.total
     if total is None and budget < math.inf:
-        raise UserError("--budget: not all of it has a price; give --price-pool or @INSTANCE")
+        raise UserError(
+            "not all of it has a price", key="--budget", cure="give --price-pool or @INSTANCE"
+        )
+
+    # The page first: a report that was printed has its page, too.
     if html is not None:
         page = fill_template(HERE / "page.html.j2", report=report)
         with atomic.writing(html, "give --html another file"), atomic.whole_file(html) as file:
@@ -98,6 +107,8 @@ def write(
         sys.stdout.write(to_csv(report.tables[0].frame))
     else:
         print_report(report, wide)
+
+    # The report is printed in any case: it says what the money was for.
     over = (total or 0.0) - budget
     if over <= 0:
         return 0
@@ -115,15 +126,25 @@ def print_report(report: Report, wide: bool) -> None:
     for table in report.tables:
         if table.long:
             continue
-        narrow = table.narrow and not wide
-        rows = table.narrowed() if narrow else table.shown()
         grid = rich_table.Table(
-            box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            show_edge=False,
+            pad_edge=False,
         )
-        for index, head in enumerate(rows[0]):
-            number = index > 0 if narrow else head in table.formats
-            justify = "right" if number else "left"
-            grid.add_column(escape_controls(head), justify=justify, overflow="fold")
+        # Numbers are set to the right: those with a format, or in a narrow table all but names.
+        if table.narrow and not wide:
+            rows = table.narrowed()
+            numbers = set(list(rows[0])[1:])
+        else:
+            rows = table.shown()
+            numbers = {head for head in rows[0] if head in table.formats}
+        for head in rows[0]:
+            grid.add_column(
+                escape_controls(head),
+                justify="right" if head in numbers else "left",
+                overflow="fold",
+            )
         for row in rows:
             grid.add_row(*map(escape_controls, row.values()))
         print(f"\n{escape_controls(table.title)}\n")
@@ -143,7 +164,9 @@ def to_json(report: Report) -> str:
     """Return the unformatted numbers as JSON; null if one is unknown."""
     tables = []
     for table in report.tables:
-        name = re.sub(r"\W+", "_", re.split("[,:]", table.title)[0].lower())
+        # Interface: "Runs, beside squad" is `runs`, what follows differs from report to report.
+        title, *_ = re.split("[,:]", table.title)
+        name = re.sub(r"\W+", "_", title.lower())
         values = table.frame.astype(object).where(table.frame.notna(), None)
         tables.append({"name": name, "title": table.title, "rows": values.to_dict("records")})
     content = {

@@ -1,6 +1,8 @@
 """One run of a workload, from any source: published runs, an output directory, a benchmark.
 
-A run has parts, and a source fills those that it knows: its work, its bill, its scores.
+A run has parts, and a source fills those that it knows: its work, its bill, its scores. Files of a
+run are checked by a schema (results.yaml) before a figure is taken out: a folder of runs may hold
+files of other programs, and a wrong figure would go into a sum unseen.
 """
 
 import json
@@ -19,6 +21,7 @@ from cluster.facts.prices import Price, parse_machine
 from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from detalbert import bucket
 from detalbert.errors import UserError, first_line
+from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
 SCHEMAS = read_yaml(Path(__file__).with_name("results.yaml"))
@@ -81,32 +84,38 @@ class Run(NamedTuple):
     config: Mapping[str, Any] = {}
     notes: tuple[str, ...] = ()
     state: str = ""  # as the master says it
-    elsewhere: str = ""  # where it was measured, if not on its hardware
+    measured_on_other_hardware: str = ""  # on which, and not on the one that prices it
 
     def unlike(self, base: "Run") -> str:
         """Return why the two runs cannot be compared; empty if they can."""
         if self is base:
-            return self.elsewhere
+            return self.measured_on_other_hardware
         windows = self.work.windows
         base_windows = base.work.windows
         if not windows and self.model is None:
             return "it trained nothing"
         reasons = [f"{run.name} still runs" for run in (self, base) if run.work.running]
-        reasons += [self.elsewhere, base.elsewhere]
-        for what, name, expected in (
-            ("model", self.model, base.model),
-            ("data", self.data, base.data),
-        ):
-            if name != expected:
-                reasons.append(f"another {what} ({name or 'not known'}, not {expected or 'known'})")
+        reasons += [self.measured_on_other_hardware, base.measured_on_other_hardware]
+        if self.model != base.model:
+            reasons.append(_difference("model", self.model, base.model))
+        if self.data != base.data:
+            reasons.append(_difference("data", self.data, base.data))
         if abs(windows - base_windows) > SAME_WORK * base_windows:
             reasons.append(f"other work ({windows:,.0f} windows, not {base_windows:,.0f})")
-        return "; ".join(dict.fromkeys(filter(None, reasons)))
+        # Both runs may be measured on the same other hardware: each reason once.
+        return "; ".join(reason for reason in dict.fromkeys(reasons) if reason)
+
+
+def _difference(kind: str, name: str | None, base_name: str | None) -> str:
+    return f"another {kind} ({name or 'not known'}, not {base_name or 'known'})"
 
 
 def model_name(name: object) -> str | None:
     """Return a model's common name: albert/albert-xxlarge-v2 gives albert-xxlarge."""
-    return re.sub(r"-v\d+$", "", PurePosixPath(str(name)).name.lower()) if name else None
+    if not name:
+        return None
+    last = PurePosixPath(str(name)).name.lower()
+    return re.sub(r"-v\d+$", "", last)
 
 
 def data_name(data: Mapping[str, object]) -> str | None:
@@ -124,12 +133,13 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
     """Return the published fine-tuning runs, priced with `prices`."""
     runs = []
     for row in FINE_TUNING:
+        gpus = "GPU" if row.slots == 1 else "GPUs"
         run = Run(
-            name=f"published, {row.slots} GPU" + ("s" if row.slots > 1 else ""),
+            name=f"published, {row.slots} {gpus}",
             hardware="",
             slots=row.slots,
             pool="",
-            work=Work(EPOCHS * WINDOWS, row.hours, throughput=row.throughput),
+            work=Work(windows=EPOCHS * WINDOWS, hours=row.hours, throughput=row.throughput),
             scores={"exact": row.exact, "f1": row.f1},
             model=model_name(MODEL),
             data=TRAINING["finetuning"],
@@ -137,9 +147,11 @@ def published_runs(prices: Mapping[str, Price]) -> list[Run]:
         )
         price = prices.get(row.instance)
         if price:
-            run = _priced(run, price, row.spot, {"training": row.hours})
+            run = _priced(run, price, spot=row.spot, hours={"training": row.hours})
         else:
-            machines = -(-row.slots // (SLOTS.get(row.instance) or row.slots))
+            # Hours without dollars: the total of a report must not pass over them.
+            machine_slots = SLOTS.get(row.instance) or row.slots
+            machines = -(-row.slots // machine_slots)
             run = run._replace(
                 hardware=f"{machines} x {row.instance}",
                 bill=Bill(unpriced=machines * row.hours),
@@ -164,8 +176,8 @@ def read_runs(
         UserError: if a path has no run of a training.
         Unavailable: if a bucket does not answer.
     """
-    runs = []
-    notes = []
+    runs = list[Run]()
+    notes = list[str]()
     for text in texts:
         path = text
         machine = None
@@ -178,6 +190,8 @@ def read_runs(
             if bucket.is_bucket(path):
                 place = Path(copy)
                 bucket.download(path, place, _is_read)
+
+            # A folder is one run, or has runs in it, each with metrics of its own.
             folders = sorted(file.parent for file in place.glob("*/metrics.json"))
             single = not folders or (place / "metrics.json").exists()
             for folder in [place] if single else folders:
@@ -185,14 +199,17 @@ def read_runs(
                 try:
                     runs.append(_read(folder, name, machine, windows))
                 except UserError as error:
-                    note = str(error).replace(copy, address)
-                    notes.append(note)
+                    # Of a bucket the key is a file of the copy, which is gone by then.
+                    if error.key.startswith(copy):
+                        error = error.under(f"{address}{error.key.removeprefix(copy)}")
+                    notes.append(str(error))
                     if single or (folder == folders[-1] and not runs):
-                        raise UserError(note) from None
+                        raise error from None
     return runs, notes
 
 
 def _is_read(file: str) -> bool:
+    """Return whether a file of a bucket is one that is read of a run, or of runs in a folder."""
     return file.count("/") < 2 and file.endswith(FILES)
 
 
@@ -202,47 +219,63 @@ def _read(place: Path, name: str, machine: Machine | None, windows: Number) -> R
     try:
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{file}: cannot read it ({first_line(error)}); {CURE}") from None
-    benchmark = isinstance(content, dict) and not content.keys().isdisjoint(("results", "stage"))
-    _check(file, "benchmark" if benchmark else "metrics", content)
-    read = _benchmark if benchmark else _local
-    run, purposes = read(name, file, content, windows)
+        raise UserError(f"cannot read it ({first_line(error)})", key=str(file), cure=CURE) from None
+
+    # A benchmark's result, or the metrics of a training.
+    is_benchmark = isinstance(content, dict) and ("results" in content or "stage" in content)
+    if is_benchmark:
+        _check(file, kind="benchmark", content=content)
+        run, purposes = _benchmark(name, content, windows)
+    else:
+        _check(file, kind="metrics", content=content)
+        run, purposes = _local(name, file, content)
     if machine is None:
         return run
+
+    # A benchmark names its device: its speed on another one is a guess, which is not compared.
     price, spot = machine
     gpu = gpu_of(price.instance)
-    if benchmark and not (gpu and re.search(rf"\b{gpu.name}\b", run.hardware)):
-        run = run._replace(elsewhere=f"measured on {run.hardware}, not {price.instance}")
+    same_gpu = gpu is not None and re.search(rf"\b{gpu.name}\b", run.hardware)
+    if is_benchmark and not same_gpu:
+        reason = f"measured on {run.hardware}, not {price.instance}"
+        run = run._replace(measured_on_other_hardware=reason)
     note = f"priced as if it had run on {price.instance}"
     run = run._replace(notes=(*run.notes, note))
-    return _priced(run, price, spot, purposes)
+    return _priced(run, price, spot=spot, hours=purposes)
 
 
-def _check(file: Path, kind: str, content: Any) -> None:
+def _check(file: Path, kind: str, content: object) -> None:
     """Raise UserError, naming file and key, unless `content` is as results.yaml describes it."""
     error = best_match(Draft202012Validator(SCHEMAS[kind]).iter_errors(content))
     if error is not None:
-        key = ".".join(map(str, error.absolute_path)) or "the file"
+        path = [str(step) for step in error.absolute_path]
+        key = ".".join(path) or "the file"
         problem = error.message
         if len(problem) > 150:  # of a long value, the end says what is wrong
             problem = f"{problem[:30]}...{problem[-100:]}"
-        raise UserError(f"{file}: {key}: {problem}; {CURE}")
+        raise UserError(problem, key=f"{file}: {key}", cure=CURE)
 
 
-def _local(name: str, file: Path, content: Any, _: Number) -> tuple[Run, Hours]:
+def _local(name: str, file: Path, content: Config) -> tuple[Run, Hours]:
     """Return the run of an output directory, and its hours by purpose."""
     config_file = file.parent / "config.yaml"
     config = read_yaml(config_file) if config_file.exists() else {}
-    _check(config_file, "config", config)
+    _check(config_file, kind="config", content=config)
     hparams = config.get("hyperparameters") or {}
     resources = config.get("resources") or {}
-    steps = (content.get("last") or {}).get("steps") or 0
+
+    # Windows of all starts: by steps, or where no validation has counted these, of the last start.
+    last_validation = content.get("last") or {}
+    steps = last_validation.get("steps") or 0
     speed = content["throughput"]
     rate = speed["examples_per_second"]
-    windows = steps * (hparams.get("global_batch_size") or 0) or speed["training_windows"]
-    least = speed["training_seconds"] + sum(speed.get("checkpoint_seconds") or [])
+    batch = hparams.get("global_batch_size") or 0
+    windows = steps * batch or speed["training_windows"]
+
+    # What the last start measured is the least that all of them took.
+    min_seconds = speed["training_seconds"] + sum(speed.get("checkpoint_seconds") or [])
     starts = speed.get("starts") or []
-    worked, hours = _hours(file, starts, least / 3600)
+    worked, hours = _hours(file, starts, min_hours=min_seconds / 3600)
     training = min(windows / rate / 3600, worked)
     note = "training and checkpoints of its last start; its times are unknown"
     if starts:
@@ -271,21 +304,27 @@ def _local(name: str, file: Path, content: Any, _: Number) -> tuple[Run, Hours]:
     return run, {"training": training, "start-up, validation, checkpoints": worked - training}
 
 
-def _hours(file: Path, starts: Sequence[Any], least: float) -> tuple[float, float]:
-    """Return hours of work and elapsed hours of all starts, both at least `least`."""
-    worked = whole = 0.0
+def _hours(file: Path, starts: Sequence[Config], min_hours: float) -> tuple[float, float]:
+    """Return hours of work and elapsed hours of all starts, both at least `min_hours`."""
+    worked_seconds = 0.0
+    elapsed_seconds = 0.0
     try:
         for start in starts:
             end = datetime.fromisoformat(start["end"])
-            worked += (end - datetime.fromisoformat(start["start"])).total_seconds()
-            whole = (end - datetime.fromisoformat(starts[0]["start"])).total_seconds()
+            worked = end - datetime.fromisoformat(start["start"])
+            elapsed = end - datetime.fromisoformat(starts[0]["start"])
+            worked_seconds += worked.total_seconds()
+            elapsed_seconds = elapsed.total_seconds()
     except (TypeError, ValueError):  # TypeError: one with a time zone, and one without
-        problem = f"{starts!r:.80} is not a list of start and end times"
-        raise UserError(f"{file}: throughput.starts: {problem}; {CURE}") from None
-    return max(worked / 3600, least), max(whole / 3600, least)
+        raise UserError(
+            f"{starts!r:.80} is not a list of start and end times",
+            key=f"{file}: throughput.starts",
+            cure=CURE,
+        ) from None
+    return max(worked_seconds / 3600, min_hours), max(elapsed_seconds / 3600, min_hours)
 
 
-def _benchmark(name: str, _: Path, content: Any, windows: Number) -> tuple[Run, Hours]:
+def _benchmark(name: str, content: Config, windows: Number) -> tuple[Run, Hours]:
     """Return the run of a benchmark, projected to `windows`, and its hours by purpose."""
     settings = content.get("settings") or {}
     device = content.get("device") or {}
@@ -298,7 +337,7 @@ def _benchmark(name: str, _: Path, content: Any, windows: Number) -> tuple[Run, 
         hardware=str(device.get("name") or "a machine not named"),
         slots=int(device.get("count") or 1),
         pool="local",
-        work=Work(windows, hours, throughput=throughput, tokens=tokens),
+        work=Work(windows=windows, hours=hours, throughput=throughput, tokens=tokens),
         model=model_name(f"albert-{settings.get('shape')}"),
         data=TRAINING[settings.get("workload") or "finetuning"],
         notes=(f"a benchmark's throughput, projected to {windows:,.0f} windows",),
@@ -309,8 +348,8 @@ def _benchmark(name: str, _: Path, content: Any, windows: Number) -> tuple[Run, 
 def _priced(run: Run, price: Price, spot: bool, hours: Hours) -> Run:
     """Return the run at a price; `hours` are those of all its machines, by purpose."""
     machines = price.machines(run.slots)
-    low, usual, high = price.spot_range() if spot else [price.on_demand] * 3
-    rate = machines * usual
+    low, usual, high = price.hourly_range(spot)
+    rate = machines * usual  # dollars per hour
     worked = machines * sum(hours.values())
     return run._replace(
         hardware=f"{machines} x {price.instance}",

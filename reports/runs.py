@@ -1,5 +1,7 @@
 """The command `runs`: scores of runs, best first, beside what they cost and the config keys in
 which they differ.
+
+Runs are ranked by the metric of their own searcher, each metric apart: two metrics have no order.
 """
 
 import argparse
@@ -27,7 +29,7 @@ NARROW = {
 
 def run(args: argparse.Namespace) -> Report:
     """Report scores, steps, hours, dollars and differing config keys of runs and trials."""
-    rates = Rates(args.prices, args.region, args.live, args.today)
+    rates = Rates(path=args.prices, region=args.region, live=args.live, today=args.today)
     on_prices = rates.use_named(args.run)
     runs, notes = read_runs(args.run, rates.table())
     title = "Runs, best first"
@@ -39,72 +41,102 @@ def run(args: argparse.Namespace) -> Report:
         on_prices += price_notes(rates.used(), args.today)
         title += f": {prices_head(rates.used(), args.today)}"
     if not runs:
-        raise UserError("runs: nothing to report; give RUN, --experiment or --project")
+        raise UserError("nothing to report", key="runs", cure="give RUN, --experiment or --project")
     runs.sort(key=_rank)
-    metrics = [_metric(run) for run in runs]
-    scores = [
-        name
-        for name in dict.fromkeys((*metrics, "f1", "exact"))
-        if any(name in run.scores for run in runs)
-    ]
-    columns = pd.DataFrame([_columns(run, scores) for run in runs])
+
+    # Fixed columns, then those of scores, then a column for each key that differs.
+    names = _score_names(runs)
+    columns = pd.DataFrame([_columns(run) | _scores(run, names) for run in runs])
     keys = _differing_keys(runs)
     hidden = keys.shape[1] - NARROW_KEYS
     if hidden > 0:
         notes.append(f"{hidden} more config keys differ; --wide, --csv and --json have them")
     rows = pd.concat([columns, keys], axis=1).convert_dtypes()
     formats = dict.fromkeys(rows.select_dtypes("number"), "{:.6g}") | TABLES["formats"]
+
+    # Without --wide heads are broken at underscores, so that columns stay as narrow as figures.
     narrow = dict(NARROW)
-    for head in (*columns.columns[8:], *keys.columns[:NARROW_KEYS]):
-        narrow[head.removeprefix("hyperparameters.").replace("_", "_\n")] = head
-    table = Table("Runs", rows, formats, narrow)
-    return Report(title, [table], METHOD["runs"], [*notes, *on_prices])
+    if "cost" in columns:
+        names.append("cost")
+    for head in [*names, *keys.columns[:NARROW_KEYS]]:
+        short = head.removeprefix("hyperparameters.")
+        narrow[short.replace("_", "_\n")] = head
+    table = Table("Runs", frame=rows, formats=formats, narrow=narrow)
+    return Report(
+        title=title,
+        tables=[table],
+        method=METHOD["runs"],
+        notes=[*notes, *on_prices],
+    )
+
+
+def _score_names(runs: list[Run]) -> list[str]:
+    """Return the metrics of the searchers, F1 and exact match, as far as a run has them."""
+    metrics = [_metric(run) for run in runs]
+    names = dict.fromkeys([*metrics, "f1", "exact"])  # in order, each once
+    return [name for name in names if any(name in run.scores for run in runs)]
 
 
 def _metric(run: Run) -> str:
-    return (run.config.get("searcher") or {}).get("metric") or ""
+    """Return the metric by which a run's searcher compares validations; empty if it has none."""
+    searcher = run.config.get("searcher") or {}
+    return searcher.get("metric") or ""
 
 
 def _rank(run: Run) -> tuple[bool, str, bool, float]:
     """Return a run's place: apart by metric, best first; runs without a config or score last."""
+    # Of a metric that is better if greater, the negative sorts in the same direction.
     metric = _metric(run)
     score = run.scores.get(metric)
-    smaller = (run.config.get("searcher") or {}).get("smaller_is_better", True)
-    place = score or 0
-    return not metric, metric, score is None, place if smaller else -place
+    searcher = run.config.get("searcher") or {}
+    smaller_is_better = searcher.get("smaller_is_better", True)
+    ascending = score or 0
+    if not smaller_is_better:
+        ascending = -ascending
+    return not metric, metric, score is None, ascending
 
 
 def _differing_keys(runs: list[Run]) -> pd.DataFrame:
     """Return a column per key in which the configs differ; runs without one are not counted."""
     sections = [{name: run.config.get(name) for name in SECTIONS} for run in runs]
-    keys = pd.json_normalize(sections)
+    keys = pd.json_normalize(sections)  # a row per run, a column per dotted key
     keys = keys.map(lambda value: str(value) if isinstance(value, list) else value)
     with_config = keys[[bool(run.config) for run in runs]]
     values = with_config.nunique() + with_config.isna().any()  # no value is one, too
     return keys.loc[:, values > 1]
 
 
-def _columns(run: Run, scores: list[str]) -> dict[str, object]:
-    """Return a run's columns but those of its config."""
-    keys = run.config.get("hyperparameters") or {}
+def _columns(run: Run) -> dict[str, object]:
+    """Return a run's columns but those of its scores, its cost and its config."""
+    hparams = run.config.get("hyperparameters") or {}
     work = run.work
-    best = run.scores.get("steps")
-    limit = keys.get("max_steps")
-    patience = (keys.get("early_stopping") or 0) * (keys.get("validation_period") or 0)
+    best_step = run.scores.get("steps")
+    max_steps = hparams.get("max_steps")
+
+    # A local run records no state: it is done by its number of steps, or once it had waited for
+    # `early_stopping` validations without a better one.
+    patience = hparams.get("early_stopping") or 0
+    patience_steps = patience * (hparams.get("validation_period") or 0)
     state = run.state
-    if not state and limit and work.steps >= limit:
+    if not state and max_steps and work.steps >= max_steps:
         state = "done"
-    elif not state and patience and work.steps - (best or 0) >= patience:
+    elif not state and patience_steps and work.steps - (best_step or 0) >= patience_steps:
         state = "done early"
-    row = {
+    return {
         "run": run.name,
         "state": state or None,
         "steps": work.steps,
-        "of": limit,
-        "best at": best,
+        "of": max_steps,
+        "best at": best_step,
         "worked h": work.worked,
         "starts": work.starts,
         "windows/s": work.throughput,
-        **{name: run.scores.get(name) for name in scores},
     }
-    return row | ({"cost": run.bill.cost} if run.bill.cost else {})
+
+
+def _scores(run: Run, names: list[str]) -> dict[str, object]:
+    """Return a run's columns of scores, and its cost if it has one."""
+    scores: dict[str, object] = {name: run.scores.get(name) for name in names}
+    if run.bill.cost:
+        scores["cost"] = run.bill.cost
+    return scores

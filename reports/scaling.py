@@ -1,7 +1,12 @@
-"""The command `scaling`: throughput of N GPUs or machines relative to N times that of one."""
+"""The command `scaling`: throughput of N GPUs or machines relative to N times that of one.
+
+A series is of one model and one data set on one kind of machine; runs that differ in these are
+refused rather than joined, as their ratio would be no efficiency.
+"""
 
 import argparse
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -17,67 +22,85 @@ from reports.usage import Selection
 UNIT = "windows/s over slots"
 
 
+class SeriesPoint(NamedTuple):
+    """A measurement of a series."""
+
+    series: str
+    source: str  # measured or published
+    size: int  # GPUs or machines
+    throughput: float  # of all of them
+
+
 def run(args: argparse.Namespace) -> Report:
     """Report efficiency over slots, published and measured; one series per model and data.
 
     Raises:
         UserError: if runs do not belong to one series, or have no throughput yet.
     """
-    rows = []
+    points = []
     firsts = dict[str, Run]()  # of each series
-    for label, run in _measured(args):
+    for series, run in _measured(args):
         throughput = run.work.throughput
-        base = firsts.setdefault(label, run)
+        base = firsts.setdefault(series, run)
         if run.model != base.model or run.data != base.data:
-            raise UserError(f"{run.name}: not the model and data of {base.name}; give it a LABEL=")
+            raise UserError(
+                f"not the model and data of {base.name}", key=run.name, cure="give it a LABEL="
+            )
         if throughput is None:
-            raise UserError(f"{run.name}: no throughput in its records yet; wait for a report")
-        rows.append((label, "measured", run.slots, throughput))
+            raise UserError(
+                "no throughput in its records yet", key=run.name, cure="wait for a report"
+            )
+        points.append(SeriesPoint(series, "measured", size=run.slots, throughput=throughput))
     if args.published:
-        ours = {run.slots: run.throughput for run in FINE_TUNING}
-        published = {"fine-tuning xxlarge, windows/s over GPUs": ours, **SERIES}
-        for name, rates in published.items():
-            for n, rate in rates.items():
-                rows.append((name, "published", n, rate))
-    if not rows:
-        raise UserError("scaling: nothing to report; give --published, --run or --experiment")
-    table, notes = _efficiencies(rows)
+        fine_tuning = {run.slots: run.throughput for run in FINE_TUNING}
+        published = {"fine-tuning xxlarge, windows/s over GPUs": fine_tuning, **SERIES}
+        for series, throughputs in published.items():
+            for size, throughput in throughputs.items():
+                points.append(SeriesPoint(series, "published", size=size, throughput=throughput))
+    if not points:
+        raise UserError(
+            "nothing to report", key="scaling", cure="give --published, --run or --experiment"
+        )
+    table, notes = _efficiencies(points)
     return Report(
         title="How throughput scales",
-        tables=[Table("Scaling", table)],
+        tables=[Table("Scaling", frame=table)],
         method=METHOD["scaling"],
         notes=notes,
     )
 
 
-def _efficiencies(rows: list[tuple[str, str, int, float]]) -> tuple[pd.DataFrame, list[str]]:
+def _efficiencies(points: list[SeriesPoint]) -> tuple[pd.DataFrame, list[str]]:
     """Return the measurements with their efficiency, and notes on series of one point.
 
     Raises:
         UserError: if a series has two throughputs for one size.
     """
-    table = pd.DataFrame(rows, columns=["series", "source", "N", "throughput"])
-    twice = table[table.duplicated(["series", "N"])]
-    if len(twice):
-        name, units = twice[["series", "N"]].iloc[0]
-        raise UserError(f"{name}: two throughputs for {units}; name the series apart, LABEL=PATH")
+    table = pd.DataFrame(points, columns=["series", "source", "N", "throughput"])
+    repeated = table[table.duplicated(["series", "N"])]
+    if len(repeated):
+        name, size = repeated[["series", "N"]].iloc[0]
+        raise UserError(
+            f"two throughputs for {size}", key=name, cure="name the series apart, LABEL=PATH"
+        )
 
     # Series in order of appearance, each by N; its first point has 100 %.
-    series = table.groupby("series", sort=False)
-    table = pd.concat(points.sort_values("N") for _, points in series)
-    each = table["throughput"] / table["N"]
-    first = each.groupby(table["series"]).transform("first")
-    table["efficiency"] = each / first
+    by_series = table.groupby("series", sort=False)
+    table = pd.concat(rows.sort_values("N") for _, rows in by_series)
+    per_unit = table["throughput"] / table["N"]
+    first = per_unit.groupby(table["series"]).transform("first")
+    table["efficiency"] = per_unit / first
     notes = []
-    for name, points in series:
-        if len(points) == 1:
+    for name, rows in by_series:
+        if len(rows) == 1:
             notes.append(f"{name}: one point alone has no efficiency")
     return table, notes
 
 
 def _measured(args: argparse.Namespace) -> Iterator[tuple[str, Run]]:
     """Yield each run and experiment with the name of its series."""
-    rates = Rates(args.prices)
+    # Prices are read for RUN@INSTANCE alone: this report has no dollars.
+    rates = Rates(path=args.prices)
     for text in args.run:
         label = f"measured, {UNIT}"
         path = text
@@ -89,6 +112,8 @@ def _measured(args: argparse.Namespace) -> Iterator[tuple[str, Run]]:
     ledger = fetch_ledger(Selection.of(args), rates)
     if ledger is None:
         return
+
+    # An experiment that still runs is a series apart: its throughput is of its reports so far.
     for run in bills.experiment_runs(ledger.records, ledger.table):
         _, _, machine = run.hardware.partition(" x ")
         model = run.model or "a model"

@@ -1,6 +1,8 @@
 """Who pays for which time of a cluster's machines: the rules are in README.md.
 
-Lives are divided in full, then cut to the span, so that the bills of its parts add up.
+Three steps: the lives of machines, of all that was recorded; the shares of each life, whose sum at
+each moment is 1; and segments, which are shares in hours and dollars. Lives are divided in full,
+then cut to the span: that reads more records than the span has, but the bills of its parts add up.
 """
 
 import math
@@ -76,11 +78,14 @@ def machines(records: Records) -> list[Life]:
     for allocation in (*records.allocations, *records.others):
         for node in allocation.nodes or (allocation.id,):
             held[node].append(allocation)
+
+    # Names in order, each once: machines that were held, with --since all that were recorded.
     launched = records.lives()
     connected = records.connected()
     names = dict.fromkeys(held)
     if records.since is not None:
         names |= dict.fromkeys((*launched, *connected))
+
     lives = list[Life]()
     for name in names:
         holds = held[name]
@@ -89,10 +94,19 @@ def machines(records: Records) -> list[Life]:
         elif name in connected:
             lives += _own_lives(connected[name], holds, records)
         else:
+            # Not recorded: each task pays for as many slots as it held, while it held them.
             pool = _pool(holds, None, records)
-            for a in holds:
-                if a.slots:
-                    lives.append(Life(name, pool, a.start, a.end, [a], part=a.slots_each))
+            for hold in holds:
+                if hold.slots:
+                    life = Life(
+                        name,
+                        pool=pool,
+                        start=hold.start,
+                        end=hold.end,
+                        holds=[hold],
+                        part=hold.slots_each,
+                    )
+                    lives.append(life)
     return lives
 
 
@@ -104,9 +118,11 @@ def _pool(
     """Return the pool that a machine's tasks name; if none does, the one with machines of as many
     slots as were recorded of it, or one without a price if several could be meant.
     """
-    name = next((a.pool for a in holds if a.pool), "")
+    name = next((hold.pool for hold in holds if hold.pool), "")
     if name or entry is None:
-        return records.pools.get(name) or RecordedPool("", False, name=name)
+        return records.pools.get(name) or RecordedPool(instance="", spot=False, name=name)
+
+    # No task names one: pools whose machines could be it. They may all have one price.
     own = entry.kind == "agent"
     pools = [pool for pool in records.pools.values() if pool.own == own]
     size = "machines"
@@ -117,7 +133,8 @@ def _pool(
     if len(costs) == 1:
         return pools[0]
     where = " or ".join(pool.name for pool in pools) or "no pool of this master"
-    return RecordedPool("", False, own=own, name=f"{size} that nobody held, of {where}")
+    name = f"{size} that nobody held, of {where}"
+    return RecordedPool(instance="", spot=False, own=own, name=name)
 
 
 def _launched_life(
@@ -128,19 +145,22 @@ def _launched_life(
     """Return the life of a machine that the master launched."""
     pool = _pool(holds, entry, records)
     start, end = whole_span([entry, *holds])
-    least = SLACK
+
+    # A spot machine that ended together with its tasks was reclaimed: the master terminates none
+    # that has idled for less than its pool's time.
+    min_idle = SLACK
     vanished = entry.kind == "vanished"
-    if not vanished:  # the master terminates no machine before
-        least = min(SLACK, pd.Timedelta(seconds=pool.idle / 2))
-    ended = [a.id for a in holds if entry.end - a.end < least]
+    if not vanished:
+        min_idle = min(SLACK, pd.Timedelta(seconds=pool.idle / 2))
+    ended = [hold.id for hold in holds if entry.end - hold.end < min_idle]
     ran = entry.end >= (records.now or records.until)
     taken = pool.spot and not ran and (vanished or bool(ended))
     return Life(
         entry.name,
-        pool,
-        start,
-        end,
-        holds,
+        pool=pool,
+        start=start,
+        end=end,
+        holds=holds,
         taken=taken,
         ended=ended if taken else (),
         ran=ran,
@@ -159,22 +179,24 @@ def _own_lives(
         sizes.append(_most_held(holds))  # an agent that connects while it is disabled has 0 slots
     slots = max(sizes, default=pool.slots)
     for start, end in merge_spans([*entries, *holds]):
-        inside = [a for a in holds if start <= a.start and a.end <= end]
+        inside = [hold for hold in holds if start <= hold.start and hold.end <= end]
         yield Life(
             entries[0].name,
-            pool,
-            start,
-            end,
-            inside,
+            pool=pool,
+            start=start,
+            end=end,
+            holds=inside,
             slots=slots,
         )
 
 
 def _most_held(holds: Sequence[Allocation]) -> float:
     """Return most slots of a machine that were held at once."""
-    changes = [(a.start, a.slots_each) for a in holds]
-    changes += [(a.end, -a.slots_each) for a in holds]
-    return max(accumulate(slots for _, slots in sorted(changes)), default=0.0)
+    # Sorted, a release comes before what is held from the same moment on.
+    changes = [(hold.start, hold.slots_each) for hold in holds]
+    changes += [(hold.end, -hold.slots_each) for hold in holds]
+    held = accumulate(slots for _, slots in sorted(changes))
+    return max(held, default=0.0)
 
 
 def _share_life(
@@ -182,12 +204,14 @@ def _share_life(
     courses: Mapping[str, Course],
 ) -> Iterator[Share]:
     """Yield the shares of a machine's life; those of a moment add up to 1."""
-    holds = [a for a in machine.holds if a.end > a.start]
+    # Between two cuts nothing changes: neither who holds the machine, nor for which phase.
+    holds = [hold for hold in machine.holds if hold.end > hold.start]
     cuts = {machine.start, machine.end}
-    for a in holds:
-        cuts |= {a.start, a.end}
-        if a.id in courses:
-            cuts |= {courses[a.id].begun, courses[a.id].saved}
+    for hold in holds:
+        cuts |= {hold.start, hold.end}
+        if hold.id in courses:
+            course = courses[hold.id]
+            cuts |= {course.begun, course.saved}
     used = defaultdict[int | str, float](float)  # slot-seconds by owner
     own = machine.pool.own and machine.part is None
     gaps = []
@@ -195,30 +219,33 @@ def _share_life(
     # While tasks hold it, they pay by slots; free slots of one's own machine are nobody's. Tasks
     # without slots, such as TensorBoards, pay what no other holds: one slot each.
     for left, right in pairwise(sorted(cuts)):
-        active = [a for a in holds if a.start <= left and right <= a.end]
-        weights = [a.slots_each for a in active]
+        active = [hold for hold in holds if hold.start <= left and right <= hold.end]
+        weights = [hold.slots_each for hold in active]
         if not any(weights) and not machine.slots:
             weights = [1.0 for _ in active]
         busy = sum(weights)
         slots = max(busy, machine.slots or busy) if own else busy
         seconds = (right - left).total_seconds()
-        for a, weight in zip(active, weights, strict=True):
+        for hold, weight in zip(active, weights, strict=True):
             if not weight:
                 continue
-            used[a.owner] += weight * seconds
+            used[hold.owner] += weight * seconds
+            phase = "work"  # of tasks that are no experiment of the records
+            if hold.id in courses:
+                phase = courses[hold.id].phase(left)
             yield Share(
-                owner=a.owner,
-                phase=courses[a.id].phase(left) if a.id in courses else "work",
+                hold.owner,
+                phase=phase,
                 start=left,
                 end=right,
                 share=weight / slots,
-                allocation=a.id,
+                allocation=hold.id,
             )
         if not active:
             gaps.append((left, right))
         elif busy < slots:
             free = 1.0 - busy / slots
-            yield Share(UNHELD, "idle", left, right, free)
+            yield Share(UNHELD, phase="idle", start=left, end=right, share=free)
     yield from _share_gaps(machine, gaps, used)
 
 
@@ -232,16 +259,19 @@ def _share_gaps(
     """
     own = machine.pool.own and machine.part is None
     for left, right in gaps:
-        booting = all(a.end > left or a.end == a.start for a in machine.holds)
-        limit = machine.pool.boot if booting else machine.pool.idle
-        payers = used
+        # It boots until its first task; one of no length does not end that.
+        booting = all(hold.end > left or hold.end == hold.start for hold in machine.holds)
         phase = "start-up" if booting else "idle"
-        if own or not used or right - left > SLACK + pd.Timedelta(seconds=limit):
-            payers = {UNHELD if own or not machine.holds else NOBODY: 1.0}
+        seconds = machine.pool.boot if booting else machine.pool.idle
+        limit = SLACK + pd.Timedelta(seconds=seconds)
+        payers = used
+        if own or not used or right - left > limit:
             phase = "idle"
-        whole = sum(payers.values())
+            nobody = UNHELD if own or not machine.holds else NOBODY
+            payers = {nobody: 1.0}
+        total = sum(payers.values())
         for owner, weight in payers.items():
-            yield Share(owner, phase, left, right, weight / whole)
+            yield Share(owner, phase=phase, start=left, end=right, share=weight / total)
 
 
 def stories(records: Records) -> dict[int, Story]:
@@ -249,7 +279,10 @@ def stories(records: Records) -> dict[int, Story]:
     reclaimed = Counter[str]()
     for machine in machines(records):
         reclaimed.update(machine.ended)
-    return {each.id: story(each, records, reclaimed) for each in records.experiments}
+    by_id = {}
+    for experiment in records.experiments:
+        by_id[experiment.id] = story(experiment, records, reclaimed)
+    return by_id
 
 
 def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
@@ -261,8 +294,8 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
     rows = []
     courses = dict[str, Course]()
     named = stories(records)
-    for each in named.values():
-        courses |= each.courses
+    for experiment_story in named.values():
+        courses |= experiment_story.courses
     for machine in machines(records):
         tariff = _tariff(machine, rates, history)
         for share in _share_life(machine, courses):
@@ -271,6 +304,8 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
                 continue
             if isinstance(owner, int) and owner not in named:
                 owner = f"experiment {owner}, deleted"
+
+            # Cut to the span, and at the begin of each month within it.
             start, end = records.cut(share.start, share.end)
             months = pd.date_range(start.normalize(), end, freq="MS")
             months = [month for month in months if start < month < end]
@@ -311,7 +346,7 @@ class _Tariff(NamedTuple):
             times = pd.DatetimeIndex([start, *changes, end])
             steps = self.past.reindex(times[:-1], method="ffill").fillna(rates[0])
             mean = np.average(steps, weights=np.diff(times.asi8))
-            rates = [float(mean)] * 3 + rates[3:]
+            rates = [float(mean)] * 3 + rates[3:]  # past prices have no range
         return [hours * rate for rate in rates]
 
 
@@ -320,8 +355,12 @@ def _tariff(machine: Life, rates: Rates, history: History) -> _Tariff:
     kind = rates.kind(pool.instance, pool.region)
     price = rates.at(kind) if pool.instance else None
     name = str(kind) if pool.instance else pool.name
+
+    # A machine that is not recorded counts by the slots that its task held of it.
     size = price.slots if price else pool.slots
-    part = min(machine.part / size, 1.0) if machine.part and size else 1.0
+    part = 1.0
+    if machine.part and size:
+        part = min(machine.part / size, 1.0)
     if price is None:
         return _Tariff(name, part, [math.nan] * 4)
     weight = 1.0
@@ -330,8 +369,11 @@ def _tariff(machine: Life, rates: Rates, history: History) -> _Tariff:
         weight = machine.slots / size
     elif not (machine.ran or pool.own or machine.part) and machine.hours > 0:
         weight = max(1.0, MINUTE / 3600 / machine.hours)
-    paid = 0.0 if machine.taken and machine.hours <= FREE_HOUR else weight
-    low, usual, high = price.spot_range() if pool.spot else [price.on_demand] * 3
+
+    # AWS charges nothing for a spot machine that it reclaims within the first hour.
+    free = machine.taken and machine.hours <= FREE_HOUR
+    paid = 0.0 if free else weight
+    low, usual, high = price.hourly_range(pool.spot)
     dollars = [
         paid * usual,
         paid * low,

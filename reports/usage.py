@@ -1,11 +1,12 @@
 """Recorded use of a cluster: allocations, trials, and the lives of machines.
 
-Plain values without a master: `records` fills them, and tests draw them.
+Plain values without a master: `records` fills them, and tests draw them. They say what was
+recorded, and nothing of dollars or of who pays.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pandas as pd
 
@@ -13,6 +14,16 @@ Moment: TypeAlias = pd.Timestamp
 HOUR = pd.Timedelta(hours=1)
 SLACK = pd.Timedelta(minutes=5)  # between the end of a machine and what the master says of it
 PATIENCE = 1200.0  # seconds to boot or idle; Determined's defaults where a pool says nothing
+
+
+class Stretch(Protocol):
+    """Any record with a start and an end: an allocation, an entry, a machine's life."""
+
+    @property
+    def start(self) -> Moment: ...
+
+    @property
+    def end(self) -> Moment: ...
 
 
 class Span(NamedTuple):
@@ -148,17 +159,20 @@ class Records(NamedTuple):
 
     @property
     def allocations(self) -> list[Allocation]:
-        return [a for experiment in self.experiments for a in experiment.allocations]
+        allocations = list[Allocation]()
+        for experiment in self.experiments:
+            allocations += experiment.allocations
+        return allocations
 
     def cut(self, start: Moment, end: Moment) -> tuple[Moment, Moment]:
         """Return the part of a stretch of time that is in the span; of no length if none is."""
         start = start if self.since is None else max(start, self.since)
         return start, max(start, min(end, self.until))
 
-    def inside(self, stretch: Any) -> Any:
-        """Return the part of an allocation or share that is in the span."""
-        start, end = self.cut(stretch.start, stretch.end)
-        return stretch._replace(start=start, end=end)
+    def inside(self, allocation: Allocation) -> Allocation:
+        """Return the part of an allocation that is in the span; of no length if none is."""
+        start, end = self.cut(allocation.start, allocation.end)
+        return allocation._replace(start=start, end=end)
 
     def seconds(self, start: Moment, end: Moment) -> float:
         """Return the length of the part of a stretch of time that is in the span."""
@@ -167,6 +181,7 @@ class Records(NamedTuple):
 
     def has(self, moment: Moment) -> bool:
         """Return whether a moment is in the span."""
+        # What ends at the begin of the span belongs to the span before: sums add up.
         return (self.since is None or self.since < moment) and moment <= self.until
 
     def connected(self) -> dict[str, list[Entry]]:
@@ -188,16 +203,21 @@ class Records(NamedTuple):
             if name.startswith("sir-"):  # a spot request
                 continue
             start, end = whole_span(entries)
+
+            # When its agent was last seen; of one that no agent ran on, when it was given up.
             agent_end = end
             if name in agents:
                 _, agent_end = whole_span(agents[name])
             elif agents and end >= (self.now or self.until):
                 end = min(end, start + pd.Timedelta(seconds=PATIENCE) + SLACK)
                 agent_end = end
+
+            # A terminated machine's agent is missed a moment later: the entry's end is the better.
+            terminated = end <= agent_end <= end + SLACK
             lives[name] = entries[0]._replace(
                 kind="vanished" if agent_end < end else "instance",
                 start=start,
-                end=end if end <= agent_end <= end + SLACK else agent_end,
+                end=end if terminated else agent_end,
             )
         return lives
 
@@ -210,15 +230,18 @@ class Records(NamedTuple):
         return dict(machines)
 
 
-def whole_span(stretches: Sequence[Any]) -> Span:
+def whole_span(stretches: Sequence[Stretch]) -> Span:
     """Return the first start and the last end of allocations, entries or lives."""
-    return Span(min(each.start for each in stretches), max(each.end for each in stretches))
+    starts = [stretch.start for stretch in stretches]
+    ends = [stretch.end for stretch in stretches]
+    return Span(min(starts), max(ends))
 
 
-def merge_spans(stretches: Iterable[Any]) -> list[Span]:
+def merge_spans(stretches: Iterable[Stretch]) -> list[Span]:
     """Return start and end of allocations or entries in order, those that touch as one."""
     merged = list[Span]()
-    for start, end in sorted((each.start, each.end) for each in stretches):
+    for start, end in sorted((stretch.start, stretch.end) for stretch in stretches):
+        # It overlaps the last one, or touches it: both become one.
         if merged and start <= merged[-1].end:
             start, last = merged.pop()
             end = max(last, end)

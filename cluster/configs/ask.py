@@ -1,25 +1,27 @@
 """Queries to a running master: its validation of a config, and its resource pools.
 
 Nothing is created: experiments are sent with `validateOnly`. The login is that of `det`:
-DET_MASTER, and DET_USER and DET_PASS or the token that `det user login` stored.
+DET_MASTER, and DET_USER and DET_PASS or the token that `det user login` stored. Answers are read as
+plain JSON, not into the client's types, so that a field that a release adds or drops is no error.
 """
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import requests
 from determined.common import api
 from determined.common.api import authentication, certs, errors
 
 from cluster.configs.masterconf import Cluster, Pool, cluster_of, own_pool
-from cluster.configs.schema import Config, Findings
+from cluster.configs.schema import Findings
 from cluster.facts.machines import gpu_of
 from detalbert.errors import Unavailable, first_line
 from detalbert.settings.schema import Finding, at, mapping, mappings, whole
+from detalbert.settings.values import Config
 
 _LOGIN = "log in with `det user login`, or set DET_USER and DET_PASS"
-_AWAY = (502, 503, 504)
+_AWAY = (502, 503, 504)  # statuses of a proxy whose master starts or is restarted
 _UNREACHED = (errors.MasterNotFoundException, requests.exceptions.ConnectionError)
 _FAULTS: tuple[type[Exception], ...] = (
     errors.BadRequestException,
@@ -65,16 +67,20 @@ class Master(NamedTuple):
         Raises Unavailable if no master answers there, or it accepts no stored login.
         """
         address = address or api.get_default_master_url()
-        with reaching(address, f"no master answers at {address}", "set DET_MASTER"):
+        problem = f"no master answers at {address}"
+        with reaching(address, problem, cure="set DET_MASTER"):
             address = api.canonicalize_master_url(address)
             cert = certs.default_load(address)
-            try:  # a password of None would be asked for
+            try:
+                # A password of None would be asked for.
                 token = authentication.login_with_cache(address, user, "", cert)
-                session = api.Session(address, token.username, token.token, cert, 0)
-                session.get("/api/v1/me")  # a token of the environment was not tried yet
+                session = api.Session(address, token.username, token.token, cert, max_retries=0)
+                # A token of the environment is tried by its first use only.
+                session.get("/api/v1/me")
             except errors.ForbiddenException:
-                problem = f"{address} does not know this user and password"
-                raise Unavailable(problem, cure=_LOGIN) from None
+                raise Unavailable(
+                    f"{address} does not know this user and password", cure=_LOGIN
+                ) from None
         return cls(address, session)
 
     def check(self, text: str) -> Findings:
@@ -83,7 +89,8 @@ class Master(NamedTuple):
         refusal = self._ask("/api/v1/experiments", body).get("refused")
         if refusal:
             reason = str(refusal).replace("invalid experiment configuration: ", "")
-            yield Finding("master", "refuses it: " + "; ".join(reason.splitlines()))
+            reasons = "; ".join(reason.splitlines())
+            yield Finding(key="master", problem=f"refuses it: {reasons}")
 
     def cluster(self) -> Cluster:
         """Return the current pools; their images only if this user may read the master's config."""
@@ -103,12 +110,16 @@ class Master(NamedTuple):
                 tasks = configured.pools[pool.name].tasks
             pools[pool.name] = pool._replace(tasks={"image": tasks.get("image")})
         return configured._replace(
-            pools=pools, default=default, live=True, images_known=bool(config)
+            pools=pools,
+            default=default,
+            live=True,
+            images_known=bool(config),
         )
 
-    def _ask(self, path: str, body: Any = None) -> Config:
+    def _ask(self, path: str, body: Config | None = None) -> Config:
         """Return the answer, or the reason of a refusal under the key `refused`."""
-        with reaching(self.address, f"{self.address} does not answer", "try again"):
+        problem = f"{self.address} does not answer"
+        with reaching(self.address, problem, cure="try again"):
             try:
                 if body is None:
                     return mapping(self.session.get(path).json())
@@ -124,23 +135,30 @@ def _pool(row: Config, agents: list[Config]) -> Pool:
     name = str(row.get("name"))
     kind = row.get("type")
     width = whole(row.get("slotsPerAgent"))
-    pool = own_pool(name, tasks={})._replace(spot=bool(at(row, "details.aws.spotEnabled")))
+    pool = own_pool(name, tasks={})
+    pool = pool._replace(spot=bool(at(row, "details.aws.spotEnabled")))
     if kind == "RESOURCE_POOL_TYPE_K8S":  # its maxAgents is always 0
         return pool._replace(slots_per_agent=width)
     if kind != "RESOURCE_POOL_TYPE_STATIC":
         instance = str(row.get("instanceType") or "")
+        is_width_known = width is not None and width >= 0
         return pool._replace(
-            slots_per_agent=width if width is not None and width >= 0 else None,
+            slots_per_agent=width if is_width_known else None,
             max_agents=row.get("maxAgents"),
             gpu=gpu_of(instance),
             instance=instance,
             own=False,
             region=str(at(row, "details.aws.region") or ""),
         )
-    mine = [a for a in agents if name in (a.get("resourcePools") or []) and a.get("enabled")]
-    widths = {len(mapping(agent.get("slots"))) for agent in mine}
+
+    # A static pool is what its agents are; one width holds for it if it does for all of them.
+    pool_agents = []
+    for agent in agents:
+        if agent.get("enabled") and name in (agent.get("resourcePools") or []):
+            pool_agents.append(agent)
+    widths = {len(mapping(agent.get("slots"))) for agent in pool_agents}
     return pool._replace(
         slots_per_agent=widths.pop() if len(widths) == 1 else None,
-        max_agents=len(mine),
+        max_agents=len(pool_agents),
         slots=row.get("slotsAvailable"),
     )

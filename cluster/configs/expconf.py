@@ -5,11 +5,11 @@ so a launcher of another make is taken for none.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from cluster.configs import schema
-from cluster.configs.schema import Config, Findings
+from cluster.configs.schema import Findings
 from detalbert.settings.schema import Finding, at, dotted, mapping
+from detalbert.settings.values import Config
 from workloads import DATA_KEYS
 
 RANGES = ("const", "categorical", "int", "double", "log")
@@ -18,51 +18,62 @@ LAUNCHER = "python3 -m determined.launch.torch_distributed"
 
 def check_experiment(config: Config) -> Findings:
     """Yield findings on keys, types and limits of an experiment config, and on its entrypoint."""
-    yield from schema.check(config, "experiment")
+    yield from schema.check(config, kind="experiment")
     if at(config, "searcher.name") in (None, "single"):
-        # One random value, an error in a run of this package.
-        problem = "a search range under searcher.name single; give one value"
+        # The master draws one random value of the range; a run of this package refuses it.
         for key in _ranges(config.get("hyperparameters"), "hyperparameters"):
-            yield Finding(key, problem, warning=not is_ours(config))
+            yield Finding(
+                key,
+                problem="a search range under searcher.name single",
+                cure="give one value",
+                warning=not is_ours(config),
+            )
     yield from _check_entrypoint(config)
 
 
-def _ranges(values: Any, *path: str) -> Iterator[str]:
+def _ranges(values: object, *path: str) -> Iterator[str]:
     """Yield the dotted key of every range in `values`, which are at `path`."""
     for name, value in mapping(values).items():
         kind = mapping(value).get("type")
         if kind is None:
             yield from _ranges(value, *path, name)
-        elif kind in RANGES[1:]:
+        elif kind in RANGES and kind != "const":
             yield dotted((*path, name))
 
 
 def _check_entrypoint(config: Config) -> Findings:
+    """Yield findings if predict.py lacks a flag, or several slots lack a launcher."""
     text = " ".join(entrypoint_words(config))
-    answers = runs(config, "predict.py")
-    for flag in ("--model", "--data"):
-        if answers and flag not in text:
-            yield Finding("entrypoint", f"predict.py without {flag}; say which")
+    predicts = runs(config, "predict.py")
+    trains = runs(config, "train.py")
+    if predicts:
+        for flag in ("--model", "--data"):
+            if flag not in text:
+                yield Finding("entrypoint", problem=f"predict.py without {flag}", cure="say which")
+
+    # Without a launcher one process starts, and all slots but one are paid for and idle.
     slots = at(config, "resources.slots_per_trial")
-    if "determined.launch" in text or not isinstance(slots, int):
-        return
-    if slots > 1 and (answers or runs(config, "train.py")):
-        problem = f"{slots} slots need a launcher: {LAUNCHER} before the rest"
-        yield Finding("entrypoint", problem)
+    has_launcher = "determined.launch" in text
+    if isinstance(slots, int) and slots > 1 and (predicts or trains) and not has_launcher:
+        yield Finding(
+            "entrypoint",
+            problem=f"{slots} slots need a launcher: {LAUNCHER} before the rest",
+        )
 
 
 def is_ours(config: Config) -> bool:
     """Return whether the experiment runs this package's train.py, not another file of that name."""
     data = mapping(config.get("data"))
     hparams = mapping(config.get("hyperparameters"))
-    if data.keys().isdisjoint(DATA_KEYS) and hparams.keys().isdisjoint(("model", "model_config")):
-        return False
-    return runs(config, "train.py")
+    has_our_data = not data.keys().isdisjoint(DATA_KEYS)
+    has_our_model = "model" in hparams or "model_config" in hparams
+    return (has_our_data or has_our_model) and runs(config, "train.py")
 
 
 def runs(config: Config, script: str) -> bool:
     """Return whether the entrypoint runs a file named `script`."""
-    return any(word.rsplit("/", 1)[-1] == script for word in entrypoint_words(config))
+    names = [word.split("/")[-1] for word in entrypoint_words(config)]
+    return script in names
 
 
 def entrypoint_words(config: Config) -> list[str]:

@@ -1,16 +1,19 @@
 """Machines that an experiment's trials need from a pool, how many start, and their hourly price.
 
-A pool of Kubernetes has pods for machines: `max_slots_per_pod` is its slots per agent.
+A pool of Kubernetes has pods for machines: `max_slots_per_pod` is its slots per agent. The counts
+follow the source of the provisioner of 0.38.1, which starts more machines than a job needs: a
+release that counts otherwise needs another `machines_at_start`.
 """
 
 from cluster.configs.expconf import is_ours, runs
 from cluster.configs.masterconf import Cluster, Pool
-from cluster.configs.schema import Config, Findings
+from cluster.configs.schema import Findings
 from cluster.configs.search import search_of
 from cluster.facts.machines import no_code
 from cluster.facts.prices import Price, load_prices, retired
 from detalbert.errors import nearest
 from detalbert.settings.schema import Finding, at, mappings, whole
+from detalbert.settings.values import Config
 
 SLOTS = "resources.slots_per_trial"
 POOL = "resources.resource_pool"
@@ -19,7 +22,9 @@ POOL = "resources.resource_pool"
 def slots_of(config: Config) -> int:
     """Return the slots per trial; 1 if the config has no valid number."""
     slots = whole(at(config, SLOTS))
-    return 1 if slots is None or slots < 0 else slots
+    if slots is None or slots < 0:
+        return 1
+    return slots
 
 
 def machines_at_start(config: Config, pool: Pool) -> tuple[int, int] | None:
@@ -34,14 +39,14 @@ def machines_at_start(config: Config, pool: Pool) -> tuple[int, int] | None:
     if not width:
         return None
     trials = search_of(config).at_once
-    if slots <= width:  # several trials may share a machine
-        needed = started = -(-slots * trials // width)
+    if slots <= width:
+        # Several trials may share a machine, and none waits for another machine.
+        needed = -(-slots * trials // width)
+        started = needed
     else:
         needed = -(-slots // width) * trials
         started = 2 * needed - 1
-    limit = pool.max_agents
-    if limit is None:
-        limit = needed
+    limit = pool.max_agents if pool.max_agents is not None else needed
     return min(needed, limit), min(started, limit)
 
 
@@ -52,15 +57,15 @@ def describe_start(config: Config, pool: Pool, price: Price | None) -> str:
         if numbers and numbers[0]:
             return f"pool {pool.name}: {numbers[0]} of your own machines"
         return f"pool {pool.name}: your own machines"
-    counts = sorted(set(numbers))
-    count = " to ".join(map(str, counts))
+    counts = sorted(set(numbers))  # one number, or needed and started
+    shown_counts = " to ".join(str(count) for count in counts)
     market = "spot" if pool.spot else "on demand"
-    text = f"pool {pool.name}: {count} {pool.instance} ({market}) at the start"
+    text = f"pool {pool.name}: {shown_counts} {pool.instance} ({market}) at the start"
     if price is None:
-        where = f" of {pool.region}" if pool.region else ""
-        return f"{text}, no price{where} in cluster/facts/prices.yaml"
+        place = f" of {pool.region}" if pool.region else ""
+        return f"{text}, no price{place} in cluster/facts/prices.yaml"
     hourly = price.hourly(pool.spot)
-    dollars = " to ".join(f"${number * hourly:,.2f}" for number in counts)
+    dollars = " to ".join(f"${count * hourly:,.2f}" for count in counts)
     return f"{text}, {dollars} an hour"
 
 
@@ -75,9 +80,9 @@ def image_of(config: Config, pool: Pool | None) -> str | None:
         elif pool.slots_per_agent is not None and not pool.own:
             kinds = ["cpu"]
     for image in images:
+        # One name, or a name for each kind of slot; `gpu` is what older releases call `cuda`.
         if isinstance(image, dict):
-            names = [image[kind] for kind in kinds if image.get(kind)]
-            image = names[0] if names else None
+            image = next((image[kind] for kind in kinds if image.get(kind)), None)
         if image:
             return str(image)
     return None
@@ -89,16 +94,21 @@ def check_fleet(config: Config, cluster: Cluster) -> Findings:
     pool = cluster.pool_of(config)
     if pool is None:
         if not cluster.live:  # a running master says so itself
-            problem = f"the master has no pool {name!r}; {nearest(name, cluster.pools)}"
-            yield Finding(POOL, problem)
+            yield Finding(
+                key=POOL,
+                problem=f"the master has no pool {name!r}",
+                cure=nearest(name, cluster.pools),
+            )
         return
-    unfit = list(_check_width(config, pool))
-    yield from unfit
-    end = retired(pool.instance, load_prices())
-    if end:
-        yield Finding(POOL, f"pool {name!r}: {end}", warning=True)
+    misfits = list(_check_width(config, pool))
+    yield from misfits
+    retirement = retired(pool.instance, load_prices())
+    if retirement:
+        yield Finding(key=POOL, problem=f"pool {name!r}: {retirement}", warning=True)
     yield from _check_image(config, cluster, pool)
-    if not unfit and pool.slots_per_agent and pool.max_agents:
+
+    # Of a trial that does not fit the machines, numbers of machines say nothing.
+    if not misfits and pool.slots_per_agent and pool.max_agents:
         yield from _check_excluded(config, cluster, pool)
         yield from _check_surplus(config, pool)
 
@@ -108,11 +118,15 @@ def _check_image(config: Config, cluster: Cluster, pool: Pool) -> Findings:
     image = image_of(config, pool)
     ours = is_ours(config) or runs(config, "predict.py")
     if image is None and cluster.images_known and ours:
-        problem = "neither the experiment nor the master names one, and 0.38.1's own has torch 2.3"
-        yield Finding("environment.image", f"{problem}; name one with torch 2.6 or later")
+        yield Finding(
+            key="environment.image",
+            problem="neither the experiment nor the master names one, and 0.38.1's own has torch "
+            "2.3",
+            cure="name one with torch 2.6 or later",
+        )
     lack = no_code(image, pool.gpu)
-    if lack:
-        yield Finding("environment.image", lack)
+    if lack is not None:
+        yield Finding(key="environment.image", problem=lack)
 
 
 def _check_width(config: Config, pool: Pool) -> Findings:
@@ -120,27 +134,41 @@ def _check_width(config: Config, pool: Pool) -> Findings:
     slots = slots_of(config)
     width = pool.slots_per_agent
     machines = "machines or pods" if pool.own else "machines"
-    most = pool.slots
-    if most is None and width and pool.max_agents is not None:
-        most = width * pool.max_agents
+    # A running master says how many slots there are; a config says how many may be started.
+    pool_slots = pool.slots  # None: not known
+    if pool_slots is None and width and pool.max_agents is not None:
+        pool_slots = width * pool.max_agents
+
     if width == 0 and slots:
-        problem = f"pool {pool.name!r} has no slots; name a GPU pool in {POOL}"
-        yield Finding(POOL, problem)
+        yield Finding(
+            key=POOL,
+            problem=f"pool {pool.name!r} has no slots",
+            cure=f"name a GPU pool in {POOL}",
+        )
     elif width and slots > width and at(config, "resources.is_single_node") is True:
-        problem = f"{slots} slots on one machine, and {pool.name!r} has {machines} of {width}"
-        yield Finding("resources.is_single_node", problem)
+        yield Finding(
+            key="resources.is_single_node",
+            problem=f"{slots} slots on one machine, and {pool.name!r} has {machines} of {width}",
+        )
     elif width and slots > width and slots % width:
         below = slots - slots % width
-        problem = f"{slots} slots on {machines} of {width}: none would start"
-        yield Finding(SLOTS, f"{problem}; use a multiple, {below} or {below + width}")
-    elif most is not None and slots > most:
-        problem = f"{slots} slots, but pool {pool.name!r} has at most {most}"
-        cure = "add machines" if pool.own else "raise max_instances"
-        yield Finding(SLOTS, f"{problem}; lower it or {cure}")
+        yield Finding(
+            key=SLOTS,
+            problem=f"{slots} slots on {machines} of {width}: none would start",
+            cure=f"use a multiple, {below} or {below + width}",
+        )
+    elif pool_slots is not None and slots > pool_slots:
+        raise_limit = "add machines" if pool.own else "raise max_instances"
+        yield Finding(
+            key=SLOTS,
+            problem=f"{slots} slots, but pool {pool.name!r} has at most {pool_slots}",
+            cure=f"lower it or {raise_limit}",
+        )
 
 
 def _check_excluded(config: Config, cluster: Cluster, pool: Pool) -> Findings:
     """Yield a finding if no spare machine replaces one that a log policy excludes."""
+    # A policy names its action as a text, or as a mapping with a type.
     excludes = False
     for policy in mappings(config.get("log_policies")):
         action = policy.get("action")
@@ -149,21 +177,25 @@ def _check_excluded(config: Config, cluster: Cluster, pool: Pool) -> Findings:
     machines = -(-slots // (pool.slots_per_agent or 1))
     spare = (pool.max_agents or 0) - machines
     if slots and excludes and spare <= 0 and cluster.launch_error:
-        problem = (
-            f"an exclude_node policy, and pool {pool.name!r} has no machine beside the trial's "
-            f"{machines}: once one is excluded, the trial ends or waits for ever"
+        one_more = "add one" if pool.own else f"max_instances: {machines + 1}"
+        yield Finding(
+            key="log_policies",
+            problem=f"an exclude_node policy, and pool {pool.name!r} has no machine beside the "
+            f"trial's {machines}: once one is excluded, the trial ends or waits for ever",
+            cure=f"{one_more}, or set launch_error: false in the master",
+            warning=pool.own,
         )
-        cure = "add one" if pool.own else f"max_instances: {machines + 1}"
-        cure += ", or set launch_error: false in the master"
-        yield Finding("log_policies", f"{problem}; {cure}", warning=pool.own)
 
 
 def _check_surplus(config: Config, pool: Pool) -> Findings:
     """Yield a warning if far more machines than needed would start."""
     needed, started = machines_at_start(config, pool) or (0, 0)
-    if started > needed + 1:  # one more is the spare one
-        problem = (
-            f"pool {pool.name!r} starts up to {started} machines for {needed}, and too many again "
-            f"after every reclaim; max_instances: {needed + 1} is enough for it"
+    enough = needed + 1  # one more is the spare one
+    if started > enough:
+        yield Finding(
+            key=SLOTS,
+            problem=f"pool {pool.name!r} starts up to {started} machines for {needed}, and too "
+            "many again after every reclaim",
+            cure=f"max_instances: {enough} is enough for it",
+            warning=True,
         )
-        yield Finding(SLOTS, problem, warning=True)

@@ -2,16 +2,20 @@
 
 Single keys are checked by master.yaml. What the master alone can know is left out: whether an
 instance profile, a subnet or a logo is there.
+
+The config as it was read stays a mapping; what the planner and the checks need of it is taken out
+into `Cluster` and `Pool` first, so that wrong types and defaults are dealt with here alone.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cluster.configs import schema
-from cluster.configs.schema import Config, Findings
+from cluster.configs.schema import Findings
 from cluster.facts.machines import GCE_GPUS, MAPPED, SLOTS, Gpu, gpu_of, instance_in
 from cluster.facts.prices import load_prices, retired
 from detalbert.errors import nearest
 from detalbert.settings.schema import Finding, at, mapping, mappings, whole
+from detalbert.settings.values import Config
 
 
 class Pool(NamedTuple):
@@ -60,18 +64,26 @@ _DEFAULT_POOLS = {  # key of a default pool: its name before 0.15
 def check_master(config: Config) -> Findings:
     """Yield findings on keys, types, instance types, prices and pool names of a master config."""
     if is_helm(config):
-        problem = "this is a values.yaml of the Helm chart, not a master config"
-        yield Finding("file", f"{problem}; check the master.yaml that `helm template` makes of it")
+        yield Finding(
+            key="file",
+            problem="this is a values.yaml of the Helm chart, not a master config",
+            cure="check the master.yaml that `helm template` makes of it",
+        )
         return
-    yield from schema.check(config, "master")
+    yield from schema.check(config, kind="master")
     yield from _check_pool_names(config)
     yield from _check_default_pools(config)
+
+    # Prices and Determined's map of slots are known of EC2's types alone.
     for number, pool in enumerate(mappings(config.get("resource_pools"))):
         provider = mapping(pool.get("provider"))
         instance = provider.get("instance_type")
         if provider.get("type") == "aws" and isinstance(instance, str):
-            slots = provider.get("instance_slots")
-            yield from _check_instance(f"resource_pools[{number}].provider", instance, slots)
+            yield from _check_instance(
+                key=f"resource_pools[{number}].provider",
+                instance=instance,
+                slots=provider.get("instance_slots"),
+            )
 
 
 def is_helm(config: Config) -> bool:
@@ -79,17 +91,24 @@ def is_helm(config: Config) -> bool:
     return not HELM_KEYS.isdisjoint(config)
 
 
-def _manager(config: Config) -> Any:
+def _manager(config: Config) -> object:
+    """Return the type of the resource manager: `agent`, `kubernetes`, or what a mistake left."""
     return mapping(config.get("resource_manager")).get("type", "agent")
 
 
 def _check_pool_names(config: Config) -> Findings:
     """Yield findings on pools that have one name, whichever manager they are of."""
+    # An experiment names a pool and no manager.
     names = [str(pool.get("pool_name")) for pool in _pools(config)]
     for manager in mappings(config.get("additional_resource_managers")):
         names += [str(pool.get("pool_name")) for pool in mappings(manager.get("resource_pools"))]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Finding("resource_pools", f"two pools are named {name!r}; rename one")
+    repeated = {name for name in names if names.count(name) > 1}
+    for name in sorted(repeated):
+        yield Finding(
+            key="resource_pools",
+            problem=f"two pools are named {name!r}",
+            cure="rename one",
+        )
 
 
 def _check_default_pools(config: Config) -> Findings:
@@ -101,8 +120,11 @@ def _check_default_pools(config: Config) -> Findings:
     for key in _DEFAULT_POOLS:
         name = _default(manager, key)
         if name not in names:
-            problem = f"no pool is named {name!r}; {nearest(name, names)}"
-            yield Finding(f"resource_manager.{key}", problem)
+            yield Finding(
+                key=f"resource_manager.{key}",
+                problem=f"no pool is named {name!r}",
+                cure=nearest(name, names),
+            )
 
 
 def _default(manager: Config, key: str = "default_compute_resource_pool") -> str:
@@ -116,23 +138,25 @@ def _pools(config: Config) -> list[Config]:
     return mappings(config["resource_pools"])
 
 
-def _check_instance(key: str, instance: str, slots: Any) -> Findings:
+def _check_instance(key: str, instance: str, slots: object) -> Findings:
     """Yield findings on the instance type of the provider at `key`, and its `instance_slots`."""
     gpus = SLOTS.get(instance)
-    problem = retired(instance, load_prices())
-    if problem:
-        yield Finding(f"{key}.instance_type", problem, warning=True)
+    retirement = retired(instance, load_prices())
+    if retirement:
+        yield Finding(f"{key}.instance_type", problem=retirement, warning=True)
     if slots is not None:
         if gpus not in (None, slots):
-            problem = f"{slots}, but a {instance} has {gpus}; set {gpus}"
-            yield Finding(f"{key}.instance_slots", problem)
+            yield Finding(
+                f"{key}.instance_slots",
+                problem=f"{slots}, but a {instance} has {gpus}",
+                cure=f"set {gpus}",
+            )
     elif instance not in MAPPED and not schema.PLACEHOLDER.search(instance):
-        problem = f"missing; Determined's map has no {instance}"
-        cure = f"set instance_slots to its GPUs, {gpus}"
+        cure = f"Determined's map has no {instance}: set instance_slots to its GPUs, {gpus}"
         if gpus is None:
-            problem += f" ({nearest(instance, SLOTS)})"
-            cure = "set instance_slots to its GPUs"
-        yield Finding(f"{key}.instance_slots", f"{problem}: {cure}")
+            near = nearest(instance, SLOTS)
+            cure = f"Determined's map has no {instance} ({near}): set instance_slots to its GPUs"
+        yield Finding(f"{key}.instance_slots", problem="missing", cure=cure)
 
 
 def cluster_of(config: Config) -> Cluster:
@@ -154,6 +178,7 @@ def _with_pods(pool: Pool, manager: Config) -> Pool:
     """Return a pool of Kubernetes, whose pods stand for machines: the pool's own number of slots
     counts before the manager's.
     """
+    # Without either number it is not known how wide a pod is.
     slots = whole(at(pool.tasks, "kubernetes.max_slots_per_pod"))
     if slots is None:
         slots = whole(manager.get("max_slots_per_pod"))
@@ -169,16 +194,19 @@ def _pool(pool: Config, tasks: Config) -> Pool:
         return own_pool(name, tasks=tasks)
     instance, slots, gpu = _machine(provider)
     if slots == 0 and provider.get("cpu_slots_allowed"):
-        slots = 1
+        slots = 1  # a machine without a GPU is one slot then
     region = str(provider.get("region") or "")
     if provider.get("type") != "aws" or schema.PLACEHOLDER.search(region):
-        region = ""
+        region = ""  # prices are of AWS's regions
+
+    # `spot` is a key of an AWS provider, `preemptible` one of a GCE machine type.
+    preemptible = at(provider, "instance_type.preemptible")
     return Pool(
         name=name,
         slots_per_agent=slots,
         max_agents=whole(provider.get("max_instances", 5)),
         gpu=gpu,
-        spot=True in (provider.get("spot"), at(provider, "instance_type.preemptible")),
+        spot=True in (provider.get("spot"), preemptible),
         instance=instance,
         tasks=tasks,
         root_gib=whole(provider.get("root_volume_size")) or 200,
@@ -205,7 +233,7 @@ def _machine(provider: Config) -> tuple[str, int | None, Gpu | None]:
     """Return a provider's machine type, slots per machine and GPU, each as far as known."""
     if provider.get("type") == "gcp":
         return _gce_machine(mapping(provider.get("instance_type")))
-    instance = str(provider.get("instance_type", "g4dn.metal"))
+    instance = str(provider.get("instance_type", "g4dn.metal"))  # 0.38.1's default
     slots = whole(provider.get("instance_slots"))
     if slots is None or instance in MAPPED:  # Determined's map counts before the config
         slots = SLOTS.get(instance)
@@ -213,6 +241,7 @@ def _machine(provider: Config) -> tuple[str, int | None, Gpu | None]:
 
 
 def _gce_machine(machine: Config) -> tuple[str, int | None, Gpu | None]:
+    # What is not set has 0.38.1's defaults. The name is for people: prices are of EC2 alone.
     instance = str(machine.get("machine_type", "n1-standard-32"))
     slots = whole(machine.get("gpu_num", 4))
     gpu = GCE_GPUS.get(str(machine.get("gpu_type", "nvidia-tesla-t4")))

@@ -1,15 +1,19 @@
-"""Configs against their schemas, and placeholders in our files, which a user fills in."""
+"""Configs against their schemas, and placeholders in our files, which a user fills in.
+
+A schema says what a single key may hold, so that a key that is new in a release is a line of YAML
+and no code; rules over several keys are functions of the modules beside this one.
+"""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from detalbert.settings import schema
 from detalbert.settings.schema import Finding, dotted, mapping
+from detalbert.settings.values import Config
 
-Config = dict[str, Any]  # a mapping of YAML
 Findings = Iterator[Finding]
+# <<anything>>, and the names that the configs which ship use for a bucket and a checkpoint.
 PLACEHOLDER = re.compile(r"<<[^<>]*>>|(?<![\w.-])my-(?:bucket|pretrained-checkpoint)(?![\w.-])")
 SCHEMAS = {
     "experiment": schema.EXPERIMENT,
@@ -27,12 +31,14 @@ def check(config: Config, kind: str) -> Findings:
             yield finding
 
 
-def placeholders(value: Any, *path: Any) -> Findings:
+def placeholders(value: object, *path: str | int) -> Findings:
     """Yield a finding for every placeholder in a config, at `path`, that is not filled in."""
     if isinstance(value, str):
         for text in PLACEHOLDER.findall(value):
-            yield Finding(dotted(path), f"placeholder {text} is not filled in")
-        return
-    items = enumerate(value) if isinstance(value, list) else mapping(value).items()
-    for key, inner in items:
-        yield from placeholders(inner, *path, key)
+            yield Finding(key=dotted(path), problem=f"placeholder {text} is not filled in")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from placeholders(item, *path, number)
+    else:
+        for key, inner in mapping(value).items():
+            yield from placeholders(inner, *path, key)

@@ -2,18 +2,21 @@
 
 As the searchers of 0.38.1 have it (master/pkg/searcher). Which trials an ASHA stops is not known
 before: the counts are means over trials in random order, of which the best at one rung are the best
-at the next.
+at the next. They are drawn, not derived: whom the master stops depends on the order in which trials
+report, and no formula in closed form follows that.
 """
 
 import bisect
 import math
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from detalbert.settings.schema import mapping, whole
+from detalbert.settings.values import Config
 
 CONCURRENT = 16  # 0.38.1's default of max_concurrent_trials
+DIVISOR = 4.0  # 0.38.1's default
 MOST_RUNGS = 64
 DRAWN_TRIALS = 50_000  # in all draws of an ASHA
 ASHA = ("adaptive_asha", "async_halving")
@@ -59,7 +62,7 @@ class Search(NamedTuple):
         return text
 
 
-def search_of(config: Mapping[str, Any]) -> Search:
+def search_of(config: Mapping[str, object]) -> Search:
     """Return the trials of an experiment's searcher; one for `single` and an invalid one."""
     searcher = mapping(config.get("searcher"))
     name = searcher.get("name")
@@ -67,15 +70,17 @@ def search_of(config: Mapping[str, Any]) -> Search:
     if name == "grid":
         trials = _grid_points(mapping(config.get("hyperparameters")))
     elif name not in ("random", *ASHA):
-        return Search(1, 1, (Rung(1.0, 1.0),))
+        return Search(trials=1, at_once=1, rungs=(Rung(trials=1.0, share=1.0),))
     at_once = whole(searcher.get("max_concurrent_trials", CONCURRENT)) or trials
     at_once = max(1, min(at_once, trials))
-    if name not in ASHA:
-        return Search(trials, at_once, (Rung(float(trials), 1.0),))
-    return Search(trials, at_once, tuple(_all_rungs(searcher, trials)))
+    if name in ASHA:
+        rungs = _all_rungs(searcher, trials)
+    else:
+        rungs = [Rung(trials=float(trials), share=1.0)]
+    return Search(trials=trials, at_once=at_once, rungs=tuple(rungs))
 
 
-def _grid_points(values: Mapping[str, Any]) -> int:
+def _grid_points(values: Config) -> int:
     """Return the number of a grid's points: choices and counts, of nested values too."""
     points = 1
     for value in values.values():
@@ -92,7 +97,8 @@ def _grid_points(values: Mapping[str, Any]) -> int:
     return points
 
 
-def _axis_points(keys: Mapping[str, Any]) -> int:
+def _axis_points(keys: Config) -> int:
+    """Return the points of a range: its count, or the whole numbers in it if these are fewer."""
     count = whole(keys.get("count")) or 1
     low = whole(keys.get("minval"))
     high = whole(keys.get("maxval"))
@@ -101,25 +107,29 @@ def _axis_points(keys: Mapping[str, Any]) -> int:
     return max(1, count)
 
 
-def _all_rungs(searcher: Mapping[str, Any], trials: int) -> list[Rung]:
+def _all_rungs(searcher: Config, trials: int) -> list[Rung]:
     """Return the rungs of all brackets of an ASHA together."""
     divisor = searcher.get("divisor")
     if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e6:
-        divisor = 4  # 0.38.1's default
+        divisor = DIVISOR
     brackets = list(_brackets(searcher, trials, divisor))
-    most = max(rungs for rungs, _ in brackets)
-    totals = [0.0] * most
-    for rungs, count in brackets:
-        # Before a bracket's own first rung none of its trials stops.
-        first = most - rungs
+    rung_count = max(bracket.rungs for bracket in brackets)
+    totals = [0.0] * rung_count  # trials that reach each rung
+    for bracket in brackets:
+        # Brackets share their last rung, a whole trial: one of fewer rungs begins at a later one,
+        # and before that none of its trials stops.
+        first = rung_count - bracket.rungs
         for rung in range(first):
-            totals[rung] += count
-        for rung, reached in enumerate(_reaching(count, rungs, divisor), start=first):
+            totals[rung] += bracket.trials
+        reaching = _reaching(bracket.trials, bracket.rungs, divisor)
+        for rung, reached in enumerate(reaching, start=first):
             totals[rung] += reached
+
+    # Each rung is `divisor` times as long as the one before; the last is a whole trial.
     all_rungs = []
     for rung, total in enumerate(totals):
-        share = divisor ** (rung + 1 - most)
-        all_rungs.append(Rung(total, share))
+        share = divisor ** (rung + 1 - rung_count)
+        all_rungs.append(Rung(trials=total, share=share))
     return all_rungs
 
 
@@ -134,56 +144,67 @@ def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
     drawn = min(trials, DRAWN_TRIALS)  # of more trials the same shares go on
     draws = DRAWN_TRIALS // drawn
     for _ in range(draws):
-        metrics: list[list[float]] = [[] for _ in range(rungs)]
+        reported: list[list[float]] = [[] for _ in range(rungs)]  # metrics at each rung, sorted
         for _ in range(drawn):
+            # One metric for all rungs: the best at one are the best at the next.
             metric = generator.random()
-            for rung, others in enumerate(metrics):
+            for rung, metrics in enumerate(reported):
                 reached[rung] += 1
-                place = bisect.bisect(others, metric)
-                others.insert(place, metric)
-                trains_on = max(1, int(len(others) / divisor))
+                place = bisect.bisect(metrics, metric)
+                metrics.insert(place, metric)
+                trains_on = max(1, int(len(metrics) / divisor))
                 if place >= trains_on:
                     break
     return [count / draws * trials / drawn for count in reached]
 
 
-def _brackets(
-    searcher: Mapping[str, Any], trials: int, divisor: float
-) -> Iterator[tuple[int, int]]:
-    """Yield the rungs and the trials of each bracket (makeBrackets of adaptive_asha.go)."""
+class Bracket(NamedTuple):
+    """Trials of an ASHA that stop at the same rungs."""
+
+    rungs: int
+    trials: int
+
+
+def _brackets(searcher: Config, trials: int, divisor: float) -> Iterator[Bracket]:
+    """Yield the brackets of an ASHA (makeBrackets of adaptive_asha.go)."""
     if searcher.get("name") == "async_halving":
-        yield _rungs(searcher.get("num_rungs")), trials
+        yield Bracket(rungs=_rungs(searcher.get("num_rungs")), trials=trials)
         return
-    asked = searcher.get("bracket_rungs")
-    if not asked or not isinstance(asked, list):
-        asked = _mode_rungs(searcher, trials, divisor)
-    rungs = [_rungs(count) for count in asked]
-    rungs.sort(reverse=True)
-    weights = [divisor ** (count - 1) / count for count in rungs]
+    configured = searcher.get("bracket_rungs")
+    if not configured or not isinstance(configured, list):
+        configured = _mode_rungs(searcher, trials, divisor)
+    rung_counts = [_rungs(count) for count in configured]
+    rung_counts.sort(reverse=True)
+
+    # A bracket of more rungs stops more of its trials early, so it gets more of them.
+    weights = [divisor ** (count - 1) / count for count in rung_counts]
     shares = []
     for weight in weights:
         share = int(weight / sum(weights) * trials)
         shares.append(max(1, share))
     # The bracket with the most rungs has what is left.
     shares[0] += max(0, trials - sum(shares))
-    yield from zip(rungs, shares, strict=True)
+    for rungs, share in zip(rung_counts, shares, strict=True):
+        yield Bracket(rungs=rungs, trials=share)
 
 
-def _rungs(value: Any) -> int:
+def _rungs(value: object) -> int:
     """Return a number of rungs, 1 for an invalid one."""
-    return min(max(1, whole(value) or 1), MOST_RUNGS)
+    rungs = whole(value) or 1
+    return min(max(1, rungs), MOST_RUNGS)
 
 
-def _mode_rungs(searcher: Mapping[str, Any], trials: int, divisor: float) -> list[int]:
+def _mode_rungs(searcher: Config, trials: int, divisor: float) -> list[int]:
     """Return the rungs of each bracket by the searcher's `mode`."""
-    most = _rungs(searcher.get("max_rungs") or 5)
+    max_rungs = _rungs(searcher.get("max_rungs") or 5)
     length = max(1, whole(searcher.get("max_time")) or 1)
-    for number in (length, trials):  # the top rung has a trial
-        most = min(most, int(math.log(number) / math.log(divisor)) + 1)
+    # The first rung is at least one batch long, and the top one has at least one trial.
+    for number in (length, trials):
+        max_rungs = min(max_rungs, int(math.log(number) / math.log(divisor)) + 1)
     mode = searcher.get("mode")
-    first = (most - 1) // 2 + 1  # of `standard`, the default
+    fewest = (max_rungs - 1) // 2 + 1  # of `standard`, the default
     if mode == "aggressive":
-        first = most
+        fewest = max_rungs
     elif mode == "conservative":
-        first = 1
-    return list(range(first, most + 1))
+        fewest = 1
+    return list(range(fewest, max_rungs + 1))

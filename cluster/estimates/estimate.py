@@ -7,7 +7,7 @@ slowest decides.
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,12 +20,13 @@ from detalbert.settings.hparams import StepHParams
 from detalbert.training.sizing import Demand, Model, Slots
 
 MOST_TOKENS = 32_768  # of a forward pass with max_tokens_per_forward: auto
+TOKEN_MULTIPLE = 128  # a proposed max_tokens_per_forward is rounded down to one
 
 
 class Step(NamedTuple):
     """Seconds of an optimizer step, and the bytes that each machine sends in it."""
 
-    compute: float  # products, and the sums of tensor-parallel peers that these wait for
+    compute: float  # products, and the sums of tensor-parallel ranks that these wait for
     inside: float  # sums of gradients between the GPUs of a machine
     plain: float  # traffic between machines by one plain interface; 0: its rate is not known
     efa: float  # the same with EFA
@@ -66,7 +67,7 @@ class Estimate:
     model: Model
     slots: Slots
     demand: Demand
-    most: int  # tokens of the largest forward pass that fits
+    max_tokens: int  # of the largest forward pass that fits
     tokens: int  # of the configured one
     rate: speeds.Rate
     step: Step
@@ -91,6 +92,11 @@ class Estimate:
         return self.demand.memory.at(self.tokens)
 
     @property
+    def proposed_tokens(self) -> int:
+        """Tokens of a forward pass to configure in place of one that does not fit."""
+        return self.max_tokens // TOKEN_MULTIPLE * TOKEN_MULTIPLE
+
+    @property
     def forwards(self) -> int:
         """Forward passes of a data rank in a step."""
         return count_forwards(self.demand, self.hparams, self.tokens)
@@ -100,9 +106,9 @@ class Estimate:
         return self.hparams.global_batch_size * self.demand.window
 
     @property
-    def leaving(self) -> float:
+    def seconds_after_notice(self) -> float:
         """Seconds from EC2's notice until the job has left: its step, disk and upload."""
-        return traffic.READ + self.step.seconds + self.checkpoint.seconds
+        return traffic.READ_SECONDS + self.step.seconds + self.checkpoint.seconds
 
     @property
     def period(self) -> int | None:
@@ -111,10 +117,11 @@ class Estimate:
             return self.hparams.length(self.job.size.training).checkpoint
         return self.hparams.checkpoint_period
 
-    def changed(self, keys: dict[str, Any]) -> "Estimate":
+    def changed(self, keys: Mapping[str, Any]) -> "Estimate":
         """Return the estimate of the same job with other hyperparameters."""
         hparams = dataclasses.replace(self.hparams, **keys)
-        return estimate_model(self.job._replace(hparams=hparams), self.pool, self.gpu, self.model)
+        job = self.job._replace(hparams=hparams)
+        return estimate_model(job, self.pool, self.gpu, self.model)
 
 
 def estimate(job: Job) -> Estimate | None:
@@ -137,9 +144,13 @@ def estimate_model(job: Job, pool: Pool, gpu: Gpu, model: Model) -> Estimate:
         has_bf16=gpu.has_bf16,
     )
     demand = job.workload.sizing.demand(model, hparams, slots)
-    most = demand.memory.tokens(gpu.gigabytes)
+
+    # The forward pass: as large as the memory allows, or as configured, whether it fits or not.
+    max_tokens = demand.memory.tokens(gpu.gigabytes)
     budget = hparams.max_tokens_per_forward
-    tokens = min(most, MOST_TOKENS) if budget == "auto" else budget
+    tokens = min(max_tokens, MOST_TOKENS) if budget == "auto" else budget
+
+    # Its speed on one GPU; a rank with less work than one pass holds runs a smaller one.
     shape = speeds.Shape(
         task=demand.task,
         flops=demand.flops,
@@ -153,6 +164,8 @@ def estimate_model(job: Job, pool: Pool, gpu: Gpu, model: Model) -> Estimate:
         recomputed=demand.recomputed,
     )
     rate = speeds.speed(shape, gpu)
+
+    # Then what a step and a checkpoint take, of all GPUs together.
     forwards = count_forwards(demand, hparams, tokens)
     step = time_step(job, pool, model, demand, slots, rate=rate.tokens, forwards=forwards)
     return Estimate(
@@ -162,7 +175,7 @@ def estimate_model(job: Job, pool: Pool, gpu: Gpu, model: Model) -> Estimate:
         model=model,
         slots=slots,
         demand=demand,
-        most=most,
+        max_tokens=max_tokens,
         tokens=tokens,
         rate=rate,
         step=step,
@@ -206,27 +219,27 @@ def time_step(
     inside = 0.0
     machines_of_replica = 1
     # Bytes of a number in products, and of one of a gradient that is sent.
-    number = 4 if job.hparams.precision == "fp32" else 2
-    wire = 4 if job.hparams.allreduce_dtype == "fp32" else 2
-    link = machine.link * 1e9 if machine else math.inf
+    weight_bytes = 4 if job.hparams.precision == "fp32" else 2
+    gradient_bytes = 4 if job.hparams.allreduce_dtype == "fp32" else 2
+    link = machine.link * 1e9 if machine else math.inf  # bytes per second, one way
     if demand.layout:
         # In every layer tensor-parallel ranks sum the hidden state four times, forward and
         # backward (Shoeybi 2019, section 3), in a ring between GPUs; products wait for sums.
         tensor = demand.layout["tensor"]
         sums = sizes.layers * 4 * 2 * (tensor - 1) / tensor
-        compute += sums * sizes.hidden * number * tokens / demand.data_ranks / link
+        compute += sums * sizes.hidden * weight_bytes * tokens / demand.data_ranks / link
         machines_of_replica = max(1, demand.layout["shard"] * tensor // slots.per_machine)
     else:
         # A ring sends gradients twice.
-        peers = min(slots.number, slots.per_machine)
-        inside = 2 * (peers - 1) / peers * sizes.parameters * wire / link
+        ranks = min(slots.number, slots.per_machine)
+        inside = 2 * (ranks - 1) / ranks * sizes.parameters * gradient_bytes / link
     sent = traffic.sent_bytes(
         sizes.parameters,
         machines=count_machines(slots),
         span=machines_of_replica,
         forwards=forwards,
-        weight=number,
-        gradient=wire,
+        weight_bytes=weight_bytes,
+        gradient_bytes=gradient_bytes,
     )
     return Step(
         compute=compute,
@@ -243,7 +256,7 @@ def time_checkpoint(job: Job, pool: Pool, model: Model, demand: Demand, slots: S
     # Each machine writes its share of a sharded model, and uploads it by all its ranks.
     writers = count_machines(slots) if demand.layout else 1
     uploaders = slots.per_machine if demand.layout else 1
-    stored = 12 * model.sizes.parameters / writers
+    stored = 12 * model.sizes.parameters / writers  # three numbers of 4 bytes a parameter
     place, disk_rate = traffic.scratch(job.config, pool)
     return Checkpoint(
         stored=stored,
@@ -270,8 +283,10 @@ def _layouts(estimate: Estimate) -> Iterator[Estimate]:
             layout = estimate.changed(keys)
         except UserError:  # heads that the tensor does not divide, a family without a plan
             continue
-        windows = -(-hparams.global_batch_size // layout.demand.data_ranks)
-        windows = min(windows, layout.most // hparams.max_seq_length)
-        fits = windows > 0 and layout.demand.data_ranks <= hparams.global_batch_size
-        if fits:
+
+        # As many windows in a forward pass as a rank has in a step, if the memory holds them.
+        ranks = layout.demand.data_ranks
+        windows = -(-hparams.global_batch_size // ranks)
+        windows = min(windows, layout.max_tokens // hparams.max_seq_length)
+        if windows > 0 and ranks <= hparams.global_batch_size:
             yield layout.changed({"max_tokens_per_forward": windows * hparams.max_seq_length})

@@ -1,4 +1,8 @@
-"""Faults of an estimate, by key of the experiment config."""
+"""Faults of an estimate, by key of the experiment config.
+
+Each rests on figures that are modelled, not measured: a fault is reported where the run would end
+or lose an hour's work even if the figures are somewhat off, and what is merely slow is a warning.
+"""
 
 from collections.abc import Iterator
 
@@ -20,34 +24,45 @@ def find_faults(estimate: Estimate) -> Iterator[Finding]:
 
 
 def _memory(estimate: Estimate) -> Iterator[Finding]:
+    """Yield a finding if a window, or the configured forward pass, does not fit a GPU."""
     gpu = estimate.gpu
-    most = estimate.most
+    memory = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
     budget = estimate.hparams.max_tokens_per_forward
-    where = f"{gpu.gigabytes} GB of a {gpu.name} (modelled)"
     sharded = bool(estimate.demand.layout)
-    more = ""
+    # A key of sharded models alone: activations are recomputed in place of being kept.
+    or_recompute = ""
     if sharded and estimate.demand.recomputed < 1:
-        more = ", or activation_checkpointing: full"
-    if most < estimate.hparams.max_seq_length:
+        or_recompute = ", or activation_checkpointing: full"
+    if estimate.max_tokens < estimate.hparams.max_seq_length:
         key = "hyperparameters.model"
         cure = "take a smaller model or another GPU"
         if sharded:
             key = "hyperparameters.layout"
             cure = "use more shards or another GPU"
-        yield Finding(key, f"does not train in {where}; {cure}{more}")
-    elif budget != "auto" and budget > most:
-        problem = f"{budget} tokens do not fit {where}; use {most // 128 * 128} or less{more}"
-        yield Finding("hyperparameters.max_tokens_per_forward", problem)
+        yield Finding(
+            key,
+            problem=f"does not train in {memory}",
+            cure=f"{cure}{or_recompute}",
+        )
+    elif budget != "auto" and budget > estimate.max_tokens:
+        yield Finding(
+            "hyperparameters.max_tokens_per_forward",
+            problem=f"{budget} tokens do not fit {memory}",
+            cure=f"use {estimate.proposed_tokens} or less{or_recompute}",
+        )
 
 
 def _data_ranks(estimate: Estimate) -> Iterator[Finding]:
+    """Yield a finding if a step has fewer windows than there are ranks to deal them to."""
     batch = estimate.hparams.global_batch_size
     ranks = estimate.demand.data_ranks
     if batch < ranks:
         layout = " x ".join(f"{name} {count}" for name, count in estimate.demand.layout.items())
-        problem = f"{batch} windows for {ranks} data ranks ({layout}): some train on nothing"
-        cure = f"use {ranks} or more, or a larger layout.tensor"
-        yield Finding("hyperparameters.global_batch_size", f"{problem}; {cure}")
+        yield Finding(
+            "hyperparameters.global_batch_size",
+            problem=f"{batch} windows for {ranks} data ranks ({layout}): some train on nothing",
+            cure=f"use {ranks} or more, or a larger layout.tensor",
+        )
 
 
 def _network(estimate: Estimate) -> Iterator[Finding]:
@@ -58,10 +73,11 @@ def _network(estimate: Estimate) -> Iterator[Finding]:
     if offers_efa and not step.has_efa and step.plain > step.compute / 2:
         yield Finding(
             "resources.resource_pool",
-            f"slow: {step.sent / 1e9:.0f} GB leave each machine in a step: {step.plain:.1f} s on "
-            f"the one plain interface of pool {estimate.pool.name!r}, beside {step.compute:.1f} s "
-            f"of compute (modelled), and {step.efa:.1f} s with EFA; use machines with EFA "
-            "(cluster/efa.md), fewer and larger forwards, or shards inside a machine",
+            problem=f"slow: {step.sent / 1e9:.0f} GB leave each machine in a step: "
+            f"{step.plain:.1f} s on the one plain interface of pool {estimate.pool.name!r}, "
+            f"beside {step.compute:.1f} s of compute (modelled), and {step.efa:.1f} s with EFA",
+            cure="use machines with EFA (cluster/efa.md), fewer and larger forwards, or shards "
+            "inside a machine",
             warning=True,
         )
 
@@ -69,15 +85,17 @@ def _network(estimate: Estimate) -> Iterator[Finding]:
 def _notice(estimate: Estimate) -> Iterator[Finding]:
     """Yield a finding if the job cannot leave within EC2's notice."""
     checkpoint = estimate.checkpoint
-    leaving = estimate.leaving
-    if leaving > spot.NOTICE_SECONDS:
-        step = leaving - checkpoint.seconds
+    seconds = estimate.seconds_after_notice
+    if seconds > spot.NOTICE_SECONDS:
+        gigabytes = checkpoint.stored / 1e9
+        step = seconds - checkpoint.seconds
         yield Finding(
             "environment.environment_variables",
-            f"a checkpoint does not fit EC2's two-minute notice: {step:.0f} s to the end of a "
-            f"step, {checkpoint.disk:.0f} s to write {checkpoint.stored / 1e9:.1f} GB a machine to "
-            f"{checkpoint.place}, {checkpoint.upload:.0f} s to upload it, {leaving:.0f} s in all "
-            "(modelled); set TMPDIR to the instance store (cluster/efa.md), or use more machines",
+            problem=f"a checkpoint does not fit EC2's two-minute notice: {step:.0f} s to the end "
+            f"of a step, {checkpoint.disk:.0f} s to write {gigabytes:.1f} GB a machine to "
+            f"{checkpoint.place}, {checkpoint.upload:.0f} s to upload it, {seconds:.0f} s in all "
+            "(modelled)",
+            cure="set TMPDIR to the instance store (cluster/efa.md), or use more machines",
         )
 
 
@@ -85,12 +103,16 @@ def _lost_work(estimate: Estimate) -> Iterator[Finding]:
     """Yield a finding if a reclaim without notice loses too much work, with full-length windows."""
     period = estimate.period
     hparams = estimate.hparams
+    # Windows of full length are the worst case: those of SQuAD have 174 of 384 tokens on average.
     step = estimate.step.seconds * hparams.max_seq_length / estimate.demand.window
-    if period is not None and period * step > spot.LONGEST:
+    if period is not None and period * step > spot.MAX_LOST_SECONDS:
         default = "" if hparams.checkpoint_period else " (an epoch, the default)"
+        minutes = period * step / 60
+        most_steps = max(1, int(spot.MAX_LOST_SECONDS / step))
         yield Finding(
             "hyperparameters.checkpoint_period",
-            f"{period} steps{default} on spot pool {estimate.pool.name!r}: a reclaim without "
-            f"notice costs up to {period * step / 60:.0f} minutes of {estimate.slots.number} slots "
-            f"({estimate.rate.source}); use {max(1, int(spot.LONGEST / step))} or less",
+            problem=f"{period} steps{default} on spot pool {estimate.pool.name!r}: a reclaim "
+            f"without notice costs up to {minutes:.0f} minutes of {estimate.slots.number} slots "
+            f"({estimate.rate.source})",
+            cure=f"use {most_steps} or less",
         )

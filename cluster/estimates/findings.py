@@ -1,8 +1,12 @@
-"""Checks of an experiment against its pool: slots, batch size, precision, memory."""
+"""Checks of an experiment against its pool: slots, batch size, precision, memory.
+
+The trainer's own parsers and checks run here, so that a config is refused in the words in which
+train.py would refuse it hours later; what they raise becomes findings, and the next check goes on.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from cluster.configs.fleet import slots_of
 from cluster.configs.masterconf import Pool
@@ -12,12 +16,15 @@ from cluster.estimates.job import Job, known_size, samples
 from detalbert.errors import SectionError, UnknownKey, UserError
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.schema import Finding, mapping, without_nulls
+from detalbert.settings.values import Config
 from detalbert.training.sizing import Slots, find_model
 from detalbert.training.workload import Workload
 from workloads import choose
 
+Result = TypeVar("Result")
 
-def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator[Finding]:
+
+def check_job(config: Config, pool: Pool | None, root: Path) -> Iterator[Finding]:
     """Yield the findings of one of this package's experiments, alone or against its pool.
 
     Args:
@@ -32,6 +39,8 @@ def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator
     yield from check_searcher(config, workload)
     _, findings = _attempt(workload.parsers.data, config.get("data"))
     yield from findings
+
+    # The trials at the corners of a search, whose findings are mostly the same.
     all_findings: dict[Finding, None] = {}  # in order, each once
     for values in samples(mapping(config.get("hyperparameters"))):
         hparams, findings = _parse(workload, values)
@@ -54,8 +63,11 @@ def check_job(config: dict[str, Any], pool: Pool | None, root: Path) -> Iterator
 
 def _check_size(job: Job) -> Iterator[Finding]:
     """Yield the findings on a trial's layout, memory and time."""
-    size = _check_layout if job.pool is None else estimate
-    estimated, findings = _attempt(size, job)
+    if job.pool is None:
+        _, findings = _attempt(_check_layout, job)
+        yield from findings
+        return
+    estimated, findings = _attempt(estimate, job)
     yield from findings
     if estimated is not None:
         yield from find_faults(estimated)
@@ -63,17 +75,24 @@ def _check_size(job: Job) -> Iterator[Finding]:
 
 def check_place(job: Job) -> Iterator[Finding]:
     """Yield the findings on keys that depend on a trial's slots and pool."""
+    # The gradient is a mean over the slots of a replicated model: each needs as many windows.
     batch = job.hparams.global_batch_size
     slots = job.slots
     if batch % slots and not job.workload.sharded:
-        problem = f"{batch} windows cannot be dealt evenly to {slots} slots"
-        cure = f"use {-(-batch // slots) * slots}"
-        yield Finding("hyperparameters.global_batch_size", f"{problem}; {cure}")
+        next_multiple = -(-batch // slots) * slots
+        yield Finding(
+            "hyperparameters.global_batch_size",
+            problem=f"{batch} windows cannot be dealt evenly to {slots} slots",
+            cure=f"use {next_multiple}",
+        )
     if job.pool is not None:
         yield from _check_precision(job, job.pool)
         if job.pool.spot and job.pool.gpu and not job.hparams.spot_notice:
-            problem = f"pool {job.pool.name!r} is spot: EC2's two-minute notice would go unread"
-            yield Finding("hyperparameters.spot_notice", f"{problem}; set it to true")
+            yield Finding(
+                "hyperparameters.spot_notice",
+                problem=f"pool {job.pool.name!r} is spot: EC2's two-minute notice would go unread",
+                cure="set it to true",
+            )
 
 
 def check_work(job: Job) -> Iterator[Finding]:
@@ -83,10 +102,12 @@ def check_work(job: Job) -> Iterator[Finding]:
     yield from findings
 
 
-def _attempt(call: Callable[..., Any], *arguments: Any) -> tuple[Any, list[Finding]]:
-    """Return what `call` returns, or None and the findings that its UserError stands for."""
+def _attempt(
+    check: Callable[..., Result], *arguments: object
+) -> tuple[Result | None, list[Finding]]:
+    """Return what `check` returns, or None and the findings that its UserError stands for."""
     try:
-        return call(*arguments), []
+        return check(*arguments), []
     except UserError as error:
         return None, [_from_error(problem) for problem in _problems(error)]
 
@@ -97,26 +118,29 @@ def _problems(error: UserError) -> list[UserError]:
 
 
 def _from_error(error: UserError) -> Finding:
-    return Finding(error.key, error.detail)
+    return Finding(error.key, problem=error.problem, cure=error.cure)
 
 
-def check_searcher(config: dict[str, Any], workload: Workload) -> Iterator[Finding]:
+def check_searcher(config: Config, workload: Workload) -> Iterator[Finding]:
     """Yield the findings on the searcher's metric and unit."""
     if not isinstance(config.get("searcher"), dict):
         return
     searcher = without_nulls(config["searcher"])
-    asked = {
+    with_defaults = {
         "metric": str(searcher.get("metric", workload.metric)),
         "smaller_is_better": searcher.get("smaller_is_better", True),  # a master's default
     }
-    _, findings = _attempt(workload.check_searcher, asked)
+    _, findings = _attempt(workload.check_searcher, with_defaults)
     yield from findings
     if searcher.get("time_metric") not in (None, "batches"):
-        problem = "the trial counts in batches alone; set time_metric: batches and max_time to it"
-        yield Finding("searcher.time_metric", problem)
+        yield Finding(
+            "searcher.time_metric",
+            problem="the trial counts in batches alone",
+            cure="set time_metric: batches and max_time to it",
+        )
 
 
-def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | None, list[Finding]]:
+def _parse(workload: Workload, values: Config) -> tuple[StepHParams | None, list[Finding]]:
     """Return the hyperparameters, None if invalid, and the findings on their keys.
 
     Keys that are not like any of ours are warnings: train.py rejects them as well, but a modified
@@ -132,30 +156,38 @@ def _parse(workload: Workload, values: dict[str, Any]) -> tuple[StepHParams | No
             foreign.append(problem)
     if not foreign:
         return None, [_from_error(problem) for problem in problems]
+
+    # The keys that are ours, parsed alone.
     names = {problem.name for problem in foreign}
-    rest = {key: value for key, value in values.items() if key not in names}
-    hparams, findings = _parse(workload, rest)
-    warnings = [_from_error(problem)._replace(warning=True) for problem in foreign]
-    for finding in findings:
+    own_values = {key: value for key, value in values.items() if key not in names}
+    hparams, own_findings = _parse(workload, own_values)
+    findings = [_from_error(problem)._replace(warning=True) for problem in foreign]
+    for finding in own_findings:
         # A key that is missing may be given in another trial.
         name = finding.key.removeprefix("hyperparameters.")
-        warnings.append(finding._replace(warning=name not in values))
-    return hparams, warnings
+        findings.append(finding._replace(warning=name not in values))
+    return hparams, findings
 
 
 def _check_length(job: Job) -> Iterator[Finding]:
     """Yield findings if the searcher's length is not the number of steps that a trial trains."""
     searcher = mapping(job.config.get("searcher"))
     steps = job.hparams.max_steps
-    length = searcher.get("max_length")
-    most = searcher.get("max_time")
-    if job.workload.sharded and steps is None and isinstance(length, dict):
-        problem = f"missing, and searcher.max_length {length} ends no run of this package"
-        cure = "a trial would train its epochs; say its length here"
-        yield Finding("hyperparameters.max_steps", f"{problem}: {cure}")
-    if searcher.get("time_metric") == "batches" and most != steps:
-        problem = f"{most}, but a trial trains hyperparameters.max_steps = {steps} batches"
-        yield Finding("searcher.max_time", f"{problem}; set both to one number")
+    max_length = searcher.get("max_length")
+    max_time = searcher.get("max_time")
+    if job.workload.sharded and steps is None and isinstance(max_length, dict):
+        yield Finding(
+            "hyperparameters.max_steps",
+            problem=f"missing, and searcher.max_length {max_length} ends no run of this package: "
+            "a trial would train its epochs",
+            cure="say its length here",
+        )
+    if searcher.get("time_metric") == "batches" and max_time != steps:
+        yield Finding(
+            "searcher.max_time",
+            problem=f"{max_time}, but a trial trains hyperparameters.max_steps = {steps} batches",
+            cure="set both to one number",
+        )
 
 
 def _read_text(job: Job) -> None:
@@ -164,6 +196,7 @@ def _read_text(job: Job) -> None:
     Raises:
         UserError: if they do not match each other or max_seq_length, or lack an end of text.
     """
+    # Addresses of buckets and hubs are no folders, and stay unread.
     data = dict(mapping(job.config.get("data")))
     absent = []
     for key in ("tokenizer", "shards"):
@@ -181,6 +214,7 @@ def _read_text(job: Job) -> None:
 
 def _check_layout(job: Job) -> None:
     """Raise UserError if the layout of a sharded model does not fit the slots of one machine."""
+    # One machine of any width is assumed: how many slots a machine has is not known.
     if job.model is not None:
         slots = Slots(number=job.slots, per_machine=job.slots, has_bf16=True)
         job.workload.sizing.demand(job.model, job.hparams, slots)
@@ -192,8 +226,10 @@ def _check_precision(job: Job, pool: Pool) -> Iterator[Finding]:
     precision = job.hparams.precision
     if gpu is None:
         if precision == "fp16" and pool.slots_per_agent is not None:
-            yield Finding(key, f"fp16 needs a GPU, pool {pool.name!r} has none; use auto")
+            problem = f"fp16 needs a GPU, pool {pool.name!r} has none"
+            yield Finding(key, problem=problem, cure="use auto")
     elif precision == "bf16" and not gpu.has_bf16:
-        yield Finding(key, f"a {gpu.name} has no bf16; use auto or fp16")
+        yield Finding(key, problem=f"a {gpu.name} has no bf16", cure="use auto or fp16")
     elif precision in ("fp16", "auto") and not gpu.has_fast_fp16:
-        yield Finding(key, f"a {gpu.name} has no tensor cores for fp16; use fp32")
+        problem = f"a {gpu.name} has no tensor cores for fp16"
+        yield Finding(key, problem=problem, cure="use fp32")

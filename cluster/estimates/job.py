@@ -1,4 +1,9 @@
-"""A trial of this package's experiment, parsed once: what the checks and the planner work on."""
+"""A trial of this package's experiment, parsed once: what the checks and the planner work on.
+
+Of a search, the trials at its corners stand for all: time and memory grow or fall with a range, so
+the longest and the largest trial are at its ends. Data is read only if it is on this machine, and
+no model is built: its sizes are counted from its config.
+"""
 
 import contextlib
 import itertools
@@ -19,6 +24,7 @@ from cluster.facts.published import (
 from data import open_split
 from detalbert.settings.hparams import Length, StepHParams, parse_data_config
 from detalbert.settings.schema import at, mapping
+from detalbert.settings.values import Config
 from detalbert.training.sizing import Model, find_model
 from detalbert.training.workload import Workload
 from workloads import choose
@@ -41,7 +47,7 @@ class DataSize(NamedTuple):
 class Job(NamedTuple):
     """One trial, with what is known of where it runs."""
 
-    config: dict[str, Any]
+    config: Config
     workload: Workload
     hparams: StepHParams
     slots: int
@@ -60,7 +66,9 @@ class Job(NamedTuple):
         if self.size.training is not None:
             return hparams.length(self.size.training)
         if hparams.max_steps is not None:
-            return hparams.length(hparams.max_steps * hparams.global_batch_size)
+            # An epoch as long as the run.
+            windows = hparams.max_steps * hparams.global_batch_size
+            return hparams.length(windows)
         return None
 
     @property
@@ -76,7 +84,8 @@ class Job(NamedTuple):
             getattr(self.hparams, "max_validation_windows", None),  # a language model's
             getattr(self.data, "max_validation_windows", None),  # a pretraining's
         ]
-        return min((limit for limit in limits if limit is not None), default=None)
+        configured = [limit for limit in limits if limit is not None]
+        return min(configured, default=None)
 
     @property
     def data(self) -> Any:
@@ -84,7 +93,7 @@ class Job(NamedTuple):
         return self.workload.parsers.data(self.config.get("data"))
 
 
-def known_size(config: dict[str, Any]) -> DataSize:
+def known_size(config: Config) -> DataSize:
     """Return the windows of a data set whose size is known before it is read."""
     windows = KNOWN_WINDOWS.get(str(at(config, "data.train")))
     if windows is None:
@@ -92,20 +101,23 @@ def known_size(config: dict[str, Any]) -> DataSize:
     training = at(config, "data.max_train_examples") or QUESTIONS
     validation = at(config, "data.max_validation_examples") or VALIDATION_QUESTIONS
     return DataSize(
-        training=_share(windows, training, QUESTIONS),
-        validation=_share(VALIDATION_WINDOWS, validation, VALIDATION_QUESTIONS),
+        training=_share(windows, questions=training, all_questions=QUESTIONS),
+        validation=_share(
+            VALIDATION_WINDOWS, questions=validation, all_questions=VALIDATION_QUESTIONS
+        ),
     )
 
 
-def _share(windows: int, questions: Any, all_questions: int) -> int:
+def _share(windows: int, questions: object, all_questions: int) -> int:
     """Return how many of the windows so many of the questions have."""
-    if not isinstance(questions, int):  # told elsewhere
+    if not isinstance(questions, int):  # its type is reported elsewhere
         return windows
-    return math.ceil(windows * min(1, questions / all_questions))
+    share = min(1, questions / all_questions)
+    return math.ceil(windows * share)
 
 
 def parse_jobs(
-    config: dict[str, Any], pool: Pool | None, root: Path, size: DataSize | None = None
+    config: Config, pool: Pool | None, root: Path, size: DataSize | None = None
 ) -> Iterator[Job]:
     """Yield the trials at a search's corners that differ in more than NEUTRAL.
 
@@ -122,10 +134,13 @@ def parse_jobs(
     seen = set()
     for values in samples(mapping(config.get("hyperparameters"))):
         hparams = workload.parsers.hyperparameters(values)
+        # Trials that differ in a learning rate alone take the same time and memory. Values may be
+        # mappings, which no set holds: their text stands for them.
         sized = {name: value for name, value in vars(hparams).items() if name not in NEUTRAL}
-        if repr(sized) in seen:
+        text = repr(sized)
+        if text in seen:
             continue
-        seen.add(repr(sized))
+        seen.add(text)
         yield Job(
             config=config,
             workload=workload,
@@ -147,33 +162,34 @@ def read_size(job: Job) -> DataSize:
     if job.size.training is not None:
         return job.size
     if data.get("shards"):
-        if not (job.root / str(data["shards"])).is_dir():
+        shards = job.root / str(data["shards"])
+        if not shards.is_dir():
             return job.size
-        data = data | {"shards": str(job.root / str(data["shards"]))}
+        data = data | {"shards": str(shards)}
     elif "train" not in data or not (job.steps is None or _is_here(data)):
         return job.size
     else:
-        open_split(parse_data_config(data), "train")  # first: a missing file is told at once
-    counts = job.workload.load(data, job.hparams).summary()
-    return DataSize(training=counts.windows, validation=counts.validation_windows)
+        open_split(parse_data_config(data), "train")  # first: a missing file is an error at once
+    summary = job.workload.load(data, job.hparams).summary()
+    return DataSize(training=summary.windows, validation=summary.validation_windows)
 
 
-def _is_here(data: dict[str, Any]) -> bool:
+def _is_here(data: Config) -> bool:
     """Return whether training and validation questions are files of this machine."""
     names = [data["train"], data.get("validation") or data["train"]]
     return all(name == "generated" or Path(str(name)).exists() for name in names)
 
 
-def samples(hyperparameters: dict[str, Any]) -> list[dict[str, Any]]:
+def samples(hyperparameters: Config) -> list[Config]:
     """Return the trials at a search's corners (at most 1024): all choices, both ends of ranges."""
     # The last key changes first: so those that decide over time and memory take all their values.
     names = sorted(hyperparameters, key=lambda name: name not in NEUTRAL)
-    corners = itertools.product(*(_ends(hyperparameters[name]) for name in names))
-    first = itertools.islice(corners, 1024)
-    return [dict(zip(names, corner, strict=True)) for corner in first]
+    ends = [_ends(hyperparameters[name]) for name in names]
+    corners = itertools.islice(itertools.product(*ends), 1024)
+    return [dict(zip(names, corner, strict=True)) for corner in corners]
 
 
-def _ends(value: Any) -> list[Any]:
+def _ends(value: object) -> list[Any]:
     """Return all choices of a hyperparameter or the ends of its range; [None] if it is wrong."""
     keys = mapping(value)
     kind = keys.get("type")
@@ -186,7 +202,8 @@ def _ends(value: Any) -> list[Any]:
         return choices if choices and isinstance(choices, list) else [None]
     ends: list[Any] = [keys.get("minval"), keys.get("maxval")]
     if kind == "log":
-        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):  # told elsewhere
+        # Wrong types and powers without an end are reported by the schema.
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             return [math.pow(keys["base"], power) for power in ends]
         return [None]
     return ends

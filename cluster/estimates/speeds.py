@@ -1,13 +1,14 @@
 """One speed model: a GPU's training speed, estimated from the nearest row of facts/speeds.yaml.
 
 What carries over from a measurement is its efficiency: FLOP/s over the GPU's peak in half
-precision, recomputation counted.
+precision, recomputation counted. A nearest row was preferred to a fitted curve: there are few rows,
+of different software, and a reader can look up which one an estimate rests on.
 """
 
 import functools
 import math
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,11 @@ from cluster.facts.machines import Gpu
 from cluster.facts.published import SPEEDS
 from detalbert.engine.flops import PEAKS, causal_flops_per_token, encoder_flops_per_token
 from detalbert.settings.albert import published_configs
+from detalbert.settings.values import Config
 
 MASKED = 0.15  # of a window's tokens, in published pretraining
 RECOMPUTED = {"none": 0.0, "part": 0.5, "full": 1.0}  # share of the activations; a part is assumed
-SURE = 0.9  # share of the rows whose error, when each is left out in turn, the spread covers
+SURE = 0.9  # leave-one-out coverage: share of the rows whose error the range covers
 
 
 class Shape(NamedTuple):
@@ -67,12 +69,13 @@ class Rate(NamedTuple):
     how: str
 
 
-def _measurement(row: dict[str, Any]) -> Measurement:
+def _measurement(row: Config) -> Measurement:
     """Return a row of facts/speeds.yaml."""
-    ours = "measured" in row
+    ours = "measured" in row  # commit and day of it, of this package alone
     length = row["length"]
     if row["task"] == "language":
-        flops = causal_flops_per_token(SimpleNamespace(**row["shape"]), length)
+        config = SimpleNamespace(**row["shape"])
+        flops = causal_flops_per_token(config, length)
     else:
         config = SimpleNamespace(**published_configs()[row["model"]])
         masked = MASKED if row["task"] == "pretraining" else 0.0
@@ -90,6 +93,7 @@ def _measurement(row: dict[str, Any]) -> Measurement:
         fp8=row.get("fp8", False),
         ours=ours,
     )
+    # A row has tokens per second of one GPU, or windows per second of all.
     machines = f"{row['gpus']} x {row['gpu']} {row['gigabytes']} GB"
     return Measurement(
         shape=shape,
@@ -103,24 +107,24 @@ def _measurement(row: dict[str, Any]) -> Measurement:
 MEASUREMENTS = tuple(_measurement(row) for row in SPEEDS)  # of facts/speeds.yaml
 
 
-def distance(one: Shape, other: Shape) -> float:
+def distance(shape: Shape, other: Shape) -> float:
     """Return how far apart two shapes are: 0 for the same one.
 
     Most is what changes the kernels (the task, a GPU without bf16), then the GPU, then by the
     logarithm how much a forward computes and how many GPUs exchange gradients.
     """
-    far = 2.0 * (one.task != other.task)
-    far += 1.5 * (one.half != other.half)
-    far += 1.0 * (one.gpu != other.gpu)
-    far += 0.2 * (one.gigabytes != other.gigabytes)
-    far += 0.5 * (one.compiled != other.compiled)
-    far += 1.0 * (one.fp8 != other.fp8)
-    far += 0.3 * (one.recomputed != other.recomputed)
-    far += 0.3 * (one.ours != other.ours)
-    far += 0.3 * abs(math.log(one.flops / other.flops))
-    far += 0.1 * abs(math.log(one.gpus / other.gpus))
-    if one.forward and other.forward:
-        far += 0.3 * abs(math.log(one.forward / other.forward))
+    far = 2.0 * (shape.task != other.task)
+    far += 1.5 * (shape.half != other.half)
+    far += 1.0 * (shape.gpu != other.gpu)
+    far += 0.2 * (shape.gigabytes != other.gigabytes)
+    far += 0.5 * (shape.compiled != other.compiled)
+    far += 1.0 * (shape.fp8 != other.fp8)
+    far += 0.3 * (shape.recomputed != other.recomputed)
+    far += 0.3 * (shape.ours != other.ours)
+    far += 0.3 * abs(math.log(shape.flops / other.flops))
+    far += 0.1 * abs(math.log(shape.gpus / other.gpus))
+    if shape.forward and other.forward:
+        far += 0.3 * abs(math.log(shape.forward / other.forward))
     return far
 
 
@@ -135,22 +139,34 @@ def speed(shape: Shape, gpu: Gpu, rows: tuple[Measurement, ...] = MEASUREMENTS) 
     far = distance(shape, row.shape)
     tokens = row.efficiency * gpu.teraflops * 1e12 / shape.work
     how = f"{row.name}, {row.efficiency:.0%} of the peak"
-    if far < 0.02:  # the row's own shape
-        wide = 1 + max(row.spread / 2, 0.05)
-        return Rate(tokens / wide, tokens, tokens * wide, row.source, how)
-    wide = math.exp(_unsureness(row.shape.task, rows) * (1 + far))
-    return Rate(tokens / wide, tokens, tokens * wide, "modelled", f"as efficient as {how}")
+    if far < 0.02:
+        # The row's own shape, where only its repeats differ: by 5 % at least.
+        factor = 1 + max(row.spread / 2, 0.05)
+        source = row.source
+    else:
+        factor = math.exp(_log_error(row.shape.task, rows) * (1 + far))
+        source = "modelled"
+        how = f"as efficient as {how}"
+    return Rate(
+        low=tokens / factor,
+        tokens=tokens,
+        high=tokens * factor,
+        source=source,
+        how=how,
+    )
 
 
 @functools.cache
-def _unsureness(task: str, rows: tuple[Measurement, ...]) -> float:
+def _log_error(task: str, rows: tuple[Measurement, ...]) -> float:
     """Return the logarithm of the error, per 1 + distance, that SURE of the task's rows keep."""
     errors = []
     for row in rows:
-        if row.shape.task == task:
-            others = [other for other in rows if other is not row]
-            distances = [distance(row.shape, other.shape) for other in others]
-            nearest = others[distances.index(min(distances))]
-            error = abs(math.log(nearest.efficiency / row.efficiency))
-            errors.append(error / (1 + min(distances)))
+        if row.shape.task != task:
+            continue
+        # Estimate the row from the nearest of the others, as if it had not been measured.
+        others = [other for other in rows if other is not row]
+        distances = [distance(row.shape, other.shape) for other in others]
+        nearest = others[distances.index(min(distances))]
+        error = abs(math.log(nearest.efficiency / row.efficiency))
+        errors.append(error / (1 + min(distances)))
     return float(np.quantile(errors, SURE, method="higher"))

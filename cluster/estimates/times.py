@@ -1,4 +1,8 @@
-"""The time of a run by its parts, each with its source."""
+"""The time of a run by its parts, each with its source.
+
+The parts are added up as if one began when the other ended; what overlaps, such as traffic beside
+compute, counts with what it takes longer. Reclaims come on top, in planning/cases.py.
+"""
 
 import math
 from collections.abc import Iterator
@@ -18,9 +22,9 @@ LOADING = 1_500
 CORES = 8
 # Bytes of text per second and core that become token shards, and per token: docs/speed.md (7.7 MB/s
 # on two cores), English.
-TEXT_RATE = 3.8e6
-TEXT = 4.5
-LONG = 600  # seconds of GPUs that wait for text
+TEXT_BYTES_PER_SECOND = 3.8e6
+TEXT_BYTES_PER_TOKEN = 4.5
+LONG_SECONDS = 600  # for which GPUs wait for text: longer ones are worth a separate command
 START = 60.0  # seconds from the container to the first batch; assumed
 
 
@@ -41,13 +45,20 @@ def time_parts(estimate: Estimate) -> list[TimePart]:
     """
     length = estimate.job.length
     if length is None:
-        problem = "its data must be read to know how long it is; give --windows or --tokens"
-        raise UserError(problem, key="hyperparameters.max_steps")
-    parts = [TimePart("start of the container", START, "assumed")]
-    if estimate.hparams.compile is not False:
-        parts.append(
-            TimePart("compilation", COMPILING, "measured", how="the first step, on an H100")
+        raise UserError(
+            "its data must be read to know how long it is",
+            key="hyperparameters.max_steps",
+            cure="give --windows or --tokens",
         )
+    parts = [TimePart("start of the container", seconds=START, source="assumed")]
+    if estimate.hparams.compile is not False:
+        compilation = TimePart(
+            "compilation",
+            seconds=COMPILING,
+            source="measured",
+            how="the first step, on an H100",
+        )
+        parts.append(compilation)
     parts += _tokenizing(estimate, length.steps)
     parts += _steps(estimate, length.steps)
     parts += _validations(estimate, length)
@@ -62,29 +73,32 @@ def _steps(estimate: Estimate, steps: int) -> Iterator[TimePart]:
     batch = estimate.hparams.global_batch_size
     yield TimePart(
         "training",
-        steps * step.compute,
-        rate.source,
+        seconds=steps * step.compute,
+        source=rate.source,
         how=f"{steps:,} steps of {batch:,} windows; {rate.how}",
     )
+
+    # Products, sums and traffic run at the same time: each counts with what it takes longer.
     yield TimePart(
         "all-reduce in a machine",
-        steps * max(0.0, step.inside - step.compute),
-        "modelled",
+        seconds=steps * max(0.0, step.inside - step.compute),
+        source="modelled",
         how=f"{step.inside:.3f} s a step, beside the products",
     )
     yield TimePart(
         "network between machines",
-        steps * max(0.0, step.between - max(step.compute, step.inside)),
-        "modelled",
+        seconds=steps * max(0.0, step.between - max(step.compute, step.inside)),
+        source="modelled",
         how=f"{step.between:.2f} s a step, beside the products",
     )
+
     # Windows a second that a slot trains on, and that its cores load.
     trained = batch / step.seconds / estimate.slots.number
     loaded = LOADING * CORES
     yield TimePart(
         "loader",
-        steps * step.seconds * max(0.0, trained / loaded - 1),
-        "measured",
+        seconds=steps * step.seconds * max(0.0, trained / loaded - 1),
+        source="measured",
         how=f"{trained:,.1f} windows/s a slot of {loaded:,} that {CORES} cores load",
     )
 
@@ -97,19 +111,24 @@ def _tokenizing(estimate: Estimate, steps: int) -> Iterator[TimePart]:
     if "train" in data and windows:
         yield TimePart(
             "tokenizing",
-            windows / TOKENIZING / CORES,
-            "measured",
+            seconds=windows / TOKENIZING / CORES,
+            source="measured",
             how=f"{windows:,} windows, {TOKENIZING:,} a second and core",
         )
     elif data.get("documents") or data.get("text"):
         tokens = steps * hparams.global_batch_size * hparams.max_seq_length
-        seconds = tokens * TEXT / TEXT_RATE / CORES
+        seconds = tokens * TEXT_BYTES_PER_TOKEN / TEXT_BYTES_PER_SECOND / CORES
+        text_gigabytes = tokens * TEXT_BYTES_PER_TOKEN / 1e9
+
+        # Shards hold each token in two bytes if the vocabulary allows it.
         bytes_per_token = 2 if estimate.model.config.vocab_size <= 1 << 16 else 4
-        how = f"at most {tokens * TEXT / 1e9:,.1f} GB of text, {TEXT_RATE / 1e6} MB/s a core; "
-        how += f"{tokens * bytes_per_token / 1e9:,.1f} GB of shards on each machine"
-        if seconds > LONG:
+        shard_gigabytes = tokens * bytes_per_token / 1e9
+        rate = TEXT_BYTES_PER_SECOND / 1e6
+        how = f"at most {text_gigabytes:,.1f} GB of text, {rate} MB/s a core; "
+        how += f"{shard_gigabytes:,.1f} GB of shards on each machine"
+        if seconds > LONG_SECONDS:
             how += "; write them first (python -m detalbert.corpus) and set data.shards"
-        yield TimePart("tokenizing", seconds, "measured", how)
+        yield TimePart("tokenizing", seconds=seconds, source="measured", how=how)
 
 
 def _validations(estimate: Estimate, length: Length) -> Iterator[TimePart]:
@@ -119,10 +138,11 @@ def _validations(estimate: Estimate, length: Length) -> Iterator[TimePart]:
         initial = bool(estimate.job.config.get("perform_initial_validation"))
         count = length.validations + initial
         tokens = count * windows * estimate.demand.window
+        # A backward pass takes twice the FLOPs of the forward pass, and a validation has none.
         yield TimePart(
             "validation",
-            tokens / 3 / estimate.rate.tokens / estimate.slots.number,
-            estimate.rate.source,
+            seconds=tokens / 3 / estimate.rate.tokens / estimate.slots.number,
+            source=estimate.rate.source,
             how=f"{count} of {windows:,} windows, a third of training's FLOPs",
         )
 
@@ -134,12 +154,13 @@ def _checkpoints(estimate: Estimate, length: Length) -> TimePart:
     size = f"{checkpoint.stored / 1e9:.1f} GB a machine, {checkpoint.seconds:.0f} s each"
     return TimePart(
         "checkpoints",
-        count * checkpoint.seconds,
-        "modelled",
+        seconds=count * checkpoint.seconds,
+        source="modelled",
         how=f"at most {count:,} of {size}",
     )
 
 
 def periodic_checkpoints(estimate: Estimate, length: Length) -> float:
     """Return the seconds of the checkpoints after each period; others come after validations."""
-    return math.ceil(length.steps / length.checkpoint) * estimate.checkpoint.seconds
+    periods = math.ceil(length.steps / length.checkpoint)
+    return periods * estimate.checkpoint.seconds

@@ -1,7 +1,9 @@
 """`--live`: prices from AWS, current and of the past 90 days.
 
 Needs ec2:DescribeSpotPriceHistory and pricing:GetProducts, and credentials as the AWS command line
-finds them. The price list is served from us-east-1 for every region.
+finds them. The price list is served from us-east-1 for every region. AWS is asked only with --live:
+a plan or a bill is the same tomorrow, and needs neither network nor login, unless its user prefers
+prices of today.
 """
 
 import dataclasses
@@ -9,7 +11,7 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -18,6 +20,8 @@ from detalbert.errors import Unavailable, UserError, first_line
 
 SPOT = "spot price history"
 LIST = "price list"
+
+Answer = TypeVar("Answer")
 
 
 class Live(NamedTuple):
@@ -28,23 +32,23 @@ class Live(NamedTuple):
 
 
 def priced(
-    live: Live, known: Mapping[str, Price], region: str
+    live: Live, prices: Mapping[str, Price], region: str
 ) -> tuple[dict[str, Price], list[str]]:
-    """Return AWS's prices of the `known` types in a region, and notes.
+    """Return AWS's prices of the types of `prices` in a region, and notes.
 
-    Where AWS lacks a figure the price that is known stands, and a note says so.
+    Where AWS lacks a figure that of `prices` stands, and a note says so.
     """
     notes = list[str]()
     now = datetime.datetime.now(datetime.timezone.utc)
-    spot = _ask(live, lambda: _zones([*known], region, StartTime=now), SPOT, notes)
-    listed = _ask(live, lambda: _list_prices(known, region), LIST, notes)
+    spot = _ask(live, lambda: _zones([*prices], region, StartTime=now), source=SPOT, notes=notes)
+    listed = _ask(live, lambda: _list_prices(prices, region), source=LIST, notes=notes)
+    answers = {SPOT: spot, LIST: listed}
     fresh = {}
-    for instance, price in known.items():
-        missing = [
-            source
-            for source, answer in ((SPOT, spot), (LIST, listed))
-            if answer is not None and instance not in answer
-        ]
+    for instance, price in prices.items():
+        missing = []
+        for source, answer in answers.items():
+            if answer is not None and instance not in answer:
+                missing.append(source)
         if missing:
             own = price.region in (region, NO_REGION)
             stands = f"({price.region}) stands" if own else f"is that of {price.region}"
@@ -54,10 +58,13 @@ def priced(
             )
         changes: dict[str, Any] = {}
         if spot and instance in spot:
+            # The last row has the latest price of each zone.
             low, middle, high = spot[instance].iloc[-1].quantile([0, 0.5, 1])
             changes |= {"spot": middle, "spot_low": low, "spot_high": high}
         if listed and instance in listed:
             changes["on_demand"] = listed[instance]
+
+        # A row is of AWS and of today only if both of its prices are.
         if {"spot", "on_demand"} <= set(changes):
             changes |= {"region": region, "date": live.today, "source": "AWS, asked on that day"}
         elif changes:
@@ -80,25 +87,28 @@ def history(
     """
     notes = list[str]()
     span = {"StartTime": since, "EndTime": until}
-    past = _ask(live, lambda: _zones(wanted, region, **span), SPOT, notes) or {}
-    return {instance: zones.median(axis=1) for instance, zones in past.items()}, notes
+    tables = _ask(live, lambda: _zones(wanted, region, **span), source=SPOT, notes=notes) or {}
+    past = {instance: zones.median(axis=1) for instance, zones in tables.items()}
+    return past, notes
 
 
-def _ask(live: Live, call: Callable[[], Any], what: str, notes: list[str]) -> Any:
-    """Return `call()`; if AWS fails, raise UserError, or note it and return None with =try."""
+def _ask(live: Live, query: Callable[[], Answer], source: str, notes: list[str]) -> Answer | None:
+    """Return `query()`; if AWS fails, raise UserError, or note it and return None with =try."""
     import botocore.exceptions as errors
 
     kind: type[UserError] = UserError
     try:
-        return call()
+        return query()
     except (errors.HTTPClientError, errors.EndpointConnectionError):
         kind = Unavailable
-        reason = "AWS cannot be reached; check the network"
+        problem = "AWS cannot be reached"
+        cure = "check the network"
     except (errors.ClientError, errors.BotoCoreError, KeyError, TypeError, ValueError) as error:
-        reason = f"{first_line(error)}; check the credentials and what they may ask"
+        problem = first_line(error)
+        cure = "check the credentials and what they may ask"
     if live.must:
-        raise kind(f"--live: {what}: {reason}; or take --live=try")
-    notes.append(f"--live: {what}: {reason}; the file's prices stand")
+        raise kind(problem, key=f"--live: {source}", cure=f"{cure}; or take --live=try")
+    notes.append(f"--live: {source}: {problem}; {cure}; the file's prices stand")
     return None
 
 
@@ -112,12 +122,15 @@ def _client(service: str, region: str) -> Any:
     return session.client(service, region_name=region, config=config)
 
 
-def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.DataFrame]:
+def _zones(
+    instances: Sequence[str], region: str, **span: datetime.datetime
+) -> dict[str, pd.DataFrame]:
     """Return spot prices per type: dollars per hour, by time (UTC) and zone, as steps."""
-    pages = (
-        _client("ec2", region)
-        .get_paginator("describe_spot_price_history")
-        .paginate(InstanceTypes=list(instances), ProductDescriptions=["Linux/UNIX"], **span)
+    paginator = _client("ec2", region).get_paginator("describe_spot_price_history")
+    pages = paginator.paginate(
+        InstanceTypes=list(instances),
+        ProductDescriptions=["Linux/UNIX"],
+        **span,
     )
     entries = []
     for page in pages:
@@ -131,8 +144,12 @@ def _zones(instances: Sequence[str], region: str, **span: Any) -> dict[str, pd.D
     table = table[table["AvailabilityZone"].str.fullmatch(re.escape(region) + "[a-z]")]
     prices = {}
     for instance, rows in table.groupby("InstanceType"):
+        # AWS lists changes; between two of them a zone's price is that of the last one.
         by_zone = rows.pivot_table(
-            values="SpotPrice", index="Timestamp", columns="AvailabilityZone", aggfunc="last"
+            values="SpotPrice",
+            index="Timestamp",
+            columns="AvailabilityZone",
+            aggfunc="last",
         )
         prices[str(instance)] = by_zone.ffill()
     return prices
@@ -154,8 +171,13 @@ def _on_demand(instance: str, region: str) -> float | None:
         "preInstalledSw": "NA",
         "capacitystatus": "Used",
     }
-    filters = [{"Type": "TERM_MATCH", "Field": key, "Value": wanted[key]} for key in wanted]
-    answer = _client("pricing", "us-east-1").get_products(ServiceCode="AmazonEC2", Filters=filters)
+    filters = []
+    for field, value in wanted.items():
+        filters.append({"Type": "TERM_MATCH", "Field": field, "Value": value})
+    client = _client("pricing", region="us-east-1")
+    answer = client.get_products(ServiceCode="AmazonEC2", Filters=filters)
+
+    # A product is a text of JSON: terms by id, each with dimensions by id, some of them free.
     for text in answer["PriceList"]:
         for term in json.loads(text)["terms"].get("OnDemand", {}).values():
             for dimension in term["priceDimensions"].values():

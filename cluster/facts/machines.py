@@ -1,4 +1,8 @@
-"""EC2 instance types: slots in Determined 0.38.1, and hardware (facts/machines.yaml)."""
+"""EC2 instance types: slots in Determined 0.38.1, and hardware (facts/machines.yaml).
+
+The tables are read once, when the module is imported, and do not change: a new type is a line of
+YAML.
+"""
 
 import re
 from pathlib import Path
@@ -9,9 +13,12 @@ import yaml
 from detalbert.engine.flops import PEAKS
 
 ROOT = Path(__file__).parents[2]  # of the repository
-_DATA = yaml.safe_load((ROOT / "cluster" / "facts" / "machines.yaml").read_text(encoding="utf-8"))
+_FILE = ROOT / "cluster" / "facts" / "machines.yaml"
+_DATA = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
 # Slots by type. Those that Determined's own map lacks need `instance_slots` in the master.
-SLOTS = {f"{f}.{size}": 0 for f, sizes in _DATA["cpu"].items() for size in sizes.split()}
+SLOTS: dict[str, int] = {}
+for _family, _sizes in _DATA["cpu"].items():
+    SLOTS |= {f"{_family}.{_size}": 0 for _size in _sizes.split()}
 MAPPED = set(SLOTS)  # of Determined's map
 
 
@@ -52,6 +59,7 @@ class Machine(NamedTuple):
 FAMILIES: dict[str, Gpu] = {}
 MACHINES: dict[str, Machine] = {}
 for _family, _sizes in _DATA["families"].items():
+    # All sizes of a family have one GPU; the keys that are left are its sizes.
     FAMILIES[_family] = Gpu(**_sizes.pop("gpu"))
     _mapped = _sizes.pop("mapped", False)
     for _size, _hardware in _sizes.items():
@@ -59,7 +67,7 @@ for _family, _sizes in _DATA["families"].items():
         SLOTS[_type] = _hardware["gpus"]
         if _mapped:
             MAPPED.add(_type)
-        if "plain" in _hardware:
+        if "plain" in _hardware:  # its network is known
             MACHINES[_type] = Machine(**_hardware)
 
 
@@ -88,13 +96,13 @@ def no_code(image: str | None, gpu: Gpu | None) -> str | None:
     if torch < (2, 11) or cuda not in _DATA["cuda"]:
         return None
     # Machine code runs on its own and later minor versions of the capability.
-    suited = []
+    suitable = []  # versions of CUDA
     for version, capabilities in _DATA["cuda"].items():
         for capability in capabilities:
             if int(gpu.capability) <= capability <= gpu.capability:
-                suited.append(version)
+                suitable.append(version)
                 break
-    if cuda in suited:
+    if cuda in suitable:
         return None
-    cure = f"take one of CUDA {' or '.join(suited)}" if suited else "take other machines"
+    cure = f"take one of CUDA {' or '.join(suitable)}" if suitable else "take other machines"
     return f"torch's builds for CUDA {cuda} have no code for a {gpu.name}; {cure}"

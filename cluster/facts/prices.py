@@ -1,4 +1,9 @@
-"""The price file: on-demand and spot prices of machines, and which types AWS has retired."""
+"""The price file: on-demand and spot prices of machines, and which types AWS has retired.
+
+A file with a date was preferred to queries: plans and bills can be computed again, and need no
+network. What it costs is age, which every report shows, with a note from STALE_DAYS on; --live asks
+AWS (live_prices.py).
+"""
 
 import dataclasses
 import datetime
@@ -6,12 +11,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cluster.facts.machines import SLOTS, gpu_of
 from detalbert.errors import UnknownKey, UserError, nearest
 from detalbert.settings.schema import mapping
 from detalbert.settings.sections import Section, parse_section, setting
+from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
 PRICE_FILE = Path(__file__).with_name("prices.yaml")
@@ -52,6 +57,12 @@ class Price(Section):
                 seen.append(price)
         return min(seen), self.spot, max(seen)
 
+    def hourly_range(self, spot: bool) -> tuple[float, float, float]:
+        """Return low, usual and high dollars per hour; on demand all are the same."""
+        if spot:
+            return self.spot_range()
+        return self.on_demand, self.on_demand, self.on_demand
+
     def machines(self, slots: int) -> int:
         """Return the number of machines that have `slots`."""
         return -(-slots // max(self.slots, 1))
@@ -60,10 +71,10 @@ class Price(Section):
 def find_price(prices: Mapping[str, Price], instance: str) -> Price:
     """Return the price of `instance`. Raises UserError, naming the nearest type, if unknown."""
     if instance not in prices:
-        hint = nearest(instance, prices)
-        if not hint.startswith("did you"):
-            hint = "the price file lists those that have one"
-        raise UserError("no price for this instance", key=instance, cure=hint)
+        cure = nearest(instance, prices)
+        if not cure.startswith("did you"):  # a list of all types would be too long
+            cure = "the price file lists those that have one"
+        raise UserError("no price for this instance", key=instance, cure=cure)
     return prices[instance]
 
 
@@ -73,9 +84,11 @@ def parse_machine(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Pr
     Raises UserError, naming the flag, for another text and an unknown type.
     """
     instance, _, market = text.partition(":")
+    # Without a market it is on demand, the dearer one.
     if market not in ("", "spot", "on-demand"):
         raise UserError(
-            "expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand", key=f"{flag} {text}"
+            "expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand",
+            key=f"{flag} {text}",
         )
     return find_price(prices, instance), market == "spot"
 
@@ -98,32 +111,35 @@ def price_rows(path: Path = PRICE_FILE) -> Mapping[str, Sequence[Price]]:
     entries = content.pop("instances", None)
     if not isinstance(entries, dict):
         raise UserError(
-            "no price file", key=str(path), cure="expected a mapping with the key instances"
+            "no price file",
+            key=str(path),
+            cure="expected a mapping with the key instances",
         )
     for key in content:
         if key not in COMMON:
-            raise UnknownKey(key, str(path), COMMON)
-    loaded = {}
-    for name, entry in entries.items():
-        where = f"{path}: instances.{name}"
+            raise UnknownKey(key, section=str(path), known=COMMON)
+    prices = {}
+    for instance, entry in entries.items():
+        section = f"{path}: instances.{instance}"
         if not isinstance(entry, dict):
-            raise UserError("expected keys such as on_demand", key=where)
-        rows = _regions({**content, **entry})
-        loaded[name] = [_price(where, name, row) for row in rows]
-    return loaded
+            raise UserError("expected keys such as on_demand", key=section)
+        rows = _region_rows({**content, **entry})
+        prices[instance] = [_price(section, instance, row) for row in rows]
+    return prices
 
 
 def prices_in(path: Path, region: str = "") -> Mapping[str, Price]:
     """Return the prices of `region`, by default each type's first; a type that has none is left
     out. A row without a region counts in all of them.
     """
-    sold = dict[str, Price]()
-    for name, rows in price_rows(path).items():
-        wanted = (region, NO_REGION) if region else (rows[0].region,)
-        prices = [row for row in rows if row.region in wanted]
-        if prices:
-            sold[name] = prices[0]
-    return sold
+    prices = dict[str, Price]()
+    for instance, rows in price_rows(path).items():
+        regions = (region, NO_REGION) if region else (rows[0].region,)
+        for row in rows:
+            if row.region in regions:
+                prices[instance] = row
+                break
+    return prices
 
 
 @functools.cache
@@ -133,33 +149,38 @@ def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[s
     Raises:
         UserError: if the file is wrong, naming the key, or has no price in `region`.
     """
-    rows = price_rows(path)
     prices = prices_in(path, region or "")
     if region is not None and not prices:
-        regions = {price.region for sold in rows.values() for price in sold}
+        regions = set[str]()
+        for rows in price_rows(path).values():
+            regions.update(row.region for row in rows)
         raise UserError(
-            f"no price there in {path}", key=f"--region {region}", cure=nearest(region, regions)
+            f"no price there in {path}",
+            key=f"--region {region}",
+            cure=nearest(region, regions),
         )
     return prices
 
 
-def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
+def _region_rows(entry: Config) -> list[Config]:
     """Return the rows of an entry by region: first that of its key `region`, if it lists it."""
-    listed = mapping(entry.pop("regions", None))
-    usual = entry.get("region")
-    if not listed:
+    by_region = mapping(entry.pop("regions", None))
+    usual_region = entry.get("region")
+    if not by_region:
         return [entry]
+    # The first row stands for the type where no region is named.
     rows = []
-    for name in sorted(listed, key=lambda name: (name != usual, name)):
-        rows.append({**entry, "region": name, **mapping(listed[name])})
+    for region in sorted(by_region, key=lambda name: (name != usual_region, name)):
+        rows.append({**entry, "region": region, **mapping(by_region[region])})
     return rows
 
 
-def _price(where: str, instance: str, row: dict[str, Any]) -> Price:
+def _price(section: str, instance: str, row: Config) -> Price:
     """Return a row of an instance type. Raises UserError, naming the key, if it is wrong."""
+    # Slots and GPU of a type that the package knows need not be in the file.
     slots = SLOTS.get(instance)
     gpu = gpu_of(instance)
-    values: dict[str, Any] = {}
+    values: Config = {}
     if slots is not None:
         values["slots"] = slots
     if slots and gpu:
@@ -169,27 +190,35 @@ def _price(where: str, instance: str, row: dict[str, Any]) -> Price:
             continue
         values[key] = value
         if key in ("date", "retired"):
-            values[key] = _day(f"{where}.{key}", value)
-    price = parse_section(Price, where, values)
+            values[key] = _day(f"{section}.{key}", value)
+    price = parse_section(Price, section, values)
+
+    # A typing error in a price would go unnoticed in every bill: the prices must fit each other.
     highest = price.spot_high or 1.01 * price.on_demand
     if not (price.spot_low or 0) <= price.spot <= highest:
-        problem = f"{price.spot:g} is outside spot_low to spot_high, or above on_demand"
-        raise UserError(problem, key=f"{where}.spot", cure="fix one")
+        raise UserError(
+            f"{price.spot:g} is outside spot_low to spot_high, or above on_demand",
+            key=f"{section}.spot",
+            cure="fix one",
+        )
     if slots and slots != price.slots:
         raise UserError(
-            f"{price.slots}, but a {instance} has {slots}", key=f"{where}.slots", cure="fix it"
+            f"{price.slots}, but a {instance} has {slots}",
+            key=f"{section}.slots",
+            cure="fix it",
         )
     teraflops = price.teraflops or (gpu and float(gpu.teraflops))
     return dataclasses.replace(price, instance=instance, teraflops=teraflops)
 
 
-def _day(where: str, text: object) -> datetime.date:
+def _day(key: str, text: object) -> datetime.date:
+    """Return the day that `text` at `key` is. Raises UserError if it is none, or to come."""
     try:
         day = datetime.date.fromisoformat(str(text))
     except ValueError:
-        raise UserError("expected a day without a time, as 2026-09-17", key=where) from None
+        raise UserError("expected a day without a time, as 2026-09-17", key=key) from None
     if day > datetime.date.today():
-        raise UserError(f"{day} is in the future", key=where, cure="fix it")
+        raise UserError(f"{day} is in the future", key=key, cure="fix it")
     return day
 
 
@@ -200,11 +229,11 @@ def prices_head(prices: Sequence[Price], today: datetime.date) -> str:
     regions = sorted({price.region for price in prices} - {NO_REGION})
     place = " and ".join(regions) or "a region not given"
     days = sorted({price.date for price in prices})
-    dated = f"{days[0]}"
+    dates = f"{days[0]}"
     if len(days) > 1:
-        dated += f" to {days[-1]}"
-    age = max((today - days[0]).days, 0)
-    return f"prices of {place}, {dated}, {age} days old"
+        dates += f" to {days[-1]}"
+    age = max((today - days[0]).days, 0)  # in days, of the oldest price
+    return f"prices of {place}, {dates}, {age} days old"
 
 
 def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
@@ -215,14 +244,17 @@ def price_notes(prices: Sequence[Price], today: datetime.date) -> list[str]:
         notes.append(f"prices: {'; '.join(sources)}")
     for price in prices:
         if price.retired:
-            problem = f"RETIRED, AWS launches none since {price.retired}"
-            stands = "its prices stand for past and published runs"
-            notes.append(f"{price.instance}: {problem}; {stands}")
+            notes.append(
+                f"{price.instance}: RETIRED, AWS launches none since {price.retired}; its prices "
+                "stand for past and published runs"
+            )
     stale = [price for price in prices if (today - price.date).days > STALE_DAYS]
     if stale:
         types = ", ".join(sorted({price.instance for price in stale}))
         days = sorted({price.date for price in stale})
         age = f"{days[0]}" if len(days) == 1 else f"{days[0]} or later"
-        cure = "take --live, or look them up and date the file anew"
-        notes.append(f"STALE prices, of {age}, more than {STALE_DAYS} days old: {types}; {cure}")
+        notes.append(
+            f"STALE prices, of {age}, more than {STALE_DAYS} days old: {types}; take --live, or "
+            "look them up and date the file anew"
+        )
     return notes

@@ -1,4 +1,8 @@
-"""Published figures for reports/, benchmarks/ and cluster/ (facts/published.yaml)."""
+"""Published figures for reports/, benchmarks/ and cluster/ (facts/published.yaml).
+
+Speeds stand in a file of their own (facts/speeds.yaml), which the speed model reads as well: a
+figure that both use is written down once.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +25,11 @@ MODEL = "albert-xxlarge-v2"
 
 SPEEDS = yaml.safe_load(_FILE.with_name("speeds.yaml").read_text(encoding="utf-8"))["rows"]
 _RATES = {row["gpus"]: row["windows"] for row in SPEEDS if row["by"] == "Determined AI"}
-FINE_TUNING = [  # runs of MODEL
-    SimpleNamespace(**row, throughput=_RATES[row["slots"]]) for row in _DATA["fine_tuning"]
-]
+FINE_TUNING = []  # runs of MODEL
+for _row in _DATA["fine_tuning"]:
+    FINE_TUNING.append(SimpleNamespace(**_row, throughput=_RATES[_row["slots"]]))
 SERIES = {row["series"]: row["throughput"] for row in _DATA["scaling"]}  # by GPUs or machines
 for _row in SPEEDS:
     if "series" in _row:
+        # Of machines of eight GPUs, beside what was published by machines.
         SERIES[_row["series"]][_row["gpus"] // 8] = _row["windows"]

@@ -1,4 +1,8 @@
-"""Prices of machines by region and instance type: of a price file, or AWS's."""
+"""Prices of machines by region and instance type: of a price file, or AWS's.
+
+Commands name the machines that they are about to use (`use`), so that AWS is asked once for each
+region and for no other machine; what nobody asked AWS for keeps the price of the file.
+"""
 
 import datetime
 from collections import defaultdict
@@ -55,11 +59,11 @@ class Rates:
         if live is not None:
             self._live = Live(must=live == "must", today=today or datetime.date.today())
         elif region:
-            load_prices(self.path, region)
+            load_prices(self.path, region)  # for its error, if the file has no price there
 
     def kind(self, instance: str, region: str = "") -> PricedType:
         """Return the machine whose price counts for one that is in `region`."""
-        return PricedType(instance, self.region or region)
+        return PricedType(instance, region=self.region or region)
 
     def table(self, region: str = "") -> dict[str, Price]:
         """Return the prices of a region by instance type."""
@@ -83,19 +87,21 @@ class Rates:
 
     def use(self, kinds: Iterable[PricedType]) -> list[str]:
         """Replace the prices of these machines by AWS's if it is to be asked; return notes."""
-        new = set(kinds) - self._kinds
-        self._kinds |= new
+        new_kinds = set(kinds) - self._kinds
+        self._kinds |= new_kinds
         notes = list[str]()
         if self._live is None:
             return notes
-        for region, wanted in self._by_region(new).items():
-            known = {}
-            for kind in wanted:
+        for region, region_kinds in self._by_region(new_kinds).items():
+            file_prices = {}
+            for kind in region_kinds:
                 # Of a type that has no price there, its first one stands in.
-                known[kind.instance] = self.at(kind) or self.rows[kind.instance][0]
-            fresh, more = live_prices.priced(self._live, known, region)
-            notes += more
-            for kind in wanted:
+                file_prices[kind.instance] = self.at(kind) or self.rows[kind.instance][0]
+            fresh, region_notes = live_prices.priced(self._live, file_prices, region)
+            notes += region_notes
+
+            # A stand-in for which AWS has no price either must not get into the table.
+            for kind in region_kinds:
                 table = self.table(kind.region)
                 price = fresh[kind.instance]
                 if kind.instance in table or price.region == region:
@@ -106,6 +112,7 @@ class Rates:
         """Do the same for the machines of each `RUN@INSTANCE` or `RUN@INSTANCE:spot`."""
         kinds = []
         for text in texts:
+            # Of a text without an @ the run has no price, and no machine to ask for.
             _, at, machine = text.rpartition("@")
             if at:
                 kinds.append(self.kind(machine.partition(":")[0]))
@@ -119,11 +126,16 @@ class Rates:
         notes = list[str]()
         if self._live is None:
             return series, notes
-        for region, wanted in self._by_region(kinds).items():
-            types = [kind.instance for kind in wanted]
-            past, more = live_prices.history(self._live, types, region, since, until)
-            notes += more
-            for kind in wanted:
+        for region, region_kinds in self._by_region(kinds).items():
+            past, region_notes = live_prices.history(
+                self._live,
+                wanted=[kind.instance for kind in region_kinds],
+                region=region,
+                since=since,
+                until=until,
+            )
+            notes += region_notes
+            for kind in region_kinds:
                 if kind.instance in past:
                     series[kind] = past[kind.instance]
         return series, notes
@@ -133,7 +145,7 @@ class Rates:
         by_region = defaultdict[str, list[PricedType]](list)
         for kind in sorted(set(kinds)):
             if kind.instance in self.rows:
-                usual = self.rows[kind.instance][0].region
-                region = self.region or kind.region or usual
+                file_region = self.rows[kind.instance][0].region
+                region = self.region or kind.region or file_region
                 by_region[region].append(kind)
         return dict(by_region)

@@ -14,7 +14,7 @@ from cluster.facts.prices import FREE_HOUR
 NOTICE_SECONDS = 120.0  # how long before a reclaim EC2 says so
 BOOT_SECONDS = 180.0 + 120.0  # of machine and image: paid, before the container starts
 DETECTION_SECONDS = 25.0  # agent_reconnect_wait of the master
-LONGEST = 900.0  # seconds of work that a reclaim without notice may cost every slot
+MAX_LOST_SECONDS = 900.0  # of work that a reclaim without notice may cost every slot
 
 RUNS = 4000  # that are simulated
 FEWER_RUNS = 500  # of which so many are followed beyond SHORT_LIVES: their means vary less
@@ -41,9 +41,10 @@ class Market:
 
     def first_wait(self, rng: np.random.Generator, runs: int) -> np.ndarray:
         """Draw the seconds from a random moment until the machines are available."""
-        busy = self.rate * self.wait_seconds
-        is_out = rng.random(runs) < busy / (1 + busy)
-        return np.where(is_out, self.wait(rng, runs), 0.0)
+        # Of waits of `wait_seconds` between lives of 1 / rate, this share of the time is waiting.
+        ratio = self.rate * self.wait_seconds
+        is_waiting = rng.random(runs) < ratio / (1 + ratio)
+        return np.where(is_waiting, self.wait(rng, runs), 0.0)
 
     def wait(self, rng: np.random.Generator, runs: int) -> np.ndarray:
         """Draw the seconds from a reclaim until the machines are available."""
@@ -59,11 +60,14 @@ class Market:
 # traces of 2022 and 2023 have 0.06 to 1.39 an hour. No newer type is recorded: that they fare alike
 # is assumed.
 CASES = {
-    "low": Market(0.060, 120.0),  # us-east-2a, August 2023; the wait is assumed
-    "middle": Market(0.236, 3600.0),  # us-west-2c, August 2023
-    "high": Market(1.390, 14160.0),  # us-east-1a, February 2023; wait: us-east-1f, August 2023
+    # us-east-2a, August 2023; the wait is assumed
+    "low": Market(hourly=0.060, wait_seconds=120.0),
+    # us-west-2c, August 2023
+    "middle": Market(hourly=0.236, wait_seconds=3600.0),
+    # us-east-1a, February 2023; wait: us-east-1f, August 2023
+    "high": Market(hourly=1.390, wait_seconds=14160.0),
 }
-ON_DEMAND = Market(0.0)
+ON_DEMAND = Market(hourly=0.0)
 
 
 @dataclass(frozen=True)
@@ -81,16 +85,19 @@ class SpotJob:
     @property
     def total_seconds(self) -> float:
         """Seconds of training and checkpoints, the last one at the end, without a reclaim."""
-        segments = max(1, math.ceil(self.work_seconds / self.period_seconds - 1e-9))
+        periods = self.work_seconds / self.period_seconds
+        segments = max(1, math.ceil(periods - 1e-9))  # a sum that rounds up is no segment
         return self.work_seconds + segments * self.checkpoint_seconds
 
     def saved(self, reached: np.ndarray, done: np.ndarray, noticed: np.ndarray) -> np.ndarray:
         """Return the progress in `total_seconds` from which a job stopped at `reached` resumes."""
         segment = self.period_seconds + self.checkpoint_seconds
-        saved = np.maximum(done, np.floor(reached / segment + 1e-9) * segment)
+        last_segment = np.floor(reached / segment + 1e-9)
+        saved = np.maximum(done, last_segment * segment)
         if self.checkpoint_seconds > NOTICE_SECONDS:  # a checkpoint at notice does not fit
             return saved
-        return np.where(noticed, np.maximum(saved, reached - NOTICE_SECONDS), saved)
+        saved_at_notice = np.maximum(saved, reached - NOTICE_SECONDS)
+        return np.where(noticed, saved_at_notice, saved)
 
 
 def simulate(
@@ -99,19 +106,22 @@ def simulate(
     """Return figures of each run, by the seed alone: hours until the end and hours paid of a
     machine (infinite: never done), hours lost and waited, and the number of reclaims.
     """
+    # All arrays are float64 [runs], in seconds but for `reclaims`.
     rng = np.random.Generator(np.random.PCG64(seed))
-    now = market.first_wait(rng, runs)  # seconds since the run was ordered
+    now = market.first_wait(rng, runs)  # since the run was ordered
     waited = now.copy()
     done = np.zeros(runs)  # progress in total_seconds that is saved
     lost = np.zeros(runs)
-    paid = np.zeros(runs)  # seconds of a machine
+    paid = np.zeros(runs)  # of a machine
     reclaims = np.zeros(runs)
-    left = np.arange(runs)  # runs that have not ended
+    left = np.arange(runs)  # indices of the runs that have not ended
     for life in range(FOLLOWED_LIVES):
+        # Runs of many lives differ less in their means: some of them are enough.
         if life == SHORT_LIVES and len(left) > runs / 2 and runs > FEWER_RUNS:
             arrays = [array[:FEWER_RUNS] for array in (now, waited, done, lost, paid, reclaims)]
             now, waited, done, lost, paid, reclaims = arrays
             left = left[left < FEWER_RUNS]
+
         # From the launch to the reclaim or the end.
         until_reclaim = market.until_reclaim(rng, len(left))
         needed = job.restart_seconds + job.total_seconds - done[left]
@@ -125,6 +135,7 @@ def simulate(
         ran = ran[stopped]
         if not len(left):
             break
+
         # From the reclaim to the next launch.
         reclaims[left] += 1
         reached = done[left] + np.maximum(ran - job.restart_seconds, 0.0)
@@ -135,7 +146,7 @@ def simulate(
         waited[left] += wait
         now[left] += DETECTION_SECONDS + wait
     if len(left):
-        _go_on(job, done, left, amounts=(now, paid, lost, waited, reclaims))
+        _extrapolate(job, done, left, amounts=(now, paid, lost, waited, reclaims))
     return {
         "hours": now / 3600,
         "paid h": paid / 3600,
@@ -145,23 +156,23 @@ def simulate(
     }
 
 
-def _go_on(
+def _extrapolate(
     job: SpotJob, done: np.ndarray, left: np.ndarray, amounts: tuple[np.ndarray, ...]
 ) -> None:
-    """Let the runs `left`, all of FOLLOWED_LIVES, go on at their common pace until their end.
+    """Continue the runs `left`, all of FOLLOWED_LIVES, at their common pace until their end.
 
     Args:
         done: progress of all runs, in `total_seconds`.
         amounts: of all runs, to be increased: hours, and what else grows with each life.
     """
-    progress = done[left].mean() / job.total_seconds
+    progress = done[left].mean() / job.total_seconds  # share of the run after FOLLOWED_LIVES
     never_ends = progress * MOST_LIVES < FOLLOWED_LIVES
     for amount in amounts:
-        pace = np.inf if never_ends else amount[left].mean() / progress
-        amount[left] += pace * (1 - done[left] / job.total_seconds)
+        per_run = np.inf if never_ends else amount[left].mean() / progress
+        amount[left] += per_run * (1 - done[left] / job.total_seconds)
 
 
-def best_period(job: SpotJob, market: Market, longest: float = LONGEST) -> float:
+def best_period(job: SpotJob, market: Market, longest: float = MAX_LOST_SECONDS) -> float:
     """Return the seconds of training between checkpoints that lose the least time (Young 1974).
 
     With a checkpoint of 25 s and 0.236 reclaims an hour: sqrt(2 * 25 * 3600 / 0.236) = 873 s. At

@@ -12,7 +12,6 @@ import datetime
 import re
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import yaml
@@ -21,6 +20,7 @@ from cluster.facts.machines import SLOTS
 from cluster.facts.prices import PRICE_FILE, load_prices
 from detalbert import __version__
 from detalbert.atomic import whole_file
+from detalbert.settings.values import Config
 
 MARK = "  # From the catalog, by update.py:\n"
 
@@ -34,27 +34,27 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--day", required=True, type=datetime.date.fromisoformat)
     parser.add_argument("--file", type=Path, default=PRICE_FILE, help="default: prices.yaml")
     args = parser.parse_args(argv)
-    old = args.file.read_text(encoding="utf-8")
-    by_hand, _, _ = old.partition(MARK)
-    source = f"SkyPilot's catalog at {args.commit}"
+    old_text = args.file.read_text(encoding="utf-8")
+    by_hand, _, _ = old_text.partition(MARK)
     by_hand = re.sub("(?m)^date: .*$", f"date: {args.day}", by_hand)
-    by_hand = re.sub("(?m)^source: .*$", f"source: {source}", by_hand)
+    by_hand = re.sub("(?m)^source: .*$", f"source: SkyPilot's catalog at {args.commit}", by_hand)
     typed_in = yaml.safe_load(by_hand)["instances"]
     rows = read_catalog(args.catalog, wanted=set(SLOTS) - set(typed_in))
     text = yaml.safe_dump(
         rows,
         sort_keys=False,
-        default_flow_style=None,
+        default_flow_style=None,  # a region is one line
         width=200,
     )
-    indented = re.sub("(?m)^(?=.)", "  ", text)
+    indented = re.sub("(?m)^(?=.)", "  ", text)  # all lines but empty ones, below `instances:`
     with whole_file(args.file) as file:
         file.write(by_hand + MARK + indented)
-    load_prices(args.file)
+    load_prices(args.file)  # raises UserError if a row is wrong
 
 
-def read_catalog(path: Path, wanted: Container[str]) -> dict[str, Any]:
+def read_catalog(path: Path, wanted: Container[str]) -> Config:
     """Return the rows of `regions` by type, of the wanted types that the catalog has."""
+    # A row per type, region and zone; a spot price may be missing.
     table = pd.read_csv(path).dropna(subset=["Price"])
     table = table[[kind in wanted for kind in table["InstanceType"]]]
     zones = table.groupby(["InstanceType", "Region"])
@@ -66,10 +66,10 @@ def read_catalog(path: Path, wanted: Container[str]) -> dict[str, Any]:
     prices = prices.round(4)
     prices.insert(0, "on_demand", zones["Price"].first())
     prices["spot"] = prices["spot"].fillna(prices["on_demand"])
-    rows: dict[str, Any] = {}
+    rows: Config = {}
     for (kind, region), price in prices.iterrows():
-        regions = rows.setdefault(kind, {"regions": {}})["regions"]
-        regions[region] = price.dropna().to_dict()
+        row = rows.setdefault(kind, {"regions": {}})
+        row["regions"][region] = price.dropna().to_dict()
     return rows
 
 

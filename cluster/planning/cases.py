@@ -1,4 +1,9 @@
-"""Time and cost of an option in three cases of speed, market and price."""
+"""Time and cost of an option in three cases of speed, market and price.
+
+The three go together: the low case has the fast GPU, the quiet market and the low price, the high
+case the opposite of each. So a range is wider than one of independent figures would be, but no
+distribution of them has to be assumed.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -40,35 +45,34 @@ def simulate_cases(
         UserError: if the number of steps is not known.
     """
     on_spot = estimated.pool.spot
-    job, all_seconds = _job(estimated)
+    job, seconds_by_case = _job(estimated)
+    hourly_by_case = price.hourly_range(on_spot) if price is not None else (0.0, 0.0, 0.0)
+
     # Seconds of work between two checkpoints: validations and the rest are spread over the steps.
-    between = job.work_seconds
+    period_seconds = job.work_seconds
     period = choose_period(estimated)
     length = estimated.job.length
     if period is not None and length is not None and period < length.steps:
-        between = job.work_seconds * period / length.steps
+        period_seconds = job.work_seconds * period / length.steps
+
     cases = []
-    for name, seconds, hourly in zip(spot.CASES, all_seconds, _prices(price, on_spot), strict=True):
+    for number, name in enumerate(spot.CASES):
+        seconds = seconds_by_case[number]
+        hourly = hourly_by_case[number]
         market = spot.CASES[name] if on_spot else spot.ON_DEMAND
         trial = dataclasses.replace(
             job,
             work_seconds=seconds,
-            period_seconds=between * seconds / job.work_seconds,
+            period_seconds=period_seconds * seconds / job.work_seconds,
         )
+        # On demand nothing is left to chance: one run stands for all.
         runs = spot.simulate(trial, market, runs=spot.RUNS if on_spot else 1)
+
+        # From one trial to the search: all of its work is paid, its rounds follow each other.
         runs["cost"] = runs["paid h"] * machines * hourly * work
         runs["hours"] = runs["hours"] * rounds
-        cases.append(Case(name, market, hourly, _figures(runs)))
+        cases.append(Case(name, market=market, hourly=hourly, figures=_figures(runs)))
     return cases
-
-
-def _prices(price: Price | None, on_spot: bool) -> tuple[float, float, float]:
-    """Return dollars an hour of a machine in the three cases."""
-    if price is None:
-        return (0.0, 0.0, 0.0)
-    if on_spot:
-        return price.spot_range()
-    return (price.on_demand, price.on_demand, price.on_demand)
 
 
 def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
@@ -80,23 +84,26 @@ def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
     assert length is not None  # `time_parts` has raised UserError
     # Those of the periods are simulated.
     parts["checkpoints"] -= periodic_checkpoints(estimated, length)
-    first = parts.pop("start of the container") + parts.pop("compilation", 0.0)
+    restart_seconds = parts.pop("start of the container") + parts.pop("compilation", 0.0)
+
     # A GPU's speed is not sure; the rest is as it is.
-    moving = parts.pop("training") + parts.pop("validation", 0.0)
-    rest = sum(parts.values())
+    gpu_seconds = parts.pop("training") + parts.pop("validation", 0.0)
+    other_seconds = sum(parts.values())
     rate = estimated.rate
-    all_seconds = []
+    seconds_by_case = []
     for speed in (rate.high, rate.tokens, rate.low):
-        all_seconds.append(moving * rate.tokens / speed + rest)
-    leaves = estimated.pool.spot and estimated.leaving <= spot.NOTICE_SECONDS
+        seconds_by_case.append(gpu_seconds * rate.tokens / speed + other_seconds)
+
+    # A notice is of use only if the job can save a checkpoint and leave within it.
+    leaves = estimated.pool.spot and estimated.seconds_after_notice <= spot.NOTICE_SECONDS
     job = spot.SpotJob(
-        work_seconds=all_seconds[1],
-        period_seconds=all_seconds[1],
+        work_seconds=seconds_by_case[1],
+        period_seconds=seconds_by_case[1],
         checkpoint_seconds=estimated.checkpoint.seconds,
-        restart_seconds=first,
+        restart_seconds=restart_seconds,
         notice_read=float(leaves),
     )
-    return job, all_seconds
+    return job, seconds_by_case
 
 
 def choose_period(estimated: Estimate) -> int | None:
@@ -112,12 +119,12 @@ def choose_period(estimated: Estimate) -> int | None:
         length = estimated.job.length
         return length.checkpoint if length else period
     # The checker counts windows of full length.
-    longest = spot.LONGEST * estimated.demand.window / estimated.hparams.max_seq_length
+    longest = spot.MAX_LOST_SECONDS * estimated.demand.window / estimated.hparams.max_seq_length
     if period and period * step <= longest:
         return period
     job, _ = _job(estimated)
-    best = spot.best_period(job, spot.CASES["middle"], longest)
-    return max(1, int(best / step))
+    best_seconds = spot.best_period(job, market=spot.CASES["middle"], longest=longest)
+    return max(1, int(best_seconds / step))
 
 
 def _figures(runs: dict[str, np.ndarray]) -> dict[str, float]:
@@ -125,10 +132,11 @@ def _figures(runs: dict[str, np.ndarray]) -> dict[str, float]:
     harm.
     """
     figures = {name: float(values.mean()) for name, values in runs.items()}
-    for what in ("hours", "cost"):
-        ordered = np.sort(runs[what])
+    for name in ("hours", "cost"):
+        ordered = np.sort(runs[name])  # [runs]
         last = len(ordered) - 1
         for percent in (5, SURE):
-            nearest = round(percent / 100 * last)
-            figures[f"{what} {percent} %"] = float(ordered[nearest])
+            # The nearest rank: interpolated with a run without an end, all would be infinite.
+            rank = round(percent / 100 * last)
+            figures[f"{name} {percent} %"] = float(ordered[rank])
     return figures

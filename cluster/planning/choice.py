@@ -1,4 +1,8 @@
-"""Which option to take, and why not another."""
+"""Which option to take, and why not another.
+
+One option is recommended by rules that fit into its sentence, not by a weight of hours against
+dollars: the plan shows the front, from which a user who weighs them otherwise picks another.
+"""
 
 import math
 from collections import Counter
@@ -10,7 +14,7 @@ from cluster.planning.options import Option
 from detalbert.errors import UserError
 
 NEAR = 1.05  # a cost that is so many times the cheapest is as good
-WORDS = {"hours": "the deadline", "cost": "the budget"}
+LIMIT_NAMES = {"hours": "the deadline", "cost": "the budget"}
 
 
 class Recommendation(NamedTuple):
@@ -18,15 +22,23 @@ class Recommendation(NamedTuple):
 
     option: Option
     why: str
-    kept: bool = True  # deadline and budget are kept
+    within_limits: bool = True  # deadline and budget are met
+
+
+class Rejection(NamedTuple):
+    """An option that is the best in one respect, and why it is not recommended."""
+
+    rank: str  # cheapest or fastest
+    option: Option
+    reason: str
 
 
 def finishing(options: Sequence[Option]) -> list[Option]:
     """Return the options that can run and end in all cases, the cheapest first."""
-    fine = [option for option in options if not option.why_not and option.ends]
-    fine.sort(key=lambda option: option.mean("hours"))
-    fine.sort(key=lambda option: option.mean("cost"))  # stable: of equal cost the fastest first
-    return fine
+    finishing_options = [option for option in options if not option.why_not and option.ends]
+    finishing_options.sort(key=_hours)
+    finishing_options.sort(key=_cost)  # stable: of equal cost the fastest first
+    return finishing_options
 
 
 def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Recommendation:
@@ -39,29 +51,42 @@ def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Recomme
     Raises:
         UserError: if none can run, or none ends.
     """
-    fine = finishing(options)
-    if not fine:
+    candidates = finishing(options)
+    if not candidates:
         raise UserError(f"no option can run: {_why_none(options)}")
-    keeping = [option for option in fine if keeps(option, limits)]
-    if not keeping:
-        return _nearest(fine, limits)
-    if len(fine) == 1:
-        return Recommendation(fine[0], "the one that can run")
-    meeting = ""
+    suitable = [option for option in candidates if is_within(option, limits)]
+    if not suitable:
+        return _nearest_to_limits(candidates, limits)
+    if len(candidates) == 1:
+        return Recommendation(candidates[0], why="the one that can run")
+
+    # The sentence says among how many options the recommended one was chosen.
+    condition = ""
     if limits:
-        given = " and ".join(WORDS[what] for what in limits)
-        meeting = f" of which {SURE} % of runs meet {given}"
-    if len(keeping) == 1:
-        return Recommendation(keeping[0], f"the only one of {len(fine)} options{meeting}")
-    among = f"of {len(keeping)} options{meeting}"
+        names = " and ".join(LIMIT_NAMES[figure] for figure in limits)
+        condition = f" of which {SURE} % of runs meet {names}"
+    if len(suitable) == 1:
+        why = f"the only one of {len(candidates)} options{condition}"
+        return Recommendation(suitable[0], why=why)
+    among = f"of {len(suitable)} options{condition}"
+
+    # A budget is there to be spent; without one, money counts more than time.
     if "cost" in limits:
-        return Recommendation(_fastest(keeping), f"the fastest {among}")
-    cheapest = keeping[0]
-    near = [option for option in keeping if option.mean("cost") <= NEAR * cheapest.mean("cost")]
+        return Recommendation(_fastest(suitable), why=f"the fastest {among}")
+    cheapest = suitable[0]
+    near = [option for option in suitable if _cost(option) <= NEAR * _cost(cheapest)]
     best = _fastest(near)
     if best is cheapest:
-        return Recommendation(best, f"the cheapest {among}")
-    return Recommendation(best, f"the fastest within {NEAR - 1:.0%} of the cheapest {among}")
+        return Recommendation(best, why=f"the cheapest {among}")
+    return Recommendation(best, why=f"the fastest within {NEAR - 1:.0%} of the cheapest {among}")
+
+
+def _hours(option: Option) -> float:
+    return option.mean("hours")
+
+
+def _cost(option: Option) -> float:
+    return option.mean("cost")
 
 
 def _why_none(options: Sequence[Option]) -> str:
@@ -73,65 +98,69 @@ def _why_none(options: Sequence[Option]) -> str:
     return reason
 
 
-def _nearest(fine: Sequence[Option], limits: Mapping[str, float]) -> Recommendation:
+def _nearest_to_limits(candidates: Sequence[Option], limits: Mapping[str, float]) -> Recommendation:
     """Return the option that comes nearest to limits that none keeps to."""
     none = "no option meets what was asked, and this is the"
     if "hours" in limits:
+        option = _fastest(candidates)
         why = f"MISSES THE DEADLINE; {none} fastest"
-        return Recommendation(_fastest(fine), why, kept=False)
-    return Recommendation(fine[0], f"IS OVER THE BUDGET; {none} cheapest", kept=False)
+    else:
+        option = candidates[0]
+        why = f"IS OVER THE BUDGET; {none} cheapest"
+    return Recommendation(option, why=why, within_limits=False)
 
 
-def keeps(option: Option, limits: Mapping[str, float]) -> bool:
+def is_within(option: Option, limits: Mapping[str, float]) -> bool:
     """Return whether SURE per cent of an option's runs keep to the limits."""
-    return all(option.sure(what) <= most for what, most in limits.items())
+    return all(option.sure(figure) <= limit for figure, limit in limits.items())
 
 
 def _fastest(options: Sequence[Option]) -> Option:
-    return min(options, key=lambda option: (option.mean("hours"), option.mean("cost")))
+    return min(options, key=lambda option: (_hours(option), _cost(option)))
 
 
 def front(options: Sequence[Option]) -> Iterator[Option]:
     """Yield the options that none beats in both time and cost, the fastest first."""
     cheapest = math.inf
-    for option in sorted(finishing(options), key=lambda option: option.mean("hours")):
-        if option.mean("cost") < cheapest:
-            cheapest = option.mean("cost")
+    for option in sorted(finishing(options), key=_hours):
+        # Each later one is slower: it must cost less than all before it.
+        if _cost(option) < cheapest:
+            cheapest = _cost(option)
             yield option
 
 
 def reasons_against(
     choice: Recommendation, options: Sequence[Option], limits: Mapping[str, float]
-) -> Iterator[tuple[str, Option, str]]:
+) -> Iterator[Rejection]:
     """Yield the cheapest and the fastest option, where they are others, and why not these."""
-    best = choice.option
-    fine = finishing(options)
-    cheapest = fine[0]
-    fastest = _fastest(fine)
-    if cheapest is not best:
-        reason = _misses(cheapest, limits) or _compare(cheapest, best)
-        yield "cheapest", cheapest, reason
-    if fastest is not best and fastest is not cheapest:
-        reason = _misses(fastest, limits) or _compare(fastest, best)
-        yield "fastest", fastest, reason
+    candidates = finishing(options)
+    cheapest = candidates[0]
+    fastest = _fastest(candidates)
+    # One that is both is named once, as the cheapest.
+    if cheapest is not choice.option:
+        reason = _missed_limit(cheapest, limits) or _compare(cheapest, choice.option)
+        yield Rejection("cheapest", option=cheapest, reason=reason)
+    if fastest is not choice.option and fastest is not cheapest:
+        reason = _missed_limit(fastest, limits) or _compare(fastest, choice.option)
+        yield Rejection("fastest", option=fastest, reason=reason)
 
 
-def _misses(option: Option, limits: Mapping[str, float]) -> str:
+def _missed_limit(option: Option, limits: Mapping[str, float]) -> str:
     """Return which limit an option does not keep to; empty if it does."""
     forms = {"hours": "{:,.2f} h", "cost": "${:,.2f}"}
-    for what, most in limits.items():
-        sure = option.sure(what)
-        if sure > most:
-            form = forms[what].format
-            return f"{SURE} % of its runs take up to {form(sure)}, not {form(most)}"
+    for figure, limit in limits.items():
+        sure = option.sure(figure)
+        if sure > limit:
+            form = forms[figure].format
+            return f"{SURE} % of its runs take up to {form(sure)}, not {form(limit)}"
     return ""
 
 
 def _compare(option: Option, best: Option) -> str:
     """Return how many times the recommended option's time and cost another takes."""
-    slower = option.mean("hours") / best.mean("hours")
+    slower = _hours(option) / _hours(best)
     text = f"{slower:,.2g} x the time"
-    if best.mean("cost"):
-        dearer = option.mean("cost") / best.mean("cost")
+    if _cost(best):
+        dearer = _cost(option) / _cost(best)
         text += f", {dearer:,.2g} x the cost"
     return text

@@ -1,4 +1,9 @@
-"""Options for a run: machines, slots and market, with time, cost, and why one cannot run."""
+"""Options for a run: machines, slots and market, with time, cost, and why one cannot run.
+
+Every pool is tried with a few numbers of slots, and each option is checked and estimated in full,
+as if its keys stood in the config: one that is recommended passes cluster.check. That is slower
+than a formula over machines would be: it takes seconds for all types of AWS.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,13 +26,17 @@ from cluster.facts.rates import Rates
 from cluster.planning.cases import SURE, Case, choose_period, simulate_cases
 from detalbert.errors import UserError
 from detalbert.settings.schema import Finding
+from detalbert.settings.values import Config
 
 COUNTS = (1, 4, 8, 16, 32, 64)  # slots that are tried beside the config's own
-WIDE = 8  # slots of a machine whose network is like that of the measured ones
+# Slots of a machine that is tried with others of its kind: smaller ones have slower networks than
+# those on which speeds were measured.
+MIN_SLOTS_FOR_SCALING = 8
+MOST_MACHINES = 64  # that are tried of a pool without a limit
 
 
-class Asked(NamedTuple):
-    """Prices and limits that the options are for."""
+class Request(NamedTuple):
+    """Prices by which options are computed, and limits that they should keep to."""
 
     rates: Rates
     root: Path = ROOT  # parent folder of relative model folders
@@ -52,8 +61,8 @@ class Option:
     @property
     def width(self) -> int:
         """Slots of a machine."""
-        known = self.price.slots if self.price else 0
-        return known or self.pool.slots_per_agent or self.slots
+        priced_slots = self.price.slots if self.price else 0
+        return priced_slots or self.pool.slots_per_agent or self.slots
 
     @property
     def machines(self) -> int:
@@ -90,23 +99,23 @@ class Option:
         """Whether the run ends in all three cases."""
         return bool(self.cases) and math.isfinite(self.figures("hours")[2])
 
-    def figures(self, what: str) -> tuple[float, float, float]:
+    def figures(self, figure: str) -> tuple[float, float, float]:
         """Return low, mean and high of `hours` or `cost`; infinite where it does not finish."""
-        low = min(case.figures[f"{what} 5 %"] for case in self.cases)
-        high = max(case.figures[f"{what} {SURE} %"] for case in self.cases)
-        return low, self.mean(what), high
+        low = min(case.figures[f"{figure} 5 %"] for case in self.cases)
+        high = max(case.figures[f"{figure} {SURE} %"] for case in self.cases)
+        return low, self.mean(figure), high
 
-    def mean(self, what: str) -> float:
+    def mean(self, figure: str) -> float:
         """Return the mean `hours` or `cost` of the middle case; infinite without an estimate."""
-        return self.cases[1].figures[what] if self.cases else math.inf
+        return self.cases[1].figures[figure] if self.cases else math.inf
 
-    def sure(self, what: str) -> float:
+    def sure(self, figure: str) -> float:
         """Return what SURE per cent of the runs of the middle case keep below."""
-        return self.cases[1].figures[f"{what} {SURE} %"]
+        return self.cases[1].figures[f"{figure} {SURE} %"]
 
 
 def plan_options(
-    config: dict[str, Any], cluster: Cluster, asked: Asked, size: DataSize | None = None
+    config: Config, cluster: Cluster, request: Request, size: DataSize | None = None
 ) -> list[Option]:
     """Return the options of a config in the pools of a cluster, those that can run and others.
 
@@ -117,66 +126,73 @@ def plan_options(
         UserError: if the config is invalid, or no pool has machines with a known GPU that have a
             price or are one's own.
     """
-    jobs = list(parse_jobs(config, None, asked.root, size))
+    jobs = list(parse_jobs(config, pool=None, root=request.root, size=size))
+
+    # First what no choice of machines can mend.
     findings = list(check_searcher(config, jobs[0].workload))
     for job in jobs:
         findings += check_work(job)
     fault = first_fault(findings)
-    if fault:
-        raise UserError(fault)
+    if fault is not None:
+        raise UserError(fault.problem, key=fault.key, cure=fault.cure)
     if any(job.model is None for job in jobs):
-        problem = "its sizes are not known, and nothing is downloaded"
-        cure = "give a folder with its config.json, or model_config"
-        raise UserError(problem, key="hyperparameters.model", cure=cure)
+        raise UserError(
+            "its sizes are not known, and nothing is downloaded",
+            key="hyperparameters.model",
+            cure="give a folder with its config.json, or model_config",
+        )
+
     options = []
     for pool in cluster.pools.values():
-        for slots in _counts(pool, own=jobs[0].slots):
-            option = plan_option(config, jobs, pool, slots, cluster, asked)
+        for slots in _slot_counts(pool, own_slots=jobs[0].slots):
+            option = plan_option(config, jobs, pool, slots, cluster, request)
             if option is not None:
                 options.append(option)
     if not options:
-        cure = "give --price-pool POOL=INSTANCE for machines of your own, or --any"
-        problem = "no pool has machines with a known GPU and a price"
-        raise UserError(problem, key="resources.resource_pool", cure=cure)
+        raise UserError(
+            "no pool has machines with a known GPU and a price",
+            key="resources.resource_pool",
+            cure="give --price-pool POOL=INSTANCE for machines of your own, or --any",
+        )
     return options
 
 
-def _counts(pool: Pool, own: int) -> list[int]:
-    """Return the numbers of slots to try in a pool: `own`, and those that fill its machines."""
+def _slot_counts(pool: Pool, own_slots: int) -> list[int]:
+    """Return the numbers of slots to try in a pool: the config's, and those that fill machines."""
     width = pool.slots_per_agent
     if not width:
-        return [own]
-    most = (pool.max_agents or 64) * width
-    full = [
-        count
-        for count in COUNTS
-        if count % width == 0 and count <= most and (width >= WIDE or count == width)
-    ]
-    return sorted({own, *full})
+        return [own_slots]
+    max_slots = (pool.max_agents or MOST_MACHINES) * width
+    counts = {own_slots}
+    for count in COUNTS:
+        fills_machines = count % width == 0 and count <= max_slots
+        if fills_machines and (width >= MIN_SLOTS_FOR_SCALING or count == width):
+            counts.add(count)
+    return sorted(counts)
 
 
-def plan_own(config: dict[str, Any], cluster: Cluster, asked: Asked) -> Option | None:
+def plan_own(config: Config, cluster: Cluster, request: Request) -> Option | None:
     """Return the option that a config is as it stands; None if its pool, the price or the GPU of
     the machines is not known. Raises UserError if the config is invalid.
     """
     pool = cluster.pool_of(config)
     if pool is None:
         return None
-    jobs = list(parse_jobs(config, None, asked.root))
+    jobs = list(parse_jobs(config, pool=None, root=request.root))
     if any(job.model is None for job in jobs):
         return None
     size = read_size(jobs[0])
     jobs = [job._replace(size=size) for job in jobs]
-    return plan_option(config, jobs, pool, jobs[0].slots, cluster, asked)
+    return plan_option(config, jobs, pool, jobs[0].slots, cluster, request)
 
 
 def plan_option(
-    config: dict[str, Any],
+    config: Config,
     jobs: Sequence[Job],
     pool: Pool,
     slots: int,
     cluster: Cluster,
-    asked: Asked,
+    request: Request,
 ) -> Option | None:
     """Return the option that runs a config on so many slots of a pool; None if its machines have no
     known GPU, or no price and are not one's own.
@@ -184,73 +200,89 @@ def plan_option(
     Args:
         jobs: the trials at the corners of the config's search.
     """
-    price = asked.rates.at(asked.rates.kind(pool.instance, pool.region))
+    # Nothing is paid by the hour for machines of one's own; others without a price are left out.
+    rates = request.rates
+    price = rates.at(rates.kind(pool.instance, pool.region))
     if pool.gpu is None or (price is None and not pool.own):
         return None
-    option = Option(pool, price, slots, search=search_of(config))
-    resources = {"slots_per_trial": slots, "resource_pool": pool.name}
-    moved = {**config, "resources": {**(config.get("resources") or {}), **resources}}
+    option = Option(pool=pool, price=price, slots=slots, search=search_of(config))
+    resources = {
+        **(config.get("resources") or {}),
+        "slots_per_trial": slots,
+        "resource_pool": pool.name,
+    }
+    moved = {**config, "resources": resources}
     if price is not None:
-        why_not = retired(pool.instance, {pool.instance: price})
-        if why_not:
-            return replace(option, why_not=why_not)
-    fault = first_fault(check_fleet(moved, cluster))
-    if fault:
-        return replace(option, why_not=fault)
+        retirement = retired(pool.instance, {pool.instance: price})
+        if retirement is not None:
+            return replace(option, why_not=retirement)
+    why_not = _reason(check_fleet(moved, cluster))
+    if why_not:
+        return replace(option, why_not=why_not)
+
     trials = [job._replace(config=moved, pool=pool, slots=slots) for job in jobs]
     try:
         # The trial that needs most memory decides, of equal ones the slowest.
         fits = [_fit(job) for job in trials]
         fitted, keys = max(fits, key=lambda fit: (fit[0].needed, fit[0].step.seconds))
+
+        # On spot the notice must be read, and a reclaim without one must not cost too much.
         period = choose_period(fitted)
         if pool.spot and not fitted.hparams.spot_notice:
             keys["spot_notice"] = True
         if pool.spot and period != fitted.hparams.checkpoint_period:
             keys["checkpoint_period"] = period
+
+        # All trials of a search share the keys that the option writes.
         written = [_with_keys(estimated, keys) for estimated, _ in fits]
         option = replace(option, estimate=fitted, keys=keys, period=period)
-        option = _simulate(option, _with_keys(fitted, keys), written)
+        option = _simulate(option, fitted=_with_keys(fitted, keys), trials=written)
     except UserError as error:  # of its memory, layout or length
         return replace(option, why_not=str(error))
     findings = list[Finding]()
     for estimated in written:
         findings += [*check_place(estimated.job), *find_faults(estimated)]
-    warnings = [finding.problem for finding in findings if finding.warning]
+    warnings = [finding.detail for finding in findings if finding.warning]
     return replace(
         option,
-        why_not=first_fault(findings),
+        why_not=_reason(findings),
         slow=warnings[0] if warnings else "",
     )
 
 
-def first_fault(findings: Iterable[Finding]) -> str:
-    """Return key and problem of the first finding that is no warning; empty if there is none."""
-    for finding in findings:
-        if not finding.warning:
-            return f"{finding.key}: {finding.problem}"
-    return ""
+def first_fault(findings: Iterable[Finding]) -> Finding | None:
+    """Return the first finding that is no warning; None if there is none."""
+    return next((finding for finding in findings if not finding.warning), None)
 
 
-def _fit(job: Job) -> tuple[Estimate, dict[str, Any]]:
+def _reason(findings: Iterable[Finding]) -> str:
+    """Return key and text of the first finding that is no warning; empty if there is none."""
+    fault = first_fault(findings)
+    return f"{fault.key}: {fault.detail}" if fault is not None else ""
+
+
+def _fit(job: Job) -> tuple[Estimate, Config]:
     """Return the estimate of a job and the keys that make it fit the pool, if any must change."""
     assert job.pool is not None and job.pool.gpu is not None and job.model is not None
     estimated = estimate_model(job, job.pool, job.pool.gpu, job.model)
-    keys: dict[str, Any] = {}
-    if estimated.tokens <= estimated.most:
+    keys: Config = {}
+    if estimated.tokens <= estimated.max_tokens:
         return estimated, keys
+
+    # A sharded model gets the fastest layout that fits, another one smaller forward passes.
     if estimated.demand.layout:
         layouts = ranked_layouts(estimated)
-        return (layouts[0], layout_keys(layouts[0])) if layouts else (estimated, keys)
-    forward = estimated.most // 128 * 128
-    if forward >= job.hparams.max_seq_length:
-        keys = {"max_tokens_per_forward": forward}
+        if layouts:
+            return layouts[0], layout_keys(layouts[0])
+    elif estimated.proposed_tokens >= job.hparams.max_seq_length:
+        keys = {"max_tokens_per_forward": estimated.proposed_tokens}
         return estimated.changed(keys), keys
     return estimated, keys
 
 
-def layout_keys(estimated: Estimate) -> dict[str, Any]:
+def layout_keys(estimated: Estimate) -> Config:
     """Return the hyperparameters that set the layout of a sharded model, and its forward passes."""
-    hparams: Any = estimated.hparams
+    hparams: Any = estimated.hparams  # of a sharded model, with `activation_checkpointing`
     return {
         "layout": dict(estimated.demand.layout),
         "activation_checkpointing": hparams.activation_checkpointing,
@@ -279,14 +311,15 @@ def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> O
         trials: at the corners of the search, which may be shorter.
     """
     search = option.search
-    mean = sum(_seconds(trial) for trial in trials) / len(trials) / _seconds(fitted)
+    # The mean trial, in lengths of the one that is simulated.
+    mean_length = sum(_seconds(trial) for trial in trials) / len(trials) / _seconds(fitted)
     # Small trials share a machine.
-    share = option.all_machines / (option.at_once * option.machines)
+    machine_share = option.all_machines / (option.at_once * option.machines)
     cases = simulate_cases(
         fitted,
         option.price,
         machines=option.machines,
-        work=search.work * mean * share,
-        rounds=search.rounds(option.at_once) * mean,
+        work=search.work * mean_length * machine_share,
+        rounds=search.rounds(option.at_once) * mean_length,
     )
     return replace(option, cases=cases)

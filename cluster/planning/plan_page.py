@@ -1,9 +1,13 @@
-"""A plan as one HTML page: the answer, one plot, the options, and what they rest on."""
+"""A plan as one HTML page: the answer, one plot, the options, and what they rest on.
+
+The page needs no network and no other file: it can be sent to whoever decides. Its texts are those
+of the terminal (plan_text.py); it adds the plot, and the options that the terminal leaves out.
+"""
 
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cluster.facts.prices import load_prices
 from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
@@ -12,6 +16,7 @@ from cluster.planning.choice import finishing
 from cluster.planning.options import Option
 from cluster.planning.page import fill_template
 from cluster.planning.plan_plot import plot_options
+from cluster.planning.plan_tables import NUMBERS, tables
 from cluster.planning.plan_text import Plan, open_options, spread_front
 from detalbert.atomic import whole_file, writing
 
@@ -28,6 +33,7 @@ def published_run(option: Option) -> PublishedRun | None:
     """Return the published run on 64 GPUs if the option trains the same recipe."""
     if option.estimate is None:
         return None
+    # Its number of steps is not published: it follows from windows, epochs and batch.
     run = FINE_TUNING[-1]
     job = option.estimate.job
     steps = math.ceil(WINDOWS * EPOCHS / run.batch)
@@ -47,31 +53,39 @@ def published_run(option: Option) -> PublishedRun | None:
 
 def write_page(plan: Plan, path: Path) -> None:
     """Write the page atomically. Raises UserError if it cannot be written."""
-    named = open_options(plan)
+    shown = open_options(plan)
     published = published_run(plan.best)
-    own = [option for option in named if option is plan.own]
-    others = [
-        option
-        for option in sorted(plan.options, key=lambda option: option.mean("cost"))
-        if not option.why_not and option not in named
-    ]
-    drawn = list(dict.fromkeys([*spread_front(plan.options), plan.best, *own]))
+
+    # A machine of one's own without a price has no place among dollars.
+    plot = ""
+    if plan.best.price:
+        own = [option for option in shown if option is plan.own]
+        named = dict.fromkeys([*spread_front(plan.options), plan.best, *own])  # each once
+        plot = plot_options(plan, list(named), published)
+
+    # What can run and is not in the open table is in one that is closed at first.
+    folded = []
+    for option in sorted(plan.options, key=lambda option: option.mean("cost")):
+        if not option.why_not and option not in shown:
+            folded.append(option)
     text = fill_template(
         Path(__file__).with_name("plan_page.html.j2"),
         plan=plan,
         text=plan_text,
-        plot=plot_options(plan, drawn, published) if plan.best.price else "",
+        tables=tables(plan.best),
+        numbers=NUMBERS,
+        plot=plot,
         published=published,
         reasons=list(_reasons(plan, published)),
-        rows=[_row(option, plan) for option in named],
-        others=[_row(option, plan) for option in others],
-        taken=named.index(plan.best),
+        rows=[_row(option, plan) for option in shown],
+        others=[_row(option, plan) for option in folded],
+        taken=shown.index(plan.best),
     )
-    with writing(path, "give --html another file"), whole_file(path) as file:
+    with writing(path, cure="give --html another file"), whole_file(path) as file:
         file.write(text)
 
 
-def _row(option: Option, plan: Plan) -> dict[str, Any]:
+def _row(option: Option, plan: Plan) -> dict[str, object]:
     """Return the cells of an option; its ranges are in the plot."""
     hours = option.mean("hours")
     cost = option.mean("cost")
@@ -104,11 +118,11 @@ def _beside(option: Option, plan: Plan) -> str:
 def _reasons(plan: Plan, published: PublishedRun | None) -> Iterator[str]:
     """Yield why the recommended option and not the cheapest, the fastest or the config's own."""
     best = plan.best
-    fine = finishing(plan.options)
+    candidates = finishing(plan.options)  # the cheapest first
     yield f"{best.name}: {plan.choice.why}."
     yield from plan_text.against(plan)
-    fastest = min(fine, key=lambda option: option.mean("hours"))
-    steady = next((option for option in fine if not option.pool.spot), best)
+    fastest = min(candidates, key=lambda option: option.mean("hours"))
+    steady = next((option for option in candidates if not option.pool.spot), best)
     if best.pool.spot and steady is not best and steady is not fastest:
         yield f"The cheapest on demand, which EC2 does not reclaim, is {plan_text.outcome(steady)}."
     if plan.own is not None and plan.own is not best:

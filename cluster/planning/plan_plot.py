@@ -1,4 +1,9 @@
-"""The plot of a plan: time against cost of its options."""
+"""The plot of a plan: time against cost of its options.
+
+Both axes are logarithmic, as options differ by factors of ten in both. The SVG stands in the page
+itself and takes the colours of its style sheet, light or dark; names stand beside the axes, where
+none is over another.
+"""
 
 import io
 import re
@@ -57,6 +62,7 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Point | None) -
     for option in finishing(plan.options):
         if option.mean("cost"):
             _draw_point(axes, option, large=option in best or option in named)
+    # A line along the front, and a ring around the recommended option.
     axes.plot(
         [option.mean("hours") for option in best],
         [option.mean("cost") for option in best],
@@ -77,14 +83,16 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Point | None) -
     )
     if published is not None:
         axes.plot(published.hours, published.dollars, "*", color=TEXT, ms=10, zorder=4)
-    for what, limit in plan.asked.limits.items():
-        draw = axes.axvline if what == "hours" else axes.axhline
-        draw(limit, color=TEXT, ls=":", lw=1.2)
+    for figure_name, limit in plan.request.limits.items():
+        draw_line = axes.axvline if figure_name == "hours" else axes.axhline
+        draw_line(limit, color=TEXT, ls=":", lw=1.2)
+
+    # The axes show the ranges of what is named, not of all options.
     hours = [option.figures("hours") for option in named]
     dollars = [option.figures("cost") for option in named]
     if published is not None:
-        hours.append((published.hours,) * 3)
-        dollars.append((published.dollars,) * 3)
+        hours.append((published.hours, published.hours, published.hours))
+        dollars.append((published.dollars, published.dollars, published.dollars))
     _scale(axes.xaxis, hours)
     _scale(axes.yaxis, dollars)
     _name(axes, named, plan.best)
@@ -109,17 +117,21 @@ def _colour(option: Option) -> str:
 def _scale(axis: Any, figures: Sequence[tuple[float, float, float]]) -> None:
     """Show low, middle and high figures on a log axis."""
     lows, middles, highs = zip(*figures, strict=True)
+    # A third of free space on either side, so that no point lies on the frame.
     low = min(lows) / 1.3
     high = min(max(highs), MOST * max(middles)) * 1.3
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
-    axis.set_major_locator(LogLocator(subs=(1,) if high / low > 1e3 else (1, 2, 5)))
+    # Over more than three decades labels of 1, 2 and 5 would be over each other.
+    ticks = (1,) if high / low > 1e3 else (1, 2, 5)
+    axis.set_major_locator(LogLocator(subs=ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
 def _name(axes: Axes, named: Sequence[Option], best: Option) -> None:
     """Draw the ranges of options, and names and slots beside the plot, the dearest on top."""
-    for number, option in enumerate(sorted(named, key=lambda option: option.mean("cost"))):
+    by_cost = sorted(named, key=lambda option: option.mean("cost"))
+    for number, option in enumerate(by_cost):
         hours = option.mean("hours")
         dollars = option.mean("cost")
         colour = _colour(option)
@@ -145,13 +157,15 @@ def _name(axes: Axes, named: Sequence[Option], best: Option) -> None:
 
 def _inline_svg(figure: Figure) -> Markup:
     """Return a figure as SVG in the page's colours, its text as text."""
-    text = io.StringIO()
+    buffer = io.StringIO()
+    # Without metadata, whose date would make two pages of one plan differ.
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(text, format="svg", metadata=nothing)
-    svg = text.getvalue()
+    figure.savefig(buffer, format="svg", metadata=nothing)
+    svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)  # HTML knows them
     svg = svg.replace("xlink:href", "href")
     for colour, name in _COLOURS.items():
         svg = svg.replace(colour, name)
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{LABEL}"', 1))
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{LABEL}"', 1)
+    return Markup(svg)

@@ -1,49 +1,29 @@
-"""A plan in words and tables: on a terminal, and as JSON."""
+"""A plan in words: on a terminal, and as JSON.
+
+The page, the terminal and the JSON share their sentences and tables: what one form shows, the
+others say in the same words. Numbers to compute with are in the options of the JSON.
+"""
 
 import json
 import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 from rich.console import Console
 from rich.table import Table
 
 from cluster.configs.masterconf import Pool
-from cluster.estimates.estimate import Estimate, ranked_layouts
-from cluster.estimates.times import time_parts
 from cluster.planning.choice import Recommendation, finishing, front, reasons_against
-from cluster.planning.options import Asked, Option, layout_keys
-from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
+from cluster.planning.options import Option, Request
+from cluster.planning.plan_tables import NUMBERS, Row, span, tables
+from detalbert.settings.values import Config
 
-GIB = 2**30
 ROWS = 10  # of the table of options
-LAYOUTS = 3  # that are shown
 RANGES = "In parentheses: nine of ten runs, over three cases of the spot market and the speed."
 NAMED = 8  # options of the front that are named
-NUMBERS = (
-    "slots",
-    "hours",
-    "dollars",
-    "figure",
-    "machines",
-    "$/h",
-    "95 % within",
-    "reclaims",
-    "waiting h",
-    "$",
-)
-# Columns of a bill: the figures of a case.
-BILL = {
-    "hours": "hours",
-    "95 % within": "hours 95 %",
-    "reclaims": "reclaims",
-    "waiting h": "waiting h",
-    "$": "cost",
-}
-Row = dict[str, Any]
 
 
 class Plan(NamedTuple):
@@ -55,30 +35,18 @@ class Plan(NamedTuple):
     choice: Recommendation
     own: Option | None  # the config as it stands
     notes: Sequence[str]
-    asked: Asked
+    request: Request
 
     @property
     def best(self) -> Option:
         return self.choice.option
 
 
-def figure(what: str, value: str, source: str = "modelled", how: str = "") -> Row:
-    """Return a row with a figure, its source and how it was computed."""
-    return {"what": what, "figure": value, "source": source, "how": how}
-
-
-def span(figures: Sequence[float], form: str, unit: str = "") -> str:
-    """Return a figure with its range: "0.75 h (0.44 to 17.70)"."""
-    low, middle, high = (
-        form.format(value) if math.isfinite(value) else "no end" for value in figures
-    )
-    return middle + unit if low == high else f"{middle}{unit} ({low} to {high})"
-
-
 def hours(option: Option) -> str:
     """Return an option's hours, with their range."""
     figures = option.figures("hours")
-    return span(figures, "{:,.1f}" if figures[1] >= 10 else "{:,.2f}", " h")
+    form = "{:,.1f}" if figures[1] >= 10 else "{:,.2f}"
+    return span(figures, form, unit=" h")
 
 
 def dollars(option: Option) -> str:
@@ -86,12 +54,13 @@ def dollars(option: Option) -> str:
     if option.price is None:
         return "no price"
     figures = option.figures("cost")
-    return span(figures, "${:,.0f}" if figures[1] >= 100 else "${:,.2f}")
+    form = "${:,.0f}" if figures[1] >= 100 else "${:,.2f}"
+    return span(figures, form)
 
 
 def place(option: Option) -> str:
     """Return an option's machines and slots."""
-    slots = f"{option.slots} slot{'s' * (option.slots > 1)}"
+    slots = "1 slot" if option.slots == 1 else f"{option.slots} slots"
     if option.search.trials > 1:
         slots += f" a trial, {option.search.trials} trials"
     return f"{option.name} ({slots})"
@@ -120,137 +89,51 @@ def recommendation(plan: Plan) -> str:
 
 def against(plan: Plan) -> list[str]:
     """Return a sentence each on why not the cheapest, and not the fastest option."""
-    reasons = reasons_against(plan.choice, plan.options, plan.asked.limits)
-    return [
-        f"Not the {rank}, {place(option)}, {hours(option)}, {dollars(option)}: {reason}."
-        for rank, option, reason in reasons
-    ]
-
-
-def tables(option: Option) -> dict[str, list[Row]]:
-    """Return the tables behind an option; an empty one where nothing is known or to choose."""
-    estimate = option.estimate
-    return {
-        "memory": memory_rows(estimate) if estimate else [],
-        "time": time_rows(estimate) if estimate else [],
-        "bill": bill_rows(option),
-        "layouts": layout_rows(estimate) if estimate else [],
-    }
-
-
-def memory_rows(estimate: Estimate) -> list[Row]:
-    """Return the memory of a GPU by part, and the largest forward pass that fits."""
-    memory = estimate.demand.memory
-    sold = estimate.gpu.gigabytes
-    length = estimate.hparams.max_seq_length
-    tokens = estimate.tokens
-    activations = f"{tokens:,} tokens of {memory.per_token / 1e6:.3f} MB"
-    parts = [
-        ("states", memory.states, "weights, gradients, two moments"),
-        ("gathered", memory.gathered, "embeddings, head, one layer and the next"),
-        ("activations", tokens * memory.per_token, activations),
-        ("logits", memory.head, f"of {HEAD_CHUNK:,} tokens at a time"),
-        ("overhead", OVERHEAD, "CUDA, NCCL, fragmentation"),
-        ("of a GPU", estimate.needed, f"of {sold} GB, {estimate.needed / GIB / sold:.0%}"),
-    ]
-    rows = [figure(what, _gib(size), how=how) for what, size, how in parts if size]
-    largest = f"{max(0, estimate.most):,} tokens"
-    how = f"{estimate.most // length} windows of {length:,}"
-    return [*rows, figure("largest forward", largest, how=how)]
-
-
-def time_rows(estimate: Estimate) -> list[Row]:
-    """Return the time by part, and what a step and a machine's end take."""
-    rows = [
-        figure(part.name, f"{part.seconds / 3600:,.2f} h", part.source, part.how)
-        for part in time_parts(estimate)
-    ]
-    rate = estimate.rate
-    step = estimate.step
-    checkpoint = estimate.checkpoint
-    windows = estimate.hparams.global_batch_size / step.seconds
-    # Tokens a second of all slots at the low, middle and high speed.
-    middle = estimate.step_tokens / step.seconds
-    tokens = [middle * speed / rate.tokens for speed in (rate.low, rate.tokens, rate.high)]
-    how = f"{windows:,.1f} windows/s, {estimate.forwards} forward(s) a slot and step"
-    rows.append(figure("tokens/s", span(tokens, "{:,.0f}"), rate.source, how))
-    if estimate.machine and estimate.machines > 1:
-        interface = "EFA" if step.has_efa else "one plain interface"
-        how = f"{step.sent / 1e9:.1f} GB a machine by {interface}"
-        rows.append(figure("network a step", f"{step.between:.2f} s", how=how))
-    how = f"of 120 s of notice: the step, {checkpoint.disk:.0f} s on disk, "
-    how += f"{checkpoint.upload:.0f} s of upload"
-    return [*rows, figure("leaving with notice", f"{estimate.leaving:.0f} s", how=how)]
-
-
-def bill_rows(option: Option) -> list[Row]:
-    """Return the bill of the three cases of the spot market; the last column is its cost."""
-    rows = []
-    for case in option.cases:
-        row: Row = {
-            "case": case.name,
-            "machines": option.all_machines,
-            "$/h": f"{case.hourly:,.2f}",
-        }
-        for column, name in BILL.items():
-            row[column] = f"{case.figures[name]:,.2f}"
-        rows.append(row)
-    return rows
-
-
-def layout_rows(estimate: Estimate) -> list[Row]:
-    """Return a row for each of the fastest layouts; empty unless the model is sharded."""
-    if not estimate.demand.layout:
-        return []
-    rows = []
-    for layout in ranked_layouts(estimate)[:LAYOUTS]:
-        keys = layout_keys(layout)
-        rows.append(
-            {
-                **keys["layout"],
-                "checkpointing": keys["activation_checkpointing"],
-                "tokens a forward": layout.tokens,
-                "GiB": round(layout.needed / GIB, 1),
-                "step s": round(layout.step.seconds, 2),
-                "tokens/s": round(layout.step_tokens / layout.step.seconds),
-            }
-        )
-    return rows
+    sentences = []
+    for rank, option, reason in reasons_against(plan.choice, plan.options, plan.request.limits):
+        figures = f"{place(option)}, {hours(option)}, {dollars(option)}"
+        sentences.append(f"Not the {rank}, {figures}: {reason}.")
+    return sentences
 
 
 def open_options(plan: Plan) -> list[Option]:
     """Return the options of the open table, the cheapest first: the recommended one, the config as
     it stands, the front without near neighbours, then the cheapest.
     """
-    fine = finishing(plan.options)
-    own = [option for option in fine if option is plan.own]
-    chosen = dict.fromkeys([plan.best, *own, *spread_front(plan.options), *fine])
-    return sorted([*chosen][:ROWS], key=fine.index)
+    by_cost = finishing(plan.options)
+    own = [option for option in by_cost if option is plan.own]
+    # By rank, each once; as many as the table has rows.
+    ranked = dict.fromkeys([plan.best, *own, *spread_front(plan.options), *by_cost])
+    return sorted([*ranked][:ROWS], key=by_cost.index)
 
 
 def spread_front(options: Sequence[Option]) -> list[Option]:
     """Return at most NAMED options of the front; of near neighbours one stays."""
-    best = list(front(options))
-    while len(best) > NAMED:
-        at = [math.log(option.mean("hours") / option.mean("cost")) for option in best]
-        gaps = [at[number + 1] - at[number - 1] for number in range(1, len(best) - 1)]
-        del best[1 + gaps.index(min(gaps))]
-    return best
+    spread = list(front(options))
+    while len(spread) > NAMED:
+        # Along the front hours rise and dollars fall: the logarithm of their ratio is a place on
+        # it. The option goes whose two neighbours are closest to each other; the ends stay.
+        places = [math.log(option.mean("hours") / option.mean("cost")) for option in spread]
+        gaps = [places[number + 1] - places[number - 1] for number in range(1, len(spread) - 1)]
+        del spread[1 + gaps.index(min(gaps))]
+    return spread
 
 
 def option_rows(plan: Plan) -> list[Row]:
     """Return the rows of `open_options`; * marks those that none beats in both time and cost."""
-    best = list(front(plan.options))
-    return [
-        {
-            "option": ("* " if option in best else "") + option.name,
+    unbeaten = list(front(plan.options))
+    rows = []
+    for option in open_options(plan):
+        mark = "* " if option in unbeaten else ""
+        row: Row = {
+            "option": f"{mark}{option.name}",
             "slots": option.slots,
             "hours": hours(option),
             "cost": dollars(option),
             "speed": speed_source(option),
         }
-        for option in open_options(plan)
-    ]
+        rows.append(row)
+    return rows
 
 
 def speed_source(option: Option) -> str:
@@ -261,27 +144,28 @@ def speed_source(option: Option) -> str:
 def snippet(plan: Plan) -> str:
     """Return the YAML keys of the recommended option."""
     best = plan.best
-    keys = dict(plan.best.keys)
     region = f" at prices of {best.price.region}" if best.price else ""
-    text = f"# {best.name}: {hours(best)}, {dollars(best)}{region}\n"
-    if keys:
-        text += yaml.safe_dump({"hyperparameters": keys}, sort_keys=False, default_flow_style=False)
-    resources = {"slots_per_trial": best.slots, "resource_pool": best.pool.name}
-    return text + yaml.safe_dump({"resources": resources}, sort_keys=False)
+    comment = f"# {best.name}: {hours(best)}, {dollars(best)}{region}\n"
+    sections: Row = {}
+    if best.keys:
+        sections["hyperparameters"] = dict(best.keys)
+    sections["resources"] = {"slots_per_trial": best.slots, "resource_pool": best.pool.name}
+    return comment + yaml.safe_dump(sections, sort_keys=False, default_flow_style=False)
 
 
 def refused(plan: Plan) -> list[str]:
     """Return a line for each reason why options are not recommended, with hours and dollars of
     those that could run.
     """
-    reasons: dict[str, list[str]] = {}
+    # Options with one reason share a line: all of a retired type have one.
+    by_reason: dict[str, list[str]] = {}
     for option in plan.options:
         if option.why_not:
             text = place(option)
             if option.cases:
                 text += f" ({hours(option)}, {dollars(option)})"
-            reasons.setdefault(option.why_not, []).append(text)
-    return [f"{', '.join(options)}: {reason}" for reason, options in reasons.items()]
+            by_reason.setdefault(option.why_not, []).append(text)
+    return [f"{', '.join(options)}: {reason}" for reason, options in by_reason.items()]
 
 
 def endless(plan: Plan) -> str:
@@ -295,13 +179,17 @@ def endless(plan: Plan) -> str:
 
 def method() -> list[str]:
     """Return the rules of cluster/planning.md, without markup."""
-    text = Path(__file__).parents[1].joinpath("planning.md").read_text(encoding="utf-8")
-    text = text.split("## How a plan is made\n")[1].split("\n## ")[0]
-    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"\*\*|`", "", text))
-    return [" ".join(point.split()) for point in text.split("\n- ")[1:]]
+    # One text for both: the page of the repository and the method below each plan.
+    page = Path(__file__).parents[1].joinpath("planning.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## How a plan is made\n")
+    section, _, _ = section.partition("\n## ")
+    section = re.sub(r"\*\*|`", "", section)  # bold and code
+    section = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", section)  # links
+    _, *points = section.split("\n- ")
+    return [" ".join(point.split()) for point in points]
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: Plan) -> Config:
     """Return all figures; null where one is infinite."""
     result = {
         "sentence": recommendation(plan),
@@ -315,6 +203,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "notes": list(plan.notes),
         "method": method(),
     }
+    # JSON has no infinity: Python writes the name Infinity, which is read back as null.
     return json.loads(json.dumps(result), parse_constant=lambda name: None)
 
 
@@ -358,16 +247,18 @@ def print_plan(plan: Plan) -> None:
         print(f"A search: {search.describe()}. Memory and time are of a trial.")
     if plan.own is not None and plan.own is not plan.best:
         print(f"As it stands: {outcome(plan.own)}.")
-    options = {"options (*: none is faster and cheaper)": option_rows(plan)}
-    for title, rows in {**tables(plan.best), **options}.items():
+    shown = tables(plan.best)
+    shown["options (*: none is faster and cheaper)"] = option_rows(plan)
+    for title, rows in shown.items():
         if rows:
             print()
             _print_table(title.capitalize(), rows)
     print(f"\n{snippet(plan)}")
     for line in refused(plan):
         print(f"not recommended: {line}")
-    for note in filter(None, [endless(plan), *plan.notes]):
-        print(f"note: {note}")
+    for note in [endless(plan), *plan.notes]:
+        if note:
+            print(f"note: {note}")
 
 
 def _print_table(title: str, rows: Sequence[Row]) -> None:
@@ -375,9 +266,8 @@ def _print_table(title: str, rows: Sequence[Row]) -> None:
     for name in rows[0]:
         table.add_column(name, justify="right" if name in NUMBERS else "left")
     for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=max(100, Console().width)).print(table)
-
-
-def _gib(value: float) -> str:
-    return f"{value / GIB:.1f} GiB" if math.isfinite(value) else "none"
+        cells = [str(value) for value in row.values()]
+        table.add_row(*cells)
+    # Of a narrower terminal the lines wrap, which is easier to read than cells of three letters.
+    width = max(100, Console().width)
+    Console(width=width).print(table)

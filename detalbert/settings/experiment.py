@@ -68,10 +68,12 @@ def check_sections(config: Config) -> None:
     findings = list(schema.check(config, local=True))
     faults = [finding for finding in findings if not finding.warning]
     if faults:
-        raise SectionError([UserError(fault.problem, key=fault.key) for fault in faults])
+        raise SectionError(
+            [UserError(fault.problem, key=fault.key, cure=fault.cure) for fault in faults]
+        )
     if os.environ.get("RANK", "0") == "0":
         for warning in findings:
-            log.warning("%s: %s", warning.key, warning.problem)
+            log.warning("%s: %s", warning.key, warning.detail)
 
     # In our own sections null is a value: it takes out what a default would set.
     for section in list(config):

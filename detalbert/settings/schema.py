@@ -46,9 +46,15 @@ class Finding(NamedTuple):
     problem: str
     warning: bool = False
     file: str = ""  # where the key is, as soon as the checker is done with the file
+    cure: str = ""  # what to do, unless the problem says it
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.problem}"
+        return f"{self.file}: {self.key}: {'warning: ' * self.warning}{self.detail}"
+
+    @property
+    def detail(self) -> str:
+        """The line without file and key, as that of a UserError."""
+        return f"{self.problem}; {self.cure}" if self.cure else self.problem
 
 
 def check(config: Config, schema: Path = EXPERIMENT, local: bool = False) -> Iterator[Finding]:
@@ -185,7 +191,7 @@ def _findings(error: "ValidationError", local: bool) -> Iterator[Finding]:
         for name in error.validator_value:
             if name not in value and name not in optional:
                 cure = _cure_of_missing(schema, name)
-                yield Finding(_below(key, name), problem=f"missing; {cure}")
+                yield Finding(_below(key, name), problem="missing", cure=cure)
     else:
         yield Finding(key, problem=_problem(error), warning=error.validator in _WARNINGS)
 
@@ -210,7 +216,7 @@ def _unknown(key: str, name: str, names: Iterable[str]) -> Finding:
     if name in load_schema(EXPERIMENT)["x-fork"]:
         problem = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
         return Finding(key, problem=problem, warning=True)
-    return Finding(key, problem=f"unknown key; {nearest(name, names)}")
+    return Finding(key, problem="unknown key", cure=nearest(name, names))
 
 
 def _problem(error: "ValidationError") -> str:

@@ -24,7 +24,8 @@ LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
 
 @pytest.fixture(scope="session")
 def sandbox() -> list[str]:
-    if not (prefix := namespace()):
+    prefix = namespace()
+    if not prefix:
         pytest.skip("no mount namespace for /run/determined: unshare needs user namespaces or root")
     return prefix
 
@@ -41,9 +42,10 @@ def archive() -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for file in uploaded():
-            member = tarfile.TarInfo(file.path)
-            member.type, member.mode = bytes([file.type]), file.mode
             content = v1file_utils.base64.b64decode(file.content)
+            member = tarfile.TarInfo(file.path)
+            member.type = bytes([file.type])
+            member.mode = file.mode
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
@@ -74,8 +76,13 @@ class Ran(NamedTuple):
 @pytest.fixture(scope="session")
 def ran(once: Once, new_trial: Callable[..., Trial]) -> Ran:
     def fill(folder: pathlib.Path) -> None:
-        periods = {"reporting_period": 10, "checkpoint_period": 20, "validation_period": 20}
-        trial = new_trial(folder, max_steps=60, **periods)
+        trial = new_trial(
+            folder,
+            max_steps=60,
+            reporting_period=10,
+            checkpoint_period=20,
+            validation_period=20,
+        )
         trial.config["log_policies"] = [{"name": "a", "pattern": "a text of a policy"}]
         with trial.master() as master:
             done = trial.run(master)

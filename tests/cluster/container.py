@@ -21,6 +21,22 @@ from tests.fakes.master import TOKEN, FakeMaster
 
 PORTS = ("C10D_PORT", "INTER_TRAIN_PROCESS_COMM_PORT_1", "INTER_TRAIN_PROCESS_COMM_PORT_2")
 
+# Of the one trial, as variables without their DET_.
+IDENTITY = {
+    "CLUSTER_ID": "c",
+    "AGENT_ID": "a",
+    "CONTAINER_ID": "c",
+    "TASK_ID": "1.task",
+    "TASK_TYPE": "TRIAL",
+    "USER": "determined",
+    "RESOURCES_ID": "0",
+    "RESOURCES_TYPE": "docker-container",
+    "EXPERIMENT_ID": "7",
+    "TRIAL_ID": "11",
+    "TRIAL_RUN_ID": "1",
+    "TRIAL_SEED": "1234",
+}
+
 # Directories of the outer /tmp stay reachable, by links, for the interpreter may live there.
 CONTAINER = """
 set -e
@@ -71,7 +87,9 @@ class Trial:
         base: dict[str, Any] = TINY,
         **hparams: Any,
     ) -> None:
-        self.sandbox, self.archive, self.python = sandbox, archive, python
+        self.sandbox = sandbox
+        self.archive = archive
+        self.python = python
         self.config = configured(base, cache_dir, **hparams)
         self.config["entrypoint"] = entrypoint
         self.store_in(folder / "storage")
@@ -96,25 +114,32 @@ class Trial:
         task = self._task(master, steps)
         if checkpoint:
             task["DET_LATEST_CHECKPOINT"] = checkpoint
-        command, env = [*self.sandbox, "bash", "-c", CONTAINER], {**os.environ, **task, **env}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=env)
+        done = subprocess.run(
+            [*self.sandbox, "bash", "-c", CONTAINER],
+            env={**os.environ, **task, **env},
+            capture_output=True,
+            text=True,
+            timeout=1800,
+        )
         assert bool(done.returncode) == fails, done.stdout[-2000:] + done.stderr[-4000:]
         assert fails or master.unknown == []
         return done
 
     def _task(self, master: FakeMaster, steps: int) -> dict[str, str]:
         """The environment that the master gives a container, and ports that are free here."""
-        names = "CLUSTER_ID=c AGENT_ID=a CONTAINER_ID=c TASK_ID=1.task TASK_TYPE=TRIAL"
-        names += " USER=determined RESOURCES_ID=0 RESOURCES_TYPE=docker-container"
-        names += " EXPERIMENT_ID=7 TRIAL_ID=11 TRIAL_RUN_ID=1 TRIAL_SEED=1234"
-        given = dict(name.split("=") for name in names.split())
-        given |= {"MASTER": master.url, "SESSION_TOKEN": TOKEN, "PYTHON_EXECUTABLE": self.python}
-        given |= {"ALLOCATION_ID": f"1.{uuid.uuid4()}.1", "STEPS_COMPLETED": str(steps)}
-        given["SLOT_IDS"] = json.dumps(list(range(master.slots[0])))
-        given["HPARAMS"] = json.dumps(self.config["hyperparameters"])
-        given["EXPERIMENT_CONFIG"] = json.dumps(self.config)
+        variables = {
+            **IDENTITY,
+            "MASTER": master.url,
+            "SESSION_TOKEN": TOKEN,
+            "PYTHON_EXECUTABLE": self.python,
+            "ALLOCATION_ID": f"1.{uuid.uuid4()}.1",
+            "STEPS_COMPLETED": str(steps),
+            "SLOT_IDS": json.dumps(list(range(master.slots[0]))),
+            "HPARAMS": json.dumps(self.config["hyperparameters"]),
+            "EXPERIMENT_CONFIG": json.dumps(self.config),
+        }
         return {
-            **{f"DET_{name}": value for name, value in given.items()},
+            **{f"DET_{name}": value for name, value in variables.items()},
             **{name: str(free_port()) for name in PORTS},
             "PATH": f"{pathlib.Path(self.python).parent}:{os.environ['PATH']}",
             "NO_PROXY": "127.0.0.1",

@@ -5,7 +5,7 @@ import functools
 import json
 import pathlib
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -13,6 +13,8 @@ from cluster import check
 from cluster.configs.schema import PLACEHOLDER
 from detalbert.settings.schema import Finding
 from tests.conftest import ROOT
+
+Config: TypeAlias = dict[str, Any]  # of an experiment or a master
 
 IMAGE = "registry/albert:1"
 
@@ -28,29 +30,32 @@ _FILLINGS = {
 
 
 def _filling(placeholder: re.Match[str]) -> str:
-    words = placeholder[0].lower()
-    return next((text for word, text in _FILLINGS.items() if word in words), "filled-in")
+    text = placeholder[0].lower()
+    for word, filling in _FILLINGS.items():
+        if word in text:
+            return filling
+    return "filled-in"
 
 
 @functools.lru_cache
-def parsed(path: pathlib.Path) -> dict[str, Any]:
+def parsed(path: pathlib.Path) -> Config:
     return yaml.safe_load(PLACEHOLDER.sub(_filling, path.read_text()))
 
 
-def filled(path: pathlib.Path) -> dict[str, Any]:
+def filled(path: pathlib.Path) -> Config:
     """A config with every placeholder filled in, to be changed at will."""
     return copy.deepcopy(parsed(path))
 
 
-def master(name: str = "master-aws-spot.yaml") -> dict[str, Any]:
+def master(name: str = "master-aws-spot.yaml") -> Config:
     return filled(ROOT / "cluster" / name)
 
 
-def experiment(name: str) -> dict[str, Any]:
+def experiment(name: str) -> Config:
     return filled(ROOT / "configs" / name)
 
 
-def put(config: dict[str, Any], path: str, value: Any) -> None:
+def put(config: Config, path: str, value: object) -> None:
     """Set `a.b[0].c`, with mappings on the way; a value of None takes the key out."""
     *parents, last = re.findall(r"[^.\[\]]+", path)
     node: Any = config
@@ -60,33 +65,40 @@ def put(config: dict[str, Any], path: str, value: Any) -> None:
         node = node[int(name)] if name.isdigit() else node[name]
     if value is None:
         del node[last]
+    elif isinstance(node, list):
+        node[int(last)] = value
     else:
-        node[int(last) if isinstance(node, list) else last] = value
+        node[last] = value
 
 
 def checked(*configs: pathlib.Path, master: pathlib.Path | None = None) -> list[Finding]:
-    """The findings of files, the package as the folder to upload."""
-    words = ["--context", str(ROOT), *(["--master", str(master)] if master else [])]
-    return check.check_files(check.parse_flags([*map(str, configs), *words]))[0]
+    """Return the findings of files, the package as the folder to upload."""
+    arguments = [*map(str, configs), "--context", str(ROOT)]
+    if master:
+        arguments += ["--master", str(master)]
+    problems, *_ = check.check_files(check.parse_flags(arguments))
+    return problems
 
 
 def findings(
     tmp_path: pathlib.Path,
-    config: dict[str, Any] | None = None,
-    cluster: dict[str, Any] | None = None,
+    config: Config | None = None,
+    cluster: Config | None = None,
 ) -> list[Finding]:
-    """What the checker says of configs as files of their own, the package as model folder.
+    """Return what the checker says of configs as files of their own, the package as model folder.
 
     An experiment that names no image gets one. That P3 is retired is left out: a pool with a type
     that Determined's map has is what most mistakes are planted in.
     """
-    paths = {}
+    jobs = []
     if config is not None:
-        config = {"environment": {"image": IMAGE}, **config}
-    for name, content in (("job.yaml", config), ("master.yaml", cluster)):
-        if content is not None:
-            paths[name] = tmp_path / name
-            paths[name].write_text(json.dumps(content))
-    jobs = [paths["job.yaml"]] if config is not None else []
-    found = checked(*jobs, master=paths.get("master.yaml"))
-    return [one for one in found if "AWS launches no p3" not in one.problem]
+        job = tmp_path / "job.yaml"
+        job.write_text(json.dumps({"environment": {"image": IMAGE}, **config}))
+        jobs.append(job)
+    master_file = None
+    if cluster is not None:
+        master_file = tmp_path / "master.yaml"
+        master_file.write_text(json.dumps(cluster))
+
+    problems = checked(*jobs, master=master_file)
+    return [finding for finding in problems if "AWS launches no p3" not in finding.detail]

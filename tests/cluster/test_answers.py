@@ -76,9 +76,14 @@ def is_named(case: dict[str, Any], faults: list[Finding]) -> bool:
     paths = [path for path, _ in case.get("set", [])] + case.get("unset", [])
     if len(paths) != 1:
         return True
-    wanted = keys(ELSEWHERE.get(case["id"], ".".join(map(str, paths[0]))))
-    found = [keys(fault.key) for fault in faults]
-    return any(key == wanted[: len(key)] or key[: len(wanted)] == wanted for key in found)
+    (path,) = paths
+    changed = keys(ELSEWHERE.get(case["id"], ".".join(map(str, path))))
+    for fault in faults:
+        key = keys(fault.key)
+        shared = min(len(key), len(changed))
+        if key[:shared] == changed[:shared]:
+            return True
+    return False
 
 
 def keys(path: str) -> list[str]:
@@ -93,8 +98,8 @@ def test_the_real_masters_answers(part, answers, tmp_path, monkeypatch):
     for case in answers[part]:
         path = tmp_path / "config.yaml"
         path.write_text(text_of(case, answers["bases"]), encoding="utf-8")
-        found = checked(path) if part == "experiment_cases" else checked(master=path)
-        faults = [f for f in found if not f.warning]
+        problems = checked(path) if part == "experiment_cases" else checked(master=path)
+        faults = [finding for finding in problems if not finding.warning]
         bad = not case["accepted"] or "accepted_but" in case or case["id"] in AT_CREATION
         assert not any("\n" in str(fault) for fault in faults), faults
         if bool(faults) != bad:

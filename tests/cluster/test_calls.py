@@ -4,7 +4,7 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,11 +19,14 @@ LEFT_OUT = ("metrics", "task/logs", "context_directory", "signals/preemption", "
 @pytest.fixture(scope="module")
 def exchanges(shared) -> list[dict[str, Any]]:
     """Those of the containers of trial 34: paused after step 40, activated, continued."""
-    first, last = 30, 131  # a trial before it, and others after it, are in the file too
     recorded = json.loads((shared / "golden" / "determined-api.json").read_text())["exchanges"]
-    found = recorded[first : last + 1]
-    found = [x for x in found if x["method"] != "PATCH" and not x["path"].endswith("limit=0")]
-    return [x for x in found if re.search(OURS, x["path"].split("?")[0])]
+    of_trial = []
+    for exchange in recorded[30:132]:  # a trial before it, and others after it, are there too
+        path, _, query = exchange["path"].partition("?")
+        by_recorder = exchange["method"] == "PATCH" or query.endswith("limit=0")
+        if re.search(OURS, path) and not by_recorder:
+            of_trial.append(exchange)
+    return of_trial
 
 
 def test_it_answers_as_the_real_one_did(exchanges):
@@ -31,39 +34,55 @@ def test_it_answers_as_the_real_one_did(exchanges):
     headers = {"Grpc-Metadata-x-allocation-token": f"Bearer {TOKEN}"}
     try:
         for number, recorded in enumerate(exchanges):
-            method, path, query, body = asked(recorded)
-            if "ack_preemption" in path:
+            call = call_of(recorded)
+            if "ack_preemption" in call.path:
                 master.preempt.clear()  # the container ends; another one follows
-            elif query == {"timeout_seconds": "60"}:
+            elif call.query == {"timeout_seconds": "60"}:
                 master.preempt.set()
-            request = Request(method, path, query, json.dumps(body).encode(), headers)
+            body = json.dumps(call.body).encode()
+            request = Request(call.method, call.path, call.query, body, headers)
             status, answer = master.respond(request)
-            assert status == recorded["status"], (number, path, answer)
-            assert_recorded(answer, recorded["response"], path)
+            assert status == recorded["status"], (number, call.path, answer)
+            assert_recorded(answer, recorded["response"], call.path)
     finally:
         master.close()
-    assert master.unknown == [] and len(exchanges) > 70
+    assert master.unknown == []
+    assert len(exchanges) > 70
 
 
-def calls_of(exchanges: Iterable[tuple[str, str, dict[str, str], Any]]) -> list[str]:
-    """The calls that a container makes one after another, without the numbers in them."""
+class Call(NamedTuple):
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any
+
+
+def call_of(exchange: dict[str, Any]) -> Call:
+    url = urllib.parse.urlsplit(exchange["path"])
+    query = dict(urllib.parse.parse_qsl(url.query))
+    return Call(exchange["method"], url.path, query, body=exchange["request"])
+
+
+def names_of(calls: Iterable[tuple[str, str, dict[str, str], Any]]) -> list[str]:
+    """Return what a container calls one after another, without the numbers in it."""
     names = []
-    for method, path, _, body in exchanges:
+    for method, path, _, body in calls:
         name = re.sub(r"^/api/v1|/[0-9]+(\.[^/]*)?(?=/|$)|/[0-9a-f-]{36}|/0(?=/)", "", path)
         if not name.endswith(LEFT_OUT):
-            state = f" {body['state']}" if name == "/trials/runner/metadata" else ""
-            names.append(f"{method} {name}{state}")
+            if name == "/trials/runner/metadata":
+                name += f" {body['state']}"
+            names.append(f"{method} {name}")
     return names
 
 
-def asked(exchange: dict[str, Any]) -> tuple[str, str, dict[str, str], Any]:
-    url = urllib.parse.urlsplit(exchange["path"])
-    query = dict(urllib.parse.parse_qsl(url.query))
-    return exchange["method"], url.path, query, exchange["request"]
-
-
-KEEPS = {"GET /runs/metadata", "POST /runs/metadata"}
-KEEPS |= {f"POST /trials/runner/metadata {state}" for state in ("loading", "stopped")}
+# Calls that the recorded trial did not make yet.
+METADATA = {
+    "GET /runs/metadata",
+    "POST /runs/metadata",
+    "POST /trials/runner/metadata loading",
+    "POST /trials/runner/metadata stopped",
+    "POST /trials/runner/metadata done",
+}
 PERIODS = {"max_steps": 10, "reporting_period": 1, "validation_period": 2, "checkpoint_period": 2}
 
 
@@ -72,21 +91,27 @@ def test_a_trial_makes_the_calls_that_were_recorded(trial, exchanges):
     """The recorded run had ten times these periods; both are stopped at the second validation.
     The recorder lost its last call. Since then a trial also has its run's metadata kept, shows
     that it loads and how it ended, and asks for its best validation at the end."""
-    starts = [n for n, x in enumerate(exchanges) if x["path"].endswith("acceleratorData")]
-    first, second = (exchanges[a:b] for a, b in zip(starts[:2], starts[1:3], strict=True))
+    calls = [call_of(exchange) for exchange in exchanges]
+    starts = [n for n, call in enumerate(calls) if call.path.endswith("acceleratorData")]
+    first = names_of(calls[starts[0] : starts[1]])
+    second = names_of(calls[starts[1] : starts[2]])
+
     with trial.master(preempt_at=("validating", 2)) as master:
         trial.run(master)
         stopped = master.checkpoints[-1]
         assert stopped.metadata["steps_completed"] == 4
-        *made, best = calls_of(master.heard)
-        assert best == "GET /trials" and set(made) >= KEEPS
-        assert [x for x in made if x not in KEEPS] == calls_of(map(asked, first))
+        *made, best = names_of(master.heard)
+        assert best == "GET /trials"
+        assert METADATA - set(made) == {"POST /trials/runner/metadata done"}
+        assert [name for name in made if name not in METADATA] == first
         assert master.acknowledged == 1
+
         master.heard.clear()
         master.preempt_at = None
         master.preempt.clear()
         trial.run(master, checkpoint=stopped.uuid, steps=4)
-        done = "POST /trials/runner/metadata done"
-        *made, last, best = (x for x in calls_of(master.heard) if x not in {*KEEPS, done})
-        assert made == calls_of(map(asked, second))
-        assert (last, best) == ("POST /checkpoints", "GET /trials")
+        names = [name for name in names_of(master.heard) if name not in METADATA]
+        *made, last, best = names
+        assert made == second
+        assert last == "POST /checkpoints"
+        assert best == "GET /trials"

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jsonschema
 import pytest
@@ -20,8 +20,10 @@ from pretrain.hparams import parse_pretrain_hparams
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 
+Schema: TypeAlias = dict[str, Any]
 
-def load_schema(kind: str) -> dict[str, Any]:
+
+def load_schema(kind: str) -> Schema:
     return schema.load_schema(SCHEMAS[kind])
 
 
@@ -42,26 +44,38 @@ def hparams_of(name: str) -> HParams:
 def test_published_arithmetic(name, slots, batch, rate, steps, warmup):
     hparams = hparams_of(name)
     assert experiment(name)["resources"]["slots_per_trial"] == slots
-    assert (hparams.global_batch_size, hparams.epochs) == (batch, 2)
+    assert hparams.global_batch_size == batch
+    assert hparams.epochs == 2
     assert hparams.learning_rate() == pytest.approx(rate, rel=1e-12)
     assert plan_steps(hparams, WINDOWS) == (steps, warmup)
-    header = (ROOT / "configs" / name).read_text().split("\nname:")[0]
-    for figure in (f"{steps:,}", str(warmup), str(batch), f"{rate:.1e}".replace("e-0", "e-")):
+
+    # The header of the file has the same figures.
+    header, _, _ = (ROOT / "configs" / name).read_text().partition("\nname:")
+    rate_text = f"{rate:.1e}".replace("e-0", "e-")
+    for figure in (f"{steps:,}", str(warmup), str(batch), rate_text):
         assert figure in header, f"{figure} is not in the header of {name}"
-    assert "Published" in header and f"det experiment create configs/{name} ." in header
+    assert "Published" in header
+    assert f"det experiment create configs/{name} ." in header
 
 
-def test_published_arithmetic_of_pretraining():
-    for size, slots in (("base", 8), ("large", 64)):
-        config = experiment(f"pretrain_{size}.yaml")
-        hparams = parse_pretrain_hparams(config["hyperparameters"])
-        assert plan_steps(hparams, 10**6) == (125_000, 3_125)
-        assert hparams.learning_rate() == pytest.approx(0.00176, rel=1e-12)
-        assert (hparams.global_batch_size, hparams.max_seq_length) == (4096, 512)
-        assert (hparams.optimizer, hparams.size) == ("lamb", size)
-        assert config["resources"]["slots_per_trial"] == slots
+@pytest.mark.parametrize("size, slots", [("base", 8), ("large", 64)])
+def test_published_arithmetic_of_pretraining(size, slots):
+    config = experiment(f"pretrain_{size}.yaml")
+    hparams = parse_pretrain_hparams(config["hyperparameters"])
+    assert plan_steps(hparams, 10**6) == (125_000, 3_125)
+    assert hparams.learning_rate() == pytest.approx(0.00176, rel=1e-12)
+    assert hparams.global_batch_size == 4096
+    assert hparams.max_seq_length == 512
+    assert hparams.optimizer == "lamb"
+    assert hparams.size == size
+    assert config["resources"]["slots_per_trial"] == slots
+
+
+def test_arithmetic_of_the_study_and_of_fine_tuning_its_models():
     study = parse_pretrain_hparams(experiment("pretrain_mlm.yaml")["hyperparameters"])
-    assert not study.sentence_order and study.global_batch_size * study.max_steps == 640_000
+    assert not study.sentence_order
+    assert study.global_batch_size * study.max_steps == 640_000
+
     fine_tuning = hparams_of("finetune_pretrained.yaml")
     assert plan_steps(fine_tuning, WINDOWS) == (8144, 814)
     assert fine_tuning.global_batch_size == 48
@@ -69,27 +83,32 @@ def test_published_arithmetic_of_pretraining():
 
 
 def test_64_slots_differ_from_8_in_what_the_study_changed():
-    eight, sixtyfour = experiment("distributed8.yaml"), experiment("distributed64.yaml")
-    changed = {
-        key
-        for section in ("hyperparameters", "resources", "data", "searcher")
-        for key in {**eight[section], **sixtyfour[section]}
-        if eight[section].get(key) != sixtyfour[section].get(key)
-    }
+    small = experiment("distributed8.yaml")
+    large = experiment("distributed64.yaml")
+
+    changed = set()
+    for section in ("hyperparameters", "resources", "data", "searcher"):
+        for key in small[section].keys() | large[section].keys():
+            if small[section].get(key) != large[section].get(key):
+                changed.add(key)
+
     hparams = {"global_batch_size", "lr_scale", "optimizer", "checkpoint_period", "spot_notice"}
     assert changed == hparams | {"slots_per_trial", "resource_pool"}
-    assert sixtyfour["hyperparameters"]["optimizer"] == "radam"
+    assert large["hyperparameters"]["optimizer"] == "radam"
 
 
-def test_smoke_and_search():
-    """One on any number of slots up to 16, one counted in the steps that a trial trains."""
+def test_the_smoke_config_runs_on_any_number_of_slots_up_to_16():
     smoke = hparams_of("smoke.yaml")
     for slots in (1, 2, 4, 8, 16):
         TrainOrder([192] * 64, smoke.global_batch_size, slots, seed=0)
     assert experiment("smoke.yaml")["data"]["train"] == "generated"
     assert (ROOT / smoke.model / "config.json").is_file()
+
+
+def test_the_search_counts_in_the_steps_that_a_trial_trains():
     config = experiment("lr_search.yaml")
-    searcher, hyperparameters = config["searcher"], config["hyperparameters"]
+    searcher = config["searcher"]
+    hyperparameters = config["hyperparameters"]
     assert searcher["max_time"] == hyperparameters["max_steps"]
     for power in range(searcher["max_rungs"]):
         rung = searcher["max_time"] // int(searcher["divisor"]) ** power
@@ -100,60 +119,86 @@ def test_smoke_and_search():
     assert hyperparameters["lr_scale"]["minval"] < 0.75 < hyperparameters["lr_scale"]["maxval"]
 
 
-def resolved(node: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    """What a reference stands for, in our schema or between Determined's files."""
-    name = (node.get("optionalRef") or node.get("$ref") or "").rsplit("/", 1)[-1]
+def resolved(node: Schema, schemas: Schema) -> Schema:
+    """Return what a reference stands for, in our schema or between Determined's files."""
+    reference = node.get("optionalRef") or node.get("$ref") or ""
+    name = reference.rpartition("/")[2]
     return resolved(schemas[name], schemas) if name else node
 
 
-def walk(ours: Any, theirs: Any, schemas: dict[str, Any], where: str):
-    """Yields (where, our keys, Determined's keys) for every mapping that both describe."""
+class Described(NamedTuple):
+    """A mapping that our schema and Determined's both describe."""
+
+    where: str  # its dotted key, and in brackets its kind
+    ours: set[str]  # keys
+    determineds: set[str]
+
+
+def walk(ours: Schema, theirs: Schema, schemas: Schema, where: str = "") -> Iterator[Described]:
+    """Yield every mapping that both schemas describe, from `where` on."""
     ours = resolved(ours, load_schema("experiment")["definitions"])
     theirs = resolved(theirs, schemas)
     if isinstance(ours.get("items"), dict) and "items" in theirs:
         yield from walk(ours["items"], theirs["items"], schemas, where + "[]")
     elif any("then" in branch for branch in ours.get("allOf", [])):
-        by = "name" if "name" in ours["properties"] else "type"
-        kinds = {
-            each["if"]["properties"][by]["const"]: each["then"]
-            for each in ours["allOf"]
-            if by in each.get("if", {}).get("properties", {})
-        }
-        for item in (theirs.get("then") or theirs)["union"]["items"]:
-            kind = item["unionKey"].rsplit("=", 1)[-1]
-            if kind in kinds:
-                keys = set(kinds[kind]["propertyNames"]["enum"])
-                item = resolved(item, schemas)
-                yield f"{where}({kind})", keys, set(item["properties"])
+        yield from walk_kinds(ours, theirs, schemas, where)
     elif ours.get("additionalProperties") is False and "properties" in theirs:
-        yield where, set(ours["properties"]), set(theirs["properties"])
+        yield Described(where, set(ours["properties"]), set(theirs["properties"]))
         for key, inner in ours["properties"].items():
-            if isinstance(theirs["properties"].get(key), dict):
-                yield from walk(inner, theirs["properties"][key], schemas, f"{where}.{key}")
+            described = theirs["properties"].get(key)
+            if isinstance(described, dict):
+                yield from walk(inner, described, schemas, f"{where}.{key}")
+
+
+def walk_kinds(ours: Schema, theirs: Schema, schemas: Schema, where: str) -> Iterator[Described]:
+    """Yield each kind of a mapping whose keys depend on its `name` or `type`."""
+    tag = "name" if "name" in ours["properties"] else "type"
+    kinds = {}
+    for branch in ours["allOf"]:
+        condition = branch.get("if", {}).get("properties", {})
+        if tag in condition:
+            kinds[condition[tag]["const"]] = branch["then"]
+    union = (theirs.get("then") or theirs)["union"]
+    for item in union["items"]:
+        kind = item["unionKey"].rpartition("=")[2]
+        if kind in kinds:
+            keys = set(kinds[kind]["propertyNames"]["enum"])
+            properties = resolved(item, schemas)["properties"]
+            yield Described(f"{where}({kind})", keys, set(properties))
 
 
 def test_the_checkers_keys_are_determineds(shared):
-    files = (shared / "determined-schemas").glob("*.json")
-    schemas = {path.name: json.loads(path.read_text()) for path in files}
-    ours, seen = load_schema("experiment"), set()
-    for where, keys, theirs in walk(ours, schemas["experiment.json"], schemas, ""):
-        seen.add(where)
+    schemas = {}
+    for path in (shared / "determined-schemas").glob("*.json"):
+        schemas[path.name] = json.loads(path.read_text())
+    experiment_schema = load_schema("experiment")
+
+    places = set()
+    for described in walk(experiment_schema, schemas["experiment.json"], schemas):
+        where = described.where
+        places.add(where)
         extra = {"stop_once", "max_length"} if where.startswith(".searcher") else set()
-        assert keys - extra == theirs - extra, where
-    assert {"", ".resources", ".searcher(adaptive_asha)", ".checkpoint_storage(s3)"} < seen
-    for branch in ours["definitions"]["range"]["allOf"]:
-        theirs = schemas[f"hyperparameter-{branch['if']['properties']['type']['const']}.json"]
-        assert set(branch["then"]["propertyNames"]["enum"]) == set(theirs["properties"])
-        assert {*branch["then"]["required"], "type"} == set(theirs["required"])
+        assert described.ours - extra == described.determineds - extra, where
+    assert {"", ".resources", ".searcher(adaptive_asha)", ".checkpoint_storage(s3)"} < places
+
+    for branch in experiment_schema["definitions"]["range"]["allOf"]:
+        kind = branch["if"]["properties"]["type"]["const"]
+        range_schema = schemas[f"hyperparameter-{kind}.json"]
+        keys = branch["then"]
+        assert set(keys["propertyNames"]["enum"]) == set(range_schema["properties"])
+        assert {*keys["required"], "type"} == set(range_schema["required"])
 
 
-def parts(node: Any) -> Iterator[dict[str, Any]]:
-    """Every mapping in a schema."""
+def parts(node: object) -> Iterator[Schema]:
+    """Yield every mapping in a schema."""
+    children: list[object] = []
     if isinstance(node, dict):
         yield node
-        node = list(node.values())
-    for inner in node if isinstance(node, list) else ():
-        yield from parts(inner)
+        children = list(node.values())
+    elif isinstance(node, list):
+        children = node
+    for child in children:
+        yield from parts(child)
 
 
 @pytest.mark.parametrize("kind", ["experiment", "master"])
@@ -162,29 +207,34 @@ def test_the_schemas_themselves(kind):
     jsonschema.Draft7Validator.check_schema(load_schema(kind))
     for part in parts(load_schema(kind)):
         if "x-rule" in part:
-            name = part["x-rule"] if isinstance(part["x-rule"], str) else part["x-rule"][0]
+            rule = part["x-rule"]
+            name = rule if isinstance(rule, str) else rule[0]
             assert callable(getattr(rules, name))
         if "$ref" in part:
             file, _, name = part["$ref"].partition("#/definitions/")
             path = SCHEMAS[kind].parent / file if file else SCHEMAS[kind]
-            assert name in load_schema(path.stem)["definitions"] and path.is_file()
+            assert path.is_file()
+            assert name in load_schema(path.stem)["definitions"]
 
 
 # Schedules and durations, as the master's Go libraries parse them.
 
 
-def said_of_schedule(text: str) -> list[str]:
-    found = check({"retention_policy": {"schedule": text}}, "master")
-    return [finding.problem for finding in found if finding.key == "retention_policy.schedule"]
+def schedule_problems(text: str) -> list[str]:
+    problems = check({"retention_policy": {"schedule": text}}, kind="master")
+    return [finding.detail for finding in problems if finding.key == "retention_policy.schedule"]
 
 
 def test_schedules():
     good = ["60m", "0 5 * * *", "*/5 * * * *", "@daily", "@every 1h", "0 5 * * MON-FRI"]
-    for text in [*good, "TZ=UTC 0 5 1,15 jan *", "0-30/10 ? * * 0", "05 5 * * *"]:
-        assert said_of_schedule(text) == [], text
+    good += ["TZ=UTC 0 5 1,15 jan *", "0-30/10 ? * * 0", "05 5 * * *"]
+    for text in good:
+        assert schedule_problems(text) == [], text
+
     bad = ["daily", "61 * * * *", "0 5 * * 7", "0 5 * *", "@every 1d", "5-1 * * * *", "*/0 * * * *"]
-    for text in [*bad, "0 5 0 * *", "0 5 * 13 *", "- * * * *"]:
-        assert said_of_schedule(text), text
+    bad += ["0 5 0 * *", "0 5 * 13 *", "- * * * *"]
+    for text in bad:
+        assert schedule_problems(text), text
 
 
 def test_durations():
@@ -196,8 +246,13 @@ def test_durations():
 
 
 def test_every_config_names_its_schema_to_editors():
-    names = {"configs/*.yaml": "experiment", "cluster/template-*.yaml": "experiment"}
-    for pattern, kind in {**names, "cluster/master-*.yaml": "master"}.items():
+    kinds = {
+        "configs/*.yaml": "experiment",
+        "cluster/template-*.yaml": "experiment",
+        "cluster/master-*.yaml": "master",
+    }
+    for pattern, kind in kinds.items():
         for path in ROOT.glob(pattern):
-            name = path.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+            first, *_ = path.read_text().splitlines()
+            name = first.removeprefix("# yaml-language-server: $schema=")
             assert (path.parent / name).resolve() == SCHEMAS[kind]

@@ -9,44 +9,64 @@ from cluster.configs.masterconf import Cluster, Pool, cluster_of
 from cluster.configs.merge import merge
 from cluster.facts.machines import FAMILIES, no_code
 from cluster.facts.prices import load_prices
+from detalbert.settings.schema import Finding
 
 TASKS = {"image": "image:1"}
 EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]
 
 
-def pool(most: int = 9, **more: Any) -> Pool:
-    return Pool("p", 8, most, FAMILIES["p3"], True, "p3.16xlarge", TASKS)._replace(**more)
+def pool(most: int = 9, **fields: Any) -> Pool:
+    """Return a pool of p3.16xlarge on spot; `most` is the number of its machines."""
+    p3 = Pool("p", 8, most, FAMILIES["p3"], spot=True, instance="p3.16xlarge", tasks=TASKS)
+    return p3._replace(**fields)
 
 
-def said(config: dict[str, Any], machines: Pool, **more: Any) -> list[Any]:
+def problems(config: dict[str, Any], machines: Pool, launch_error: bool = True) -> list[Finding]:
+    """Return what is found of a trial of 64 slots, if the config says no other number."""
     config = {"resources": {"slots_per_trial": 64}, **config}
-    found = check_fleet(config, Cluster({"p": machines}, "p", **more))
-    return [finding for finding in found if finding.key != "resources.resource_pool"]  # retired
+    cluster = Cluster({"p": machines}, "p", launch_error=launch_error)
+    # That P3 is retired is found as well.
+    return [
+        finding
+        for finding in check_fleet(config, cluster)
+        if finding.key != "resources.resource_pool"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("most", "action", "launch_error", "faults"),
+    ("most", "excludes", "launch_error", "faults"),
     [(8, True, True, 1), (9, True, True, 0), (8, True, False, 0), (8, False, True, 0)],
 )
-def test_a_machine_to_spare(most, action, launch_error, faults):
+def test_a_machine_to_spare(most, excludes, launch_error, faults):
     """Once one of exactly as many machines is excluded, the trial ends at the next failure."""
-    policies = EXCLUDES if action else [{"name": "CUDA OOM"}]
-    found = said({"log_policies": policies}, pool(most), launch_error=launch_error)
-    assert [f.key for f in found] == ["log_policies"] * faults
-    assert not faults or "max_instances: 9, or set launch_error: false" in found[0].problem
+    policies = EXCLUDES if excludes else [{"name": "CUDA OOM"}]
+
+    findings = problems({"log_policies": policies}, pool(most), launch_error=launch_error)
+
+    assert [finding.key for finding in findings] == ["log_policies"] * faults
+    for finding in findings:
+        assert "max_instances: 9, or set launch_error: false" in finding.detail
 
 
-def test_machines_of_ones_own_and_more_than_needed():
+def test_machines_of_ones_own():
     older = [{"pattern": "x", "action": {"type": "exclude_node"}}]
     own = pool(8, instance="", gpu=None, own=True)
-    (warning,) = said({"log_policies": older}, own)
-    assert warning.warning and "add one, or set" in warning.problem
-    (finding,) = said({}, own._replace(max_agents=7, slots=56))
-    assert "at most 56; lower it or add machines" in finding.problem
-    (warning,) = said({}, pool(64))
-    assert warning.warning and "up to 15 machines for 8" in warning.problem
-    one = {"resources": {"slots_per_trial": 8}}
-    assert said({}, pool(9)) == said(one, pool(64)) == []
+    (warning,) = problems({"log_policies": older}, own)
+    assert warning.warning
+    assert "add one, or set" in warning.detail
+
+    (finding,) = problems({}, own._replace(max_agents=7, slots=56))
+    assert "at most 56; lower it or add machines" in finding.detail
+
+
+def test_more_machines_than_needed():
+    (warning,) = problems({}, pool(64))
+    assert warning.warning
+    assert "up to 15 machines for 8" in warning.detail
+
+    one_machine = {"resources": {"slots_per_trial": 8}}
+    assert problems({}, pool(9)) == []
+    assert problems(one_machine, pool(64)) == []
 
 
 PODS = {"type": "kubernetes", "max_slots_per_pod": 4}
@@ -70,40 +90,55 @@ def test_slots_that_fit_the_pods_of_kubernetes(name, slots, single, key):
     cluster = cluster_of({"resource_manager": PODS, "resource_pools": pools})
     resources = {"resource_pool": name, "slots_per_trial": slots, "is_single_node": single}
     config = {"resources": resources, "environment": {"image": {"cpu": "c", "cuda": "g"}}}
-    assert [one.key for one in check_fleet(config, cluster)] == ([key] if key else [])
+    findings = check_fleet(config, cluster)
+    assert [finding.key for finding in findings] == ([key] if key else [])
     assert image_of(config, cluster.pools[name]) == "g"
 
 
 def test_an_image_is_asked_of_this_package_alone():
-    ours = {"entrypoint": "python3 train.py", "hyperparameters": {"model": "albert-base-v2"}}
-    answers = {"entrypoint": "python3 predict.py --model a --data b"}
-    theirs = {"entrypoint": "python3 train.py", "hyperparameters": {"lr": 0.1}}
-    for config, keys in (
-        (ours, ["environment.image"]),
-        (answers, ["environment.image"]),
-        (theirs, []),
-    ):
-        assert [one.key for one in said(config, pool(tasks={}))] == keys
+    training = {"entrypoint": "python3 train.py", "hyperparameters": {"model": "albert-base-v2"}}
+    prediction = {"entrypoint": "python3 predict.py --model a --data b"}
+    for config in (training, prediction):
+        (finding,) = problems(config, pool(tasks={}))
+        assert finding.key == "environment.image"
+
+    other = {"entrypoint": "python3 train.py", "hyperparameters": {"lr": 0.1}}
+    assert problems(other, pool(tasks={})) == []
 
 
-def test_start_and_price():
-    wide, search = {"resources": {"slots_per_trial": 64}}, {"resources": {"slots_per_trial": 4}}
-    search["searcher"] = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
-    assert machines_at_start(wide, pool(64)) == (8, 15)
-    assert machines_at_start({"resources": {"slots_per_trial": 16}}, pool()) == (2, 3)
+WIDE = {"resources": {"slots_per_trial": 64}}
+
+
+def test_machines_at_the_start():
+    narrow = {"resources": {"slots_per_trial": 16}}
+    searcher = {"name": "adaptive_asha", "max_trials": 20, "max_concurrent_trials": 6}
+    search = {"resources": {"slots_per_trial": 4}, "searcher": searcher}
+
+    assert machines_at_start(WIDE, pool(64)) == (8, 15)
+    assert machines_at_start(narrow, pool()) == (2, 3)
     assert machines_at_start(search, pool()) == (3, 3)  # two trials a machine
-    for config, its, words in (
-        (wide, pool(), "8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"),
+
+
+@pytest.mark.parametrize(
+    "config, machines, words",
+    [
+        (WIDE, pool(), "8 to 9 p3.16xlarge (spot) at the start, $58.75 to $66.10 an hour"),
         ({}, pool(spot=False), "(on demand) at the start, $24.48 an hour"),
         ({}, pool(instance="x9.large"), "no price in cluster/facts/prices.yaml"),
-        (wide, pool(slots_per_agent=None, instance=""), "pool p: your own machines"),
-    ):
-        assert describe_start(config, its, load_prices().get(its.instance)).endswith(words)
+        (WIDE, pool(slots_per_agent=None, instance=""), "pool p: your own machines"),
+    ],
+)
+def test_the_price_of_the_start(config, machines, words):
+    price = load_prices().get(machines.instance)
+    assert describe_start(config, machines, price).endswith(words)
 
 
 def test_templates():
-    paths = [("a", "x"), ("b", "x"), ("b", "y")]
-    mounts = [{"host_path": f"/{host}", "container_path": name} for host, name in paths]
+    mounts = [
+        {"host_path": "/a", "container_path": "x"},
+        {"host_path": "/b", "container_path": "x"},
+        {"host_path": "/b", "container_path": "y"},
+    ]
     config = {
         "name": "n",
         "environment": {"environment_variables": ["A=1"]},
@@ -134,11 +169,15 @@ def test_templates():
 def test_the_image_of_a_pool_and_slots():
     pools = [{"pool_name": "a"}, {"pool_name": "b", "task_container_defaults": {"image": "own"}}]
     config = {"resource_pools": pools, "task_container_defaults": {"image": "all"}}
-    found = cluster_of({**config, "launch_error": False})
-    assert [found.pools[name].tasks["image"] for name in "ab"] == ["all", "own"]
-    assert not found.launch_error and found.default == "default"
-    both = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
-    assert (image_of(both, pool()), image_of(both, pool(slots_per_agent=0, gpu=None))) == ("g", "c")
+    cluster = cluster_of({**config, "launch_error": False})
+    assert cluster.pools["a"].tasks["image"] == "all"
+    assert cluster.pools["b"].tasks["image"] == "own"
+    assert not cluster.launch_error
+    assert cluster.default == "default"
+
+    job = {"environment": {"image": {"cpu": "c", "cuda": "g"}}}
+    assert image_of(job, pool()) == "g"
+    assert image_of(job, pool(slots_per_agent=0, gpu=None)) == "c"
 
 
 IMAGE = "pytorch/pytorch:{}-cudnn9-devel"
@@ -154,18 +193,26 @@ BUILDS = {
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_build_of_torch_has_code_for_some_gpus(build):
-    runs, lacks = (names.split() for names in BUILDS[build])
-    for families, wrong in ((runs, False), (lacks, True)):
-        for family in families:
-            said = no_code(IMAGE.format(build), FAMILIES[family])
-            assert bool(said) is wrong, (family, said)
-            assert not said or f"no code for a {FAMILIES[family].name}; take " in said
-    assert no_code(None, FAMILIES["p5"]) is no_code("own:1", FAMILIES["p2"]) is None
+    image = IMAGE.format(build)
+    with_code, without_code = BUILDS[build]
+    for family in with_code.split():
+        assert no_code(image, FAMILIES[family]) is None, family
+    for family in without_code.split():
+        gpu = FAMILIES[family]
+        problem = no_code(image, gpu)
+        assert problem is not None, family
+        assert f"no code for a {gpu.name}; take " in problem
+
+
+def test_an_image_that_is_not_known_is_not_judged():
+    assert no_code(None, FAMILIES["p5"]) is None
+    assert no_code("own:1", FAMILIES["p2"]) is None
 
 
 def test_a_pool_of_gcp_is_named_by_its_machine_and_its_gpus_if_known():
     kind = {"gpu_type": "nvidia-l4", "gpu_num": 8, "machine_type": "g2-standard-96"}
-    for changes, named in (({}, "g2-standard-96 with 8 L4"), ({"gpu_type": "x"}, "g2-standard-96")):
-        provider = {"type": "gcp", "instance_type": {**kind, **changes}}
+    names = {"nvidia-l4": "g2-standard-96 with 8 L4", "x": "g2-standard-96"}
+    for gpu_type, name in names.items():
+        provider = {"type": "gcp", "instance_type": {**kind, "gpu_type": gpu_type}}
         cluster = cluster_of({"resource_pools": [{"pool_name": "p", "provider": provider}]})
-        assert cluster.pools["p"].instance == named
+        assert cluster.pools["p"].instance == name

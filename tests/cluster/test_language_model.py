@@ -10,17 +10,22 @@ from detalbert.training.parts import Reader
 from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.conftest import TINY_LM
 
-SHARDED = {"base": TINY_LM, "entrypoint": LAUNCHED, "layout": {"shard": 2}, "checkpoint_period": 4}
+SHARDED = {
+    "base": TINY_LM,
+    "entrypoint": LAUNCHED,
+    "layout": {"shard": 2},
+    "checkpoint_period": 4,
+}
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Weights and the optimizer's state of a checkpoint, whole."""
+    """Return weights and the optimizer's state of a checkpoint, unsharded."""
     reader = Reader(folder)
-    entries = reader.read_metadata().state_dict_metadata
-    kinds = {name: (facts.size, facts.properties.dtype) for name, facts in entries.items()}
-    found = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in kinds.items()}
-    dcp.load(found, storage_reader=reader, no_dist=True)
-    return found
+    state = {}
+    for name, entry in reader.read_metadata().state_dict_metadata.items():
+        state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    dcp.load(state, storage_reader=reader, no_dist=True)
+    return state
 
 
 @pytest.mark.parametrize("trial", [SHARDED], indirect=True)
@@ -29,23 +34,27 @@ def test_every_process_saves_its_part_and_a_preempted_restart_has_the_same_bits(
     trial.config["resources"] = {"slots_per_trial": 2}
     with trial.master(slots=(2,), metric="loss") as master:
         done = trial.run(master)
+
     assert f"checkpoint at step 12: {master.checkpoints[-1].uuid}\n" in done.stderr
     validations = master.reports("validation")
     assert [report["steps"] for report in validations] == [6, 12]
     assert set(validations[0]["metrics"]) >= {"loss", "perplexity", "bits_per_byte"}
     assert steps_of(master.checkpoints) == [4, 6, 8, 12]
-    begun, sixth, *_, last = master.checkpoints
-    whole = trial.storage / last.uuid
-    sizes = [path.stat().st_size for path in sorted(whole.glob("*.distcp"))]
-    assert whole.stat().st_mode & 0o777 == 0o755  # others read the storage, too
-    assert int(last.resources["__1_0.distcp"]) == sizes[1]
+    fourth, sixth, *_, last = master.checkpoints
+    folder = trial.storage / last.uuid
+    _, second_shard = sorted(folder.glob("*.distcp"))
+    assert folder.stat().st_mode & 0o777 == 0o755  # others read the storage, too
+    assert int(last.resources["__1_0.distcp"]) == second_shard.stat().st_size
     assert {"code/lm/trial.py", "tensors.json"} <= set(last.resources)
     assert ".metadata" not in last.resources
 
-    with trial.master(slots=(2,), metric="loss", preempt_at=("validating", 1)) as again:
-        trial.run(again, checkpoint=begun.uuid, steps=4)
-    assert steps_of(again.checkpoints) == [6] and again.acknowledged == 1
-    mine = tensors(trial.storage / again.checkpoints[0].uuid)
-    its = tensors(trial.storage / sixth.uuid)
-    assert all(torch.equal(mine[name], value) for name, value in its.items())
-    assert not all(torch.equal(mine[name], value) for name, value in tensors(whole).items())
+    with trial.master(slots=(2,), metric="loss", preempt_at=("validating", 1)) as restarted:
+        trial.run(restarted, checkpoint=fourth.uuid, steps=4)
+
+    assert steps_of(restarted.checkpoints) == [6]
+    assert restarted.acknowledged == 1
+    state = tensors(trial.storage / restarted.checkpoints[0].uuid)
+    expected = tensors(trial.storage / sixth.uuid)
+    later = tensors(folder)
+    assert all(torch.equal(state[name], value) for name, value in expected.items())
+    assert not all(torch.equal(state[name], value) for name, value in later.items())

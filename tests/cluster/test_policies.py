@@ -20,10 +20,12 @@ def test_every_config_names_one_image_that_these_gpus_and_drivers_run():
         assert set(environment["image"]) == {"cpu", "cuda"}, path.name
         for image in environment["image"].values():
             torch = re.fullmatch(r"pytorch/pytorch:(.*)-cuda12\.6-cudnn9-devel", image)[1]
-            assert tuple(map(int, torch.split(".")[:2])) >= (2, 10)
+            major, minor, *_ = torch.split(".")
+            assert (int(major), int(minor)) >= (2, 10)
             assert f"ARG BASE={image}\n" in (ROOT / "cluster" / "Dockerfile").read_text()
-        said = ["PIP_BREAK_SYSTEM_PACKAGES=1", "PIP_ROOT_USER_ACTION=ignore"]
-        assert environment["environment_variables"][:2] == said, path.name
+        first, second, *_ = environment["environment_variables"]
+        assert first == "PIP_BREAK_SYSTEM_PACKAGES=1", path.name
+        assert second == "PIP_ROOT_USER_ACTION=ignore", path.name
     for path in (ROOT / "cluster").iterdir():  # `image.cuda=` changes nothing on CPU slots
         assert path.is_dir() or b"image.cuda=" not in path.read_bytes(), path.name
 
@@ -32,9 +34,11 @@ def test_what_the_webui_shows_of_a_config():
     """Few labels, no two configs with the same; a search whose pages open on trained values."""
     configs = {path.name: experiment(path.name) for path in CONFIGS}
     labels = {name: tuple(config["labels"]) for name, config in configs.items()}
-    assert len(set(labels.values())) == len(labels) and max(map(len, labels.values())) <= 2
+    assert len(set(labels.values())) == len(labels)
+    assert max(map(len, labels.values())) <= 2
     searches = [config for config in configs.values() if config["searcher"]["name"] != "single"]
-    assert searches and not any(config.get("perform_initial_validation") for config in searches)
+    assert searches
+    assert not any(config.get("perform_initial_validation") for config in searches)
 
 
 def policies_of(name: str) -> dict[str, dict[str, str]]:
@@ -45,9 +49,12 @@ POLICIES = policies_of("distributed64.yaml")
 
 
 def actions(log: str) -> set[str]:
-    """What the log policies of a spot config do about the lines of a log."""
-    lines, policies = log.splitlines(), POLICIES.values()
-    return {p["action"] for p in policies for line in lines if re.search(p["pattern"], line)}
+    """Return what the log policies of a spot config do about the lines of a log."""
+    taken = set()
+    for policy in POLICIES.values():
+        if any(re.search(policy["pattern"], line) for line in log.splitlines()):
+            taken.add(policy["action"])
+    return taken
 
 
 def test_log_policies_are_the_same_everywhere_but_for_the_notice():
@@ -128,4 +135,5 @@ def test_the_notice_excludes_its_machine_and_a_recommendation_does_not(caplog):
     answers[spot.NOTICE] = f'{spot.NOTICE} {{"action": "terminate"}}'
     watcher.run()
     advice, notice = (record.getMessage() for record in caplog.records)
-    assert actions(notice) == {"exclude_node"} and not actions(advice)
+    assert actions(notice) == {"exclude_node"}
+    assert not actions(advice)

@@ -10,8 +10,13 @@ from detalbert.training.schedule import MasterStops, Schedule
 from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.fakes.master import TOKEN, FakeMaster
 
-SEARCHED = {"max_steps": 60, "checkpoint_period": 5000, "entrypoint": LAUNCHED}
-SEARCHED |= {"validation_period": 6, "reporting_period": 5}
+SEARCHED = {
+    "max_steps": 60,
+    "validation_period": 6,
+    "reporting_period": 5,
+    "checkpoint_period": 5000,
+    "entrypoint": LAUNCHED,
+}
 
 
 @pytest.mark.parametrize("trial", [SEARCHED], indirect=True)
@@ -20,14 +25,16 @@ def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial
     trial.config["searcher"].update(name="adaptive_asha", max_trials=2, max_time=60)
     with trial.master(slots=(2,), dropped_at=6) as master:
         done = trial.run(master)
+
     assert [report["steps"] for report in master.reports("training")] == [5, 6, 8]
     assert [report["steps"] for report in master.reports("validation")] == [6]
     assert steps_of(master.checkpoints) == [6, 8]
     assert master.acknowledged == 0
     assert "[rank=0] INFO: step 5/60  " in done.stderr
     assert "Setting OMP_NUM_THREADS" not in done.stderr  # torchrun's banner
-    said = [x for x in (done.stdout + done.stderr).splitlines() if "the search ends this" in x]
-    assert len(said) == 1 and "after step 8 (STATE_STOPPING_COMPLETED)" in said[0]
+    lines = (done.stdout + done.stderr).splitlines()
+    (line,) = [line for line in lines if "the search ends this" in line]
+    assert "after step 8 (STATE_STOPPING_COMPLETED)" in line
 
 
 PATIENT = {"max_steps": 60, "early_stopping": 2, "validation_period": 6, "entrypoint": LAUNCHED}
@@ -39,28 +46,39 @@ def test_a_trial_of_two_slots_that_stops_early_is_complete(trial):
     trial.config["searcher"] = {"name": "single", "metric": "total", "smaller_is_better": False}
     with trial.master(slots=(2,)) as master:
         done = trial.run(master)
+
     assert [report["steps"] for report in master.reports("validation")] == [6, 12, 18]
     assert steps_of(master.checkpoints)[-1] == 18
-    assert (master.states[-1], master.acknowledged) == ("done", 0)
-    said = "[rank=0] INFO: stopped early: no better total in 2 validations; the run is complete\n"
-    assert done.stderr.count(said) == 1
+    assert master.states[-1] == "done"
+    assert master.acknowledged == 0
+    line = "[rank=0] INFO: stopped early: no better total in 2 validations; the run is complete\n"
+    assert done.stderr.count(line) == 1
 
 
 def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
     alone = SimpleNamespace(rank=0, broadcast=lambda state: state)
     preempt = SimpleNamespace(should_preempt=lambda acknowledge: False)
     context: Any = SimpleNamespace(distributed=alone, _core=SimpleNamespace(preempt=preempt))
-    keys: Any = SimpleNamespace(validation_period=6, reporting_period=10, checkpoint_period=99)
-    keys.spot_notice = False
-    due = Schedule(keys, context.distributed, 0, MasterStops(context, searched=True))
+    hparams: Any = SimpleNamespace(
+        validation_period=6, reporting_period=10, checkpoint_period=99, spot_notice=False
+    )
+    stops = MasterStops(context, searched=True)
+    schedule = Schedule(hparams, context.distributed, 0, stops)
     with FakeMaster(dropped_at=6) as master:
         info = SimpleNamespace(master_url=master.url, trial=SimpleNamespace(trial_id=11))
         monkeypatch.setattr(determined, "get_cluster_info", lambda: info)
-        for name, value in {"SESSION_TOKEN": TOKEN, "USER": "determined"}.items():
-            monkeypatch.setenv(f"DET_{name}", value)
+        monkeypatch.setenv("DET_SESSION_TOKEN", TOKEN)
+        monkeypatch.setenv("DET_USER", "determined")
         master.metrics = [{"group": "validation", "steps": 6, "metrics": {"f1": 1.0}}]
         master.trial_faults = [500, "cut"]
-        assert [due.at(step) for step in (7, 8, 9, 10)] == [set()] * 3 + [{"report"}]
-        assert master.trial_faults == [] and not due.stops()
-        assert due.at(14) == {"report", "stop"} and due.stops()
+
+        # Asked at steps 7 and 8, the master answers neither.
+        for step in (7, 8, 9):
+            assert schedule.at(step) == set()
+        assert schedule.at(10) == {"report"}
+        assert master.trial_faults == []
+        assert not schedule.stops()
+
+        assert schedule.at(14) == {"report", "stop"}
+        assert schedule.stops()
     assert caplog.text.count("does not say this trial's state") == 1

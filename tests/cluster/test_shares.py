@@ -18,86 +18,121 @@ from tests.cluster.conftest import steps_of
 from tests.cluster.planted import experiment
 
 PARTS = 5
+QUESTIONS = (PARTS - 1) * CHUNK + 100
 RUN = "python3 -m determined.launch.torch_distributed python3 predict.py"
 
 
 def write_questions(path: Path) -> None:
-    """Short ones, the last part a short one too; some have no answer."""
-    rows: list[dict[str, Any]] = []
-    for n in range((PARTS - 1) * CHUNK + 100):
-        answers = {"text": [f"ship {n}"], "answer_start": [4]} if n % 3 else {"text": []}
-        context = f"The ship {n} carried {n % 7} tons of tar."
-        row = {"id": str(n), "question": f"What carried {n % 5} tons?", "context": context}
-        rows.append({**row, "answers": {"answer_start": [], **answers}})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    """Write short ones, the last part a short one too; some have no answer."""
+    lines = []
+    for number in range(QUESTIONS):
+        answers: dict[str, list[Any]] = {"text": [], "answer_start": []}
+        if number % 3:
+            answers = {"text": [f"ship {number}"], "answer_start": [4]}
+        row = {
+            "id": str(number),
+            "question": f"What carried {number % 5} tons?",
+            "context": f"The ship {number} carried {number % 7} tons of tar.",
+            "answers": answers,
+        }
+        lines.append(json.dumps(row) + "\n")
+    path.write_text("".join(lines))
 
 
 def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     """Two slots, for an odd number of parts."""
-    questions, model = tmp_path / "questions.jsonl", write_model(tmp_path / "model")
+    questions = tmp_path / "questions.jsonl"
     write_questions(questions)
+    model = write_model(tmp_path / "model")
     arguments = ["--model", str(model), "--data", str(questions), "--threads", "1"]
-    assert predict.main([*arguments, "--output-dir", str(tmp_path / "alone")]) == 0
-    job, storage = experiment("predict.yaml"), trial.config["checkpoint_storage"]
-    trial.config = {**job, "checkpoint_storage": storage, "hyperparameters": {}}
-    trial.config["entrypoint"] = f"{RUN} {' '.join(arguments)}"
+    alone = tmp_path / "alone"
+    assert predict.main([*arguments, "--output-dir", str(alone)]) == 0
+    trial.config = {
+        **experiment("predict.yaml"),
+        "checkpoint_storage": trial.config["checkpoint_storage"],
+        "hyperparameters": {},
+        "entrypoint": f"{RUN} {' '.join(arguments)}",
+    }
+
+    # Preempted after the first report of progress.
     with trial.master(slots=(2,), preempt_at=("progress", 1)) as master:
         trial.run(master)
-    name, metadata = master.name, master.metadata
+    name = master.name
     assert name == "answers: model, questions.jsonl"
-    assert metadata["prediction"].pop("threshold") == pytest.approx(0, abs=50)
-    assert metadata["prediction"] == {
+    prediction = master.metadata["prediction"]
+    assert prediction.pop("threshold") == pytest.approx(0, abs=50)
+    assert prediction == {
         "model": str(model),
         "data": str(questions),
-        "questions": (PARTS - 1) * CHUNK + 100,
+        "questions": QUESTIONS,
         "threads": 1,
         "raw": False,
     }
-    (cut,), (steps,) = master.checkpoints, steps_of(master.checkpoints)
+    (cut,) = master.checkpoints
+    (steps,) = steps_of(master.checkpoints)
+    parts = list((trial.storage / cut.uuid).glob("part-*.json"))
     assert master.acknowledged == 1
-    assert 0 < len(list((trial.storage / cut.uuid).glob("part-*.json"))) == steps < PARTS
+    assert len(parts) == steps
+    assert 0 < steps < PARTS
+
+    # Resumed from there.
     with trial.master(slots=(2,)) as master:
         master.name = name  # which a restart finds, and leaves
         done = trial.run(master, checkpoint=cut.uuid, steps=steps)
     assert f"{steps} of {PARTS} parts are answered already\n" in done.stderr
-    said = [line.removeprefix("[rank=0] ") for line in done.stderr.splitlines()]
-    asked = f"answering {(PARTS - 1) * CHUNK + 100:,} questions in {PARTS} parts on 2 slot(s)"
-    assert f"INFO: loading the model {model} and the questions of {questions}" in said
-    assert f"INFO: {asked}" in said and "INFO: best threshold  " in "\n".join(said)
-    assert (master.states[0], master.states[-1]) == ("loading", "done")
-    assert steps_of(master.checkpoints) == [PARTS, PARTS + 1] and master.acknowledged == 0
+    lines = [line.removeprefix("[rank=0] ") for line in done.stderr.splitlines()]
+    assert f"INFO: loading the model {model} and the questions of {questions}" in lines
+    assert f"INFO: answering {QUESTIONS:,} questions in {PARTS} parts on 2 slot(s)" in lines
+    assert any("INFO: best threshold  " in line for line in lines)
+    assert master.states[0] == "loading"
+    assert master.states[-1] == "done"
+    assert master.progress[-1] == 1.0
+    assert master.acknowledged == 0
     assert master.name == name
+    assert steps_of(master.checkpoints) == [PARTS, PARTS + 1]
+
     newest = master.checkpoints[-1]
-    for file in (tmp_path / "alone").glob("*.*s*"):  # of JSON and CSV
+    for file in alone.glob("*.*s*"):  # of JSON and CSV
         assert (trial.storage / newest.uuid / file.name).read_bytes() == file.read_bytes()
     (validation,) = master.reports("validation")
-    assert validation["steps"] == PARTS + 1 and master.progress[-1] == 1.0
-    assert validation["metrics"] == json.loads((tmp_path / "alone" / "metrics.json").read_text())
+    assert validation["steps"] == PARTS + 1
+    assert validation["metrics"] == json.loads((alone / "metrics.json").read_text())
     assert f"det checkpoint download {newest.uuid}" in done.stderr
 
 
 def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path):
-    asked: dict[str, Any] = {"model": "uuid", "questions": "digest", "total": 3 * CHUNK}
-    asked, stored = {**asked, "threshold": 0.0, "chunk": CHUNK}, tmp_path / "storage" / "one"
+    request = {
+        "model": "uuid",
+        "questions": "digest",
+        "total": 3 * CHUNK,
+        "threshold": 0.0,
+        "chunk": CHUNK,
+    }
+    stored = tmp_path / "storage" / "one"
     stored.mkdir(parents=True)
-    (stored / "asked.json").write_text(json.dumps(asked))
+    (stored / "asked.json").write_text(json.dumps(request))
     (stored / "part-000001.json").write_text("{}")
     write_manifest(stored, {"parts": 1})
 
-    def job(**change: Any) -> _Job:
-        own = tmp_path / uuid.uuid4().hex
-        own.mkdir()
-        return _Job(context, asked | change, "questions.json", own)
+    def job(**changes: Any) -> _Job:
+        folder = tmp_path / uuid.uuid4().hex
+        folder.mkdir()
+        return _Job(context, {**request, **changes}, "questions.json", folder)
 
     with core.init(checkpoint_storage=str(tmp_path / "storage")) as context:
-        again = job()
-        assert again.restore("one") and again.remaining == [0, 2]
-        assert [path.name for path in again.own.iterdir()] == ["part-000001.json"]
-        for change in ({"questions": "other"}, {"model": "other"}, {"threshold": 1.0}):
-            with pytest.raises(UserError, match=f"{next(iter(change))}: the answers so far are"):
-                job(**change).restore("one")
+        restarted = job()
+        assert restarted.restore("one")
+        assert restarted.remaining == [0, 2]
+        assert [path.name for path in restarted.own.iterdir()] == ["part-000001.json"]
+
+        for key, value in {"questions": "other", "model": "other", "threshold": 1.0}.items():
+            with pytest.raises(UserError, match=f"{key}: the answers so far are"):
+                job(**{key: value}).restore("one")
+
         (stored / "part-000001.json").write_text("[]")
         with pytest.raises(UserError, match="part-000001.json is not as it was written"):
             job().restore("one")
+
+        # Of a job that is complete nothing is to be answered.
         (stored / "predictions.json").write_text("{}")
         assert not job().restore("one")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import venv
 import zipfile
-from typing import Any
+from collections.abc import Callable, Container, Mapping
 
 import packaging
 import pytest
@@ -24,33 +24,55 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.usefixtures("real_python")
 
 TORCH = "2.7.1+cu126"
-LINES = [line.split("#")[0] for line in (ROOT / "requirements.txt").read_text().splitlines()]
-# name: version, of an image in which all is there, the least that will do.
-IMAGE = {name: least for line in LINES for name, least in re.findall("^([^>=]+).=([^, ;]+)", line)}
-IMAGE["torch"] = TORCH
-PINS = re.findall("^([^#=]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-# The same packages, in the versions of constraints.txt.
-TESTED = {name.lower().replace("_", "-"): version for name, version in PINS}
-TESTED = {name: TESTED[name] for name in IMAGE}
-NEEDS = {"tqdm": ["numpy>=1.20"], "torch-optimizer": ["torch>=1.5.0"]}
-NEEDS["determined"] = ["tqdm", "psutil"]
+Packages = Mapping[str, str]  # version by name
 
 
-def index(folder: pathlib.Path, *offers: dict[str, str]) -> pathlib.Path:
-    """A folder of empty wheels: these packages in these versions."""
+def minima() -> Packages:
+    """Return the packages of an image in which all is there, each in the least that will do."""
+    packages = {}
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        match = re.match("([^>=]+).=([^, ;]+)", line.split("#")[0])
+        if match:
+            packages[match[1]] = match[2]
+    return {**packages, "torch": TORCH}
+
+
+def pinned() -> Packages:
+    """Return the packages of constraints.txt."""
+    text = (ROOT / "constraints.txt").read_text()
+    pins = re.findall("^([^#=]+)==(.+)$", text, re.MULTILINE)
+    return {name.lower().replace("_", "-"): version for name, version in pins}
+
+
+IMAGE = minima()
+TESTED = {name: pinned()[name] for name in IMAGE}
+NEEDS = {
+    "tqdm": ["numpy>=1.20"],
+    "torch-optimizer": ["torch>=1.5.0"],
+    "determined": ["tqdm", "psutil"],
+}
+
+
+def index(folder: pathlib.Path, *offers: Packages) -> pathlib.Path:
+    """Return a folder of empty wheels: these packages in these versions."""
     folder.mkdir()
-    for name, version in (pair for offer in offers for pair in offer.items()):
-        stem = f"{name.replace('-', '_')}-{version}"
-        needs = "".join(f"Requires-Dist: {need}\n" for need in NEEDS.get(name, []))
-        files = {
-            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
-            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        }
-        files["RECORD"] = "".join(f"{stem}.dist-info/{file},,\n" for file in (*files, "RECORD"))
-        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
-            for file, text in files.items():
-                archive.writestr(f"{stem}.dist-info/{file}", text)
+    for packages in offers:
+        for name, version in packages.items():
+            write_wheel(folder, name, version)
     return folder
+
+
+def write_wheel(folder: pathlib.Path, name: str, version: str) -> None:
+    stem = f"{name.replace('-', '_')}-{version}"
+    needs = "".join(f"Requires-Dist: {need}\n" for need in NEEDS.get(name, []))
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files["RECORD"] = "".join(f"{stem}.dist-info/{file},,\n" for file in (*files, "RECORD"))
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for file, text in files.items():
+            archive.writestr(f"{stem}.dist-info/{file}", text)
 
 
 @pytest.fixture(scope="session")
@@ -89,13 +111,15 @@ def managed_prefix(folder: pathlib.Path, bare: pathlib.Path) -> None:
 class Image:
     """A Python that looks like that of a task image with these packages."""
 
-    def __init__(self, folder: pathlib.Path, packages: dict[str, str]) -> None:
-        self.folder, self.python = folder, folder / "bin" / "python"
+    def __init__(self, folder: pathlib.Path, packages: Packages) -> None:
+        self.folder = folder
+        self.python = folder / "bin" / "python"
         (self.site,) = self.folder.glob("lib/python*/site-packages")
         for name, version in packages.items():
             self.put(name, version)
 
     def put(self, name: str, version: str) -> None:
+        """Install a package, in place of any other version."""
         stem = name.replace("-", "_")
         for other in self.site.glob(f"{stem}-*.dist-info"):
             shutil.rmtree(other)
@@ -105,35 +129,50 @@ class Image:
         (info / "METADATA").write_text(meta)
         (info / "RECORD").write_text(f"{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
 
-    def versions(self, *more: pathlib.Path) -> dict[str, str]:
-        """Names and versions of the packages here, and in more folders."""
-        infos = [path.name for site in (*more, self.site) for path in site.glob("*.dist-info")]
-        pairs = (name.removesuffix(".dist-info").split("-", 1) for name in infos)
-        return {name.replace("_", "-"): version for name, version in pairs}
+    def versions(self, *folders: pathlib.Path) -> Packages:
+        """Return names and versions of the packages here, and in other folders."""
+        packages = {}
+        for site in (*folders, self.site):
+            for path in site.glob("*.dist-info"):
+                name, _, version = path.name.removesuffix(".dist-info").partition("-")
+                packages[name.replace("_", "-")] = version
+        return packages
+
+
+HOOK = ("bash", "startup-hook.sh")
 
 
 def hook(
-    python: Any,
-    wheels: Any,
+    python: pathlib.Path | str,
+    wheels: pathlib.Path,
     *command: str,
     fails: bool = False,
     folder: pathlib.Path = ROOT,
-    **more: str,
+    **variables: str,
 ) -> subprocess.CompletedProcess:
     """Run the hook with `python` as the task's and `wheels` as all that pip can reach."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    env |= {"DET_PYTHON_EXECUTABLE": str(python), "PIP_FIND_LINKS": str(wheels)}
-    env |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", **more}
-    command = command or ("bash", "startup-hook.sh")
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
+    env |= {
+        "DET_PYTHON_EXECUTABLE": str(python),
+        "PIP_FIND_LINKS": str(wheels),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        **variables,
+    }
+    done = subprocess.run(
+        command or HOOK, cwd=folder, env=env, capture_output=True, text=True, timeout=600
+    )
     assert bool(done.returncode) == fails, done.stderr
     return done
 
 
 @pytest.fixture
-def image(tmp_path, bare) -> Any:
-    def build(without: Any = (), managed: bool = False, **versions: str) -> Image:
-        packages = {name: v for name, v in {**IMAGE, **versions}.items() if name not in without}
+def image(tmp_path, bare) -> Callable[..., Image]:
+    def build(without: Container[str] = (), managed: bool = False, **versions: str) -> Image:
+        packages = {}
+        for name, version in {**IMAGE, **versions}.items():
+            if name not in without:
+                packages[name] = version
         if managed:
             managed_prefix(tmp_path / "python", bare)
         else:
@@ -158,27 +197,33 @@ def test_nothing_is_done_where_all_is_there(image, tmp_path):
 def test_another_torch_stays_while_the_rest_is_installed(image, wheels):
     """And tokenizers that drop windows are replaced."""
     built = image(without=("tqdm", "torch-optimizer"), tokenizers="0.23.2")
+
     done = hook(built.python, wheels)
+
     after = built.versions()
-    kept = {name: IMAGE[name] for name in ("torch", "numpy", "determined")}
-    assert {name: after[name] for name in IMAGE} == TESTED | kept
-    asked, took = done.stdout.splitlines()
+    unchanged = {name: IMAGE[name] for name in ("torch", "numpy", "determined")}
+    assert {name: after[name] for name in IMAGE} == {**TESTED, **unchanged}
+    installing, installed = done.stdout.splitlines()
     packages = "tokenizers>=0.23.3 torch-optimizer>=0.3.0 tqdm>=4.66"
-    assert sorted(asked.split()) == sorted(f"startup-hook.sh: installing {packages}".split())
-    assert took.startswith("startup-hook.sh: Successfully installed ")
-    assert f" tqdm-{TESTED['tqdm']}" in took and "torch-2" not in took
+    assert sorted(installing.split()) == sorted(f"startup-hook.sh: installing {packages}".split())
+    assert installed.startswith("startup-hook.sh: Successfully installed ")
+    assert f" tqdm-{TESTED['tqdm']}" in installed
+    assert "torch-2" not in installed
 
 
 def test_what_constraints_txt_does_not_fit_is_said_and_not_refused(image, tmp_path):
     """An older Python, for which the tested versions are not there."""
     offered = index(tmp_path / "old", IMAGE, {"torch": "2.13.0", "numpy": "2.4.6"})
     built = image(without=("tqdm", "torch-optimizer"))
+
     done = hook(built.python, offered)
+
     after = built.versions()
     assert {name: after[name] for name in IMAGE} == IMAGE  # torch and numpy above all
-    _, said, took = done.stdout.splitlines()
-    assert said.startswith("startup-hook.sh: constraints.txt does not fit this image, so ")
-    assert not actions(done.stdout) and "Successfully installed" in took
+    _, problem, installed = done.stdout.splitlines()
+    assert problem.startswith("startup-hook.sh: constraints.txt does not fit this image, so ")
+    assert "Successfully installed" in installed
+    assert not actions(done.stdout)
 
 
 def test_a_torch_or_harness_out_of_range_is_refused_once_not_replaced(image, wheels):
@@ -186,8 +231,13 @@ def test_a_torch_or_harness_out_of_range_is_refused_once_not_replaced(image, whe
     good as 0.38.1's; read in its source, not run (.github/workflows/fork-release.yml)."""
     built = image(determined="0.42.0")
     assert hook(built.python, wheels).stderr == ""
-    wrong = [("torch", f"2.{rest}") for rest in ("3.0a0+40ec155e58.nv24.3", "4.0", "15.0")]
-    for name, version in [*wrong, ("determined", "0.37.0")]:
+
+    for name, version in (
+        ("torch", "2.3.0a0+40ec155e58.nv24.3"),
+        ("torch", "2.4.0"),
+        ("torch", "2.15.0"),
+        ("determined", "0.37.0"),
+    ):
         built.put("torch", TORCH)
         built.put(name, version)
         done = hook(built.python, wheels, fails=True)
@@ -206,40 +256,54 @@ def test_torch_by_another_spelling_is_not_replaced_either(image, wheels, context
         done = hook(built.python, wheels, fails=True, folder=context)
         assert done.stdout == ""
         assert done.stderr.startswith(f"startup-hook.sh: error: {name}>=99 is needed")
+
     # Nor is a version that the image has asked for in another one.
     (context / "requirements.txt").write_text("tqdm>=99\n")
     (context / "constraints.txt").write_text("Torch==2.7.0\nNumPy==1.0\ntqdm==99.0\n")
     done = hook(built.python, wheels, folder=context)
     assert "does not fit" not in done.stdout
-    assert built.versions()["torch"] == TORCH and built.versions()["tqdm"] == "99.0"
+    after = built.versions()
+    assert after["torch"] == TORCH
+    assert after["tqdm"] == "99.0"
 
 
 def test_an_externally_managed_python_with_torch_alone(image, wheels, tmp_path):
     """The configs' variable lets the container install the harness; the hook does the rest."""
     built = image(without=IMAGE.keys() - {"torch"}, managed=True)
-    user = {"PYTHONUSERBASE": str(tmp_path / "user")}
+    user = tmp_path / "user"
+    base = {"PYTHONUSERBASE": str(user)}
+
     # What a container of 0.38.1 does first, for the harness (task-setup.sh).
     install = f"{built.python} -m pip install --quiet --user determined".split()
-    refused = hook(built.python, wheels, *install, fails=True, **user)
-    assert "externally-managed-environment" in refused.stderr
-    variables = experiment("smoke.yaml")["environment"]["environment_variables"]
-    given = dict(one.split("=") for one in variables)
-    hook(built.python, wheels, *install, **user, **given)
-    done = hook(built.python, wheels, **user)
+    failed = hook(built.python, wheels, *install, fails=True, **base)
+    assert "externally-managed-environment" in failed.stderr
+    texts = experiment("smoke.yaml")["environment"]["environment_variables"]
+    variables = dict(text.split("=") for text in texts)
+    hook(built.python, wheels, *install, **base, **variables)
+
+    done = hook(built.python, wheels, **base)
     assert done.stdout.startswith("startup-hook.sh: installing tokenizers>=0.23.3 ")
-    debians = built.folder.glob("local/lib/python*/dist-packages")  # where its own pip installs
-    after = built.versions(*(tmp_path / "user").glob("lib/python*/site-packages"), *debians)
-    assert after.keys() > IMAGE.keys() and after["torch"] == TORCH
-    again = hook(built.python, tmp_path / "no-such-folder", **user)
-    assert again.stdout + again.stderr == ""
+    sites = [
+        *user.glob("lib/python*/site-packages"),
+        *built.folder.glob("local/lib/python*/dist-packages"),  # where Debian's own pip installs
+    ]
+    after = built.versions(*sites)
+    assert after.keys() > IMAGE.keys()
+    assert after["torch"] == TORCH
+
+    done = hook(built.python, tmp_path / "no-such-folder", **base)
+    assert done.stdout + done.stderr == ""
 
 
 def test_a_failure_ends_the_container_that_sources_it(image, tmp_path):
-    sourced = ("bash", "-c", "set -e; test -f startup-hook.sh && source startup-hook.sh; echo next")
+    script = "set -e; test -f startup-hook.sh && source startup-hook.sh; echo next"
+    sourced = ["bash", "-c", script]
+
     failed = hook(image(without=("tqdm",)).python, tmp_path, *sourced, fails=True)
     assert "next" not in failed.stdout
     assert "startup-hook.sh: unavailable: could not install tqdm>=4.66" in failed.stderr
     assert not actions(failed.stderr)  # another try may find the index up
+
     assert hook(sys.executable, tmp_path, *sourced).stdout == "next\n"
 
 
@@ -254,12 +318,18 @@ def context(tmp_path) -> pathlib.Path:
     return folder
 
 
-def hooked(context: pathlib.Path, **env: str) -> subprocess.CompletedProcess:
-    env = {**os.environ, "DET_PYTHON_EXECUTABLE": sys.executable, **env}
-    command = ["bash", "startup-hook.sh"]
-    return subprocess.run(
-        command, cwd=context, env=env, capture_output=True, text=True, timeout=600
-    )
+def hooked(context: pathlib.Path, **variables: str) -> subprocess.CompletedProcess:
+    """Run the hook of a context with this Python."""
+    env = {**os.environ, "DET_PYTHON_EXECUTABLE": sys.executable, **variables}
+    return subprocess.run(HOOK, cwd=context, env=env, capture_output=True, text=True, timeout=600)
+
+
+def refused(context: pathlib.Path, **variables: str) -> str:
+    """Return the one line with which the hook ends with status 2."""
+    done = hooked(context, **variables)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    return line
 
 
 OPTIONS = ["--extra-index-url https://me:planted@example.org", "-r more.txt", "tqdm >= ", "./a.whl"]
@@ -269,10 +339,11 @@ OPTIONS = ["--extra-index-url https://me:planted@example.org", "-r more.txt", "t
 def test_a_line_that_is_no_package_is_named_without_what_it_holds(line, context):
     path = context / "requirements.txt"
     path.write_text(f"{path.read_text()}{line}\n")
-    done = hooked(context)
-    (said,) = done.stderr.splitlines()
-    assert done.returncode == 2 and "planted" not in said
-    assert said.startswith(f"startup-hook.sh: error: requirements.txt: {line.split()[0]}: not a ")
+
+    error = refused(context)
+
+    assert "planted" not in error
+    assert error.startswith(f"startup-hook.sh: error: requirements.txt: {line.split()[0]}: not a ")
 
 
 @pytest.mark.parametrize(
@@ -285,31 +356,33 @@ def test_a_line_that_is_no_package_is_named_without_what_it_holds(line, context)
 )
 def test_a_line_without_a_name_is_named_as_it_may_be_shown(line, name, context):
     (context / "requirements.txt").write_text(f"{line}\n")
-    done = hooked(context)
-    (said,) = done.stderr.splitlines()
-    assert done.returncode == 2 and "\x1b" not in said
-    assert said.startswith(f"startup-hook.sh: error: requirements.txt: {name}: not a ")
+
+    error = refused(context)
+
+    assert "\x1b" not in error
+    assert error.startswith(f"startup-hook.sh: error: requirements.txt: {name}: not a ")
 
 
 def test_files_of_packages_that_are_missing_or_no_text(context):
     path = context / "requirements.txt"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # a byte order mark is none of it
     assert hooked(context).stderr == ""
+
     path.write_bytes(b"\xff\xfe\x00")
-    done = hooked(context)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "in UTF-8" in done.stderr
+    assert "in UTF-8" in refused(context)
+
     path.unlink()
-    done = hooked(context)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("startup-hook.sh: error: requirements.txt: missing; .detignore")
+    error = refused(context)
+    assert error.startswith("startup-hook.sh: error: requirements.txt: missing; .detignore")
 
 
 GOOD = '{"data": {"train": "a", "validation": "b"}}'
 ENVIRONMENTS = [
-    *[
-        ({"DET_EXPERIMENT_CONFIG": text}, "DET_EXPERIMENT_CONFIG")
-        for text in ("null", "[]", "{", "", "[" * 9999)
-    ],
+    ({"DET_EXPERIMENT_CONFIG": "null"}, "DET_EXPERIMENT_CONFIG"),
+    ({"DET_EXPERIMENT_CONFIG": "[]"}, "DET_EXPERIMENT_CONFIG"),
+    ({"DET_EXPERIMENT_CONFIG": "{"}, "DET_EXPERIMENT_CONFIG"),
+    ({"DET_EXPERIMENT_CONFIG": ""}, "DET_EXPERIMENT_CONFIG"),
+    ({"DET_EXPERIMENT_CONFIG": "[" * 9999}, "DET_EXPERIMENT_CONFIG"),
     ({"DET_EXPERIMENT_CONFIG": GOOD}, "DET_HPARAMS"),
     ({"DET_EXPERIMENT_CONFIG": GOOD, "DET_HPARAMS": "[1]"}, "DET_HPARAMS"),
     ({"DET_EXPERIMENT_CONFIG": '{"data": 5}', "DET_HPARAMS": "{}"}, "data"),
@@ -318,6 +391,4 @@ ENVIRONMENTS = [
 
 @pytest.mark.parametrize(("env", "key"), ENVIRONMENTS)
 def test_an_environment_that_is_no_trials_is_one_line(env, key, context):
-    done = hooked(context, **env)
-    (said,) = done.stderr.splitlines()
-    assert done.returncode == 2 and said.startswith(f"train.py: error: {key}: ")
+    assert refused(context, **env).startswith(f"train.py: error: {key}: ")

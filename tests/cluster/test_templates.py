@@ -25,13 +25,16 @@ def load(path: pathlib.Path) -> dict[str, Any]:
 
 def test_every_pool_has_one_machine_to_spare_and_no_more():
     """Of the widest trial that ships: an excluded node leaves room, and no second set starts."""
-    widest = max(load(path)["resources"]["slots_per_trial"] for path in ROOT.glob("configs/*.yaml"))
-    found = [masterconf.cluster_of(filled(path)).pools for path in MASTERS]
-    pools = [pool for each in found for pool in each.values()]
-    provided = [pool for pool in pools if pool.slots_per_agent and not pool.own]
-    assert len(provided) >= 10
-    for pool in provided:
-        assert pool.max_agents == widest // pool.slots_per_agent + 1, pool
+    configs = [load(path) for path in ROOT.glob("configs/*.yaml")]
+    widest = max(config["resources"]["slots_per_trial"] for config in configs)
+
+    launched = 0
+    for path in MASTERS:
+        for pool in masterconf.cluster_of(filled(path)).pools.values():
+            if pool.slots_per_agent and not pool.own:
+                launched += 1
+                assert pool.max_agents == widest // pool.slots_per_agent + 1, pool
+    assert launched >= 10
 
 
 def stacks() -> list[pathlib.Path]:
@@ -42,24 +45,28 @@ def stacks() -> list[pathlib.Path]:
 
 @pytest.mark.parametrize("stack", stacks(), ids=lambda path: path.stem)
 def test_the_template_uses_what_every_stack_gives(stack):
-    given = context_keys(stack.read_text())
-    actions = " ".join(re.findall(r"{{(.*?)}}", TEMPLATE.partition("*/")[2], re.DOTALL))
-    used = set(re.findall(r"[ (]\$?\.([a-z_]+(?:\.[a-z_]+)*)", actions))
+    _, _, template = TEMPLATE.partition("*/")  # without the comment at its head
+    actions = " ".join(re.findall(r"{{(.*?)}}", template, re.DOTALL))
+    used_keys = set(re.findall(r"[ (]\$?\.([a-z_]+(?:\.[a-z_]+)*)", actions))
+
     optional = {"db.ssl_root_cert", "db.ssl_mode", "bind_mounts"}
-    assert {"db.host", "resource_pools.aws", "gpu_env_image"} < used
-    assert used - given <= optional
+    assert {"db.host", "resource_pools.aws", "gpu_env_image"} < used_keys
+    assert used_keys - context_keys(stack.read_text()) <= optional
 
 
 def context_keys(text: str) -> set[str]:
-    """The keys of the file that the stack writes for the renderer."""
-    lines = text.partition("master.yaml.context\n")[2].partition("EOF\n")[0].splitlines()
-    keys, above = set(), []
-    for line in lines:
-        found = re.match(r"( *)([a-z_]+):", line)
-        if found:
-            depth = len(found[1])
-            above = [(d, name) for d, name in above if d < depth] + [(depth, found[2])]
-            keys.add(".".join(name for _, name in above))
+    """Return the keys of the file that the stack writes for the renderer."""
+    _, _, file = text.partition("master.yaml.context\n")
+    file, _, _ = file.partition("EOF\n")
+    keys = set()
+    parents = []  # of the line: depth and name
+    for line in file.splitlines():
+        match = re.match(r"( *)([a-z_]+):", line)
+        if match:
+            depth = len(match[1])
+            parents = [parent for parent in parents if parent[0] < depth]
+            parents.append((depth, match[2]))
+            keys.add(".".join(name for _, name in parents))
     return keys
 
 

@@ -76,7 +76,9 @@ GRID: dict[str, Any] = {
 )
 def test_trials_of_each_searcher(searcher: Any, trials: int, at_once: int) -> None:
     search = search_of({"searcher": searcher, "hyperparameters": GRID})
-    assert (search.trials, search.at_once, search.work) == (trials, at_once, trials)
+    assert search.trials == trials
+    assert search.at_once == at_once
+    assert search.work == trials
 
 
 ODD = [None, -1, 0, 10**18, 1.5, math.nan, "odd", [], [10**9], {"type": "log"}]
@@ -88,11 +90,12 @@ ODD = [None, -1, 0, 10**18, 1.5, math.nan, "odd", [], [10**9], {"type": "log"}]
 def test_an_odd_value_is_told_elsewhere(key: str, name: str) -> None:
     for value in ODD:
         searcher = {"name": name, "max_trials": 9, "max_time": 64, key: value}
-        search = search_of(
-            {"searcher": searcher, "hyperparameters": {"a": GRID["a"] | {"vals": value}}}
-        )
-        assert search.trials >= search.at_once >= 1 and search.work > 0
-        assert search.rounds(search.at_once) >= 1 and search.describe()
+        hyperparameters = {"a": {**GRID["a"], "vals": value}}
+        search = search_of({"searcher": searcher, "hyperparameters": hyperparameters})
+        assert search.trials >= search.at_once >= 1
+        assert search.work > 0
+        assert search.rounds(search.at_once) >= 1
+        assert search.describe()
 
 
 def test_rounds() -> None:

@@ -8,10 +8,12 @@ import matplotlib.font_manager  # noqa: F401 (its first import asks a process fo
 import pytest
 
 from reports.__main__ import main
+from tests.fakes.http import FakeServer
 from tests.fakes.records import TOKEN, Cluster, FakeRecords
 
 TODAY = ["--today", "2026-10-01"]
 UNTIL = ["--until", "2026-11-21T06:00:00Z", "--today", "2026-11-21"]
+KINDS = {2: "error", 4: "unavailable"}  # of an error, by exit status
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +31,10 @@ def report(capsys) -> Callable[..., dict[str, Any]]:
 
     def run(command: str, *arguments: str) -> dict[str, Any]:
         today = TODAY if command != "runs" else []
-        assert main([command, *today, *arguments, "--json"]) == 0, capsys.readouterr().err
-        return json.loads(capsys.readouterr().out)
+        status = main([command, *today, *arguments, "--json"])
+        out, err = capsys.readouterr()
+        assert status == 0, err
+        return json.loads(out)
 
     return run
 
@@ -45,8 +49,9 @@ def rows(report) -> Callable[..., list[dict[str, Any]]]:
 def bill(report) -> Callable[..., dict[str, Any]]:
     """What `cost` prints of the records of a master: that of a cluster, unless it is one."""
 
-    def ask(master: Any, *arguments: str, command: str = "cost") -> dict[str, Any]:
-        with FakeRecords(master) if isinstance(master, Cluster) else master as server:
+    def ask(master: Cluster | FakeServer, *arguments: str, command: str = "cost") -> dict[str, Any]:
+        server = FakeRecords(master) if isinstance(master, Cluster) else master
+        with server:
             return report(command, *UNTIL, "--master", server.url, *arguments)
 
     return ask
@@ -59,8 +64,9 @@ def refused(capsys) -> Callable[..., str]:
     def run(*arguments: str) -> str:
         status = main([*arguments])
         out, err = capsys.readouterr()
-        kind = {2: "error", 4: "unavailable"}[status]
-        assert out == "" and err.startswith(f"reports: {kind}: ") and err.count("\n") == 1, err
+        assert out == ""
+        assert err.startswith(f"reports: {KINDS[status]}: "), err
+        assert err.count("\n") == 1, err
         assert len(err) < 400, err
         return err
 

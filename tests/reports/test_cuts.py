@@ -1,7 +1,9 @@
 """Bills of drawn clusters of all kinds of machines: every cut of a span adds up to the cent."""
 
-import collections
 import datetime
+import math
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +14,12 @@ from hypothesis import strategies as st
 from cluster.facts.rates import Rates
 from reports import bills, shares
 from reports.phases import PHASES
-from reports.records import parse_time
+from reports.queries import parse_time
 from reports.usage import (
     Allocation,
     Entry,
     Experiment,
+    Moment,
     RecordedPool,
     Records,
     TrainingReport,
@@ -52,26 +55,41 @@ PAID = {"spot": 7.0, "there": 27.0, "aux": 0.1856, "own": 5.672}
 
 class Drawn(NamedTuple):
     records: Records
-    cuts: list[Any]
+    cuts: list[Moment]
     paid: float  # dollars of all machines in the span, by another way
 
 
-def moment(second: float) -> Any:
+class Machine(NamedTuple):
+    """A machine of a pool, in seconds."""
+
+    pool: str
+    start: int
+    end: int
+
+
+def moment(second: float) -> Moment:
     return START + datetime.timedelta(seconds=second)
 
 
-def spans(least: int = 1) -> Any:
-    both = st.tuples(st.integers(0, NOW - 7200), st.integers(least, 3 * 24 * 3600))
-    return both.map(lambda span: (span[0], min(span[0] + span[1], NOW - 3600)))
+def seconds(time: Moment) -> float:
+    return (time - START).total_seconds()
 
 
 @st.composite
-def allocations(draw: Any, there: dict[str, Any]) -> list[Allocation]:
+def machines(draw: st.DrawFn) -> Machine:
+    pool = draw(st.sampled_from(sorted(POOLS)))
+    start = draw(st.integers(0, NOW - 7200))
+    length = draw(st.integers(1, 3 * 24 * 3600))
+    return Machine(pool, start, min(start + length, NOW - 3600))
+
+
+@st.composite
+def allocations(draw: st.DrawFn, alive: dict[str, Machine]) -> list[Allocation]:
     """Return tasks on machines of the right pool, some of them taken back at once."""
     tasks = []
     for number in range(draw(st.integers(0, 8))):
-        name = draw(st.sampled_from(sorted(there)))
-        pool, (first, last) = there[name]
+        name = draw(st.sampled_from(sorted(alive)))
+        pool, first, last = alive[name]
         skew = draw(st.integers(-30, 30))  # clocks differ
         start = draw(st.integers(first, last)) + skew
         longest = 60 if draw(st.booleans()) else 10**6
@@ -79,35 +97,41 @@ def allocations(draw: Any, there: dict[str, Any]) -> list[Allocation]:
         if start < end:
             owner = draw(st.sampled_from([1, 2, 3, "notebook of bob"]))
             slots = draw(st.integers(0, SLOTS[pool]))
-            exit = draw(st.sampled_from(EXITS))
-            tasks.append(
-                Allocation(
-                    id=f"{owner}.{number}.0",
-                    start=moment(start),
-                    end=moment(end),
-                    pool=pool,
-                    nodes=(name,),
-                    slots=slots,
-                    owner=owner,
-                    exit=exit,
-                )
+            task = Allocation(
+                id=f"{owner}.{number}.0",
+                start=moment(start),
+                end=moment(end),
+                pool=pool,
+                nodes=(name,),
+                slots=slots,
+                owner=owner,
+                exit=draw(st.sampled_from(EXITS)),
             )
+            tasks.append(task)
     return tasks
 
 
 @st.composite
-def experiments(draw: Any, number: int, tasks: list[Allocation]) -> tuple[Experiment, list[Entry]]:
+def experiments(
+    draw: st.DrawFn, number: int, tasks: list[Allocation]
+) -> tuple[Experiment, list[Entry]]:
     """Return an experiment of one trial, and the raw entries of those tasks that worked."""
-    own = sorted((a for a in tasks if a.owner == number), key=lambda a: a.start)
-    entries, checkpoints, reports = [], [], []
-    for a in own:
+    own = [task for task in tasks if task.owner == number]
+    own.sort(key=lambda task: task.start)
+    entries = []
+    checkpoints = []
+    reports = []
+    for task in own:
         if draw(st.booleans()):
-            length = a.end - a.start
-            middle = a.start + length * draw(st.floats(0.1, 0.9))
-            entries.append(Entry("training", number, "ada", a.start, middle))
+            length = task.end - task.start
+            middle = task.start + length * draw(st.floats(0.1, 0.9))
+            entries.append(Entry("training", number, "ada", start=task.start, end=middle))
             if draw(st.booleans()):
                 checkpoints.append(middle)
-                reports.append(TrainingReport(middle, 64, length.total_seconds() / 20, 0))
+                report = TrainingReport(
+                    middle, windows=64, seconds=length.total_seconds() / 20, tokens=0
+                )
+                reports.append(report)
     trial = Trial(
         id=number,
         state=draw(st.sampled_from(["STATE_ERROR", "STATE_COMPLETED", "STATE_CANCELED"])),
@@ -132,64 +156,75 @@ def experiments(draw: Any, number: int, tasks: list[Allocation]) -> tuple[Experi
     return experiment, entries
 
 
-def machine_entries(name: str, pool: str, start: int, end: int) -> list[Entry]:
-    span = moment(start), moment(end)
-    entries = [Entry("agent", 0, name, *span, SLOTS[pool])]
-    if pool != "own":
-        entries.append(Entry("instance", 0, name, *span, SLOTS[pool]))
-    return entries
+def machine_entries(name: str, machine: Machine) -> list[Entry]:
+    """Return the entry of its agent, and of its launch if the master did that."""
+    agent = Entry(
+        "agent",
+        experiment=0,
+        name=name,
+        start=moment(machine.start),
+        end=moment(machine.end),
+        slots=SLOTS[machine.pool],
+    )
+    if machine.pool == "own":
+        return [agent]
+    return [agent, agent._replace(kind="instance")]
 
 
 @st.composite
-def clusters(draw: Any) -> Drawn:
-    there = {}
-    for number in range(draw(st.integers(1, 6))):
-        pool = draw(st.sampled_from(sorted(POOLS)))
-        there[f"i-{number}"] = pool, draw(spans())
-    tasks = draw(allocations(there))
-    entries = [
-        e for name, (pool, span) in there.items() for e in machine_entries(name, pool, *span)
-    ]
-    made = [draw(experiments(number, tasks)) for number in (1, 2, 3)]
-    for _, work in made:
+def clusters(draw: st.DrawFn) -> Drawn:
+    alive = {f"i-{number}": draw(machines()) for number in range(draw(st.integers(1, 6)))}
+    tasks = draw(allocations(alive))
+    entries = []
+    for name, machine in alive.items():
+        entries += machine_entries(name, machine)
+    drawn = []
+    for number in (1, 2, 3):
+        experiment, work = draw(experiments(number, tasks))
+        drawn.append(experiment)
         entries += work
     since, *cuts, until = sorted(draw(st.lists(st.integers(0, NOW), min_size=4, max_size=5)))
     records = Records(
-        experiments=tuple(experiment for experiment, _ in made),
+        experiments=tuple(drawn),
         pools=POOLS,
         until=moment(until),
         entries=tuple(entries),
-        others=tuple(a for a in tasks if isinstance(a.owner, str)),
+        others=tuple(task for task in tasks if isinstance(task.owner, str)),
         since=moment(since),
         now=moment(NOW),
     )
-    paid = sum(
-        dollars(pool, span, [a for a in tasks if name in a.nodes], since, until)
-        for name, (pool, span) in there.items()
-    )
-    return Drawn(records, [moment(cut) for cut in cuts], paid)
+    paid = 0.0
+    for name, machine in alive.items():
+        holds = [task for task in tasks if name in task.nodes]
+        paid += dollars(machine, holds, since, until)
+    return Drawn(records, cuts=[moment(cut) for cut in cuts], paid=paid)
 
 
-def dollars(
-    pool: str, span: tuple[int, int], holds: list[Allocation], since: int, until: int
-) -> float:
+def dollars(machine: Machine, holds: list[Allocation], since: int, until: int) -> float:
     """Return what a machine cost in the span: its time there, whoever held it."""
-    if pool not in PAID or (pool == "there" and not holds) or (pool == "spot" and not holds):
+    pool, launch, end = machine
+    spans: list[tuple[float, float]] = [(launch, end)]
+    spans += [(seconds(task.start), seconds(task.end)) for task in holds]
+    if pool not in PAID:
         return 0.0
-    seconds = [((a.start - START).total_seconds(), (a.end - START).total_seconds()) for a in holds]
-    start = min([span[0], *(first for first, _ in seconds)])
-    end = max([span[1], *(last for _, last in seconds)])
+    if pool in ("there", "spot") and not holds:
+        return 0.0
     if pool == "own":  # where it was connected or held; between them it was away
-        inside, reached = 0.0, since
-        for first, last in sorted([span, *seconds]):
-            inside += max(0.0, min(last, until) - max(first, reached)) / 3600
-            reached = max(reached, last)
-        return inside * PAID[pool]
-    inside = max(0.0, min(end, until) - max(start, since)) / 3600
-    last = max((last for _, last in seconds), default=-(10**9))
-    if pool == "spot" and span[1] - last < 300 and end - start <= 3600:
+        paid_seconds = 0.0
+        reached: float = since
+        for left, right in sorted(spans):
+            paid_seconds += max(0.0, min(right, until) - max(left, reached))
+            reached = max(reached, right)
+        return paid_seconds / 3600 * PAID[pool]
+
+    first = min(left for left, _ in spans)
+    last = max(right for _, right in spans)
+    released = max([right for _, right in spans[1:]], default=-math.inf)
+    taken = end - released < 300
+    if pool == "spot" and taken and last - first <= 3600:
         return 0.0
-    return inside * PAID[pool] * max(1.0, 60 / (end - start))
+    hours = max(0.0, min(last, until) - max(first, since)) / 3600
+    return hours * PAID[pool] * max(1.0, 60 / (last - first))  # a minute at least
 
 
 @pytest.fixture(scope="module")
@@ -199,10 +234,10 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> Rates:
     return Rates(file)
 
 
-def amounts(records: Records, rates: Rates) -> collections.Counter[Any]:
+def amounts(records: Records, rates: Rates) -> Counter[Any]:
     """Return dollars, hours and dollars by phase of each row, and those of the totals."""
     table = shares.segments(records, rates, {})
-    sums = collections.Counter[Any]()
+    sums = Counter[Any]()
     for run in bills.experiment_runs(records, table):
         bill = run.bill
         sums[run.name, "cost"] += bill.cost or 0
@@ -216,10 +251,12 @@ def amounts(records: Records, rates: Rates) -> collections.Counter[Any]:
         for phase, cost in bill.parts.items():
             sums[run.name, phase] += cost
         sums["rows"] += bill.cost or 0
+
     for by in ("user", "label", "month"):
         totals = bills.totals(records, table, by).set_index(by)
         for name, row in totals.iterrows():
-            sums[by, name] += 0 if row["cost"] != row["cost"] else row["cost"]
+            if not math.isnan(row["cost"]):
+                sums[by, name] += row["cost"]
             sums[by, name, "hours"] += row["hours"]
         assert sums[by, "all"] == pytest.approx(sums["rows"], abs=1e-6)
     return sums
@@ -228,12 +265,14 @@ def amounts(records: Records, rates: Rates) -> collections.Counter[Any]:
 @max_examples(40)
 @given(drawn=clusters())
 def test_every_cut_of_a_span_adds_up_to_the_cent(rates, drawn):
-    whole = amounts(drawn.records, rates)
-    assert whole["rows"] == pytest.approx(drawn.paid, abs=0.005)
-    parts = collections.Counter[Any]()
+    span_amounts = amounts(drawn.records, rates)
+    assert span_amounts["rows"] == pytest.approx(drawn.paid, abs=0.005)
+
+    parts = Counter[Any]()
     ends = [drawn.records.since, *drawn.cuts, drawn.records.until]
-    for since, until in zip(ends, ends[1:], strict=False):
+    for since, until in pairwise(ends):
         if since < until:
-            parts.update(amounts(drawn.records._replace(since=since, until=until), rates))
-    for what in {*whole, *parts}:
-        assert parts[what] == pytest.approx(whole[what], abs=0.005), what
+            part = drawn.records._replace(since=since, until=until)
+            parts.update(amounts(part, rates))
+    for key in {*span_amounts, *parts}:
+        assert parts[key] == pytest.approx(span_amounts[key], abs=0.005), key

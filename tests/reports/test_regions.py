@@ -34,10 +34,11 @@ def price_of(instance: str, region: str) -> float:
 def test_two_hours_cost_what_they_do_in_the_region_of_their_pool(bill):
     """They were $43.92 in every region."""
     bills = bill(CLUSTER, "--experiment", "1", "3")
-    there, here = bills["tables"][0]["rows"]
-    assert there["cost"] == pytest.approx(2 * price_of("p4d.24xlarge", "eu-central-1"))
-    assert here["cost"] == pytest.approx(2 * price_of("p4d.24xlarge", "us-east-1"))
-    assert there["cost"] > 1.2 * here["cost"]
+
+    frankfurt, home = bills["tables"][0]["rows"]
+    assert frankfurt["cost"] == pytest.approx(2 * price_of("p4d.24xlarge", "eu-central-1"))
+    assert home["cost"] == pytest.approx(2 * price_of("p4d.24xlarge", "us-east-1"))
+    assert frankfurt["cost"] > 1.2 * home["cost"]
     assert "prices of eu-central-1 and us-east-1, 2026-05-24, 181 days old" in bills["title"]
     prices = bills["tables"][-1]["rows"]
     assert {row["region"] for row in prices} == {"eu-central-1", "us-east-1"}
@@ -45,24 +46,30 @@ def test_two_hours_cost_what_they_do_in_the_region_of_their_pool(bill):
 
 def test_a_region_that_is_given_counts_for_all_machines(bill, refused):
     bills = bill(CLUSTER, "--experiment", "1", "3", "--region", "ap-northeast-1")
+
     for row in bills["tables"][0]["rows"]:
         assert row["cost"] == pytest.approx(2 * price_of("p4d.24xlarge", "ap-northeast-1"))
     assert "prices of ap-northeast-1, " in bills["title"]
-    said = refused("cost", "--published", "--region", "eu-central-9")
-    assert "--region eu-central-9: no price there" in said and "did you mean" in said
+
+    line = refused("cost", "--published", "--region", "eu-central-9")
+    assert "--region eu-central-9: no price there" in line
+    assert "did you mean" in line
 
 
 def test_a_machine_without_a_price_is_a_row_without_dollars(bill):
     """One g7.8xlarge ended the whole bill with status 2."""
     for by in ("user", "label", "month"):
         bills = bill(CLUSTER, *SINCE, "--by", by)
-        totals, runs = (table["rows"] for table in bills["tables"][:2])
-        costs = [row["cost"] for row in runs]
-        assert costs[1] is None and costs[0] > costs[2] > 0
-        assert runs[1]["worked h"] == 2 and runs[1]["hardware"] == "1 x g7.8xlarge"
-        (whole,) = (row for row in totals if row[by] == "all")
-        assert whole["cost"] == pytest.approx(costs[0] + costs[2])
-        assert whole["hours"] == pytest.approx(6)
+        totals, runs = bills["tables"][:2]
+        frankfurt, oregon, home = runs["rows"]
+        assert oregon["cost"] is None
+        assert oregon["worked h"] == 2
+        assert oregon["hardware"] == "1 x g7.8xlarge"
+        assert frankfurt["cost"] > home["cost"] > 0
+
+        (total,) = (row for row in totals["rows"] if row[by] == "all")
+        assert total["cost"] == pytest.approx(frankfurt["cost"] + home["cost"])
+        assert total["hours"] == pytest.approx(6)
         (note,) = (note for note in bills["notes"] if "no price; " in note)
         words = "g7.8xlarge in us-west-2: no price; 2.00 machine-hours are not in the dollars"
         assert note.startswith(words)
@@ -70,10 +77,12 @@ def test_a_machine_without_a_price_is_a_row_without_dollars(bill):
 
 
 def test_what_is_sold_in_other_regions_alone_is_a_row_without_dollars(bill, report):
-    pools = {"frankfurt": {"instanceType": "p4d.24xlarge", "region": "me-south-1"}}
-    bills = bill(CLUSTER._replace(aws={**POOLS, **pools}), "--experiment", "1")
+    bahrain = {"instanceType": "p4d.24xlarge", "region": "me-south-1"}
+    bills = bill(CLUSTER._replace(aws={**POOLS, "frankfurt": bahrain}), "--experiment", "1")
     (row,) = bills["tables"][0]["rows"]
-    assert row["cost"] is None and row["worked h"] == 2
+    assert row["cost"] is None
+    assert row["worked h"] == 2
+
     published = report("cost", "--published", "--region", "eu-central-1")
     assert [row["cost"] for row in published["tables"][0]["rows"]] == [None] * 3
     assert any("p3.2xlarge has no price there" in note for note in published["notes"])
@@ -81,20 +90,25 @@ def test_what_is_sold_in_other_regions_alone_is_a_row_without_dollars(bill, repo
 
 def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused):
     pools = {**POOLS, "home": {"instanceType": "g7.8xlarge", "region": "us-west-2"}}
-    held = [Held("1.t.0", "12:00", "13:00", ["i-1"], "frankfurt")]
-    held.append(Held("1.t.1", "13:00", "14:00", ["i-2"], "home"))
-    cluster = Cluster({1: Ran([Kept(held)])}, LIVES[:2], aws=pools)
+    held = [
+        Held("1.t.0", "12:00", "13:00", ["i-1"], pool="frankfurt"),
+        Held("1.t.1", "13:00", "14:00", ["i-2"], pool="home"),
+    ]
+    cluster = Cluster({1: Ran([Kept(held)])}, instances=LIVES[:2], aws=pools)
+
     with FakeRecords(cluster) as master:
-        words = ["cost", "--experiment", "1", "--master", master.url, *UNTIL, "--budget", "1000"]
-        assert "not all of it has a price" in refused(*words)
+        selection = ["--experiment", "1", "--master", master.url, *UNTIL]
+        line = refused("cost", *selection, "--budget", "1000")
+
+    assert "not all of it has a price" in line
 
 
 def test_aws_is_asked_in_the_region_of_each_pool(monkeypatch):
-    asked = []
+    queries = []
 
-    def priced(_, known, region):
-        asked.append((region, [*known]))
-        return known, ["asked"]
+    def priced(_, prices, region):
+        queries.append((region, [*prices]))
+        return prices, ["asked"]
 
     monkeypatch.setattr(live_prices, "priced", priced)
     rates = Rates(live="must")
@@ -102,21 +116,26 @@ def test_aws_is_asked_in_the_region_of_each_pool(monkeypatch):
         PricedType("p4d.24xlarge", "eu-central-1"),
         PricedType("p4d.24xlarge"),
         PricedType("g7.8xlarge"),
+        PricedType("p6-b300.48xlarge", "us-east-1"),  # sold in us-west-2 alone
     ]
-    kinds.append(PricedType("p6-b300.48xlarge", "us-east-1"))  # sold in us-west-2 alone
+
     notes = rates.use(kinds)
-    assert sorted(asked) == [
+
+    assert sorted(queries) == [
         ("eu-central-1", ["p4d.24xlarge"]),
         ("us-east-1", ["p4d.24xlarge", "p6-b300.48xlarge"]),
     ]
     assert notes == ["asked"] * 2
-    assert rates.at(kinds[3]) is None and rates.at(kinds[0]).region == "eu-central-1"
+    assert rates.at(kinds[3]) is None
+    assert rates.at(kinds[0]).region == "eu-central-1"
 
 
 def test_a_price_file_without_a_region_counts_in_all(tmp_path, bill):
     file = tmp_path / "prices.yaml"
     file.write_text("instances: {g7.8xlarge: {on_demand: 20, spot: 9, date: 2026-11-01}}")
+
     bills = bill(CLUSTER, "--experiment", "2", "--prices", str(file))
+
     assert bills["total"] == pytest.approx(40)
     assert "prices of a region not given, 2026-11-01, 20 days old" in bills["title"]
 

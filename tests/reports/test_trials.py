@@ -21,7 +21,7 @@ PERPLEXITY = {**SEARCH, "searcher": {"metric": "loss", "smaller_is_better": True
 
 def trial(name: str, times: tuple[str, str], scores: dict[str, float] | None, scale: float) -> Kept:
     """A trial of 100 steps with a machine of its own, whose speed is 50 windows per second."""
-    held = Held(f"{name}.0", *times, [f"i-{name}"], ON_DEMAND)
+    held = Held(f"{name}.0", *times, [f"i-{name}"], pool=ON_DEMAND)
     hparams = {"lr_scale": scale, "max_steps": 100, "global_batch_size": 32}
     reports = [(times[1], 100, 50.0)]
     return Kept([held], [], reports, "COMPLETED", scores, steps=100, hparams=hparams)

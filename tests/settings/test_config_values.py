@@ -107,7 +107,7 @@ def checked(config: dict[str, Any]) -> list[str]:
     hyperparameters are a warning there: a modified train.py may have them."""
     findings = check.check_one(config, None, ROOT)
     faults = [f for f in findings if not f.warning or f.key.startswith("hyperparameters.")]
-    lines = [f"{fault.key}: {fault.problem}" for fault in faults]
+    lines = [f"{fault.key}: {fault.detail}" for fault in faults]
     if schema.at(config, "searcher.smaller_is_better") is None:  # a master's default is true
         lines = [line for line in lines if not line.startswith("searcher.smaller_is_better: ")]
     return [line for line in lines if not OF_A_MASTER.search(line)]

@@ -39,7 +39,7 @@ def test_secrets_are_masked_and_all_else_stays() -> None:
     valid = {**PLANTED, "entrypoint": "a", "searcher": {"name": "single", "metric": "f1"}}
     told, shown = (list(schema.check(config)) for config in (valid, masked(valid)))
     assert [finding.key for finding in told] == [finding.key for finding in shown]
-    assert "planted" not in str([finding.problem for finding in told])
+    assert "planted" not in str([finding.detail for finding in told])
     assert masked(masked(PLANTED)) == masked(PLANTED)
     error = UserError(f"data.text: {LOGIN}: gone")
     assert str(error) == "data.text: https://***@example.org/a?b=c@d: gone"
