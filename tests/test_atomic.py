@@ -132,10 +132,19 @@ def test_what_a_live_process_writes_stays(tmp_path):
             filelock.FileLock(tmp_path / ".two.lock").acquire(timeout=0)
 
 
-@pytest.mark.parametrize("rank, local_rank", [(None, None), (0, 0), (3, 3), (8, 0)])
+@pytest.fixture(params=[(None, None), (0, 0), (3, 3), (8, 0)])
+def rank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """Have this process be a rank of a run, or none."""
+    rank, local_rank = request.param
+    for name, number in {"RANK": rank, "LOCAL_RANK": local_rank}.items():
+        monkeypatch.delenv(name, raising=False)
+        if number is not None:
+            monkeypatch.setenv(name, str(number))
+    return rank
+
+
 def test_who_waits_says_for_whom_and_who_holds_a_lock_says_what_it_does(
     rank: int | None,
-    local_rank: int | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -143,10 +152,6 @@ def test_who_waits_says_for_whom_and_who_holds_a_lock_says_what_it_does(
     """On any rank: rank 0 may be the one that waits."""
     caplog.set_level("INFO", "detalbert")
     monkeypatch.setattr(atomic, "PATIENCE", 0.0)
-    for name, number in {"RANK": rank, "LOCAL_RANK": local_rank}.items():
-        monkeypatch.delenv(name, raising=False)
-        if number is not None:
-            monkeypatch.setenv(name, str(number))
     prefix = f"rank {rank}: " if rank else ""
     target = tmp_path / "windows"
     locked = threading.Event()
@@ -176,7 +181,11 @@ def test_who_waits_says_for_whom_and_who_holds_a_lock_says_what_it_does(
         f"{prefix}waiting for {holder_name}, which writes {target}",
     ]
 
-    caplog.clear()
+
+def test_outside_of_a_lock_rank_0_alone_says_what_it_does(
+    rank: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "detalbert")
     with waiting.waiting("outside"):
         pass
     assert caplog.messages == ([] if rank else ["outside"])

@@ -61,6 +61,25 @@ def master_of(run: Path, folder: Path) -> CheckpointMaster:
     return CheckpointMaster([stored], {"type": "shared_fs", "host_path": str(storage)})
 
 
+def place_model(kind: str, run: Path, folder: Path, capsys: Capture) -> str:
+    """Have the run's model somewhere; what `--model` takes for it."""
+    checkpoint = find.find(str(run))
+    model = folder / "model"
+    match kind:
+        case "exported":
+            output_of(capsys, "--model", checkpoint, "--export", model)
+        case "moved":
+            shutil.copytree(checkpoint, model)
+        case "fetched":
+            stored = folder / "storage" / UUID
+            shutil.copytree(checkpoint, stored)
+            (stored / "manifest.json").unlink()
+            return "trial:7"
+        case "the run":
+            return str(run)
+    return str(model)
+
+
 @pytest.mark.parametrize("kind", ["the run", "exported", "moved", "fetched"])
 def test_perplexity_is_the_validation_of_the_run(kind, lm_run, tmp_path, capsys, monkeypatch):
     """A model brings its windows along."""
@@ -70,26 +89,13 @@ def test_perplexity_is_the_validation_of_the_run(kind, lm_run, tmp_path, capsys,
         return LmWindows(*arguments)
 
     monkeypatch.setattr(perplexity, "LmWindows", full_windows)
-    checkpoint = find.find(str(lm_run))
     expected = metrics(lm_run)["best"]
-    model: str | Path = tmp_path / "model"
-    match kind:
-        case "the run":
-            model = lm_run
-        case "exported":
-            output_of(capsys, "--model", checkpoint, "--export", model)
-        case "moved":
-            shutil.copytree(checkpoint, model)
-        case "fetched":
-            stored = tmp_path / "storage" / UUID
-            shutil.copytree(checkpoint, stored)
-            (stored / "manifest.json").unlink()
-            model = "trial:7"
+    model = place_model(kind, lm_run, tmp_path, capsys)
     text = lm_run.parent / "held.jsonl"
 
     with master_of(lm_run, tmp_path) as master:
         master.log_in(monkeypatch, tmp_path)
-        source = open_saved(find.find(str(model)))
+        source = open_saved(find.find(model))
         output = output_of(capsys, "--model", model, "--perplexity", text, "--json")
 
     scores = json.loads(output)
