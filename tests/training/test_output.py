@@ -70,6 +70,16 @@ def keys(client: Any, below: str = "runs/1/") -> set[str]:
     return {entry["Key"].removeprefix(below) for entry in objects}
 
 
+def local_files(place: Path) -> set[str]:
+    """The files of a run but for its charts."""
+    names = set()
+    for path in place.rglob("*"):
+        name = path.relative_to(place).as_posix()
+        if path.is_file() and (name.startswith("checkpoints") or "/" not in name):
+            names.add(name)
+    return names
+
+
 @pytest.mark.parametrize("weights", ["state_dict.pth", "__0_0.distcp"])
 def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
     weights: str,
@@ -100,14 +110,9 @@ def test_a_machine_that_vanishes_leaves_a_run_that_goes_on(
 
     assert all(server.done.values()), server.done
     assert_as_uncut(tiny_config, place)
-    local = set()
-    for path in place.rglob("*"):
-        name = path.relative_to(place).as_posix()
-        if path.is_file() and (name.startswith("checkpoints") or "/" not in name):
-            local.add(name)
     stored = keys(client)
     without_charts = {name for name in stored if not name.startswith("tensorboard")}
-    assert without_charts == local - {".lock"}  # also the best
+    assert without_charts == local_files(place) - {".lock"}  # also the best
     assert len(without_charts) < len(stored)
     assert len(keys(client, "runs/12/")) == 1
     response = client.get_object(Bucket="bucket", Key="runs/1/metrics.json")
