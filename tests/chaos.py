@@ -32,6 +32,7 @@ from tests.leftovers import Started
 from tests.same_bits import differences
 
 OPENED = ("INFO: periods", "INFO: resumed at")  # a start has read what it needs
+STATUSES = {"SIGTERM": 143, "spot notice": 143, "full disk": 2}  # of an orderly end, by cut
 KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated", "killed rank"]
 
 
@@ -41,23 +42,32 @@ class Soak:
     def __init__(
         self, folder: Path, words: list[str], processes: int, without: str, python: str
     ) -> None:
-        self.log, self.processes, self.metadata = folder / "log", processes, MetadataServer()
-        periods = {"checkpoint_period": 4, "validation_period": 10, "reporting_period": 1}
-        storage = "checkpoint_storage={save_trial_latest: 3, save_trial_best: 1}"
-        words = [*words, *settings(num_workers=1, spot_notice=True, **periods), "--set", storage]
-        words += ["--set", f"data.cache_dir={folder}/cache", "--output-dir"]
-        self.command = [*launcher(processes, python), "-m", "tests.broken", without, *words]
+        self.log = folder / "log"
+        self.processes = processes
+        self.metadata = MetadataServer()
+        options = settings(
+            num_workers=1,
+            spot_notice=True,
+            checkpoint_period=4,
+            validation_period=10,
+            reporting_period=1,
+        )
+        options += ["--set", "checkpoint_storage={save_trial_latest: 3, save_trial_best: 1}"]
+        options += ["--set", f"data.cache_dir={folder}/cache"]
+        self.command = [*launcher(processes, python), "-m", "tests.broken", without]
+        self.command += [*words, *options, "--output-dir"]
 
     def start(self, output: Path) -> Started:
         """The trainer, as soon as it trains."""
-        found = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url}
-        run = Started([*self.command, output], self.log, **found)
+        service = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url}
+        run = Started([*self.command, output], self.log, **service)
         run.wait_for(*OPENED)
         return run
 
     def whole(self, output: Path) -> float:
         """To the end, uncut; the seconds of its training."""
-        run, opened = self.start(output), time.monotonic()
+        run = self.start(output)
+        opened = time.monotonic()
         if run.main.wait() != 0:
             raise SystemExit(f"the run failed ({run.main.returncode}):\n{run.said}")
         return time.monotonic() - opened
@@ -76,10 +86,10 @@ class Soak:
             raise SystemExit(f"{kind}: five seconds later there is still {left}")
         if kind == "truncated":
             truncate_newest(output / "checkpoints")
-        clean = {"SIGTERM": 143, "spot notice": 143, "full disk": 2}
-        done = "\nINFO: best validation" in run.said
-        if self.processes == 1 and not done and run.main.returncode != clean.get(kind, -9):
-            raise SystemExit(f"{kind}: exit {run.main.returncode}:\n{run.said}")
+        complete = "\nINFO: best validation" in run.said
+        status = run.main.returncode
+        if self.processes == 1 and not complete and status != STATUSES.get(kind, -9):
+            raise SystemExit(f"{kind}: exit {status}:\n{run.said}")
         return None if ended else run.said.splitlines()[-1].strip()
 
     def _strike(self, run: Started, kind: str) -> None:
@@ -99,9 +109,9 @@ class Soak:
 
 def truncate_newest(checkpoints: Path) -> None:
     """Cut the newest checkpoint's weights in half, where an older one is left to go back to."""
-    found = sorted(checkpoints.glob("step-*"))
-    if len(found) > 1:
-        weights = max(found[-1].iterdir(), key=lambda path: path.stat().st_size)
+    folders = sorted(checkpoints.glob("step-*"))
+    if len(folders) > 1:
+        weights = max(folders[-1].iterdir(), key=lambda path: path.stat().st_size)
         os.truncate(weights, weights.stat().st_size // 2)
 
 
@@ -118,38 +128,45 @@ def soak(
     """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
     dice = random.Random(seed)
     kinds = kinds or (KINDS if processes > 1 else KINDS[:-1])
-    with tempfile.TemporaryDirectory() as name:
-        uncut, chopped = Path(name) / "uncut", Path(name) / "chopped"
+    with tempfile.TemporaryDirectory() as folder:
+        uncut = Path(folder) / "uncut"
+        chopped = Path(folder) / "chopped"
         words = [*(workload or words_of()), *settings(max_steps=steps)]
-        trial = Soak(Path(name), words, processes, without, python)
+        trial = Soak(Path(folder), words, processes, without, python)
         seconds = trial.whole(uncut)
         print(f"uncut: {seconds:.0f} s", flush=True)
         for number in range(1, cuts + 1):
             kind = dice.choice(kinds)
-            last = trial.cut(chopped, kind, dice.uniform(0, 1.5 * seconds / (cuts + 1)))
-            if last is None and number == 1:
+            delay = dice.uniform(0, 1.5 * seconds / (cuts + 1))
+            last_line = trial.cut(chopped, kind, delay)
+            if last_line is None and number == 1:
                 raise SystemExit("the run ended before the first cut: more --steps")
-            if last is None:
+            if last_line is None:
                 print(f"the run ended after {number - 1} cuts, of {cuts}: more --steps")
                 break
-            at = max(steps_of(chopped), default=0)
-            print(f"cut {number:3d}  {kind:12s} newest checkpoint {at:4d}  {last[:90]}", flush=True)
+            step = max(steps_of(chopped), default=0)
+            state = f"newest checkpoint {step:4d}  {last_line[:90]}"
+            print(f"cut {number:3d}  {kind:12s} {state}", flush=True)
         trial.whole(chopped)
         trial.metadata.close()
-        if left := [str(path) for path in chopped.rglob(".*") if path.name != ".lock"]:
-            raise SystemExit(f"half-written, and never removed: {left}")
+        half_written = [str(path) for path in chopped.rglob(".*") if path.name != ".lock"]
+        if half_written:
+            raise SystemExit(f"half-written, and never removed: {half_written}")
         return differences(uncut, chopped)
 
 
 def words_of(pretraining: bool = False, layout: str | None = None) -> list[str]:
     """The config of a workload, as arguments of train.py."""
     if layout:
-        name, more = "language_model", ["--set", f"hyperparameters.layout={layout}"]
+        name = "language_model"
+        options = ["--set", f"hyperparameters.layout={layout}"]
     elif pretraining:
-        name, more = "pretraining", settings(span_fraction=0.3, max_tokens_per_forward=256)
+        name = "pretraining"
+        options = settings(span_fraction=0.3, max_tokens_per_forward=256)
     else:
-        name, more = "finetuning", settings(max_tokens_per_forward=256)
-    return ["--config", f"{ROOT}/tests/configs/{name}.yaml", *more]
+        name = "finetuning"
+        options = settings(max_tokens_per_forward=256)
+    return ["--config", f"{ROOT}/tests/configs/{name}.yaml", *options]
 
 
 def main() -> int:
@@ -161,11 +178,20 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
     parser.add_argument("--lm", metavar="LAYOUT", help="a language model at this layout")
-    given = vars(parser.parse_args())
-    workload = words_of(given.pop("pretraining"), given.pop("lm"))
-    found = soak(**given, workload=workload)
-    print(f"different: {', '.join(found)}" if found else "identical to the uncut run")
-    return 1 if found else 0
+    args = parser.parse_args()
+    different = soak(
+        cuts=args.cuts,
+        processes=args.processes,
+        without=args.without,
+        seed=args.seed,
+        steps=args.steps,
+        workload=words_of(args.pretraining, args.lm),
+    )
+    if different:
+        print(f"different: {', '.join(different)}")
+        return 1
+    print("identical to the uncut run")
+    return 0
 
 
 if __name__ == "__main__":

@@ -62,11 +62,14 @@ def find_faults(root: Path) -> Iterator[Fault]:
             continue
         tree = get_ast((root / path).read_text())
         for name in OPERATORS:
-            operator, occurrence = plugins.get_operator(f"core/{name}")(), 0
+            operator = plugins.get_operator(f"core/{name}")()
+            occurrence = 0
             for node in ast_nodes(tree):
                 for _ in operator.mutation_positions(node):
+                    line = _line(node)
                     # Numbers are two fifths of all places, and many are sizes and seconds.
-                    if (line := _line(node)) and (name != "NumberReplacer" or occurrence % 4 == 0):
+                    drawn = name != "NumberReplacer" or occurrence % 4 == 0
+                    if line and drawn:
                         yield Fault(path, line, name, occurrence)
                     occurrence += 1
 
@@ -90,29 +93,40 @@ def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[st
     """The tests that run the fault's statement, or use a fixture that did; where a process without
     a context ran it, those of the folder that fork, and of the file's name. The nearest first.
     """
-    contexts = data.contexts_by_lineno(str(ROOT / fault.path)).get(fault.line, [""])
-    path, found = Path(fault.path), set()
-    file, folder = f"/test_{path.stem}.py", f"/{path.parent.name or 'cluster'}/"  # as train.py's
-    for context in contexts:
-        found |= set(users.of.get(context[1:], ()) if context[:1] == "@" else [context])
-    if "" in found:
-        forking = [name for x in ("fork", "sandbox") for name in users.of[x] if folder in name]
-        found |= {*forking, *(name for name in users.all if file in name)}
-    near = sorted(found & users.all, key=lambda name: (file not in name, folder not in name, name))
-    others = [name for name in near if name not in users.quick]
-    return [name for name in near if name in users.quick] + others[:OTHERS]
+    path = Path(fault.path)
+    file = f"/test_{path.stem}.py"
+    folder = f"/{path.parent.name or 'cluster'}/"  # as train.py's
+    tests: set[str] = set()
+    for context in data.contexts_by_lineno(str(ROOT / fault.path)).get(fault.line, [""]):
+        if context.startswith("@"):
+            tests.update(users.of.get(context[1:], ()))
+        else:
+            tests.add(context)
+    if "" in tests:
+        forking = [*users.of["fork"], *users.of["sandbox"]]
+        tests.update(name for name in forking if folder in name)
+        tests.update(name for name in users.all if file in name)
+
+    def distance(name: str) -> tuple[bool, bool, str]:
+        return file not in name, folder not in name, name
+
+    nearest_first = sorted(tests & users.all, key=distance)
+    quick = [name for name in nearest_first if name in users.quick]
+    others = [name for name in nearest_first if name not in users.quick]
+    return quick + others[:OTHERS]
 
 
 def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
     """Whether a test fails with the fault, or hangs. pytest is a zygote's fork."""
-    python, env = sys.executable, os.environ | {"FAULTS": "1"}
+    python = sys.executable
+    env = os.environ | {"FAULTS": "1"}
     fork = [python, "-SE", str(ROOT / "tests" / "zygote.py"), "run", os.environ["ZYGOTE_OWNER"]]
     command = [*fork, python, python, *PYTEST, *tests]
     operator = plugins.get_operator(f"core/{fault.operator}")()
     with use_mutation(copy / fault.path, operator, fault.occurrence):
         try:
-            done = subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=SECONDS)
-            return done.returncode != 0
+            ended = subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=SECONDS)
+            return ended.returncode != 0
         except subprocess.TimeoutExpired:
             return False
 
@@ -133,8 +147,8 @@ def judge(faults: list[Fault], tests: list[list[str]]) -> list[bool]:
             subprocess.run(["git", "worktree", "add", "-q", "--detach", copy], cwd=ROOT, check=True)
             for number in range(first, len(faults), 2):
                 seen[number] = bool(tests[number]) and is_seen(faults[number], tests[number], copy)
-                said = "seen" if seen[number] else "MISSED"
-                print(said, *faults[number], f"({len(tests[number])} tests)", flush=True)
+                outcome = "seen" if seen[number] else "MISSED"
+                print(outcome, *faults[number], f"({len(tests[number])} tests)", flush=True)
             subprocess.run(["git", "worktree", "remove", "--force", copy], cwd=ROOT, check=True)
 
         list(pool.map(share, range(2)))
@@ -147,8 +161,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     args = parser.parse_args()
     drawn = random.Random(args.seed).sample(list(find_faults(ROOT)), args.count)
-    data, users = coverage.CoverageData(str(ROOT / ".coverage")), Users()
+    data = coverage.CoverageData(str(ROOT / ".coverage"))
     data.read()
+    users = Users()
     pytest.main(["--collect-only", "-qq", str(ROOT / "tests")], plugins=[users])
     seen = judge(drawn, [tests_of(fault, data, users) for fault in drawn])
     print(f"{sum(seen)} of {len(seen)} faults are seen")

@@ -22,11 +22,17 @@ class Started:
     """
 
     def __init__(self, command: list[Any], log: Path, cwd: Path = ROOT, **env: str) -> None:
-        self.log, self.before = log.resolve(), set(os.listdir("/dev/shm"))
+        self.log = log.resolve()
+        self.before = set(os.listdir("/dev/shm"))
         with log.open("w") as file:
-            streams: dict[str, Any] = {"stdout": file, "stderr": file, "env": os.environ | env}
-            words = [str(word) for word in command]
-            self.main = subprocess.Popen(words, cwd=cwd, start_new_session=True, **streams)
+            self.main = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=cwd,
+                env=os.environ | env,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
 
     @property
     def said(self) -> str:
@@ -34,7 +40,11 @@ class Started:
 
     def wait_for(self, *texts: str) -> None:
         """Wait until it says one of these; it must not end before."""
-        wait_for(lambda: self.main.poll() is not None or any(t in self.said for t in texts), 600)
+
+        def ended_or_said() -> bool:
+            return self.main.poll() is not None or any(text in self.said for text in texts)
+
+        wait_for(ended_or_said, 600)
         assert self.main.poll() is None, self.said
 
     def processes(self) -> list[psutil.Process]:
@@ -52,8 +62,10 @@ class Started:
         """What is still there five seconds after the end. Its processes are killed then."""
         self.main.wait(120)
         deadline = time.monotonic() + 5
-        while (left := self._left()) and time.monotonic() < deadline:
+        left = self._left()
+        while left and time.monotonic() < deadline:
             time.sleep(0.1)
+            left = self._left()
         self.signal(signal.SIGKILL)
         return left
 
@@ -72,10 +84,13 @@ class Started:
         return [str(process) for process in self.processes()] + sorted(files)
 
     def _mapped_by_others(self) -> set[str]:
-        found = set()
+        mapped = set()
         for process in psutil.process_iter():
+            if self._is_ours(process):
+                continue
             with contextlib.suppress(OSError):
-                if not self._is_ours(process):
-                    lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
-                    found |= {line.split("/dev/shm/")[1] for line in lines if "/dev/shm/" in line}
-        return found
+                for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                    _, in_shared_memory, name = line.partition("/dev/shm/")
+                    if in_shared_memory:
+                        mapped.add(name)
+        return mapped

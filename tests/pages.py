@@ -25,9 +25,11 @@ NEEDS = {
 
 def pages() -> list[str]:
     """The repository's pages."""
-    folders = [path for path in ROOT.glob("[!.]*") if path.name != "runs"]  # copies of the code
-    found = [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.glob("**/*.md"))]
-    return [str(page.relative_to(ROOT)) for page in sorted(found)]
+    paths = [*ROOT.glob("*.md")]
+    for folder in ROOT.glob("[!.]*"):
+        if folder.name != "runs":  # it has copies of the code
+            paths += folder.glob("**/*.md")
+    return [str(path.relative_to(ROOT)) for path in sorted(paths)]
 
 
 def commands(page: str) -> Iterator[str]:

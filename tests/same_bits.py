@@ -19,9 +19,8 @@ import torch
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.integrity import checksum
-from detalbert.training.timeline import list_checkpoints
 from tests.conftest import ROOT, launcher, settings
-from tests.fakes.runs import metrics, official
+from tests.fakes.runs import metrics, newest, official
 
 PARTS = ("models_state_dict", "optimizers_state_dict", "lr_schedulers_state_dict")
 
@@ -32,59 +31,62 @@ class Case(NamedTuple):
     config: str
     steps: int
     processes: int = 1
-    more: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # of train.py
 
 
-def split(shard: int, tensor: int) -> tuple[str, ...]:
-    return "--set", f"hyperparameters.layout={{shard: {shard}, tensor: {tensor}}}"
-
-
+SPLIT = ("--set", "hyperparameters.layout={shard: 2, tensor: 2}")
 CASES = {
     "local": Case("local", 200),
     "local, two processes": Case("local", 200, processes=2),
     "pretrain_local": Case("pretrain_local", 200),
     "lm_local": Case("lm_local", 30),
-    "lm_local, 2 x 2": Case("lm_local", 30, processes=4, more=split(2, 2)),
+    "lm_local, 2 x 2": Case("lm_local", 30, processes=4, options=SPLIT),
 }
 
 
-def train(checkout: Path, case: Case, output: Path, *more: str) -> None:
+def train(checkout: Path, case: Case, output: Path, *options: str) -> None:
     """Train `case` with the code of `checkout`, unless `output` has such a run already."""
     if (output / "done").is_file():
         return
     arguments = ["--config", f"configs/{case.config}.yaml", "--output-dir", str(output)]
-    periods = {"checkpoint_period": case.steps // 2, "validation_period": case.steps}
-    arguments += settings(max_steps=case.steps, **periods)
-    arguments += ["--set", f"data.cache_dir={output.parent}/cache", *case.more, *more]
+    arguments += settings(
+        max_steps=case.steps,
+        checkpoint_period=case.steps // 2,
+        validation_period=case.steps,
+    )
+    arguments += ["--set", f"data.cache_dir={output.parent}/cache", *case.options, *options]
     run(checkout, [*launcher(case.processes)[1:], "train.py", *arguments])
     (output / "done").touch()
 
 
 def run(checkout: Path, words: list[str]) -> str:
     """Standard output of Python with these words, in `checkout`."""
-    done = subprocess.run([sys.executable, *words], cwd=checkout, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{checkout}: {' '.join(words)}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    ended = subprocess.run([sys.executable, *words], cwd=checkout, capture_output=True, text=True)
+    if ended.returncode != 0:
+        raise SystemExit(f"{checkout}: {' '.join(words)}\n{ended.stdout}{ended.stderr}")
+    return ended.stdout
 
 
 def hashes(output: Path) -> dict[str, str]:
     """SHA-256 by part of a run's last checkpoint, of its scores and of what it predicted."""
-    found = of_checkpoint(list_checkpoints(output / "checkpoints")[-1][1])
+    sums = of_checkpoint(newest(output))
     for name in ("predictions.json", "null_odds.json"):
         if (output / name).is_file():  # fine-tuning leaves them
-            found[name] = checksum(output / name)
-    return found | {key: of_value(official(metrics(output)[key])) for key in ("best", "last")}
+            sums[name] = checksum(output / name)
+    for name in ("best", "last"):
+        sums[name] = of_value(official(metrics(output)[name]))
+    return sums
 
 
-def unequal(one: dict[str, str], other: dict[str, str]) -> list[str]:
+def unequal(sums: dict[str, str], others: dict[str, str]) -> list[str]:
     """The names of what is not the same, or on one side only."""
-    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    names = sums.keys() | others.keys()
+    return sorted(name for name in names if sums.get(name) != others.get(name))
 
 
-def differences(one: Path, other: Path) -> list[str]:
+def differences(output: Path, other_output: Path) -> list[str]:
     """The names of what differs between the ends of two runs."""
-    return unequal(hashes(one), hashes(other))
+    return unequal(hashes(output), hashes(other_output))
 
 
 def of_checkpoint(folder: Path) -> dict[str, str]:
@@ -99,38 +101,59 @@ def of_checkpoint(folder: Path) -> dict[str, str]:
 def of_value(value: Any) -> str:
     """SHA-256 of nested dicts and lists of tensors, numbers and text."""
     if isinstance(value, torch.Tensor):
-        said = f"{value.dtype} {tuple(value.shape)}".encode() + value.cpu().numpy().tobytes()
+        header = f"{value.dtype} {tuple(value.shape)}".encode()
+        content = header + value.cpu().numpy().tobytes()
     elif isinstance(value, dict):
-        said = repr([(str(key), of_value(value[key])) for key in sorted(value, key=str)]).encode()
+        items = [(str(key), of_value(value[key])) for key in sorted(value, key=str)]
+        content = repr(items).encode()
     elif isinstance(value, (list, tuple)):
-        said = repr([of_value(item) for item in value]).encode()
+        content = repr([of_value(item) for item in value]).encode()
     else:
-        said = repr(value).encode()
-    return hashlib.sha256(said).hexdigest()
+        content = repr(value).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
-def used(checkout: Path, before: Path, kept: Path) -> dict[str, str]:
-    """What `checkout` predicts from and exports of the runs in `before`, by SHA-256."""
-    kept.mkdir(parents=True, exist_ok=True)
-    answers = ["--context", "The Zanto was loaded with pottery.", "--question", "What has it?"]
-    prompt, found = ["--prompt", "The", "--max-new-tokens", "9"], {}
-    for name, words in {"local": answers, "lm_local": prompt}.items():
-        start, target = ["predict.py", "--model", str(before / name)], kept / name
-        found[name] = of_value(run(checkout, [*start, *words]))
-        if not target.is_dir():
-            run(checkout, [*start, "--export", str(target)])
-        files = [path for path in target.rglob("*") if path.is_file()]
-        same = (path for path in files if path.name not in ("README.md", "sums.json"))
-        found |= {f"{name}: {path.name}": checksum(path) for path in same}
-    return found
+QUESTIONS = {  # by the name of a run
+    "local": ["--context", "The Zanto was loaded with pottery.", "--question", "What has it?"],
+    "lm_local": ["--prompt", "The", "--max-new-tokens", "9"],
+}
+NOT_COMPARED = ("README.md", "sums.json")  # they name the version
 
 
-def report(name: str, one: dict[str, str], other: dict[str, str]) -> int:
+def use(checkout: Path, runs: Path, folder: Path) -> dict[str, str]:
+    """What `checkout` predicts from and exports of runs, by SHA-256; exports stay in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sums = {}
+    for name, question in QUESTIONS.items():
+        predict = ["predict.py", "--model", str(runs / name)]
+        sums[name] = of_value(run(checkout, [*predict, *question]))
+        exported = folder / name
+        if not exported.is_dir():
+            run(checkout, [*predict, "--export", str(exported)])
+        for path in exported.rglob("*"):
+            if path.is_file() and path.name not in NOT_COMPARED:
+                sums[f"{name}: {path.name}"] = checksum(path)
+    return sums
+
+
+def report(name: str, sums: dict[str, str], others: dict[str, str]) -> int:
     """Print and count what differs."""
-    found = unequal(one, other)
-    said = f"different: {', '.join(found)}" if found else f"{len(one)} parts equal"
-    print(f"{name:32s} {said}", flush=True)
-    return len(found)
+    names = unequal(sums, others)
+    outcome = f"different: {', '.join(names)}" if names else f"{len(sums)} parts equal"
+    print(f"{name:32s} {outcome}", flush=True)
+    return len(names)
+
+
+def compare_case(name: str, case: Case, folder: Path) -> int:
+    """Count what differs in a run of this checkout, and in one that it resumes."""
+    theirs = folder / "before" / name
+    ours = folder / "after" / name
+    resumed = folder / "resumed" / name
+    train(ROOT, case, ours)
+    different = report(name, hashes(theirs), hashes(ours))
+    half = theirs / "checkpoints" / f"step-{case.steps // 2:08d}"
+    train(ROOT, case, resumed, "--resume", str(half))
+    return different + report(f"{name}, resumed", hashes(theirs), hashes(resumed))
 
 
 def main() -> int:
@@ -140,21 +163,17 @@ def main() -> int:
     parser.add_argument("--only-before", action="store_true", help="train the other's runs alone")
     args = parser.parse_args()
     os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # the number of threads changes rounding
-    kept, different = args.keep.absolute(), 0
+    folder = args.keep.absolute()
+    runs = folder / "before"
+    different = 0
     for name, case in CASES.items():
-        theirs, ours, resumed = (kept / side / name for side in ("before", "after", "resumed"))
-        train(args.before, case, theirs)
-        if args.only_before:
-            continue
-        train(ROOT, case, ours)
-        different += report(name, hashes(theirs), hashes(ours))
-        half = theirs / "checkpoints" / f"step-{case.steps // 2:08d}"
-        train(ROOT, case, resumed, "--resume", str(half))
-        different += report(f"{name}, resumed", hashes(theirs), hashes(resumed))
+        train(args.before, case, runs / name)
+        if not args.only_before:
+            different += compare_case(name, case, folder)
     if not args.only_before:
-        sides = {"before": args.before, "after": ROOT}
-        both = [used(at, kept / "before", kept / f"use-{side}") for side, at in sides.items()]
-        different += report("predicted and exported", *both)
+        theirs = use(args.before, runs, folder / "use-before")
+        ours = use(ROOT, runs, folder / "use-after")
+        different += report("predicted and exported", theirs, ours)
     return 1 if different else 0
 
 

@@ -1,6 +1,7 @@
 """What killed processes left half-written, and who may remove it."""
 
 import itertools
+import logging
 import multiprocessing
 import os
 import platform
@@ -28,9 +29,14 @@ def left(target: str) -> str:
     return f"{folder}/.detalbert-tmp-0123456789abcdef-{name}".removeprefix("/")
 
 
-STEP, FILES = "checkpoints/step-00000004", "predictions null_odds metrics nbest".split()
-LEFT = [f"{left(STEP)}/part", left("config.yaml"), *(left(f"{name}.json") for name in FILES)]
-LEFT += [left("predictions.csv")]
+STEP = "checkpoints/step-00000004"
+FILES = ["predictions", "null_odds", "metrics", "nbest"]
+LEFT = [
+    f"{left(STEP)}/part",
+    left("config.yaml"),
+    *(left(f"{name}.json") for name in FILES),
+    left("predictions.csv"),
+]
 # Of the user: as editors name theirs, as older versions named theirs, and nearly as ours.
 THEIRS = (
     ".settings.json.bak .config.yaml.orig .metrics.json.swp .notes.json.d/kept .predictions.json.x "
@@ -43,13 +49,15 @@ KEPT = ["checkpoints/step-00000004/manifest.json", "predictions.json", ".lock", 
 
 def test_a_start_removes_what_killed_ones_left(tmp_path):
     for name in [*KEPT, *LEFT]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
     with claim_folder(tmp_path):
         files = {path for path in tmp_path.rglob("*") if path.is_file()}
         assert files == {tmp_path / name for name in KEPT}
-        assert all((tmp_path / name).read_text() == name for name in THEIRS)
-        assert left("step-00000004") not in {p.name for p in (tmp_path / "checkpoints").iterdir()}
+        for name in THEIRS:
+            assert (tmp_path / name).read_text() == name
+        assert not (tmp_path / left(STEP)).exists()
 
 
 PART = st.text("abj.-_ é*?[]\\'\n", min_size=1, max_size=8)
@@ -67,10 +75,12 @@ def test_no_name_of_a_user_is_taken_for_a_temporary_one(tmp_path_factory, names)
     folder = tmp_path_factory.mktemp("mine")
     (folder / "checkpoints").mkdir()
     for name in names:
-        for place in (folder, folder / "checkpoints"):
-            (place / name).mkdir() if len(name) % 2 else (place / name).write_text(name)
+        for path in (folder / name, folder / "checkpoints" / name):
             if len(name) % 2:
-                (place / name / "inside").write_text(name)
+                path.mkdir()
+                (path / "inside").write_text(name)
+            else:
+                path.write_text(name)
     before = set(folder.rglob("*"))
     with claim_folder(folder):
         pass
@@ -106,7 +116,8 @@ def test_nothing_but_a_file_or_folder_is_replaced_by_one(tmp_path, kind):
         if name != kind:
             with pytest.raises(OSError, match=f"not a {name}"), write(target):
                 raise AssertionError("the block ran")
-            assert target.lstat() == before and list(tmp_path.iterdir()) == [target]
+            assert target.lstat() == before
+            assert list(tmp_path.iterdir()) == [target]
 
 
 def test_what_a_live_process_writes_stays(tmp_path):
@@ -121,19 +132,30 @@ def test_what_a_live_process_writes_stays(tmp_path):
             filelock.FileLock(tmp_path / ".two.lock").acquire(timeout=0)
 
 
-@pytest.mark.parametrize("rank, local_rank", [(None, None), (0, 0), (3, 3), (8, 0)])
-def test_who_waits_says_for_whom_and_who_holds_a_lock_says_what_it_does(
-    rank: int | None, local_rank: int | None, tmp_path: Path, monkeypatch: Any, caplog: Any
-) -> None:
-    """On any rank: rank 0 may be the one that waits."""
-    caplog.set_level("INFO", "detalbert")
-    monkeypatch.setattr(atomic, "PATIENCE", 0.0)
+@pytest.fixture(params=[(None, None), (0, 0), (3, 3), (8, 0)])
+def rank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """Have this process be a rank of a run, or none."""
+    rank, local_rank = request.param
     for name, number in {"RANK": rank, "LOCAL_RANK": local_rank}.items():
         monkeypatch.delenv(name, raising=False)
         if number is not None:
             monkeypatch.setenv(name, str(number))
+    return rank
+
+
+def test_who_waits_says_for_whom_and_who_holds_a_lock_says_what_it_does(
+    rank: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On any rank: rank 0 may be the one that waits."""
+    caplog.set_level("INFO", "detalbert")
+    monkeypatch.setattr(atomic, "PATIENCE", 0.0)
     prefix = f"rank {rank}: " if rank else ""
-    target, locked, waited = tmp_path / "windows", threading.Event(), threading.Event()
+    target = tmp_path / "windows"
+    locked = threading.Event()
+    waited = threading.Event()
 
     def hold() -> None:
         with atomic.alone(target), waiting.waiting("encoding"):
@@ -143,18 +165,30 @@ def test_who_waits_says_for_whom_and_who_holds_a_lock_says_what_it_does(
     holder = threading.Thread(target=hold)
     holder.start()
     assert locked.wait(60)
-    caplog.handler.emit = lambda record, emit=caplog.handler.emit: (emit(record), waited.set())
+    emit = caplog.handler.emit
+
+    def emit_and_note(record: logging.LogRecord) -> None:
+        emit(record)
+        waited.set()
+
+    monkeypatch.setattr(caplog.handler, "emit", emit_and_note)
     with atomic.alone(target):
         holder.join(60)
-    me = f"process {os.getpid()} on {platform.node()}"
-    who = me if rank is None else f"rank {rank}, {me}"
-    assert caplog.messages[:2] == [
+    process = f"process {os.getpid()} on {platform.node()}"
+    holder_name = process if rank is None else f"rank {rank}, {process}"
+    assert caplog.messages == [
         f"{prefix}encoding",
-        f"{prefix}waiting for {who}, which writes {target}",
+        f"{prefix}waiting for {holder_name}, which writes {target}",
     ]
+
+
+def test_outside_of_a_lock_rank_0_alone_says_what_it_does(
+    rank: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "detalbert")
     with waiting.waiting("outside"):
         pass
-    assert caplog.messages[2:] == ["outside"] * (not rank)
+    assert caplog.messages == ([] if rank else ["outside"])
 
 
 def test_a_process_that_ends_at_once_removes_its_own(tmp_path, fork):
@@ -174,22 +208,26 @@ def test_a_process_that_ends_at_once_removes_its_own(tmp_path, fork):
 
 def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     flushed: list[Path] = []
-    monkeypatch.setattr(
-        os, "fsync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink())
-    )
+
+    def note(file: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{file}").readlink())
+
+    monkeypatch.setattr(os, "fsync", note)
     with atomic.whole_folder(tmp_path / "folder") as path:
         (path / "below").mkdir()
         (path / "below" / "part").touch()
-    assert {*flushed[:-1]} == {path, path / "below", path / "below" / "part"}
-    assert flushed[-1] == tmp_path  # then the name
+    *contents, last = flushed
+    assert set(contents) == {path, path / "below", path / "below" / "part"}
+    assert last == tmp_path  # then the name
 
 
 @pytest.mark.parametrize("write", [atomic.whole_file, atomic.whole_folder])
 def test_a_signal_at_any_line_leaves_nothing_half_written(write, tmp_path):
     """A handler raises between two lines, also between a file's creation and its use."""
     for moment in itertools.count(1):
-        folder, lines = tmp_path / str(moment), iter(range(moment, 0, -1))
+        folder = tmp_path / str(moment)
         folder.mkdir()
+        lines = iter(range(moment, 0, -1))  # that are left
 
         def trace(frame: Any, event: str, _: Any, lines: Any = lines) -> Any:
             if frame.f_code.co_filename != atomic.__file__:
@@ -210,4 +248,5 @@ def test_a_signal_at_any_line_leaves_nothing_half_written(write, tmp_path):
             break
         finally:
             sys.settrace(before)
-    assert moment > 10 and [path.name for path in folder.iterdir()] == ["new"]
+    assert moment > 10
+    assert [path.name for path in folder.iterdir()] == ["new"]

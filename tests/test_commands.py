@@ -8,9 +8,17 @@ import pytest
 from detalbert import __version__
 from tests.conftest import ROOT
 
-NEEDED = {"benchmarks": "stage", "cluster.check": "", "cluster.plan": "", "reports": ""}
-NEEDED |= {"detalbert.inference.register": "checkpoint, --as", "train": ""}
-NEEDED |= {"detalbert.corpus": "config, --output", "pretrain.score": "RUN, --config"}
+NEEDED = {
+    "benchmarks": "stage",
+    "cluster.check": "",
+    "cluster.plan": "",
+    "reports": "",
+    "detalbert.inference.register": "checkpoint, --as",
+    "train": "",
+    "detalbert.corpus": "config, --output",
+    "pretrain.score": "RUN, --config",
+    "predict": "",
+}
 HELP = """
 import runpy, sys
 sys.argv = [sys.argv[1], "--help"]
@@ -22,38 +30,32 @@ finally:
 """
 
 
-@pytest.mark.parametrize("module", ["predict", *NEEDED])
+def run(command: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("module", NEEDED)
 def test_help_has_an_example_and_loads_no_heavy_library(module, python, real_python):
-    told = {"cwd": ROOT, "capture_output": True, "text": True}
-    done = subprocess.run([real_python, "-c", HELP, module], **told)
-    assert done.returncode == 0, done.stderr
-    usage, said, *_ = done.stdout.split("\n\n")
-    assert usage.startswith("usage: ") and not said.startswith(("options:", "positional"))
+    ended = run([real_python, "-c", HELP, module])
+    assert ended.returncode == 0, ended.stderr
+    usage, purpose, *_ = ended.stdout.split("\n\n")
+    assert usage.startswith("usage: ")
+    assert not purpose.startswith(("options:", "positional"))
     name = f"{module}.py" if module in ("train", "predict") else f"-m {module}"
-    assert f"python {name} " in done.stdout
-    if missing := NEEDED.get(module):
-        done = subprocess.run([python, "-m", module], **told)
-        assert done.returncode == 2
-        assert f"the following arguments are required: {missing}" in done.stderr.splitlines()[-1]
+    assert f"python {name} " in ended.stdout
+
+    if NEEDED[module]:
+        ended = run([python, "-m", module])
+        assert ended.returncode == 2
+        problem = f"the following arguments are required: {NEEDED[module]}"
+        assert problem in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "benchmarks.__main__",
-        "cluster.check",
-        "cluster.facts.update",
-        "cluster.plan",
-        "detalbert.corpus.__main__",
-        "detalbert.inference.register",
-        "predict",
-        "pretrain.score",
-        "reports.__main__",
-        "train",
-    ],
-)
+@pytest.mark.parametrize("module", [*NEEDED, "cluster.facts.update"])
 def test_every_command_prints_the_version(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    package = ("benchmarks", "detalbert.corpus", "reports")
+    name = f"{module}.__main__" if module in package else module
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(module).main(["--version"])
+        importlib.import_module(name).main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"detalbert {__version__}\n"

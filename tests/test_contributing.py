@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,24 +34,37 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_a_row_in_the_table_is_all_that_a_workload_takes(checkout, python):
-    def start(*words: Any, processes: int = 1) -> str:
-        command = [*launcher(processes, python), *map(str, words)]
-        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
+    def start(words: list[str], processes: int = 1) -> str:
+        """Run Python with these words, which succeeds; what it prints."""
+        ended = subprocess.run(
+            [*launcher(processes, python), *words],
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout + ended.stderr
+
+    def train(output: Path, processes: int) -> str:
+        words = ["train.py", "--config", "parity/parity.yaml", "--output-dir", str(output)]
+        return start(words, processes)
 
     for processes in (1, 2):
-        uncut, cut = checkout / f"runs/{processes}", checkout / f"runs/{processes}-cut"
-        train = "train.py", "--config", "parity/parity.yaml", "--output-dir"
-        assert f"{processes} slot(s)" in start(*train, uncut, processes=processes)
-        losses = [v["loss"] for v in read_manifest(newest(uncut))["validations"]]
-        assert len(losses) == 4 and losses[-1] < losses[0] / 2
+        uncut = checkout / f"runs/{processes}"
+        assert f"{processes} slot(s)" in train(uncut, processes)
+        validations = read_manifest(newest(uncut))["validations"]
+        assert len(validations) == 4
+        assert validations[-1]["loss"] < validations[0]["loss"] / 2
         assert (newest(uncut) / "code" / "parity" / "__init__.py").is_file()
-        shutil.copytree(uncut, cut)
+
+        cut = shutil.copytree(uncut, checkout / f"runs/{processes}-cut")
         while steps_of(cut)[-1] > 26:
             shutil.rmtree(newest(cut))
-        assert "resumed at step 26 of 48" in start(*train, cut, processes=processes)
+        assert "resumed at step 26 of 48" in train(cut, processes)
         assert differences(uncut, cut) == []
-    assert "nothing to fix" in start("-m", "cluster.check", "parity/parity.yaml")
-    said = start("-m", "cluster.plan", "parity/parity.yaml", "--any")
-    assert said.startswith("parity/parity.yaml: Take 1 x ") and "8 windows; as" in said
+
+    assert "nothing to fix" in start(["-m", "cluster.check", "parity/parity.yaml"])
+    plan = start(["-m", "cluster.plan", "parity/parity.yaml", "--any"])
+    assert plan.startswith("parity/parity.yaml: Take 1 x ")
+    assert "8 windows; as" in plan

@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from tests.conftest import ROOT, SOAK
 from tests.fakes.damage import flip
 
 HPARAMS = HParams(model="embedded/albert-tiny", max_seq_length=192, doc_stride=64)
-FEW = {"max_train_examples": 50, "max_validation_examples": 20}
 Load = Callable[..., data.Split]
 
 
@@ -35,41 +35,76 @@ def load(tmp_path, tokenizer) -> Load:
     """`load(**changes)`: the training split of so changed `data:`, cached in cache/."""
 
     def read(tokenizer: Any = tokenizer, hparams: HParams = HPARAMS, **changes: Any) -> data.Split:
-        values = {"cache_dir": str(tmp_path / "cache"), **FEW, **changes}
-        config = DataConfig("generated", "generated", **values)
+        config = DataConfig(
+            train="generated",
+            validation="generated",
+            cache_dir=str(tmp_path / "cache"),
+            max_train_examples=50,
+            max_validation_examples=20,
+        )
+        config = dataclasses.replace(config, **changes)
         return data.load_split(config, "train", tokenizer, hparams)
 
     return read
 
 
+def copy_columns(split: data.Split) -> dict[str, np.ndarray]:
+    """The columns of the windows, which are mapped files."""
+    return {name: np.array(column) for name, column in split.windows.columns().items()}
+
+
+def assert_columns(split: data.Split, expected: dict[str, np.ndarray]) -> None:
+    columns = split.windows.columns()
+    assert columns.keys() == expected.keys()
+    for name, column in columns.items():
+        assert np.array_equal(column, expected[name])
+
+
+def written_at(folder: Path) -> dict[Path, int]:
+    """When each column was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")}
+
+
 def test_the_cache_gives_back_the_same_columns(tmp_path, load):
     fresh = load()
-    written = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npy")}
+    written = written_at(tmp_path)
     assert written
-    again = load()
-    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npy")} == written
-    for name, column in fresh.windows.columns().items():
+
+    cached = load()
+
+    assert written_at(tmp_path) == written
+    assert_columns(cached, copy_columns(fresh))
+    for column in fresh.windows.columns().values():
         assert isinstance(column, np.memmap) or column.size == 0
-        assert np.array_equal(column, again.windows.columns()[name])
-    assert again.counts["questions"] == 50 == len(again.examples)
-    assert again.counts["tokens"] == again.windows.lengths.sum()
+    assert cached.counts["questions"] == len(cached.examples) == 50
+    assert cached.counts["tokens"] == cached.windows.lengths.sum()
+
+
+def truncate(path: Path, _: random.Random) -> None:
+    os.truncate(path, 9)
+
+
+def remove(path: Path, _: random.Random) -> None:
+    path.unlink()
 
 
 def test_a_damaged_cache_is_built_anew_with_one_line(tmp_path, load, caplog):
     caplog.set_level("WARNING")
     fresh = load(max_train_examples=10)
-    columns = {name: np.array(column) for name, column in fresh.windows.columns().items()}
+    columns = copy_columns(fresh)
     (folder,) = tmp_path.glob("cache/windows-train-*/")
-    kinds = [flip, flip, lambda path, _: os.truncate(path, 9), lambda path, _: path.unlink()]
-    dice, names = random.Random(0), [*columns, "meta"]
-    for name in names * SOAK:
+    dice = random.Random(0)
+    for name in [*columns, "meta"] * SOAK:
         (path,) = folder.glob(f"{name}.*")
-        dice.choice(kinds)(path, dice)
-        again = load(max_train_examples=10)
-        for name, column in again.windows.columns().items():
-            assert np.array_equal(column, columns[name])
+        damage = dice.choice([flip, flip, truncate, remove])
+        damage(path, dice)
+
+        rebuilt = load(max_train_examples=10)
+
+        assert_columns(rebuilt, columns)
+        assert rebuilt.counts == fresh.counts
         line = f"{folder}: {path.name} is not as it was written; the windows are built anew"
-        assert (again.counts, caplog.messages) == (fresh.counts, [line])
+        assert caplog.messages == [line]
         caplog.clear()
 
 
@@ -84,9 +119,9 @@ def test_what_was_made_for_something_else_is_built_anew(whose, tmp_path, load, c
         (other,) = tmp_path.glob("cache/windows-train-*/")
         other.rename(folder)
     else:
-        facts = json.loads((folder / "meta.json").read_text())
-        del facts["key"]
-        (folder / "meta.json").write_text(json.dumps(seal(facts)))
+        meta = json.loads((folder / "meta.json").read_text())
+        del meta["key"]
+        (folder / "meta.json").write_text(json.dumps(seal(meta)))
     assert load(max_train_examples=10).counts == fresh.counts
     line = f"{folder}: meta.json is not as it was written; the windows are built anew"
     assert caplog.messages == [line]
@@ -97,29 +132,46 @@ def test_anything_that_can_change_a_byte_is_in_the_key(tmp_path, tokenizer, load
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**content, "normalizer": None}))
     other = data.load_tokenizer(DataConfig("g", "g", tokenizer=str(tmp_path)), HPARAMS)
-    kinds: list[dict[str, Any]] = [{}, {"tokenizer": other}, {"skip_invalid": True}]
-    kinds += [{"max_train_examples": 49}]
-    for of_model in ({"max_seq_length": 160}, {"doc_stride": 32}, {"max_query_length": 10}):
-        kinds += [{"hparams": dataclasses.replace(HPARAMS, **of_model)}]
-    for number, changes in enumerate(kinds, 1):
+    changes_of_a_byte: list[dict[str, Any]] = [
+        {},
+        {"tokenizer": other},
+        {"skip_invalid": True},
+        {"max_train_examples": 49},
+        {"hparams": dataclasses.replace(HPARAMS, max_seq_length=160)},
+        {"hparams": dataclasses.replace(HPARAMS, doc_stride=32)},
+        {"hparams": dataclasses.replace(HPARAMS, max_query_length=10)},
+    ]
+    for number, changes in enumerate(changes_of_a_byte, start=1):
         load(**changes)
         assert len(list(tmp_path.glob("cache/windows-train-*/meta.json"))) == number
 
 
 def test_of_many_processes_one_featurises(load, monkeypatch, fork):
     context = multiprocessing.get_context("fork")
-    barrier, built, build = context.Barrier(3), context.SimpleQueue(), data.build_windows
-    monkeypatch.setattr(data, "build_windows", lambda *a, **k: built.put(1) or build(*a, **k))
-    ranks = [context.Process(target=lambda: (barrier.wait(), load())) for _ in range(3)]
+    barrier = context.Barrier(3)
+    builds = context.SimpleQueue()
+    build_windows = data.build_windows
+
+    def note_and_build(*args: Any, **kwargs: Any) -> Any:
+        builds.put(1)
+        return build_windows(*args, **kwargs)
+
+    def load_together() -> None:
+        barrier.wait()
+        load()
+
+    monkeypatch.setattr(data, "build_windows", note_and_build)
+    ranks = [context.Process(target=load_together) for _ in range(3)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join(60)
     assert [rank.exitcode for rank in ranks] == [0, 0, 0]
-    assert built.get() == 1 and built.empty()
+    assert builds.get() == 1
+    assert builds.empty()
 
 
-def test_a_cache_that_cannot_be_written_and_no_tokenizer(tmp_path, load):
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, load):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))  # the disk is full
     try:
@@ -127,10 +179,14 @@ def test_a_cache_that_cannot_be_written_and_no_tokenizer(tmp_path, load):
             load(max_train_examples=2000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [p for p in (tmp_path / "cache").rglob("*") if p.suffix != ".lock"] == []
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.suffix != ".lock"] == []
+
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the feature cache"):
         load(cache_dir=str(tmp_path / "file" / "cache"))
+
+
+def test_no_tokenizer_is_one_line():
     with pytest.raises(UserError, match="data.tokenizer: missing"):
         data.load_tokenizer(DataConfig("g", "g"), HParams(model_config={}))
     with pytest.raises(UserError, match="data.tokenizer: .* does not load as a tokenizer"):

@@ -3,7 +3,7 @@
 import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -14,11 +14,18 @@ from tests.fakes.damage import flip
 from tests.fakes.runs import newest, run
 from tests.same_bits import differences
 
-# Of a workload: the files whose bits flip, below the folder of a run.
-KINDS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "a run": (TINY, ["out/*/*/manifest.json", "out/checkpoints/*/*", "cache/windows-*/*"]),
-    "its model": (TINY, ["model/*.safetensors"]),
-    "a language model": (TINY_LM, ["cache/*-*/*", "out/checkpoints/*/*"]),
+
+class Kind(NamedTuple):
+    """A workload, and the files whose bits flip, below the folder of a run."""
+
+    workload: dict[str, Any]
+    patterns: list[str]
+
+
+KINDS = {
+    "a run": Kind(TINY, ["out/*/*/manifest.json", "out/checkpoints/*/*", "cache/windows-*/*"]),
+    "its model": Kind(TINY, ["model/*.safetensors"]),
+    "a language model": Kind(TINY_LM, ["cache/*-*/*", "out/checkpoints/*/*"]),
 }
 
 
@@ -26,31 +33,36 @@ class Disk:
     """A run that ended, and the same cut after its second checkpoint of three, to be damaged."""
 
     def __init__(self, folder: Path, kind: str, finished: Path) -> None:
-        self.folder, (workload, self.patterns) = folder, KINDS[kind]
+        self.folder = folder
         self.work = folder / "work"  # its paths are in the config, and in nothing that is compared
-        config = configured(workload, self.work / "cache", max_steps=12)
-        config["checkpoint_storage"] = {"save_trial_latest": 3}
         self.work.mkdir(parents=True)
+        output = self.work / "out"
+        config = configured(KINDS[kind].workload, self.work / "cache", max_steps=12)
+        config["checkpoint_storage"] = {"save_trial_latest": 3}
         if kind == "its model":
             model = str(self.work / "model")
             assert predict.main(["--model", str(finished / "out"), "--export", model]) == 0
-            config["hyperparameters"] |= {"model_config": None, "model": model}
+            config["hyperparameters"].update(model_config=None, model=model)
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         assert self.run() == 0
-        shutil.copytree(self.work / "out", folder / "uncut")
-        # A model is read at a first start alone.
-        shutil.rmtree(self.work / "out" if kind == "its model" else newest(self.work / "out"))
+        shutil.copytree(output, folder / "uncut")
+        if kind == "its model":  # it is read at a first start alone
+            shutil.rmtree(output)
+        else:
+            shutil.rmtree(newest(output))
         self.work.rename(folder / "cut")
 
     def run(self) -> int:
         return run(self.folder / "config.yaml", self.work / "out")
 
-    def damaged(self, pattern: str, dice: random.Random) -> int:
+    def run_damaged(self, pattern: str, dice: random.Random) -> int:
         """The exit status of a run after flipped bits: one, or twenty in up to twenty files."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.folder / "cut", self.work)
-        found = sorted(path for path in self.work.glob(pattern) if path.is_file())
-        files = [path for path in found if path.stat().st_size and path.name[0] != "."]
+        files = []
+        for path in sorted(self.work.glob(pattern)):
+            if path.is_file() and path.stat().st_size and not path.name.startswith("."):
+                files.append(path)
         for _ in range(dice.choice((1, 20))):
             flip(dice.choice(files), dice)
         return self.run()
@@ -60,13 +72,14 @@ class Disk:
 @pytest.mark.parametrize("kind", KINDS)
 def test_flipped_bits(kind, seeds, tmp_path, finished, capsys):
     disk = Disk(tmp_path, kind, finished)
-    for number, pattern in enumerate(disk.patterns * len(seeds)):
+    for number, pattern in enumerate(KINDS[kind].patterns * len(seeds)):
         capsys.readouterr()
-        status = disk.damaged(pattern, random.Random(seeds[0] + number))
+        status = disk.run_damaged(pattern, random.Random(seeds[0] + number))
         shown = capsys.readouterr().err
-        said = [line for line in shown.splitlines() if not line.startswith("INFO: ")]
-        assert all(line.startswith(("WARNING: ", "train.py: ")) for line in said), shown
+        problems = [line for line in shown.splitlines() if not line.startswith("INFO: ")]
+        assert all(line.startswith(("WARNING: ", "train.py: ")) for line in problems), shown
         if status == 0:
             assert differences(disk.folder / "uncut", disk.work / "out") == [], shown
         else:
-            assert status == 2 and said[-1].startswith("train.py: error: "), shown
+            assert status == 2, shown
+            assert problems[-1].startswith("train.py: error: "), shown

@@ -1,9 +1,7 @@
 """Sums: files are read once on every machine, and again when they may be others."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,54 +11,79 @@ from detalbert.integrity import checksum, find_change, find_damaged, is_sealed, 
 
 @pytest.fixture
 def sums(tmp_path) -> dict[Path, str]:
-    files = [tmp_path / "a", tmp_path / "b"]
-    return {path: path.write_text(path.name * 9) and checksum(path) for path in files}
+    """Two files, a and b."""
+    sums = {}
+    for name in ("a", "b"):
+        path = tmp_path / name
+        path.write_text(name * 9)
+        sums[path] = checksum(path)
+    return sums
 
 
 def reads(sums: dict[Path, str], *places: Path) -> list[str]:
     """The names of the files that are read, and found as they were written."""
-    seen: list[str] = []
+    names: list[str] = []
+
+    def note_and_sum(path: Path) -> str:
+        names.append(path.name)
+        return checksum(path)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(integrity, "checksum", lambda path: seen.append(path.name) or checksum(path))
+        patch.setattr(integrity, "checksum", note_and_sum)
         assert find_damaged(sums, *places) == []
-    return sorted(seen)
+    return sorted(names)
 
 
-def test_a_machine_reads_files_once(sums, tmp_path, monkeypatch):
-    first, place = next(iter(sums)), tmp_path / "place"
-    assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
-    os.utime(first, ns=(1, 1))
-    assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
-    (tmp_path / "other").write_bytes(first.read_bytes())
-    os.utime(tmp_path / "other", ns=(1, 1))
-    (tmp_path / "other").replace(first)  # another inode
+def assert_read_once(sums: dict[Path, str], place: Path) -> None:
     assert reads(sums, place) == ["a", "b"]
+    assert reads(sums, place) == []
+
+
+def test_a_machine_reads_files_once(sums, tmp_path):
+    assert_read_once(sums, tmp_path / "place")
+
+
+def test_files_of_another_time_or_inode_or_machine_are_read_again(sums, tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    file = tmp_path / "a"
+    assert_read_once(sums, place)
+    os.utime(file, ns=(1, 1))
+    assert_read_once(sums, place)
+
+    same_content = tmp_path / "other"
+    same_content.write_bytes(file.read_bytes())
+    os.utime(same_content, ns=(1, 1))
+    same_content.replace(file)  # another inode
+    assert_read_once(sums, place)
+
     monkeypatch.setattr(integrity, "_machine", lambda: "another")
-    assert reads(sums, place) == ["a", "b"] and reads(sums, place) == []
+    assert_read_once(sums, place)
 
 
 def test_where_no_place_can_be_written_files_are_read_again(sums, tmp_path):
-    (tmp_path / "blocked").write_text("")
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
     for _ in range(2):
-        assert reads(sums, tmp_path / "blocked") == ["a", "b"]
-    assert reads(sums, tmp_path / "blocked", tmp_path / "place") == ["a", "b"]
-    assert reads(sums, tmp_path / "blocked", tmp_path / "place") == []
+        assert reads(sums, blocked) == ["a", "b"]
+    assert reads(sums, blocked, tmp_path / "place") == ["a", "b"]
+    assert reads(sums, blocked, tmp_path / "place") == []
 
 
-DAMAGE: dict[str, Callable[[Path], Any]] = {
-    "other": lambda path: path.write_text("aaaaaaaab"),
-    "cut": lambda path: path.write_text("aaaaaaaa"),
-    "missing": lambda path: path.unlink(),
-    "device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
-    "folder": lambda path: (path.unlink(), path.mkdir()),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("kind", ["other", "cut", "missing", "device", "folder"])
 def test_damage_is_found_and_not_taken_for_checked(kind, sums, tmp_path):
-    DAMAGE[kind](tmp_path / "a")
+    path = tmp_path / "a"
+    path.unlink()
+    match kind:
+        case "other":
+            path.write_text("aaaaaaaab")
+        case "cut":
+            path.write_text("aaaaaaaa")
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
     for _ in range(2):
-        assert find_damaged(sums, tmp_path / "place") == [tmp_path / "a"]
+        assert find_damaged(sums, tmp_path / "place") == [path]
     assert not (tmp_path / "place").exists()
 
 
@@ -76,4 +99,8 @@ def test_facts_and_the_files_beside_them(tmp_path):
     path.write_text(content)
     (tmp_path / "a").write_text("b")
     assert find_change(path) == "a"
-    assert is_sealed(seal(seal({"a": 1}))) and not is_sealed({**seal({"a": 1}), "b": 2})
+
+
+def test_a_seal_is_of_all_values():
+    assert is_sealed(seal(seal({"a": 1})))
+    assert not is_sealed({**seal({"a": 1}), "b": 2})

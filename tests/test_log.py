@@ -18,8 +18,8 @@ def test_every_line_has_a_level_and_comes_once(capsys, monkeypatch):
     logging.getLogger("detalbert.training.spot").warning("EC2 announces: it")
     logging.getLogger("somebody.else").info("hidden")
     logging.getLogger("somebody.else").warning("shown")
-    said = "INFO: two\nINFO: lines\nWARNING: EC2 announces: it\nWARNING: shown\n"
-    assert capsys.readouterr() == ("", said)
+    lines = "INFO: two\nINFO: lines\nWARNING: EC2 announces: it\nWARNING: shown\n"
+    assert capsys.readouterr() == ("", lines)
 
 
 CRASH = """
@@ -32,10 +32,10 @@ raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
 def test_warnings_and_uncaught_errors_have_levels_too(script):
-    done = subprocess.run(script(CRASH), capture_output=True, text=True, timeout=100)
-    assert done.returncode == 1
-    first, trace, *_, last = lines = done.stderr.splitlines()
-    assert first == "WARNING: UserWarning: of some library"
-    assert trace == "ERROR: Traceback (most recent call last):"
-    assert last == "ERROR: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    assert all(line.startswith("ERROR: ") for line in lines[1:])
+    ended = subprocess.run(script(CRASH), capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 1
+    warning, *errors = ended.stderr.splitlines()
+    assert warning == "WARNING: UserWarning: of some library"
+    assert errors[0] == "ERROR: Traceback (most recent call last):"
+    assert errors[-1] == "ERROR: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert all(line.startswith("ERROR: ") for line in errors)

@@ -13,7 +13,7 @@ from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import DataConfig, HParams
-from detalbert.squad.answers import merge_answers
+from detalbert.squad.answers import Answers, merge_answers
 from detalbert.squad.metrics import score
 from detalbert.training.folder import SCORES
 from model_def import AnswerReducer, SquadTrial
@@ -24,19 +24,22 @@ from tests.fakes.runs import official
 def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config):
     with trial_of(tiny_config, max_steps=100, lr_scale=0.75) as trial:
         assert isinstance(trial.optimizer, torch_optimizer.RAdam)
-        assert (trial.steps, trial.warmup) == (100, 10)
-        peak = 1e-3 * 8 / 48 * 0.75
+        assert trial.steps == 100
+        assert trial.warmup == 10
         rates = []
         for _ in range(100):
             rates.append(trial.optimizer.param_groups[0]["lr"])
             trial.optimizer.step()  # torch warns of a schedule that steps first
             trial.schedule.step()
-        assert max(rates) == rates[10] == pytest.approx(peak)
-        assert rates[5] == pytest.approx(peak / 2) and rates[55] == pytest.approx(peak / 2)
+
+    peak = 1e-3 * 8 / 48 * 0.75
+    assert max(rates) == rates[10] == pytest.approx(peak)
+    assert rates[5] == pytest.approx(peak / 2)
+    assert rates[55] == pytest.approx(peak / 2)
 
 
-def test_dropout_and_order_depend_on_seed_step_and_rank(tiny_config):
-    def gradients(step: int, rank: int, seed: int = 1) -> torch.Tensor:
+def test_dropout_depends_on_seed_step_and_rank(tiny_config):
+    def gradients(step: int = 3, rank: int = 0, seed: int = 1) -> torch.Tensor:
         with trial_of(tiny_config, seed=seed) as trial:
             batch = first_batch(trial)
             torch.rand(step + 7)  # whatever the generator went through before
@@ -44,62 +47,99 @@ def test_dropout_and_order_depend_on_seed_step_and_rank(tiny_config):
             trial.train_batch(batch, 0, step)
             return trial.gradients.flat.clone()
 
-    one, *others = gradients(3, 0), gradients(4, 0), gradients(3, 1), gradients(3, 0, seed=2)
-    assert torch.equal(one, gradients(3, 0))
-    assert not any(torch.equal(one, other) for other in others)
-    with trial_of(tiny_config, seed=3) as trial:  # windows are dealt in the order of the seed
-        trial.slots, trial.rank = 2, 1
+    expected = gradients()
+    assert torch.equal(gradients(), expected)
+    assert not torch.equal(gradients(step=4), expected)
+    assert not torch.equal(gradients(rank=1), expected)
+    assert not torch.equal(gradients(seed=2), expected)
+
+
+def test_windows_are_dealt_in_the_order_of_the_seed(tiny_config):
+    with trial_of(tiny_config, seed=3) as trial:
+        trial.slots = 2
+        trial.rank = 1
         order = TrainOrder(trial.data.train.windows.lengths, 8, 2, seed=3)
-        numbers = [row["windows"].tolist() for row in first_batch(trial)]
-        assert sorted(sum(numbers, [])) == sorted(order.share(0, 1).tolist())
+        windows = []
+        for row in first_batch(trial):
+            windows += row["windows"].tolist()
+    assert sorted(windows) == sorted(order.share(0, 1).tolist())
 
 
-def validated(trial: SquadTrial) -> list[tuple[list, list]]:
+Slot = tuple[list, list]  # a slot's candidates, and the losses of its windows
+
+
+@torch.no_grad()
+def validate(trial: SquadTrial) -> list[Slot]:
+    """Validate as many slots would, each with one batch; what each has for the chief."""
     trial.model.eval()
-    parts = []
-    with torch.no_grad():
-        for batch in trial.build_validation_data_loader():
-            trial.scores.reset()
-            assert trial.evaluate_batch(batch, 0) == {}
-            parts.append(trial.scores.per_slot_reduce())
-    return parts
+    slots = []
+    for batch in trial.build_validation_data_loader():
+        trial.scores.reset()
+        assert trial.evaluate_batch(batch, 0) == {}
+        slots.append(trial.scores.per_slot_reduce())
+    assert len(slots) > 2
+    return slots
 
 
-def test_the_chief_scores_the_answers_of_all_slots(tiny_config, tmp_path):
+def merge(trial: SquadTrial, slots: list[Slot], threshold: float) -> Answers:
+    """The answers of all slots at a threshold."""
+    candidates = []
+    for slot_candidates, _ in slots:
+        candidates += slot_candidates
+    split = trial.data.validation
+    return merge_answers(split.examples, split.windows, candidates, threshold)
+
+
+def test_the_chief_scores_the_answers_of_all_slots(tiny_config):
     with trial_of(tiny_config, null_score_diff_threshold=-1.0) as trial:
-        parts, reducer, split = validated(trial), trial.scores, trial.data.validation
-        assert len(parts) > 2 and trial.validated()[0] is None
-        metrics = reducer.cross_slot_reduce(parts)
-        spans = [span for part in parts for span in part[0]]
-        wanted = merge_answers(split.examples, split.windows, spans, -1.0)
-        assert trial.validated() == (wanted, reducer.metrics)
-        loss = metrics.pop("loss")
-        assert official(metrics) == score(split.examples, *wanted, -1.0)
-        others = merge_answers(split.examples, split.windows, spans)
-        assert official(metrics) != score(split.examples, *others)
-        losses = np.concatenate([part[1][0] for part in parts])
-        assert loss == pytest.approx(losses.mean(), rel=1e-6) and len(losses) == len(split.windows)
-        # However rows are dealt, the bits are the same; what is kept is not what is handed on.
-        assert reducer.cross_slot_reduce(parts[::-1])["loss"] == loss == reducer.metrics["loss"]
+        slots = validate(trial)
+        examples = trial.data.validation.examples
+        assert trial.validated()[0] is None
 
-        trial.on_checkpoint_write_end(str(tmp_path / "scored"))
-        assert json.loads((tmp_path / "scored" / SCORES).read_text()) == reducer.metrics
-        answers = json.loads((tmp_path / "scored" / "predictions.json").read_text())
-        assert answers == wanted.predictions and (tmp_path / "scored" / PRETRAINED).is_dir()
+        metrics = trial.scores.cross_slot_reduce(slots)
+
+        answers = merge(trial, slots, -1.0)
+        assert trial.validated() == (answers, trial.scores.metrics)
+        loss = metrics.pop("loss")
+        assert official(metrics) == score(examples, *answers, -1.0)
+        assert official(metrics) != score(examples, *merge(trial, slots, 0.0))
+        losses = np.concatenate([slot_losses[0] for _, slot_losses in slots])
+        assert len(losses) == len(trial.data.validation.windows)
+        assert loss == pytest.approx(losses.mean(), rel=1e-6)
+        # However rows are dealt, the bits are the same; what is kept is not what is handed on.
+        assert trial.scores.cross_slot_reduce(slots[::-1])["loss"] == loss
+        assert trial.scores.metrics["loss"] == loss
+
+        other_rank = AnswerReducer(trial.hparams, trial.data.validation, rank=1)
+        assert other_rank.cross_slot_reduce(slots) == {}
+        assert other_rank.latest is None
+
+
+def test_answers_are_in_the_checkpoint_of_their_weights(tiny_config, tmp_path):
+    with trial_of(tiny_config) as trial:
+        slots = validate(trial)
+        trial.scores.cross_slot_reduce(slots)
+        answers, _ = trial.validated()
+        validated = tmp_path / "scored"
+        trial.on_checkpoint_write_end(str(validated))
+        assert json.loads((validated / SCORES).read_text()) == trial.scores.metrics
+        assert json.loads((validated / "predictions.json").read_text()) == answers.predictions
+        assert (validated / PRETRAINED).is_dir()
+
         next(trial.losses(first_batch(trial)))  # the weights move on
         assert trial.validated()[0] is None
-        trial.on_checkpoint_write_end(str(tmp_path / "later"))
-        assert [path.name for path in (tmp_path / "later").iterdir()] == [PRETRAINED]
-
-        other = AnswerReducer(trial.hparams, split, rank=1)
-        assert other.cross_slot_reduce(parts) == {} and other.latest is None
+        later = tmp_path / "later"
+        trial.on_checkpoint_write_end(str(later))
+        assert [path.name for path in later.iterdir()] == [PRETRAINED]
 
 
 def test_the_span_head_alone_is_drawn_from_the_seed():
     hparams = HParams(model="embedded/albert-tiny", max_seq_length=192)
     tokenizer = load_tokenizer(DataConfig("generated", "generated"), hparams)
     assert not starts_from_scratch(hparams, tokenizer)
-    seeds = (dataclasses.replace(hparams, seed=seed) for seed in (1, 2))
-    one, other = (build_span_model(each, tokenizer) for each in seeds)
-    for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b) != (name == "qa_outputs.weight"), name
+    model = build_span_model(dataclasses.replace(hparams, seed=1), tokenizer)
+    other_model = build_span_model(dataclasses.replace(hparams, seed=2), tokenizer)
+    other_weights = dict(other_model.named_parameters())
+    for name, weight in model.named_parameters():
+        drawn = name == "qa_outputs.weight"
+        assert torch.equal(weight, other_weights[name]) != drawn, name

@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +19,7 @@ from determined.cli.cli import all_args_description
 from detalbert.squad import world
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
+from tests.fakes.runs import metrics
 from tests.pages import PROGRAM, commands, need, pages
 
 SHIPS = "The Zanto was loaded with pottery. The Belmira was loaded with salt."
@@ -43,9 +43,17 @@ def shortened(command: str) -> str:
     config = next((word for word in words if word in OTHERS), "")
     if not config or "cluster." in command:
         return command
-    more = OTHERS[config].split()[: 2 if "data.vocab_size=null" in command else None]
-    more += SHORT if "-m pretrain " not in command else []
-    return shlex.join(words + more).replace("step-00005000", "step-00000004")
+    options = OTHERS[config].split()
+    if "data.vocab_size=null" in command:
+        options = options[:2]
+    if "-m pretrain " not in command:
+        options += SHORT
+    return shlex.join(words + options).replace("step-00005000", "step-00000004")
+
+
+def write_program(path: Path, command: str) -> None:
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"')
+    path.chmod(0o755)
 
 
 @pytest.fixture
@@ -58,7 +66,9 @@ def checkout(tmp_path, local_run, lm_run, python, monkeypatch) -> Path:
     (tmp_path / "runs").mkdir()
     for name, run in {"local": local_run.path, "squad": local_run.path, "lm": lm_run}.items():
         (tmp_path / "runs" / name).symlink_to(run)
-    texts = [part for page in pages() for part in (ROOT / page).read_text().split("\n## ")]
+    texts = []
+    for page in pages():
+        texts += (ROOT / page).read_text().split("\n## ")
     (tmp_path / "book.txt").write_text("\n".join(texts[:9]))
     (tmp_path / "wiki.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     (tmp_path / "ships.txt").write_text(SHIPS)
@@ -68,12 +78,11 @@ def checkout(tmp_path, local_run, lm_run, python, monkeypatch) -> Path:
     for name, count in {"bench": 1, "bench1": 1, "bench8": 8}.items():
         measured["device"]["count"] = count
         (tmp_path / f"{name}.json").write_text(json.dumps(measured))
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    torchrun = f'#!/bin/sh\nexec "{python}" -m torch.distributed.run "$@"'
-    for name, text in {"python": f'#!/bin/sh\nexec "{python}" "$@"', "torchrun": torchrun}.items():
-        (tmp_path / ".venv" / "bin" / name).write_text(text)
-        (tmp_path / ".venv" / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/.venv/bin:{os.environ['PATH']}")
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    write_program(programs / "python", f'"{python}"')
+    write_program(programs / "torchrun", f'"{python}" -m torch.distributed.run')
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     return tmp_path
 
 
@@ -83,27 +92,38 @@ def test_every_command_of_a_page_runs(page, checkout):
         (checkout / "runs" / "lm").unlink()
     for command in commands(page):
         if need(command) is None and "--serve" not in command:
-            line = ["bash", "-c", shortened(command)]
-            done = subprocess.run(line, cwd=checkout, capture_output=True, text=True, timeout=300)
+            ended = subprocess.run(
+                ["bash", "-c", shortened(command)],
+                cwd=checkout,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
             placeholders = "master-aws-modern" in command  # to fill in: so says the page
-            said = f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-            assert done.returncode == 2 * placeholders, said
+            shown = f"{command}\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+            assert ended.returncode == (2 if placeholders else 0), shown
+
+
+def commands_of_det() -> list[str]:
+    """Those in blocks of the pages, and those in their text."""
+    lines = []
+    for page in pages():
+        lines += [line for line in commands(page) if line.startswith("det ")]
+        lines += re.findall(r"`(det [^`]*[0-9][^`]*)`", (ROOT / page).read_text())
+    # `det deploy` has a parser of its own.
+    return [line for line in lines if not line.startswith("det deploy ")]
 
 
 def test_every_command_of_det_is_one_that_det_knows(tmp_path, monkeypatch):
     """By the parser of `det` itself, in the text of the pages, too."""
-    known = [line for page in pages() for line in commands(page) if line.startswith("det ")]
-    texts = [(ROOT / page).read_text() for page in pages()]
-    known += [line for text in texts for line in re.findall(r"`(det [^`]*[0-9][^`]*)`", text)]
-    known = [line for line in known if not line.startswith("det deploy ")]  # a parser of its own
-    assert len(known) > 15
+    assert len(commands_of_det()) > 15
     for name in ("configs", "cluster"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / "fork.yaml").touch()
     monkeypatch.chdir(tmp_path)
     parser = argparse.ArgumentParser()
     cli.add_args(parser, all_args_description)
-    for command in known:
+    for command in commands_of_det():
         filled = re.sub(r"\b(ID|N)\b", "7", command.partition(" > ")[0])
         words = shlex.split(filled, comments=True)
         assert parser.parse_args(words[1:]).func, command
@@ -111,17 +131,8 @@ def test_every_command_of_det_is_one_that_det_knows(tmp_path, monkeypatch):
 
 def test_a_new_users_hour(checkout):
     """From a spreadsheet to an endpoint, by the page's commands, on 300 questions made here."""
-    for name, split, count in (("questions", "train", 300), ("new", "validation", 20)):
-        articles = world.generate(split, paragraphs=count // 4)["data"]
-        parts = [part for article in articles for part in article["paragraphs"]]
-        rows = [
-            [each["question"], part["context"], *(a["text"] for a in each["answers"][:1]), ""]
-            for part in parts
-            for each in part["qas"]
-        ]
-        with (checkout / f"{name}.csv").open("w", newline="") as file:
-            header = ["question", "context", "answer"][: 2 + (name == "questions")]
-            csv.writer(file).writerows([header, *(row[: len(header)] for row in rows[:count])])
+    write_csv(checkout / "questions.csv", "train", 300, ["question", "context", "answer"])
+    write_csv(checkout / "new.csv", "validation", 20, ["question", "context"])
     lines = [line for line in commands(HOUR) if need(line) is None]
     with socket.socket() as holder:  # bound, never listening: the system gives its port to nobody
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -130,13 +141,36 @@ def test_a_new_users_hour(checkout):
         lines = [line.replace("localhost:8000", f"localhost:{port}") for line in lines]
         lines = [line.replace("--serve", f"--serve --port {port}") for line in lines]
         hour = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines])
-        told: Any = {"capture_output": True, "text": True, "timeout": 590}
-        done = subprocess.run(["bash", "-c", hour], cwd=checkout, **told)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    scores = json.loads((checkout / "runs" / "mine" / "metrics.json").read_text())["best"]
-    assert 20 < scores["total"] < 80 and scores["f1"] > 40
+        ended = subprocess.run(
+            ["bash", "-c", hour], cwd=checkout, capture_output=True, text=True, timeout=590
+        )
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+    best = metrics(checkout / "runs" / "mine")["best"]
+    assert 20 < best["total"] < 80
+    assert best["f1"] > 40
+
     with (checkout / "answers" / "predictions.csv").open(encoding="utf-8-sig") as file:
         answers = list(csv.DictReader(file))
-    assert len(answers) == 20 and all(0 < float(row["probability"]) <= 1 for row in answers)
-    reply, _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index('{"question"') :])
+    assert len(answers) == 20
+    assert all(0 < float(row["probability"]) <= 1 for row in answers)
+
+    response = ended.stdout[ended.stdout.index('{"question"') :]
+    reply, _ = json.JSONDecoder().raw_decode(response)
     assert reply["answer"] == "pottery"
+
+
+def write_csv(path: Path, split: str, count: int, columns: list[str]) -> None:
+    """The first `count` questions of a split as a spreadsheet."""
+    rows = []
+    for article in world.generate(split, paragraphs=count // 4)["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                texts = [answer["text"] for answer in question["answers"]]
+                row = {
+                    "question": question["question"],
+                    "context": paragraph["context"],
+                    "answer": texts[0] if texts else "",
+                }
+                rows.append([row[column] for column in columns])
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows[:count]])

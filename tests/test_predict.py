@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,8 +28,7 @@ from tests.fakes.runs import official, wait_for
 def run(python: str, *arguments: Any, **options: Any) -> subprocess.CompletedProcess:
     """The entry point, in a process of its own."""
     command = [python, str(ROOT / "predict.py"), *map(str, arguments)]
-    options = {"capture_output": True, "timeout": 1800, "cwd": ROOT, **options}
-    return subprocess.run(command, **options)
+    return subprocess.run(command, capture_output=True, timeout=1800, cwd=ROOT, **options)
 
 
 def predict_here(*arguments: Any) -> int:
@@ -41,14 +41,19 @@ def load(path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def predicted(local_run, once, real_python) -> Path:
+    """A folder with what predict.py answers to the validation questions of `local_run`."""
+
     def fill(folder: Path) -> None:
-        arguments = ("--data", local_run.questions, "--output-dir", folder / "new")
-        done = run(real_python, "--model", local_run.path, *arguments, text=True)
-        first, *slow = done.stderr.splitlines()
-        assert done.returncode == 0 and first == "INFO: answering: 540 questions"
-        assert len(slow) < 2  # a busy machine says how long it took
+        arguments = ["--data", local_run.questions, "--output-dir", folder / "new"]
+        ended = run(real_python, "--model", local_run.path, *arguments, text=True)
+        assert ended.returncode == 0
+        first, *slow = ended.stderr.splitlines()
+        assert first == "INFO: answering: 540 questions"
+        # A busy machine says how far it is, and how long it took.
+        assert all(line.startswith("INFO: answering: ") for line in slow)
         best = local_run.best
-        assert f"{'all':14}{best['total']:9,}{best['exact']:9.2f}{best['f1']:9.2f}" in done.stdout
+        row = f"{'all':14}{best['total']:9,}{best['exact']:9.2f}{best['f1']:9.2f}"
+        assert row in ended.stdout
 
     return once("predicted", fill) / "new"
 
@@ -56,53 +61,93 @@ def predicted(local_run, once, real_python) -> Path:
 def test_a_run_and_its_predictions_are_equal_to_the_bit(local_run, predicted):
     for name in ("predictions.json", "null_odds.json"):
         assert (predicted / name).read_bytes() == (local_run.path / name).read_bytes()
+    scores = load(predicted / "metrics.json")
     best = local_run.best
-    assert {"steps": best["steps"], **load(predicted / "metrics.json")} == official(best)
+    assert {"steps": best["steps"], **scores} == official(best)
+    assert scores == official(load(local_run.checkpoint / "scores.json"))
+
     # It means something: more than one chunk, and neither all answered nor none.
-    answers = load(predicted / "predictions.json")
-    assert len(answers) > CHUNK and len({bool(text) for text in answers.values()}) == 2
-    scores = official(load(local_run.checkpoint / "scores.json"))
-    assert scores == load(predicted / "metrics.json")
+    answers = load(predicted / "predictions.json").values()
+    assert len(answers) > CHUNK
+    assert any(answers)
+    assert not all(answers)
+
+
+def nearest_answer(entries: list[dict[str, Any]]) -> str:
+    """The first text of a question's n-best list that is an answer."""
+    return next(entry["text"] for entry in entries if entry["text"])
 
 
 def test_n_best_says_where_and_how_likely(local_run, predicted):
-    n_best, answers = (load(predicted / f"{name}.json") for name in ("nbest", "predictions"))
+    n_best = load(predicted / "nbest.json")
+    answers = load(predicted / "predictions.json")
     assert list(n_best) == list(answers)
     for example in read_questions(local_run.questions):
         entries = n_best[example.id]
-        assert all(e["text"] == example.context[e["start"] : e["end"]] for e in entries)
-        assert sum(e["probability"] for e in entries) == pytest.approx(1, abs=1e-5)
-        assert [e["score"] for e in entries] == sorted((e["score"] for e in entries), reverse=True)
-        assert answers[example.id] in ("", next(e["text"] for e in entries if e["text"]))
+        for entry in entries:
+            assert entry["text"] == example.context[entry["start"] : entry["end"]]
+        probabilities = [entry["probability"] for entry in entries]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+        scores = [entry["score"] for entry in entries]
+        assert scores == sorted(scores, reverse=True)
+        assert answers[example.id] in ("", nearest_answer(entries))
+
+
+@pytest.fixture
+def best_answers(local_run, predicted) -> dict[str, str]:
+    """The answers at the threshold with the best F1."""
+    threshold = local_run.best["best_f1_thresh"]
+    n_best = load(predicted / "nbest.json")
+    answers = {}
+    for question_id, null_odds in load(predicted / "null_odds.json").items():
+        answered = null_odds <= threshold
+        answers[question_id] = nearest_answer(n_best[question_id]) if answered else ""
+    return answers
+
+
+def test_the_best_threshold_has_the_best_f1(local_run, predicted, best_answers):
+    best = local_run.best
+    examples = list(read_questions(local_run.questions))
+    null_odds = load(predicted / "null_odds.json")
+    scores = score(examples, best_answers, null_odds, best["best_f1_thresh"])
+    assert scores["f1"] == pytest.approx(best["best_f1"], abs=1e-9)
+    assert scores["f1"] >= best["f1"]
 
 
 def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
-    local_run, predicted, tmp_path
+    local_run, best_answers, tmp_path
 ):
-    best, odds = local_run.best, load(predicted / "null_odds.json")
-    threshold, entries = best["best_f1_thresh"], load(predicted / "nbest.json")
-    texts = {id_: next(e["text"] for e in entries[id_] if e["text"]) for id_ in odds}
-    wanted = {id_: texts[id_] if odds[id_] <= threshold else "" for id_ in odds}
-    f1 = score(list(read_questions(local_run.questions)), wanted, odds, threshold)["f1"]
-    assert f1 == pytest.approx(best["best_f1"], abs=1e-9) and f1 >= best["f1"]
     document = load(local_run.questions)
-    del document["data"][0]["paragraphs"][20:], document["data"][1:]
-    questions = [q for p in document["data"][0]["paragraphs"] for q in p["qas"]]
+    paragraphs = document["data"][0]["paragraphs"][:20]
+    questions = []
+    for paragraph in paragraphs:
+        questions += paragraph["qas"]
     for question in questions[::2]:
-        del question["answers"], question["is_impossible"]
-    (tmp_path / "half.json").write_text(json.dumps(document))
-    words = ["--model", local_run.checkpoint, "--data", tmp_path / "half.json"]
-    assert predict_here(*words, "--threshold", "best", "--output-dir", tmp_path / "out") == 0
-    ids = {question["id"] for question in questions}
-    assert load(tmp_path / "out" / "predictions.json") == {k: wanted[k] for k in odds if k in ids}
-    assert load(tmp_path / "out" / "metrics.json")["total"] == len(questions) // 2
+        del question["answers"]
+        del question["is_impossible"]
+    half = tmp_path / "half.json"
+    half.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    out = tmp_path / "out"
+
+    arguments = ["--model", local_run.checkpoint, "--data", half, "--output-dir", out]
+    assert predict_here(*arguments, "--threshold", "best") == 0
+
+    expected = {question["id"]: best_answers[question["id"]] for question in questions}
+    assert load(out / "predictions.json") == expected
+    assert load(out / "metrics.json")["total"] == len(questions) // 2
+
+
+def write_row(folder: Path, **row: str) -> Path:
+    """A file with one question."""
+    path = folder / "rows.jsonl"
+    path.write_text(json.dumps({"question": "Who?", "context": TEXT, **row}))
+    return path
 
 
 def test_a_table_runs_nothing_in_a_spreadsheet(local_run, tmp_path):
-    row = {"question": "=1+1", "context": TEXT, "id": "+7"}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-    words = ["--data", tmp_path / "rows.jsonl", "--output-dir", tmp_path]
-    assert predict_here("--model", local_run.path, *words) == 0
+    rows = write_row(tmp_path, question="=1+1", id="+7")
+    arguments = ["--data", rows, "--output-dir", tmp_path]
+    assert predict_here("--model", local_run.path, *arguments) == 0
     assert "'+7,'=1+1," in (tmp_path / "predictions.csv").read_text(encoding="utf-8-sig")
 
 
@@ -112,21 +157,30 @@ def test_a_trial_refuses_json(local_run, monkeypatch, capsys):
     assert "--json: a trial reports its scores" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "left"), [([], True), (["--raw"], False)])
-def test_a_server_has_the_probabilities_that_are_asked_for(words, left, local_run, monkeypatch):
-    served = []
-    monkeypatch.setattr(server, "serve", lambda model, *_, **__: served.append(model))
-    assert predict_here("--model", local_run.path, "--serve", *words) == 0
-    assert (calibration.SPAN in served[0].scores) is left
+@pytest.mark.parametrize("options, calibrated", [([], True), (["--raw"], False)])
+def test_a_server_has_the_probabilities_that_are_asked_for(
+    options, calibrated, local_run, monkeypatch
+):
+    serve = Mock()
+    monkeypatch.setattr(server, "serve", serve)
+    assert predict_here("--model", local_run.path, "--serve", *options) == 0
+    model, *_ = serve.call_args.args
+    assert (calibration.SPAN in model.scores) == calibrated
 
 
-def test_a_model_without_temperatures_says_so_once(model, caplog):
+@pytest.mark.parametrize("scores", [{}, {calibration.SPAN: 1.0, calibration.NULL: 1.0}])
+def test_a_model_without_temperatures_says_so_once(scores, model, caplog):
     caplog.set_level("INFO")
-    for scores in ({}, {calibration.SPAN: 1.0, calibration.NULL: 1.0}):
-        assert choose_probabilities(model._replace(scores=scores), raw=False).scores == scores
-    assert len(caplog.messages) == 2 and all("as with --raw" in line for line in caplog.messages)
+    assert choose_probabilities(model._replace(scores=scores), raw=False).scores == scores
+    (line,) = caplog.messages
+    assert "as with --raw" in line
+
+
+def test_a_model_with_temperatures_says_nothing(model, caplog):
+    caplog.set_level("INFO")
     assert choose_probabilities(model, raw=False) is model
-    assert choose_probabilities(model, raw=True).scores == {} and len(caplog.messages) == 2
+    assert choose_probabilities(model, raw=True).scores == {}
+    assert caplog.messages == []
 
 
 def test_best_is_refused_where_none_was_found(local_run, tmp_path):
@@ -139,49 +193,55 @@ def test_best_is_refused_where_none_was_found(local_run, tmp_path):
     for text in ("high", "nan", "inf", ""):
         with pytest.raises(UserError, match="give a number or best"):
             choose_threshold(model, text)
-    assert choose_threshold(model, "-1.5") == -1.5 and choose_threshold(model) == 0.0
+    assert choose_threshold(model, "-1.5") == -1.5
+    assert choose_threshold(model) == 0.0
 
 
 def test_the_same_questions_as_rows(local_run, model, tmp_path):
     examples = list(read_questions(local_run.questions))[:50]
-    rows = [{"id": e.id, "question": e.question, "context": e.context} for e in examples]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    answers = next(answering.answer(model, examples, 0.0))
+    lines = []
+    for example in examples:
+        row = {"id": example.id, "question": example.question, "context": example.context}
+        lines.append(json.dumps(row))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(lines))
     out = tmp_path / "out"
     out.mkdir()
-    older = {"exact": 1.0, "f1": 1.0, "total": 3}  # of other questions
-    (out / "metrics.json").write_text(json.dumps(older))
-    arguments = ["--data", tmp_path / "rows.jsonl", "--output-dir", out]
-    assert predict_here("--model", local_run.path, *arguments) == 0
-    assert load(out / "predictions.json") == answers.predictions
-    assert load(out / "null_odds.json") == answers.null_odds
+    older_scores = {"exact": 1.0, "f1": 1.0, "total": 3}  # of other questions
+    (out / "metrics.json").write_text(json.dumps(older_scores))
+    expected = next(answering.answer(model, examples, 0.0))
+
+    assert predict_here("--model", local_run.path, "--data", rows, "--output-dir", out) == 0
+
+    assert load(out / "predictions.json") == expected.predictions
+    assert load(out / "null_odds.json") == expected.null_odds
     with (out / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
         table = list(csv.DictReader(file))
-    assert [row["id"] for row in table] == [e.id for e in examples]
     for row, example in zip(table, examples, strict=True):
-        assert row["answer"] == answers.predictions[example.id].strip()
+        assert row["id"] == example.id
+        assert row["question"] == example.question
+        assert row["answer"] == expected.predictions[example.id].strip()
         if row["answer"]:
             assert example.context[int(row["start"]) : int(row["end"])] == row["answer"]
-        assert 0 <= float(row["probability"]) <= 1 and row["question"] == example.question
-    names = {"predictions.json", "predictions.csv", "null_odds.json", "nbest.json"}
-    assert {path.name for path in out.iterdir()} == {".lock", *names}
+        assert 0 <= float(row["probability"]) <= 1
+    files = {path.name for path in out.iterdir()}
+    answers = {"predictions.json", "predictions.csv", "null_odds.json", "nbest.json"}
+    assert files == {".lock", *answers}
 
 
 @pytest.mark.parametrize("content", ['{"loss": 0.5, "f1": 80.1}', "[1]", "my notes", ""])
 def test_metrics_of_somebody_else_stay(content, local_run, tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Who?", "context": TEXT}))
     (tmp_path / "metrics.json").write_text(content)
-    words = ["--data", tmp_path / "rows.jsonl", "--output-dir", tmp_path]
-    assert predict_here("--model", local_run.path, *words) == 0
+    arguments = ["--data", write_row(tmp_path), "--output-dir", tmp_path]
+    assert predict_here("--model", local_run.path, *arguments) == 0
     assert (tmp_path / "predictions.csv").is_file()
     assert (tmp_path / "metrics.json").read_text() == content
 
 
 def test_predictions_do_not_replace_those_of_a_run(local_run, tmp_path, capsys):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Who?", "context": TEXT}))
     before = (local_run.path / "metrics.json").read_bytes()
-    words = ["--data", tmp_path / "rows.jsonl", "--output-dir", local_run.path]
-    assert predict_here("--model", local_run.path, *words) == 2
+    arguments = ["--data", write_row(tmp_path), "--output-dir", local_run.path]
+    assert predict_here("--model", local_run.path, *arguments) == 2
     assert f"--output-dir {local_run.path}: a run's folder, " in capsys.readouterr().err
     assert (local_run.path / "metrics.json").read_bytes() == before
 
@@ -192,42 +252,58 @@ TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. Silk c
 
 
 def test_a_question_to_people_and_to_programs(local_run, python):
-    words = ["--model", local_run.path, "--context", TEXT, "--question", "Which ship carried tar?"]
-    always = run(python, *words, "--threshold", "1e9", "--json", text=True)
+    arguments = ["--model", local_run.path, "--context", TEXT]
+    arguments += ["--question", "Which ship carried tar?"]
+
+    always = run(python, *arguments, "--threshold", "1e9", "--json", text=True)
     reply = json.loads(always.stdout)
-    assert not reply["abstained"] and reply["answer"] == TEXT[reply["start"] : reply["end"]]
-    assert reply["answer"] == reply["answer"].strip() != ""
-    assert 0 < reply["probability"] <= 1 and reply["threshold"] == 1e9
+    answer = reply["answer"]
+    assert not reply["abstained"]
+    assert answer == TEXT[reply["start"] : reply["end"]]
+    assert answer == answer.strip() != ""
+    assert 0 < reply["probability"] <= 1
+    assert reply["threshold"] == 1e9
     assert any(entry["text"] == "" for entry in reply["n_best"])
-    never = run(python, *words, "--threshold=-1e9", text=True)
-    assert "answer       (no answer)\n" in never.stdout and "nearest " in never.stdout
-    shown = run(python, *words, "--threshold", "1000", text=True).stdout
-    assert f"**{reply['answer']}**" in shown
+
+    never = run(python, *arguments, "--threshold=-1e9", text=True)
+    assert "answer       (no answer)\n" in never.stdout
+    assert "nearest " in never.stdout
+
+    shown = run(python, *arguments, "--threshold", "1000", text=True).stdout
+    assert f"**{answer}**" in shown
     assert f'{reply["margin"]:+.2f} over "no answer" (it answers from -1000.00 on)' in shown
 
 
 @pytest.mark.parametrize("command", ["predict.py", "-m reports"])
 def test_a_closed_pipe_is_no_error(command, local_run, python):
-    asked = ["--model", local_run.path, "--question", "a", "--context", "b"]
-    words = asked if command == "predict.py" else ["cost", "--published"]
-    ours, theirs = os.pipe()
-    os.close(ours)
-    line = [python, *command.split(), *map(str, words)]
-    done = subprocess.run(line, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True)
-    os.close(theirs)
-    assert done.stderr == "" and done.returncode in (0, -signal.SIGPIPE)
+    if command == "predict.py":
+        arguments = ["--model", str(local_run.path), "--question", "a", "--context", "b"]
+    else:
+        arguments = ["cost", "--published"]
+    reading_end, writing_end = os.pipe()
+    os.close(reading_end)
+    ended = subprocess.run(
+        [python, *command.split(), *arguments],
+        cwd=ROOT,
+        stdout=writing_end,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writing_end)
+    assert ended.stderr == ""
+    assert ended.returncode in (0, -signal.SIGPIPE)
 
 
 def test_questions_one_after_another(local_run, tmp_path, python):
     (tmp_path / "text.txt").write_text(TEXT)
-    words = ["--model", local_run.path, "--context-file", tmp_path / "text.txt"]
-    asked = "Who?\n\n   \nWo wär\u2019s?\n".encode() + b"caf\xe9?\n" + b"Which ship?\n"
-    done = run(python, *words, "--interactive", "--json", input=asked)
-    replies = [json.loads(line) for line in done.stdout.splitlines()]
+    arguments = ["--model", local_run.path, "--context-file", tmp_path / "text.txt"]
+    lines = "Who?\n\n   \nWo wär\u2019s?\n".encode() + b"caf\xe9?\n" + b"Which ship?\n"
+    ended = run(python, *arguments, "--interactive", "--json", input=lines)
+    replies = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [reply["question"] for reply in replies] == ["Who?", "Wo wär\u2019s?", "Which ship?"]
-    (error,) = done.stderr.decode().splitlines()
+    (error,) = ended.stderr.decode().splitlines()
     assert error.startswith("predict.py: error: question: the question is not UTF-8 text; ")
-    assert done.returncode == 0
+    assert ended.returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -51,16 +51,16 @@ def test_a_child_whose_parent_has_ended_already(fork):
 
 def test_an_affinity_takes_cores_away(monkeypatch):
     monkeypatch.delenv("LOKY_MAX_CPU_COUNT")
-    mine = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(mine)})
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
     try:
         assert processes.count_cores() == 1
     finally:
-        os.sched_setaffinity(0, mine)
-    assert 1 <= processes.count_cores() <= len(mine)
+        os.sched_setaffinity(0, cores)
+    assert 1 <= processes.count_cores() <= len(cores)
 
 
-IDLE = [
+IDLE = [  # usable cores, those of the process, how busy each core is in %, idle cores
     (2, {0, 1}, [100.0, 0.0], 1.0),  # one busy neighbour on two cores
     (2, {0, 1}, [100.0, 100.0], 0.0),
     (4, set(range(64)), [100.0] * 50 + [0.0] * 14, 4.0),  # a quota of 4 on a large machine
@@ -69,11 +69,15 @@ IDLE = [
 
 
 def test_idle_cores(monkeypatch):
-    for usable, mine, busy, idle in IDLE:
+    for usable, own, busy, idle in IDLE:
         monkeypatch.setattr(processes, "count_cores", Mock(return_value=usable))
-        monkeypatch.setattr(os, "sched_getaffinity", Mock(return_value=mine))
+        monkeypatch.setattr(os, "sched_getaffinity", Mock(return_value=own))
         monkeypatch.setattr(psutil, "cpu_percent", Mock(return_value=busy))
         assert processes.idle_cores() == idle
+
+
+def has_imported_torch(process: psutil.Process) -> bool:
+    return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
 @pytest.mark.parametrize("victim, ranks", [("train.py", 1), ("a rank", 2), ("torchrun", 2)])
@@ -81,13 +85,15 @@ def test_a_killed_run_leaves_nothing(victim, ranks, tmp_path, python, real_pytho
     """Batches of the shipped default go through the pipe, and fill it: at its parent's death
     torch's own worker then waits at its exit for ever."""
     starter = real_python if victim == "torchrun" else python  # it must be its ranks' parent
-    more = [*settings(reporting_period=2, num_workers=1), "--set", "data.max_train_examples=400"]
-    more += ["--set", f"data.cache_dir={tmp_path}/cache", "--output-dir", tmp_path / "out"]
-    run = Started([*launcher(ranks, starter), ROOT / "train.py", *more], tmp_path / "log")
+    command = [*launcher(ranks, starter), ROOT / "train.py", "--output-dir", tmp_path / "out"]
+    command += settings(reporting_period=2, num_workers=1)
+    command += ["--set", "data.max_train_examples=400"]
+    command += ["--set", f"data.cache_dir={tmp_path}/cache"]
+    run = Started(command, tmp_path / "log")
     if victim == "torchrun":  # which its ranks know before they import torch
         run.wait_for("INFO: loading data and model")
-        found = psutil.Process(run.main.pid).children()
-        wait_for(lambda: all("libtorch" in Path(f"/proc/{r.pid}/maps").read_text() for r in found))
+        children = psutil.Process(run.main.pid).children()
+        wait_for(lambda: all(has_imported_torch(child) for child in children))
     else:
         run.wait_for("\nINFO: step ")
     if victim == "a rank":

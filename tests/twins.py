@@ -23,8 +23,15 @@ from tests.conftest import ROOT, settings
 from tests.same_bits import Case, hashes, train
 
 STEPS = 120
-BERT = {"model_type": "bert", "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
-BERT |= {"intermediate_size": 512, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
 FEW = ["--set", "data.max_validation_examples=200"]
 
 
@@ -50,9 +57,11 @@ def main() -> int:
     parser.add_argument("--bert", action="store_true", help="train a BERT with dropout")
     args = parser.parse_args()
     os.environ.pop("LOKY_MAX_CPU_COUNT", None)  # as many threads as a user has
-    bert = settings(model=None, model_config=BERT)
-    bert += ["--set", "data.tokenizer=embedded/albert-tiny"]
-    case = Case(args.config, STEPS, args.processes, (*FEW, *(bert if args.bert else [])))
+    options = [*FEW]
+    if args.bert:
+        options += settings(model=None, model_config=BERT)
+        options += ["--set", "data.tokenizer=embedded/albert-tiny"]
+    case = Case(args.config, STEPS, processes=args.processes, options=tuple(options))
     seen: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as name, busy(args.load):
         for number in range(1, args.count + 1):

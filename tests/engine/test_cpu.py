@@ -25,25 +25,30 @@ formula = partial(F.gelu, approximate="tanh")
 def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight: float) -> None:
     x = torch.tensor(values, requires_grad=True)
     exact = x.detach().double().requires_grad_()
-    got, wanted = CpuGelu()(x), formula(exact)
-    (got * weight).sum().backward()
-    (wanted * weight).sum().backward()
-    torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=1e-6)
+    output = CpuGelu()(x)
+    expected = formula(exact)
+    (output * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
     atol = 2e-6 * max(1, abs(weight))
     torch.testing.assert_close(x.grad.double(), exact.grad, rtol=2e-6, atol=atol)
     with torch.no_grad():
-        assert torch.equal(CpuGelu()(x), got.detach())  # as a validation has it
+        assert torch.equal(CpuGelu()(x), output.detach())  # as a validation has it
     assert x.tolist() == torch.tensor(values).tolist()  # worked in place nowhere
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_every_lane_of_a_number_drops_at_the_rate(rate: float) -> None:
     torch.manual_seed(1)
-    kept = (drop(torch.ones(400_000), rate) != 0).view(-1, 4).double()
-    assert kept.mean(0).tolist() == pytest.approx([1 - rate] * 4, abs=0.005)
-    together = kept.T @ kept / len(kept)
-    apart = ~torch.eye(4, dtype=torch.bool)
-    assert together[apart].tolist() == pytest.approx([(1 - rate) ** 2] * 12, abs=0.006)
+    dropped = drop(torch.ones(400_000), rate) == 0
+    lanes = (~dropped).view(-1, 4).double()  # 1 where a number stays
+    assert lanes.mean(0).tolist() == pytest.approx([1 - rate] * 4, abs=0.005)
+
+    # Two lanes stay independently of each other.
+    together = lanes.T @ lanes / len(lanes)
+    different_lanes = ~torch.eye(4, dtype=torch.bool)
+    expected = [(1 - rate) ** 2] * 12
+    assert together[different_lanes].tolist() == pytest.approx(expected, abs=0.006)
 
 
 TYPES = st.sampled_from([torch.float32, torch.bfloat16])
@@ -65,26 +70,41 @@ def test_an_element_is_dropped_or_scaled_and_so_is_its_gradient(
 
 
 def test_a_seed_gives_the_same_mask_for_any_number_of_threads() -> None:
-    masks, x = [], torch.ones(300, 301)
-    for threads in (2, 1):  # and 1 is the tests'
+    x = torch.ones(300, 301)
+
+    def drop_with(threads: int) -> torch.Tensor:
         torch.set_num_threads(threads)
         torch.manual_seed(3)
-        masks.append(drop(x, 0.1))
-    assert torch.equal(*masks) and not torch.equal(masks[0], drop(x, 0.1))
+        return drop(x, 0.1)
+
+    dropped = drop_with(threads=2)
+    assert torch.equal(drop_with(threads=1), dropped)  # and 1 is the tests'
+    assert not torch.equal(drop(x, 0.1), dropped)
 
 
-def test_modules_are_taken_over_on_a_cpu_alone() -> None:
-    for device, gelu, dropout in (("meta", nn.GELU, nn.Dropout), ("cpu", CpuGelu, CpuDropout)):
-        model = nn.Sequential(GELUTanh(), NewGELUActivation(), nn.Dropout(0.25), nn.Linear(4, 4))
-        model.config = SimpleNamespace(_attn_implementation=PACKED)
-        Forward(model, "fp32", torch.device(device))
-        assert [type(module) for module in model[:3]] == [gelu, gelu, dropout]
+@pytest.mark.parametrize(
+    "device, gelu, dropout", [("meta", nn.GELU, nn.Dropout), ("cpu", CpuGelu, CpuDropout)]
+)
+def test_modules_are_taken_over_on_a_cpu_alone(
+    device: str, gelu: type[nn.Module], dropout: type[nn.Module]
+) -> None:
+    model = nn.Sequential(GELUTanh(), NewGELUActivation(), nn.Dropout(0.25), nn.Linear(4, 4))
+    model.config = SimpleNamespace(_attn_implementation=PACKED)
+    Forward(model, "fp32", torch.device(device))
+    assert [type(module) for module in model[:3]] == [gelu, gelu, dropout]
+
+
+def test_a_dropout_module_drops_in_training_alone() -> None:
+    dropout = CpuDropout(0.25)
     x = torch.ones(64, 4)
-    assert torch.equal(model.eval()[2](x), x)
-    assert model.train()[2](x).unique().tolist() == pytest.approx([0.0, 4 / 3])
-    for dtype in (torch.bfloat16, torch.float64):  # of other types torch's
-        x = torch.linspace(-4, 4, 100, dtype=dtype)
-        assert torch.equal(CpuGelu()(x), formula(x))
+    assert torch.equal(dropout.eval()(x), x)
+    assert dropout.train()(x).unique().tolist() == pytest.approx([0.0, 4 / 3])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_gelu_of_other_types_is_torchs(dtype: torch.dtype) -> None:
+    x = torch.linspace(-4, 4, 100, dtype=dtype)
+    assert torch.equal(CpuGelu()(x), formula(x))
 
 
 # As a forward does it: 20 blocks of 4 MiB, then all are free. 20,480 pages a turn.
@@ -107,8 +127,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_what_is_freed_is_used_again(real_python: str) -> None:
-    ours, pages = "from detalbert.engine.cpu import keep_freed_memory; keep_freed_memory()", []
-    for first in (ours, "pass"):
+    def new_pages(first: str) -> int:
         command = [real_python, "-c", TURNS.format(first=first)]
-        pages.append(int(subprocess.check_output(command, cwd=ROOT)))
-    assert pages[0] < 1_000 < pages[1]
+        return int(subprocess.check_output(command, cwd=ROOT))
+
+    keep = "from detalbert.engine.cpu import keep_freed_memory; keep_freed_memory()"
+    assert new_pages(keep) < 1_000
+    assert new_pages("pass") > 1_000

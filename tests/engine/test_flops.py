@@ -34,28 +34,44 @@ def test_flops_are_what_torch_counts(name: str) -> None:
 def test_flops_of_a_row_of_pretraining() -> None:
     config = AutoConfig.for_model("albert", hidden_size=32, embedding_size=16, vocab_size=100)
     row = {"cu_seqlens": torch.tensor([0, 5, 8]), "masked": torch.tensor([1, 6])}
-    head, lengths = 3 * 2 * 2 * (32 * 16 + 16 * 100), np.array([5, 3])
-    assert flops_of_row(config, row) == training_flops(config, lengths) + head
-    config.num_hidden_layers, config.inner_group_num = 3, 2  # every layer of a group counts
+    body = training_flops(config, np.array([5, 3]))
+    masked_tokens = 2
+    head = 3 * 2 * masked_tokens * (32 * 16 + 16 * 100)
+    assert flops_of_row(config, row) == body + head
+
+
+def test_every_layer_of_a_group_counts() -> None:
+    config = AutoConfig.for_model("albert", hidden_size=32, embedding_size=16, vocab_size=100)
+    lengths = np.array([5, 3])
+    config.num_hidden_layers = 3
+    config.inner_group_num = 2
     grouped = training_flops(config, lengths)
-    config.num_hidden_layers, config.inner_group_num = 6, 1
-    assert grouped == training_flops(config, lengths)
+    config.num_hidden_layers = 6
+    config.inner_group_num = 1
+    assert training_flops(config, lengths) == grouped
 
 
-OTHER_SHAPES = [("gpt2", {"n_inner": 100}), ("llama", {"head_dim": 24}), ("qwen2", {})]
+CAUSAL_CASES: list[tuple[str, dict[str, int]]] = [
+    *((family, {}) for family in SHAPES),
+    ("gpt2", {"n_inner": 100}),
+    ("llama", {"head_dim": 24}),
+    ("qwen2", {}),
+]
 
 
-@pytest.mark.parametrize("family, keys", [*((name, {}) for name in SHAPES), *OTHER_SHAPES])
+@pytest.mark.parametrize("family, keys", CAUSAL_CASES)
 def test_causal_flops_are_what_torch_counts(family: str, keys: dict[str, int]) -> None:
     """Token after token with a cache, so that each reads itself and those before it, no more."""
     config = tiny(family, **keys)
     library = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    lengths = [9, 1, 5]
+    token = torch.tensor([[7]])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        for length in (9, 1, 5):
+        for length in lengths:
             cache = None
             for _ in range(length):
-                cache = library(torch.tensor([[7]]), past_key_values=cache).past_key_values
-    assert causal_flops(config, np.array([9, 1, 5])) == 3 * counter.get_total_flops()
+                cache = library(token, past_key_values=cache).past_key_values
+    assert causal_flops(config, np.array(lengths)) == 3 * counter.get_total_flops()
 
 
 def test_backward_is_two_products_for_each_of_forward() -> None:
@@ -64,23 +80,36 @@ def test_backward_is_two_products_for_each_of_forward() -> None:
     with FlopCounterMode(display=False) as counter:
         library(torch.tensor([[7]])).logits.sum().backward()
     assert causal_flops(library.config, np.array([1])) == counter.get_total_flops()
-    assert set(flops.ENCODERS) == set(MODELS) and set(flops.FFN_PRODUCTS) == set(SHAPES)
+
+
+def test_every_family_that_is_tested_has_a_formula() -> None:
+    assert set(flops.ENCODERS) == set(MODELS)
+    assert set(flops.FFN_PRODUCTS) == set(SHAPES)
     assert causal_flops(AutoConfig.for_model("opt"), np.array([4])) is None
 
 
-PEAKS = {  # in half precision and in fp32
-    "NVIDIA A100-SXM4-40GB": (312, 19.5), "NVIDIA A100-PCIE-80GB": (312, 19.5),
-    "NVIDIA A10G": (70, 35), "Tesla V100-SXM2-16GB": (125, 15.7), "Tesla V100-PCIE-32GB": (112, 14),
-    "NVIDIA H100 80GB HBM3": (989, 67), "NVIDIA H100 PCIe": (756, 51), "NVIDIA H200": (989, 67),
-    "NVIDIA H200 NVL": (835, 60), "NVIDIA L40S": (362, 91.6), "NVIDIA L4": (121, 30.3),
-    "Tesla T4": (65, 8.1), "NVIDIA RTX PRO 6000 Blackwell Server Edition": (500, 120),
+PEAKS = {  # TFLOP/s in half precision and in fp32
+    "NVIDIA A100-SXM4-40GB": (312, 19.5),
+    "NVIDIA A100-PCIE-80GB": (312, 19.5),
+    "NVIDIA A10G": (70, 35),
+    "Tesla V100-SXM2-16GB": (125, 15.7),
+    "Tesla V100-PCIE-32GB": (112, 14),
+    "NVIDIA H100 80GB HBM3": (989, 67),
+    "NVIDIA H100 PCIe": (756, 51),
+    "NVIDIA H200": (989, 67),
+    "NVIDIA H200 NVL": (835, 60),
+    "NVIDIA L40S": (362, 91.6),
+    "NVIDIA L4": (121, 30.3),
+    "Tesla T4": (65, 8.1),
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": (500, 120),
     "NVIDIA B200": (2250, 75),
-}  # fmt: skip
+}
 UNKNOWN = "NVIDIA L40", "NVIDIA A10", "", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA GH200 480GB"
 
 
 def test_the_peak_goes_by_the_words_of_a_gpus_name() -> None:
-    for device, peaks in PEAKS.items():
-        found = [flops.peak_flops(device, half) for half in (True, False)]
-        assert found == pytest.approx([1e12 * peak for peak in peaks]), device
-    assert not any(flops.peak_flops(device, True) for device in UNKNOWN)
+    for device, (half, fp32) in PEAKS.items():
+        assert flops.peak_flops(device, half=True) == pytest.approx(1e12 * half), device
+        assert flops.peak_flops(device, half=False) == pytest.approx(1e12 * fp32), device
+    for device in UNKNOWN:
+        assert not flops.peak_flops(device, half=True)

@@ -7,12 +7,14 @@ import pickle
 import signal
 import subprocess
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -25,49 +27,75 @@ from detalbert.squad.windows import Windows
 from tests.conftest import ROOT, Script, max_examples
 from tests.engine.blocked import blocked
 
-DTYPES = st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8])
-SHAPES = st.lists(st.integers(0, 5), max_size=3)
+Row = dict[str, Any]
+
+
+def make_tensor(shape: list[int], dtype: torch.dtype, first: int) -> Tensor:
+    numbers = first + torch.arange(math.prod(shape))
+    return numbers.to(dtype).reshape(shape)
+
+
 TENSORS = st.builds(
-    lambda shape, dtype, first: (first + torch.arange(math.prod(shape))).to(dtype).reshape(shape),
-    *(SHAPES, DTYPES, st.integers(0, 9)),
+    make_tensor,
+    shape=st.lists(st.integers(0, 5), max_size=3),
+    dtype=st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool, torch.uint8]),
+    first=st.integers(0, 9),
 )
+ROWS = st.lists(st.dictionaries(st.text(max_size=3), TENSORS | st.integers()), max_size=4)
 
 
-def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
-    assert [list(row) for row in found] == [list(row) for row in wanted]
-    for one, other in zip(found, wanted, strict=True):
-        for name, value in other.items():
-            torch.testing.assert_close(one[name], value, rtol=0, atol=0)
+def assert_same(rows: list[Row], expected: list[Row]) -> None:
+    assert [list(row) for row in rows] == [list(row) for row in expected]
+    torch.testing.assert_close(rows, expected, rtol=0, atol=0)
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=3), TENSORS | st.integers()), max_size=4))
-def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
-    assert_same(PickledRows(rows).rows(), rows)
-    assert_same(pickle.loads(pickle.dumps(PickledRows(rows))).rows(), rows)
+@given(ROWS)
+def test_rows_come_back_as_they_were(rows: list[Row]) -> None:
+    pickled = PickledRows(rows)
+    assert_same(pickled.rows(), rows)
+    assert_same(pickle.loads(pickle.dumps(pickled)).rows(), rows)
 
 
-def test_rows_may_be_written_to_and_pinned(monkeypatch: Any) -> None:
-    strides_of_0 = torch.from_numpy(np.zeros(0, np.int64))
-    rows = [{"x": torch.arange(12).reshape(3, 4).t(), "y": strides_of_0, "z": torch.tensor(7)}]
-    rows += [{"a": torch.zeros(2), "max_length": 3}]
-    parcel, pinned = pickle.loads(pickle.dumps(PickledRows(rows))), list[int]()
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(1) or x.clone())
-    for moved in (rows, parcel):  # of this process, and of a worker
-        assert_same(pin_memory(moved), rows)
-    assert len(pinned) == 8
-    (found := parcel.rows())[0]["z"].fill_(9)
-    assert found[0]["z"] == 9 and rows[0]["z"] == 7
+def test_rows_may_be_written_to_and_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {
+            "x": torch.arange(12).reshape(3, 4).t(),
+            "y": torch.from_numpy(np.zeros(0, np.int64)),  # with strides of 0
+            "z": torch.tensor(7),
+        },
+        {"a": torch.zeros(2), "max_length": 3},
+    ]
+    parcel = pickle.loads(pickle.dumps(PickledRows(rows)))
+    pinned = 0
+
+    def pin(tensor: Tensor) -> Tensor:
+        nonlocal pinned
+        pinned += 1
+        return tensor.clone()
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
+    assert_same(pin_memory(rows), rows)  # of this process
+    assert_same(pin_memory(parcel), rows)  # of a worker
+    assert pinned == 8
+
+    unpacked = parcel.rows()
+    unpacked[0]["z"].fill_(9)
+    assert unpacked[0]["z"] == 9
+    assert rows[0]["z"] == 7
 
 
 def test_workers_give_what_the_process_itself_gives(fork: None) -> None:
-    made = [[{"ids": torch.arange(n), "n": n}, {"ids": torch.ones(1)}] for n in (10, 200_000)]
-    batches = [*made, [], *made]
+    small = [{"ids": torch.arange(10), "n": 10}, {"ids": torch.ones(1)}]
+    large = [{"ids": torch.arange(200_000), "n": 200_000}, {"ids": torch.ones(1)}]
+    batches = [small, large, [], small, large]
     pinned = RowLoader(batches, range(5), 2, pin_memory=True)
-    assert pinned.pin_memory and pinned.prefetch_factor == 4
-    alone, shared = (list(RowLoader(batches, range(5), number)) for number in (0, 2))
-    for sides in (alone, shared):
-        for found, wanted in zip(sides, batches, strict=True):
-            assert_same(found, wanted)
+    assert pinned.pin_memory
+    assert pinned.prefetch_factor == 4
+
+    for workers in (0, 2):
+        loaded = list(RowLoader(batches, range(5), workers))
+        for rows, expected in zip(loaded, batches, strict=True):
+            assert_same(rows, expected)
 
 
 def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, fork: None) -> None:
@@ -79,71 +107,113 @@ def test_a_blocked_worker_ends_with_its_loader(monkeypatch: pytest.MonkeyPatch, 
         os.kill(worker.pid, number)
     worker.join(0.2)
     assert worker.is_alive()
+
     del batches
     worker.join(10)
     assert worker.exitcode == -signal.SIGKILL
+
     batches = blocked()
     multiprocessing.active_children()[0].kill()
     with pytest.raises(Unavailable, match="by signal: Killed.*lower hyperparameters.num_workers"):
         next(batches)
 
 
+SCRIPT = """
+import torch
+from tests.engine.blocked import blocked
+
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
+batches = blocked()
+"""
+
+
 def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
-    soon = "torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2"
-    source = f"import torch; from tests.engine.blocked import blocked; {soon}; batches = blocked()"
-    program = script(source)
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
+    ended = subprocess.run(script(SCRIPT), capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ended.stderr == ""
+    assert ended.returncode == 0
 
 
-def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(fork: None) -> None:
-    class Wrong(Dataset):
-        def __getitem__(self, number: int) -> list[dict[str, Any]]:
-            raise UnknownKey("x", "data", known=["y"])
+class Mistaken(Dataset):
+    def __getitem__(self, number: int) -> list[Row]:
+        raise UnknownKey("x", "data", known=["y"])
 
-    for workers in (0, 1):
-        with pytest.raises(UnknownKey, match="^data.x: unknown key; known: y$") as error:
-            list(RowLoader(Wrong(), range(2), num_workers=workers))
-        assert (error.value.key, error.value.cure) == ("data.x", "known: y")
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(workers: int, fork: None) -> None:
+    with pytest.raises(UnknownKey, match="^data.x: unknown key; known: y$") as error:
+        list(RowLoader(Mistaken(), range(2), num_workers=workers))
+    assert error.value.key == "data.x"
+    assert error.value.cure == "known: y"
 
 
 def make_windows(lengths: np.ndarray) -> Windows:
     """With two-token questions and contexts of `lengths` - 5."""
-    context = np.asarray(lengths, np.int32) - 5
-    ends = np.cumsum(context, dtype=np.int64)
-    total, count = int(context.sum()), len(context)
-    texts = np.arange(total, dtype=np.int32), np.zeros((total, 2), np.int32)
-    questions = np.arange(2 * count, dtype=np.int32), np.arange(0, 2 * count + 1, 2)
-    labels = np.zeros((2, count), np.int32)
-    layout = (np.array(ids, np.int32) for ids in ([1], [2], [2], [0, 0, 0, 1, 1]))
-    places = np.arange(count, dtype=np.int32), ends - context, context
-    return Windows(*texts, *questions, *places, *labels, *layout)
+    count = len(lengths)
+    context_lengths = np.asarray(lengths, np.int32) - 5
+    context_ends = np.cumsum(context_lengths, dtype=np.int64)
+    tokens = int(context_ends[-1])
+    return Windows(
+        context_ids=np.arange(tokens, dtype=np.int32),
+        context_offsets=np.zeros((tokens, 2), np.int32),
+        question_ids=np.arange(2 * count, dtype=np.int32),
+        question_ptr=np.arange(0, 2 * count + 1, 2),
+        example_index=np.arange(count, dtype=np.int32),
+        context_begin=context_ends - context_lengths,
+        context_length=context_lengths,
+        start_positions=np.zeros(count, np.int32),
+        end_positions=np.zeros(count, np.int32),
+        prefix_ids=np.array([1], np.int32),
+        middle_ids=np.array([2], np.int32),
+        suffix_ids=np.array([2], np.int32),
+        segments=np.array([0, 0, 0, 1, 1], np.int32),
+    )
 
 
+MAX_TOKENS = 80
 LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
 
 
 @given(LENGTHS, st.sampled_from([1, 2, 3, 64]))
 @max_examples(40)
 def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: int) -> None:
-    rows = PackedRows(make_windows(lengths), 80)
+    rows = PackedRows(make_windows(lengths), MAX_TOKENS)
+    shares = validation_rows(lengths, np.arange(len(lengths)), MAX_TOKENS)
 
-    def rows_of(slots: int, slot: int) -> list:
-        shares = validation_rows(lengths, np.arange(len(lengths)), 80)
+    def rows_of(slots: int, slot: int) -> list[list[int]]:
+        """The windows of each row of a slot."""
         loader = validation_loader(rows, shares, slots, slot)
         assert len(loader) >= 1  # Determined refuses one without a batch
-        return [row["windows"].tolist() for batch in loader for row in batch]
+        windows = []
+        for batch in loader:
+            windows += [row["windows"].tolist() for row in batch]
+        return windows
 
     alone = rows_of(1, 0)
-    dealt = [rows_of(slots, slot) for slot in range(slots)]
-    assert sorted(sum(dealt, [])) == sorted(alone)
-    assert sorted(sum(alone, [])) == list(range(len(lengths)))
-    assert all(sum(lengths[row]) <= 80 for row in alone)
-    assert (np.diff(lengths[sum(alone, [])]) >= 0).all()  # like lengths; one chunk of questions
+    dealt = []
+    for slot in range(slots):
+        dealt += rows_of(slots, slot)
+    windows = np.concatenate(alone)
+    assert sorted(dealt) == sorted(alone)
+    assert sorted(windows.tolist()) == list(range(len(lengths)))
+    assert all(sum(lengths[row]) <= MAX_TOKENS for row in alone)
+    assert (np.diff(lengths[windows]) >= 0).all()  # like lengths; one chunk of questions
 
 
-def test_loaders_leave_a_core_to_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    one_slot = ((1, 1, 0), (2, 1, 1), (4, 1, 3), (5, 1, 4), (64, 1, 4))
-    for cores, processes, workers in (*one_slot, (8, 8, 0), (16, 8, 1), (1, 2, 0)):
-        monkeypatch.setattr(loaders, "count_cores", lambda cores=cores: cores)
-        assert loaders.default_workers(processes) == workers
+@pytest.mark.parametrize(
+    "cores, processes, workers",
+    [
+        (1, 1, 0),
+        (2, 1, 1),
+        (4, 1, 3),
+        (5, 1, 4),
+        (64, 1, 4),
+        (8, 8, 0),
+        (16, 8, 1),
+        (1, 2, 0),
+    ],
+)
+def test_loaders_leave_a_core_to_every_slot(
+    cores: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "count_cores", Mock(return_value=cores))
+    assert loaders.default_workers(processes) == workers

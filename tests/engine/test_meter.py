@@ -1,6 +1,7 @@
 """What a run reports of its speed: on the host's clock, and on a GPU that is made up."""
 
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,104 +16,179 @@ from lm.trial import LmTrial
 from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
 from tests.engine.trials import config_file, first_batch, trial_of
 
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+
 
 def sums_of(meter: TrainingMeter) -> tuple[float, ...]:
-    found = meter.per_slot_reduce()
-    return tuple(found[key] for key in ("loss", "counted", "windows", "tokens", "seconds"))
+    """Loss, counted losses, windows, tokens and seconds of this rank."""
+    sums = meter.per_slot_reduce()
+    return tuple(sums[key] for key in ("loss", "counted", "windows", "tokens", "seconds"))
 
 
-def test_the_meter_adds_up_over_rows_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(meter_module.time, "monotonic", lambda: now[0])
-    meter = TrainingMeter(12.5, torch.device("cpu"), half=False)
-    meter.step = 5
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(meter_module.time, "monotonic", clock.monotonic)
+    return clock
+
+
+def update(meter: TrainingMeter, tokens: int, losses: list[float]) -> None:
+    row = {"input_ids": torch.zeros(tokens)}
+    meter.update(row, torch.tensor(losses, requires_grad=True))
+
+
+def test_the_meter_adds_up_over_rows(clock: Clock) -> None:
+    meter = TrainingMeter(12.5, CPU, half=False)
     for _ in range(2):  # the second time nothing is left of the first
         meter.reset()
         assert sums_of(meter) == (0.0, 0, 0, 0, 0.0)
-        losses = torch.tensor([1.0, 2.5], requires_grad=True)
-        meter.update({"input_ids": torch.zeros(30)}, losses)
-        meter.update({"input_ids": torch.zeros(12)}, losses[:1])
-        now[0] += 4.0
+        update(meter, 30, [1.0, 2.5])
+        update(meter, 12, [1.0])
+        clock.now += 4.0
         assert not any(loss.requires_grad for loss in meter.losses)
         assert sums_of(meter) == (4.5, 3, 3, 42, 4.0)
-    other = {"loss": 1.5, "counted": 1, "windows": 1, "tokens": 8, "seconds": 2.0}
-    one = meter.per_slot_reduce()
-    both = meter.cross_slot_reduce([one, one | other])
-    assert both == {"loss": 1.5, "examples_per_second": 1.0, "epochs": 0.4}
+
+
+def test_the_meter_adds_up_over_slots(clock: Clock) -> None:
+    meter = TrainingMeter(12.5, CPU, half=False)
+    meter.step = 5
+    meter.reset()
+    update(meter, 42, [1.0, 2.5, 1.0])
+    clock.now += 4.0
+    own = meter.per_slot_reduce()
+    other = {**own, "loss": 1.5, "counted": 1, "windows": 1, "tokens": 8, "seconds": 2.0}
+    report = meter.cross_slot_reduce([own, other])
+    assert report == {"loss": 1.5, "examples_per_second": 1.0, "epochs": 0.4}
     assert meter.throughput == {"windows": 4, "tokens": 50, "seconds": 4.0}
-    meter.update({"input_ids": torch.zeros(7)}, torch.tensor([1.0, torch.inf]))
-    assert sums_of(meter) == (4.5, 3, 5, 49, 4.0)
+
+
+def test_what_is_not_finite_is_not_counted(clock: Clock) -> None:
+    meter = TrainingMeter(12.5, CPU, half=False)
+    meter.reset()
+    update(meter, 42, [1.0, 2.5, 1.0])
+    update(meter, 7, [1.0, torch.inf])
+    assert sums_of(meter) == (4.5, 3, 5, 49, 0.0)
     meter.norms = [torch.tensor(norm) for norm in (1.0, torch.nan, 3.0)]
     assert meter.gradient_norms() == {"grad_norm": 2.0, "skipped_steps": 1}
 
 
-GPU = torch.device("cuda", 0)
+class FakeGpu:
+    """What torch.cuda says of a GPU."""
+
+    name = "NVIDIA H100 80GB HBM3"
+    peak_bytes = 0
+
+    def get_device_name(self, _: torch.device) -> str:
+        return self.name
+
+    def max_memory_allocated(self, _: torch.device) -> int:
+        return self.peak_bytes
+
+    def reset_peak_memory_stats(self, _: torch.device) -> None:
+        self.peak_bytes = 0
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = types.SimpleNamespace(name="NVIDIA H100 80GB HBM3", most=0)
-    facts = {"get_device_name": lambda _: made.name, "max_memory_allocated": lambda _: made.most}
-    facts["reset_peak_memory_stats"] = lambda _: setattr(made, "most", 0)
-    for name, fact in facts.items():
-        monkeypatch.setattr(torch.cuda, name, fact)
-    return made
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    gpu = FakeGpu()
+    for name in ("get_device_name", "max_memory_allocated", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, getattr(gpu, name))
+    return gpu
 
 
-def test_mfu_is_of_all_slots_and_memory_of_the_fullest(
-    cuda: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(meter_module.time, "monotonic", lambda: 0.0)
+def use_of_gpus(meter: TrainingMeter, *others: dict[str, float]) -> dict[str, float]:
+    """What is reported of the GPUs' use in two seconds; `others` are what other ranks have."""
+    own = meter.per_slot_reduce() | {"seconds": 2.0}
+    ranks = [own]
+    for other in others:
+        ranks.append(own | other)
+    report = meter.cross_slot_reduce(ranks)
+    return {name: report[name] for name in ("mfu", "memory_gib") if name in report}
 
-    def reported(used: TrainingMeter, *others: dict[str, float]) -> dict[str, float]:
-        one = used.per_slot_reduce() | {"seconds": 2.0}
-        found = used.cross_slot_reduce([one, *(one | other for other in others)])
-        return {name: found[name] for name in ("mfu", "memory_gib") if name in found}
 
-    used = TrainingMeter(1.0, GPU, half=True)
-    used.reset()
-    used.add_flops([9e12])  # before the report
-    used.reset()
-    used.add_flops([3e12, 4e12])
-    used.add_flops([5e12])
-    cuda.most = 3 * 2**30
-    assert (used.flops, used.peak) == (12e12, 989e12)
-    found = reported(used, {"flops": 8e12, "memory": 5 * 2**29})
-    assert found == {"mfu": pytest.approx(20 / 2 / 989 / 2), "memory_gib": 3.0}
-    used.reset()
-    assert used.flops == cuda.most == 0
+def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: FakeGpu, clock: Clock) -> None:
+    meter = TrainingMeter(1.0, GPU, half=True)
+    assert meter.peak == 989e12
+    meter.reset()
+    meter.add_flops([9e12])  # before the report
+    meter.reset()
+    meter.add_flops([3e12, 4e12])
+    meter.add_flops([5e12])
+    cuda.peak_bytes = 3 * 2**30
+    assert meter.flops == 12e12
+
+    report = use_of_gpus(meter, {"flops": 8e12, "memory": 5 * 2**29})
+
+    flops_per_second = (12e12 + 8e12) / 2
+    assert report == {"mfu": pytest.approx(flops_per_second / (2 * 989e12)), "memory_gib": 3.0}
+    meter.reset()
+    assert meter.flops == 0
+    assert cuda.peak_bytes == 0
     assert TrainingMeter(1.0, GPU, half=False).peak == 67e12
-    used.add_flops([1e12, None])  # no MFU where a model or a GPU is not known
-    assert reported(used, {"flops": 1e12, "memory": 2**29}) == {"memory_gib": 0.5}
+
+
+def test_there_is_no_mfu_where_a_model_or_a_gpu_is_not_known(cuda: FakeGpu, clock: Clock) -> None:
+    meter = TrainingMeter(1.0, GPU, half=True)
+    meter.reset()
+    meter.add_flops([1e12, None])
+    report = use_of_gpus(meter, {"flops": 1e12, "memory": 2**29})
+    assert report == {"memory_gib": 0.5}
+
     cuda.name = "a newer one"
-    used = TrainingMeter(1.0, GPU, half=True)
-    used.reset()
-    used.add_flops([1e12])
-    assert reported(used) == {"memory_gib": 0.0}
+    meter = TrainingMeter(1.0, GPU, half=True)
+    meter.reset()
+    meter.add_flops([1e12])
+    assert use_of_gpus(meter) == {"memory_gib": 0.0}
 
 
-WORKLOADS: dict[str, tuple[Any, Any]] = {
-    "fine-tuning": (TINY, lambda config, row: training_flops(config, row_lengths(row))),
+def span_flops(config: Any, row: Any) -> float:
+    return training_flops(config, row_lengths(row))
+
+
+def causal_row_flops(config: Any, row: Any) -> float:
+    return causal_flops(config, row_lengths(row))
+
+
+WORKLOADS: dict[str, tuple[dict[str, Any], Callable]] = {
+    "fine-tuning": (TINY, span_flops),
     "pretraining": (TINY_PRETRAINING, flops_of_row),
-    "language model": (TINY_LM, lambda config, row: causal_flops(config, row_lengths(row))),
+    "language model": (TINY_LM, causal_row_flops),
 }
 
 
 @pytest.mark.parametrize("config, flops_of", WORKLOADS.values(), ids=WORKLOADS)
 def test_a_step_of_every_workload_counts_its_flops_on_a_gpu(
-    config: Any, flops_of: Any, cache_dir: Path, tmp_path: Path, cuda: Any, monkeypatch: Any
+    config: dict[str, Any],
+    flops_of: Callable,
+    cache_dir: Path,
+    tmp_path: Path,
+    cuda: FakeGpu,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TrainingMeter, "on_a_gpu", True)
     with trial_of(config_file(tmp_path, config, cache_dir)) as trial, process_group():
         batch = first_batch(trial)
         trial.train_batch(batch, 0, 0)
-        found = trial.meter.per_slot_reduce()
-        wanted = sum(flops_of(trial.model.config, row) for row in batch)
-    assert found["flops"] == pytest.approx(wanted, rel=1e-9) and wanted > 1e6
-    assert found["peak"] == 67e12
+        sums = trial.meter.per_slot_reduce()
+        expected = sum(flops_of(trial.model.config, row) for row in batch)
+    assert expected > 1e6
+    assert sums["flops"] == pytest.approx(expected, rel=1e-9)
+    assert sums["peak"] == 67e12
 
 
-def test_tensor_peers_count_their_rows_once_and_a_cpu_has_no_mfu(finished: Path) -> None:
-    row = {"cu_seqlens": torch.tensor([0, 3])}
-    assert LmTrial.row_flops(types.SimpleNamespace(_counts=False), row) == 0.0
+def test_tensor_peers_count_their_rows_once() -> None:
+    row: Any = {"cu_seqlens": torch.tensor([0, 3])}
+    peer: Any = types.SimpleNamespace(_counts=False)
+    assert LmTrial.row_flops(peer, row) == 0.0
+
+
+def test_a_cpu_has_no_mfu(finished: Path) -> None:
     assert "mfu" not in (finished / "shown").read_text()

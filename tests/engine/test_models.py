@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForQuestionAnswering, BertForPreTraining
+from transformers import (
+    AutoModelForQuestionAnswering,
+    BertForPreTraining,
+    PreTrainedTokenizerBase,
+)
 
 from detalbert.engine import models
 from detalbert.engine.attention import PACKED
@@ -19,34 +23,49 @@ from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
 
 SHIPPED = "embedded/albert-tiny"
-SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-SIZES |= {"intermediate_size": 32, "max_position_embeddings": 64}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+}
+WORDS = "bert.embeddings.word_embeddings.weight"
+Tokenizer = PreTrainedTokenizerBase
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def tokenizer() -> Tokenizer:
     return named_tokenizer(SHIPPED)
 
 
-def bert(
-    folder: Path, tokenizer: Any, cls: type = transformers.BertForMaskedLM, **keys: Any
-) -> Any:
+def save_bert(folder: Path, tokenizer: Tokenizer, cls: type = transformers.BertForMaskedLM) -> Any:
+    """Save a BERT with random weights; the model."""
     torch.manual_seed(5)
-    model = cls(transformers.BertConfig(**{**SIZES, "vocab_size": len(tokenizer), **keys}))
+    model = cls(transformers.BertConfig(**SIZES, vocab_size=len(tokenizer)))
     model.save_pretrained(folder)
     return model
 
 
-def test_a_config_is_made_for_the_tokenizer(tokenizer: Any) -> None:
+def test_a_config_is_made_for_the_tokenizer(tokenizer: Tokenizer) -> None:
     config = config_from_keys({**SIZES, "embedding_size": 16}, tokenizer)
-    assert config.model_type == "albert" and config.vocab_size == len(tokenizer)
+    assert config.model_type == "albert"
+    assert config.vocab_size == len(tokenizer)
     assert config.pad_token_id == tokenizer.pad_token_id
     # This tokenizer has neither, and the library's own defaults stay.
-    assert (config.bos_token_id, config.eos_token_id) == (2, 3)
-    for more in (8, 0):
-        keys = {"model_type": "bert", "vocab_size": len(tokenizer) + more, "pad_token_id": 3}
-        own = config_from_keys(keys, tokenizer)
-        assert keys == {key: getattr(own, key) for key in keys}
+    assert config.bos_token_id == 2
+    assert config.eos_token_id == 3
+
+
+@pytest.mark.parametrize("spare", [8, 0])
+def test_what_keys_say_stays(spare: int, tokenizer: Tokenizer) -> None:
+    keys = {"model_type": "bert", "vocab_size": len(tokenizer) + spare, "pad_token_id": 3}
+    config = config_from_keys(keys, tokenizer)
+    for key, value in keys.items():
+        assert getattr(config, key) == value
+
+
+def test_keys_that_do_not_fit_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match=r"model_config\.hiden_size: unknown key; .* 'hidden_size'"):
         config_from_keys({"hiden_size": 32}, tokenizer)
     with pytest.raises(UserError, match=r"hyperparameters.model: it has 32 tokens, .* \d+ pieces"):
@@ -57,13 +76,21 @@ def hparams(**keys: Any) -> HParams:
     return HParams(**{"max_seq_length": 64, "seed": 0, **keys})
 
 
-def test_a_model_of_random_weights_is_the_seeds(tokenizer: Any) -> None:
+def test_a_model_of_random_weights_is_the_seeds(tokenizer: Tokenizer) -> None:
     keys = {**SIZES, "model_type": "bert"}
-    three = [hparams(model_config=keys, seed=seed) for seed in (1, 1, 2)]
-    made = [build_span_model(each, tokenizer) for each in three]
-    weights = [model.bert.embeddings.word_embeddings.weight for model in made]
-    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-    assert made[0].config._attn_implementation == PACKED and made[0].dtype is torch.float32
+
+    def build(seed: int) -> Any:
+        return build_span_model(hparams(model_config=keys, seed=seed), tokenizer)
+
+    model = build(seed=1)
+    weights = model.state_dict()[WORDS]
+    assert torch.equal(build(seed=1).state_dict()[WORDS], weights)
+    assert not torch.equal(build(seed=2).state_dict()[WORDS], weights)
+    assert model.config._attn_implementation == PACKED
+    assert model.dtype is torch.float32
+
+
+def test_a_window_has_as_many_tokens_as_the_model_has_positions(tokenizer: Tokenizer) -> None:
     # RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62.
     keys = {**SIZES, "model_type": "roberta", "pad_token_id": 1}
     build_span_model(hparams(model_config=keys, max_seq_length=62), tokenizer)
@@ -71,68 +98,86 @@ def test_a_model_of_random_weights_is_the_seeds(tokenizer: Any) -> None:
         build_span_model(hparams(model_config=keys, max_seq_length=63), tokenizer)
 
 
-def test_another_vocabulary_starts_from_scratch(tokenizer: Any, tmp_path: Path) -> None:
-    model = bert(tmp_path, tokenizer)
-    plain = hparams(model=str(tmp_path))
-    words = "bert.embeddings.word_embeddings.weight"
+def test_another_vocabulary_starts_from_scratch(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    weights = save_bert(tmp_path, tokenizer).state_dict()
+    named = hparams(model=str(tmp_path))
     assert models.starts_from_scratch(hparams(model_config={}), tokenizer)
     for _ in range(2):  # the folder has no tokenizer, and then this one
-        assert not models.starts_from_scratch(plain, tokenizer)
-        kept = build_span_model(plain, tokenizer).state_dict()
-        assert torch.equal(kept[words], model.state_dict()[words])
+        assert not models.starts_from_scratch(named, tokenizer)
+        built = build_span_model(named, tokenizer).state_dict()
+        assert torch.equal(built[WORDS], weights[WORDS])
         tokenizer.save_pretrained(tmp_path)
+
     larger = transformers.AutoTokenizer.from_pretrained(tmp_path)
     larger.add_tokens(["<another>"])
-    assert models.starts_from_scratch(plain, larger)
-    lost = build_span_model(plain, larger)
-    assert lost.state_dict()[words].shape == (len(larger), 32)
+    assert models.starts_from_scratch(named, larger)
+    built = build_span_model(named, larger).state_dict()
+    assert built[WORDS].shape == (len(larger), 32)
     layer = "bert.encoder.layer.0.output.dense.weight"
-    assert not torch.equal(lost.state_dict()[layer], model.state_dict()[layer])
+    assert not torch.equal(built[layer], weights[layer])
 
 
-def test_weights_that_lack_a_part_are_refused(tokenizer: Any, tmp_path: Path) -> None:
-    model = bert(tmp_path, tokenizer)
+def test_weights_that_lack_a_part_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = save_bert(tmp_path, tokenizer)
     tokenizer.save_pretrained(tmp_path)
-    kept = {k: v for k, v in model.state_dict().items() if "layer.0.output.dense" not in k}
-    model.save_pretrained(tmp_path, state_dict={k: v.clone() for k, v in kept.items()})
+    without_a_layer = {}
+    for name, weight in model.state_dict().items():
+        if "layer.0.output.dense" not in name:
+            without_a_layer[name] = weight.clone()
+    model.save_pretrained(tmp_path, state_dict=without_a_layer)
     with pytest.raises(UserError, match=r"lack 'bert\.\S+dense\.bias' and 1 more"):
         build_span_model(hparams(model=str(tmp_path)), tokenizer)
 
 
 def checkpoint(folder: Path, model: Any, left_out: str = "-") -> str:
     """A checkpoint of this package with the weights of `model`, without those named so."""
-    weights = {f"module.{k}": v for k, v in model.state_dict().items() if left_out not in k}
+    weights = {}
+    for weight_name, weight in model.state_dict().items():
+        if left_out not in weight_name:
+            weights[f"module.{weight_name}"] = weight
     model.config.save_pretrained(folder / PRETRAINED)
     torch.save({"models_state_dict": [weights]}, folder / STATE_DICT)
     return str(folder)
 
 
-def test_a_checkpoint_of_another_head_gives_its_encoder(tokenizer: Any, tmp_path: Path) -> None:
-    model = bert(tmp_path / "model", tokenizer)
+def test_a_checkpoint_of_another_head_gives_its_encoder(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    model = save_bert(tmp_path / "model", tokenizer)
     name = checkpoint(tmp_path / "checkpoint", model)
     loaded, missing = load_weights(AutoModelForQuestionAnswering, name)
     assert missing == {"qa_outputs.weight", "qa_outputs.bias"}
-    found, wanted = loaded.state_dict(), model.state_dict()
-    assert all(torch.equal(found[key], wanted[key]) for key in found.keys() - missing)
-    # A tied weight is found under either name.
-    model = bert(tmp_path / "model", tokenizer, BertForPreTraining)
+    expected = model.state_dict()
+    for key, weight in loaded.state_dict().items():
+        if key not in missing:
+            assert torch.equal(weight, expected[key])
+
+
+def test_a_tied_weight_is_found_under_either_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = save_bert(tmp_path / "model", tokenizer, BertForPreTraining)
     name = checkpoint(tmp_path / "tied", model, left_out="predictions.decoder")
     loaded, missing = load_weights(BertForPreTraining, name)
     assert missing == set()
     words = model.bert.embeddings.word_embeddings.weight
     assert torch.equal(loaded.cls.predictions.decoder.weight, words)
+
+
+def test_a_type_without_a_span_head_is_refused(tokenizer: Tokenizer) -> None:
     keys = {"model_type": "vit_mae", "vocab_size": len(tokenizer)}
     no_span_head = transformers.AutoConfig.for_model(**keys)
     with pytest.raises(UserError, match=r"^hyperparameters\.model: cannot be built: "):
         models.random_model(AutoModelForQuestionAnswering, no_span_head)
 
 
-def test_weights_train_in_float32_whatever_they_are_saved_in(tokenizer: Any, tmp_path: Any) -> None:
-    model = bert(tmp_path / "model", tokenizer).bfloat16()
+def test_weights_train_in_float32_whatever_they_are_saved_in(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    model = save_bert(tmp_path / "model", tokenizer).bfloat16()
     model.save_pretrained(tmp_path / "model")
     assert "bfloat16" in str(model.config.dtype)
     for name in (str(tmp_path / "model"), checkpoint(tmp_path / "checkpoint", model)):
-        assert load_weights(AutoModelForQuestionAnswering, name)[0].dtype is torch.float32
+        loaded, _ = load_weights(AutoModelForQuestionAnswering, name)
+        assert loaded.dtype is torch.float32
 
 
 ABSURD = [
@@ -143,23 +188,27 @@ ABSURD = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "said"), ABSURD, ids=str)
+@pytest.mark.parametrize(("keys", "problem"), ABSURD, ids=str)
 @pytest.mark.filterwarnings("ignore")
 def test_a_folder_of_absurd_sizes_is_refused_before_anything_is_built(
-    keys: dict[str, int], said: str, tokenizer: Any, tmp_path: Path
+    keys: dict[str, int], problem: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    bert(tmp_path, tokenizer)
+    save_bert(tmp_path, tokenizer)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | keys))
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(UserError, match=problem) as error:
         load_weights(AutoModelForQuestionAnswering, str(tmp_path))
     assert "\n" not in str(error.value)
 
 
-GROUPS: list[dict[str, Any]] = [{"inner_group_num": 100_000}, {"num_hidden_groups": 10**9}]
-
-
-@pytest.mark.parametrize("keys", [*GROUPS, {"model_type": "t5", "num_decoder_layers": 10**9}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"inner_group_num": 100_000},
+        {"num_hidden_groups": 10**9},
+        {"model_type": "t5", "num_decoder_layers": 10**9},
+    ],
+)
 def test_absurd_counts_of_a_model_config_are_named(keys: dict[str, Any]) -> None:
     (key,) = keys.keys() - {"model_type"}
     with pytest.raises(UserError, match=rf"^hyperparameters\.model_config\.{key}: \d+; use a num"):
@@ -174,7 +223,7 @@ def test_a_count_of_parameters_ends_at_the_first_that_is_too_much() -> None:
     torch.nn.Linear(100, 100)  # it is over
 
 
-def test_counting_changes_no_random_number(tokenizer: Any) -> None:
+def test_counting_changes_no_random_number(tokenizer: Tokenizer) -> None:
     keys = {**SIZES, "model_type": "bert"}
     config = config_from_keys(keys, tokenizer)
     torch.manual_seed(7)

@@ -17,7 +17,9 @@ import pytest
 import torch
 import torch._dynamo  # before torch is patched: it looks at what it finds
 import torch.nn.functional as F
+from torch import Tensor
 from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -46,17 +48,34 @@ class Autocast(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        def cast(x: Any) -> Any:
-            floats = isinstance(x, torch.Tensor) and x.is_floating_point()
-            return x.to(self.half if func in self.PRODUCTS else torch.float32) if floats else x
+        kwargs = kwargs or {}
+        if func in self.PRODUCTS:
+            dtype = self.half
+        elif func in self.EXACT:
+            dtype = torch.float32
+        else:
+            return func(*args, **kwargs)
 
-        if func in self.PRODUCTS or func in self.EXACT:
-            args, kwargs = tree_map(cast, (args, kwargs))
-        return func(*args, **(kwargs or {}))
+        def cast(value: Any) -> Any:
+            is_float = isinstance(value, Tensor) and value.is_floating_point()
+            return value.to(dtype) if is_float else value
+
+        args, kwargs = tree_map(cast, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def is_on(device_type: str, tensors: list[Tensor]) -> bool:
+    return any(tensor.device.type == device_type for tensor in tensors)
 
 
 class Watch(TorchDispatchMode):
     """Notes what reads the device back, and the types of matrix products and of attention."""
+
+    WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique")
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,26 +86,27 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        on_gpu = any(x.device.type == "cuda" for x in given)
-        if on_gpu and name in ("_local_scalar_dense", "nonzero", "masked_select", "unique"):
+        inputs = tensors_in((args, kwargs))
+        on_gpu = is_on("cuda", inputs)
+        if on_gpu and name in self.WAITING:
             self.waits.append(name)
             if name == "_local_scalar_dense":
                 return 0.0  # nobody knows; torch's scaler takes it for "no infinity"
-        out = func(*args, **kwargs)
-        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+
+        result = func(*args, **kwargs)
+        outputs = tensors_in(result)
         in_the_background = name == "copy_" and args[2:] == (True,)  # to the host, non_blocking
-        if on_gpu and any(x.device.type == "cpu" for x in made) and not in_the_background:
+        if on_gpu and is_on("cpu", outputs) and not in_the_background:
             self.waits.append(name)
         # Without `non_blocking` a copy to the device waits for all that is queued there.
-        to_gpu = name == "_to_copy" and not on_gpu and any(x.device.type == "cuda" for x in made)
+        to_gpu = name == "_to_copy" and not on_gpu and is_on("cuda", outputs)
         if to_gpu and not kwargs.get("non_blocking"):
             self.waits.append("copy to the device")
         if on_gpu and name in ("mm", "addmm"):
-            self.products.add(given[-1].dtype)
+            self.products.add(inputs[-1].dtype)
         if on_gpu and "attention" in name or "attn" in name:
             self.attention.add(name)
-        return out
+        return result
 
 
 _dispatch = fake_tensor.FakeTensorMode.dispatch
@@ -95,48 +115,78 @@ _dispatch = fake_tensor.FakeTensorMode.dispatch
 def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """As a fake mode's, but what torch's own C++ makes is on the GPU, and the host's is real."""
     kwargs = dict(kwargs or {})
-    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
-        kwargs["device"] = GPU
-    given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    to_gpu = kwargs.get("device") is not None and torch.device(kwargs["device"]) == GPU
-    if not to_gpu and not any(isinstance(x, fake_tensor.FakeTensor) for x in given):
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "meta":
+        device = kwargs["device"] = GPU
+    to_gpu = device is not None and torch.device(device) == GPU
+    inputs = tensors_in((args, kwargs))
+    if not to_gpu and not any(isinstance(tensor, FakeTensor) for tensor in inputs):
         return func(*args, **kwargs)
 
-    def fake(x: Any) -> Any:
-        real = isinstance(x, torch.Tensor) and not isinstance(x, fake_tensor.FakeTensor)
-        return self.from_tensor(x) if real else x
+    def fake(value: Any) -> Any:
+        is_real = isinstance(value, Tensor) and not isinstance(value, FakeTensor)
+        return self.from_tensor(value) if is_real else value
 
-    return _dispatch(self, func, types, *tree_map(fake, (args, kwargs)))
+    fake_args, fake_kwargs = tree_map(fake, (args, kwargs))
+    return _dispatch(self, func, types, fake_args, fake_kwargs)
+
+
+DTYPES = {torch.float32: np.float32, torch.int32: np.int32, torch.int64: np.int64}
+
+
+def patch_tensors(patch: pytest.MonkeyPatch) -> None:
+    """Have fake tensors be on CUDA to all but autograd."""
+    make_subclass = Tensor._make_subclass
+    make_tensor = torch.tensor
+
+    def make_fake(cls: type, data: Any, grad: bool = False, **options: Any) -> Any:
+        if cls is FakeTensor:
+            options["dispatch_device"] = False
+        return make_subclass(cls, data, grad, **options)
+
+    def make_and_move(data: Any, device: Any = None, **options: Any) -> Tensor:
+        return make_tensor(data, **options).to(device)
+
+    def is_cuda(tensor: FakeTensor) -> bool:
+        return tensor.fake_device.type == "cuda"
+
+    def numpy(tensor: FakeTensor) -> np.ndarray:
+        return np.zeros(tensor.shape, DTYPES[tensor.dtype])
+
+    patch.setattr(fake_tensor.FakeTensorMode, "dispatch", dispatch)
+    patch.setattr(Tensor, "_make_subclass", staticmethod(make_fake))
+    patch.setattr(FakeTensor, "is_cuda", property(is_cuda), raising=False)
+    patch.setattr(FakeTensor, "numpy", numpy)
+    patch.setattr(torch, "tensor", make_and_move)
+    patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+
+
+def patch_cuda(capability: tuple[int, int], patch: pytest.MonkeyPatch) -> None:
+    """Have torch.cuda describe a GPU of this capability."""
+    answers = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "is_bf16_supported": capability >= (8, 0),
+        "get_device_capability": capability,
+    }
+    for name, answer in answers.items():
+        patch.setattr(torch.cuda, name, Mock(return_value=answer))
+    patch.setattr(torch.cuda, "Event", Mock)
 
 
 @contextlib.contextmanager
-def gpu(capability: tuple[int, int], patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    make, tensor = torch.Tensor._make_subclass, torch.tensor
+def gpu(
+    capability: tuple[int, int], patch: pytest.MonkeyPatch
+) -> Iterator[fake_tensor.FakeTensorMode]:
+    """A fake GPU; tensors that are made meanwhile may be on it."""
 
-    def make_subclass(cls: type, data: Any, grad: bool = False, **how: Any) -> Any:
-        if cls is fake_tensor.FakeTensor:
-            how["dispatch_device"] = False
-        return make(cls, data, grad, **how)
+    def autocast(*_: Any, enabled: bool = True, **__: Any) -> Any:
+        return Autocast(CAPABILITIES[capability]) if enabled else contextlib.nullcontext()
 
-    def make_tensor(data: Any, device: Any = None, **how: Any) -> torch.Tensor:
-        return tensor(data, **how).to(device)
-
-    patch.setattr(fake_tensor.FakeTensorMode, "dispatch", dispatch)
-    patch.setattr(torch.Tensor, "_make_subclass", staticmethod(make_subclass))
-    on_cuda = property(lambda x: x.fake_device.type == "cuda")
-    patch.setattr(fake_tensor.FakeTensor, "is_cuda", on_cuda, raising=False)
-    patch.setattr(torch, "tensor", make_tensor)
-    numbers = {torch.float32: np.float32, torch.int32: np.int32, torch.int64: np.int64}
-    patch.setattr(fake_tensor.FakeTensor, "numpy", lambda x: np.zeros(x.shape, numbers[x.dtype]))
-    facts = {"is_available": True, "device_count": 1, "current_device": 0}
-    facts |= {"is_bf16_supported": capability >= (8, 0), "get_device_capability": capability}
-    patch.setattr(torch.cuda, "Event", Mock)
-    patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    for name, value in facts.items():
-        patch.setattr(torch.cuda, name, lambda *_, value=value, **__: value)
-    half = CAPABILITIES[capability]
-    chosen = {True: lambda: Autocast(half), False: contextlib.nullcontext}
-    patch.setattr(torch, "autocast", lambda *_, enabled=True, **__: chosen[enabled]())
+    patch_tensors(patch)
+    patch_cuda(capability, patch)
+    patch.setattr(torch, "autocast", autocast)
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True) as mode:
         yield mode
 
@@ -147,13 +197,19 @@ def move(trial: Any, mode: fake_tensor.FakeTensorMode, patch: pytest.MonkeyPatch
     trial.model._apply(lambda tensor: mode.from_tensor(tensor.detach()).to(GPU))
     for parameter in trial.model.parameters():
         parameter.grad = None
+    trial.dtype = resolve_precision(trial.hparams.precision, GPU)
+
+    # Determined wants its scaler before it wraps a model.
     context = trial.context
     context.device = GPU
-    trial.dtype = resolve_precision(trial.hparams.precision, GPU)
-    models, context.models, context.optimizers = context.models, [], []
+    models = context.models
+    context.models = []
+    context.optimizers = []
     context._scaler = None
     scaler = torch.amp.GradScaler("cuda", enabled=trial.dtype is torch.float16)
-    trial.scaler, context.models = context.wrap_scaler(scaler), models
+    trial.scaler = context.wrap_scaler(scaler)
+    context.models = models
+
     trial.max_tokens = trial.prepare_gradients()
     trial.finite = FiniteSteps(GPU)
     trial._prepare_optimizer(64)
@@ -166,7 +222,11 @@ WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING}
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_step_and_a_validation(
-    workload: str, capability: Any, cache_dir: Path, tmp_path: Path, monkeypatch: Any
+    workload: str,
+    capability: tuple[int, int],
+    cache_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     half = CAPABILITIES[capability]
     path = config_file(tmp_path, WORKLOADS[workload], cache_dir, compile=False)
@@ -174,7 +234,7 @@ def test_a_step_and_a_validation(
     with contextlib.ExitStack() as stack:
         trial = stack.enter_context(trial_of(path))
         rows = next(iter(trial.build_training_data_loader()))
-        held_out = next(iter(trial.build_validation_data_loader()))
+        validation_batch = next(iter(trial.build_validation_data_loader()))
         mode = stack.enter_context(gpu(capability, monkeypatch))
         with Watch():
             move(trial, mode, monkeypatch)
@@ -183,13 +243,18 @@ def test_a_step_and_a_validation(
         with Watch() as validation, torch.no_grad():
             trial.model.eval()
             trial.scores.reset()
-            trial.evaluate_batch(held_out, 0)
-        trained = [p for p in trial.model.parameters() if p.requires_grad]
+            trial.evaluate_batch(validation_batch, 0)
+        parameters = [p for p in trial.model.parameters() if p.requires_grad]
+
     # torch's scaler asks whether there was an infinity, once a step.
     assert step.waits == (["_local_scalar_dense"] if half is torch.float16 else [])
     # Answers come back after each row; pretraining's sums stay on the device to the end.
     assert set(validation.waits) == ({"_to_copy"} if workload == "fine-tuning" else set())
     assert step.products == validation.products == {half}
-    kernel = {"_varlen_attn", "_varlen_attn_backward"} if capability >= (8, 0) else set()
-    assert step.attention == kernel and validation.attention == kernel - {"_varlen_attn_backward"}
-    assert {p.dtype for p in trained} == {p.grad.dtype for p in trained} == {torch.float32}
+    if capability >= (8, 0):
+        assert step.attention == {"_varlen_attn", "_varlen_attn_backward"}
+        assert validation.attention == {"_varlen_attn"}
+    else:
+        assert step.attention == validation.attention == set()
+    for parameter in parameters:
+        assert parameter.dtype is parameter.grad.dtype is torch.float32

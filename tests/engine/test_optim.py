@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 import torch_optimizer
@@ -18,180 +19,266 @@ def toy_parameters():
 
 
 def take_steps(optimizer, parameters, steps, first=0):
+    """Step with drawn gradients; all weights after each step, [steps, numbers]."""
     trajectory = []
     for step in range(first, first + steps):
         for number, parameter in enumerate(parameters):
-            draw = torch.Generator().manual_seed(10 * step + number)
-            parameter.grad = torch.randn(parameter.shape, generator=draw)
+            generator = torch.Generator().manual_seed(10 * step + number)
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
         optimizer.step()
-        trajectory.append(torch.cat([p.detach().flatten() for p in parameters]))
+        trajectory.append(torch.cat([parameter.detach().flatten() for parameter in parameters]))
     return torch.stack(trajectory)
 
 
 def split_groups(parameters, weight_decay, name=""):
-    other = {"params": parameters[1:], "weight_decay": 0.0, "lr": 2e-3}
-    hidden = {"momentum": 0.95} if name == "muon" else {}
-    return [{"params": parameters[:1], "weight_decay": weight_decay, **hidden}, other]
+    """The first parameter decays, and is Muon's; the others have another rate."""
+    first = {"params": parameters[:1], "weight_decay": weight_decay}
+    if name == "muon":
+        first["momentum"] = 0.95
+    others = {"params": parameters[1:], "weight_decay": 0.0, "lr": 2e-3}
+    return [first, others]
 
 
 class TorchMuon:
     """torch's Muon for the first group, its AdamW for the others."""
 
     def __init__(self, groups, lr, betas):
-        first = torch.optim.Muon(groups[:1], lr=lr, adjust_lr_fn="match_rms_adamw")
-        self.both = first, torch.optim.AdamW(groups[1:], lr=lr, betas=betas)
+        self.muon = torch.optim.Muon(groups[:1], lr=lr, adjust_lr_fn="match_rms_adamw")
+        self.adamw = torch.optim.AdamW(groups[1:], lr=lr, betas=betas)
 
     def step(self):
-        for optimizer in self.both:
-            optimizer.step()
+        self.muon.step()
+        self.adamw.step()
+
+
+def library_radam(groups, **keys):
+    for group in groups:
+        group["buffer"] = [[None, None, None] for _ in range(10)]  # its groups share one else
+    return torch_optimizer.RAdam(groups, **keys)
 
 
 REFERENCES = {
-    "radam": lambda groups, **how: torch_optimizer.RAdam(
-        [{"buffer": [[None, None, None] for _ in range(10)], **group} for group in groups], **how
-    ),
+    "radam": library_radam,
     "adamw": torch.optim.AdamW,
     "muon": TorchMuon,
     "lamb": functools.partial(torch_optimizer.Lamb, eps=1e-6, clamp_value=1e6),
 }
 
 
-@pytest.mark.parametrize("weight_decay, given", [(0.0, ()), (0.1, (0.98,))])
+@pytest.mark.parametrize("weight_decay, beta2", [(0.0, None), (0.1, 0.98)])
 @pytest.mark.parametrize("name", REFERENCES)
-def test_steps_are_the_librarys_bit_for_bit(name, weight_decay, given):
-    betas, trajectories = (0.9, *(given or (0.999,))), []
-    for make in (
-        lambda groups: optim.build_optimizer(name, groups, 1e-2, *given),
-        lambda groups: REFERENCES[name](groups, lr=1e-2, betas=betas),
-    ):
+def test_steps_are_the_librarys_bit_for_bit(name, weight_decay, beta2):
+    def trajectory(build):
         parameters = toy_parameters()
         parameters[0].data.mul_(100)
         parameters[1].data.zero_()
-        groups = split_groups(parameters, weight_decay, name)
-        trajectories.append(take_steps(make(groups), parameters, 30))
-    assert torch.equal(*trajectories)
+        optimizer = build(split_groups(parameters, weight_decay, name))
+        return take_steps(optimizer, parameters, 30)
+
+    def build(groups):
+        changes = {} if beta2 is None else {"beta2": beta2}
+        return optim.build_optimizer(name, groups, 1e-2, **changes)
+
+    def build_reference(groups):
+        return REFERENCES[name](groups, lr=1e-2, betas=(0.9, beta2 or 0.999))
+
+    assert torch.equal(trajectory(build), trajectory(build_reference))
 
 
 def test_what_has_no_gradient_is_skipped():
     parameters = toy_parameters()
     radam = optim.build_optimizer("radam", [{"params": parameters}], 1e-2)
-    first, second = (p.detach().clone() for p in parameters)
-    parameters[0].square().sum().backward()
+    with_gradient, without = parameters
+    before = [parameter.detach().clone() for parameter in parameters]
+    with_gradient.square().sum().backward()
     radam.step()
-    assert not torch.equal(parameters[0], first)
-    assert torch.equal(parameters[1], second) and len(radam.state) == 1
+    assert not torch.equal(with_gradient, before[0])
+    assert torch.equal(without, before[1])
+    assert len(radam.state) == 1
 
 
-def sum_of(state):
-    return sum(moment for name, moment in state.items() if name != "step")
+def moments_of(optimizer, parameters):
+    """The sum of each parameter's moments."""
+    sums = []
+    for parameter in parameters:
+        state = dict(optimizer.state[parameter])
+        state.pop("step")
+        sums.append(sum(state.values()))
+    return sums
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_step_is_kept_or_changes_neither_weights_nor_moments(name):
     """Steps 2 and 7 of eight are not kept: before and after RAdam's first rectified one."""
-    ours, theirs = toy_parameters(), toy_parameters()
+    ours = toy_parameters()
     guarded = optim.build_optimizer(name, split_groups(ours, 0.1, name), 1e-2)
-    plain = optim.build_optimizer(name, split_groups(theirs, 0.1, name), 1e-2)
+    reference = toy_parameters()
+    plain = optim.build_optimizer(name, split_groups(reference, 0.1, name), 1e-2)
     for step in range(9):
-        before = [p.clone() for p in ours]
+        before = [parameter.detach().clone() for parameter in ours]
         if step in (2, 7):
-            moments = [sum_of(guarded.state[p]) for p in ours]
+            moments = moments_of(guarded, ours)
             guarded.keep = torch.tensor(False)
             for parameter in ours:
                 parameter.grad = torch.zeros_like(parameter)
             guarded.step()
             assert all(map(torch.equal, ours, before))
-            for parameter, other, kept in zip(ours, theirs, moments, strict=True):
-                assert torch.equal(sum_of(guarded.state[parameter]), kept)
-                plain.state[other]["step"] += 1
-            continue
-        guarded.keep = torch.tensor(True)
-        kept, usual = take_steps(guarded, ours, 1, step), take_steps(plain, theirs, 1, step)
-        assert torch.equal(kept, usual) and not torch.equal(ours[0], before[0])
+            assert all(map(torch.equal, moments_of(guarded, ours), moments))
+            for parameter in reference:
+                plain.state[parameter]["step"] += 1  # a step that is not kept is counted
+        else:
+            guarded.keep = torch.tensor(True)
+            weights = take_steps(guarded, ours, 1, first=step)
+            assert torch.equal(weights, take_steps(plain, reference, 1, first=step))
+            assert not torch.equal(ours[0], before[0])
+
+
+def names_by_group(model, **options):
+    """The names of the parameters of each group."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = optim.parameter_groups(model, 0.01, **options)
+    return [[names[id(parameter)] for parameter in group["params"]] for group in groups]
 
 
 def test_matrices_and_embeddings_decay_and_nothing_else():
     model = make_model()
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = optim.parameter_groups(model, 0.01)
-    assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
-    decayed, kept = ({names[id(p)] for p in group["params"]} for group in groups)
-    assert decayed | kept == set(names.values()) and not decayed & kept
-    assert sum(len(group["params"]) for group in groups) == len(names)
-    assert {"albert.embeddings.word_embeddings.weight", "qa_outputs.weight"} <= decayed
-    assert any("full_layer_layer_norm.weight" in name for name in kept)
+    all_names = [name for name, _ in model.named_parameters()]
+    decays = [group["weight_decay"] for group in optim.parameter_groups(model, 0.01)]
+    assert decays == [0.01, 0.0]
+
+    decayed, undecayed = names_by_group(model)
+
+    assert sorted(decayed + undecayed) == sorted(all_names)
+    assert "albert.embeddings.word_embeddings.weight" in decayed
+    assert "qa_outputs.weight" in decayed
     assert not [name for name in decayed if "norm" in name.lower() or name.endswith("bias")]
-    muon, *others = optim.parameter_groups(model, 0.01, optimizer="muon")
-    assert {names[id(p)] for p in muon["params"]} == {n for n in decayed if ".albert_layers." in n}
-    rest = [decayed - {names[id(p)] for p in muon["params"]}, kept]
-    assert [{names[id(p)] for p in group["params"]} for group in others] == rest
-    # Shared ones come once, frozen ones not at all.
+    assert any("full_layer_layer_norm.weight" in name for name in undecayed)
+
+
+def test_muon_is_for_the_matrices_of_the_layers():
+    model = make_model()
+    decayed, undecayed = names_by_group(model)
+    in_layers = {name for name in decayed if ".albert_layers." in name}
+
+    muon, others_decayed, others_undecayed = names_by_group(model, optimizer="muon")
+
+    assert set(muon) == in_layers
+    assert set(others_decayed) == set(decayed) - in_layers
+    assert set(others_undecayed) == set(undecayed)
+
+
+def test_shared_parameters_come_once_and_frozen_ones_not_at_all():
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
     model["b"].weight = model["a"].weight
     model["a"].bias.requires_grad_(False)
-    decay, keep = optim.parameter_groups(model, 0.01)
-    assert [id(p) for p in decay["params"]] == [id(model["a"].weight)]
-    assert [id(p) for p in keep["params"]] == [id(model["b"].bias)]
+    decayed, undecayed = optim.parameter_groups(model, 0.01)
+    assert len(decayed["params"]) == len(undecayed["params"]) == 1
+    assert decayed["params"][0] is model["a"].weight
+    assert undecayed["params"][0] is model["b"].bias
 
 
-SCHEDULES = {
-    "linear": lambda o, w, t, low: (
-        transformers.get_polynomial_decay_schedule_with_warmup(o, w, t, lr_end=0.3 * low, power=1.0)
-        if low
-        else transformers.get_linear_schedule_with_warmup(o, w, t)
-    ),
-    "cosine": lambda o, w, t, low: (
-        transformers.get_cosine_with_min_lr_schedule_with_warmup(o, w, t, min_lr=0.3 * low)
-        if low
-        else transformers.get_cosine_schedule_with_warmup(o, w, t)
-    ),
-    "wsd": lambda o, w, t, low: transformers.get_wsd_schedule(
-        o, w, t // 4, num_stable_steps=t - t // 4 - w, min_lr_ratio=low
-    ),
-}
+PEAK_RATE = 0.3
+STEPS = 40
+WARMUP = 6
 
 
-@pytest.mark.parametrize("low", [0.0, 0.1])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_rates_are_transformers_own_at_every_step(name, low):
-    decay = 0.25 if name == "wsd" else None
-    hparams = StepHParams(schedule=name, min_rate=low, decay_fraction=decay)
+def library_schedule(name, optimizer, min_rate):
+    match name:
+        case "linear":
+            return transformers.get_polynomial_decay_schedule_with_warmup(
+                optimizer, WARMUP, STEPS, lr_end=PEAK_RATE * min_rate, power=1.0
+            )
+        case "cosine":
+            return transformers.get_cosine_with_min_lr_schedule_with_warmup(
+                optimizer, WARMUP, STEPS, min_lr=PEAK_RATE * min_rate
+            )
+        case "wsd":
+            decay_steps = STEPS // 4
+            return transformers.get_wsd_schedule(
+                optimizer,
+                WARMUP,
+                decay_steps,
+                num_stable_steps=STEPS - decay_steps - WARMUP,
+                min_lr_ratio=min_rate,
+            )
+
+
+def library_schedule_to_zero(name, optimizer):
+    match name:
+        case "linear":
+            return transformers.get_linear_schedule_with_warmup(optimizer, WARMUP, STEPS)
+        case "cosine":
+            return transformers.get_cosine_schedule_with_warmup(optimizer, WARMUP, STEPS)
+        case "wsd":
+            return library_schedule(name, optimizer, 0.0)
+
+
+def sgd():
+    return torch.optim.SGD(split_groups(toy_parameters(), 0.0), lr=PEAK_RATE)
+
+
+def rates_of(optimizer, schedule):
+    """The rates of both groups at every step, and three steps beyond, [steps, 2]."""
     rates = []
-    for make in (
-        lambda optimizer: optim.build_scheduler(optimizer, hparams, 40, 6),
-        lambda optimizer: SCHEDULES[name](optimizer, 6, 40, low),
-    ):
-        optimizer = torch.optim.SGD(split_groups(toy_parameters(), 0.0), lr=0.3)
-        schedule, found = make(optimizer), []
-        for _ in range(43):
-            found += schedule.get_last_lr()
-            optimizer.step()
-            schedule.step()
-        rates.append(found)
-    assert rates[0] == pytest.approx(rates[1], rel=1e-12, abs=1e-15)
-    assert [max(rates[0]), rates[0][80]] == pytest.approx([0.3, 0.3 * low])
-    for total in (1, 2):  # shorter than its warm-up and decay
-        schedule = optim.build_scheduler(optimizer, hparams, total, total)
-        schedule.step(total)
+    for _ in range(STEPS + 3):
+        rates.append(schedule.get_last_lr())
+        optimizer.step()
+        schedule.step()
+    return np.array(rates)
 
 
-def test_steps_come_from_the_data_and_the_epochs():
-    for windows, batch, epochs, most, fraction, expected in (
-        (132_198, 48, 2, None, 0.1, (5509, 551)),
-        (132_198, 256, 2.0, None, 0.0, (1033, 0)),
-        (96, 48, 2, None, 0.5, (4, 2)),
-        (100, 10, 1.1, None, 0.0, (11, 0)),
-        (132_198, 48, 2, 100, 0.29, (100, 29)),  # 100 * 0.29 is 28.999999999999996
-    ):
-        keys = {"epochs": epochs, "max_steps": most, "warmup_fraction": fraction}
-        hparams = StepHParams(global_batch_size=batch, **keys)
-        assert optim.plan_steps(hparams, windows) == expected
+@pytest.mark.parametrize("min_rate", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["linear", "cosine", "wsd"])
+def test_rates_are_transformers_own_at_every_step(name, min_rate):
+    decay_fraction = 0.25 if name == "wsd" else None
+    hparams = StepHParams(schedule=name, min_rate=min_rate, decay_fraction=decay_fraction)
+    optimizer = sgd()
+    schedule = optim.build_scheduler(optimizer, hparams, STEPS, WARMUP)
+    reference = sgd()
+    if min_rate:
+        reference_schedule = library_schedule(name, reference, min_rate)
+    else:
+        reference_schedule = library_schedule_to_zero(name, reference)
+
+    rates = rates_of(optimizer, schedule)
+
+    expected = rates_of(reference, reference_schedule)
+    assert rates == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    assert rates.max() == pytest.approx(PEAK_RATE)
+    assert rates[STEPS, 0] == pytest.approx(PEAK_RATE * min_rate)
+    for steps in (1, 2):  # shorter than its warm-up and decay
+        schedule = optim.build_scheduler(optimizer, hparams, steps, steps)
+        schedule.step(steps)
+
+
+@pytest.mark.parametrize(
+    "windows, batch, epochs, max_steps, warmup_fraction, steps, warmup",
+    [
+        (132_198, 48, 2, None, 0.1, 5509, 551),
+        (132_198, 256, 2.0, None, 0.0, 1033, 0),
+        (96, 48, 2, None, 0.5, 4, 2),
+        (100, 10, 1.1, None, 0.0, 11, 0),
+        (132_198, 48, 2, 100, 0.29, 100, 29),  # 100 * 0.29 is 28.999999999999996
+    ],
+)
+def test_steps_come_from_the_data_and_the_epochs(
+    windows, batch, epochs, max_steps, warmup_fraction, steps, warmup
+):
+    hparams = StepHParams(
+        global_batch_size=batch,
+        epochs=epochs,
+        max_steps=max_steps,
+        warmup_fraction=warmup_fraction,
+    )
+    assert optim.plan_steps(hparams, windows) == (steps, warmup)
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_step_reads_nothing_back(name):
     """A tensor on torch's meta device has no values: whoever asks for one gets an error."""
-    parameters = [torch.nn.Parameter(p.detach().to("meta")) for p in toy_parameters()]
+    parameters = []
+    for parameter in toy_parameters():
+        parameters.append(torch.nn.Parameter(parameter.detach().to("meta")))
     optimizer = optim.build_optimizer(name, split_groups(parameters, 0.1, name), 1e-2)
     for _ in range(6):  # the sixth is radam's first rectified one
         for parameter in parameters:

@@ -9,33 +9,43 @@ from detalbert.engine.order import Steps, TrainOrder, spread
 from detalbert.errors import UserError
 from tests.conftest import max_examples
 
-sizes = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
+LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
 
 
-@given(sizes, st.integers(1, 4), st.integers(1, 5), st.integers(0, 9), st.integers(1, 4))
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 5), st.integers(0, 9), st.integers(1, 4))
 @max_examples(60)
 def test_every_window_once_an_epoch(
     lengths: np.ndarray, slots: int, per_slot: int, seed: int, epochs: int
 ) -> None:
+    windows = len(lengths)
     order = TrainOrder(lengths, slots * per_slot, slots, seed)
-    steps = -(-epochs * len(lengths) // order.global_batch_size)
+    steps = -(-epochs * windows // order.global_batch_size)
     stream = np.concatenate([order.global_batch(step) for step in range(steps)])
     for epoch in range(epochs):
-        part = stream[epoch * len(lengths) : (epoch + 1) * len(lengths)]
-        assert np.array_equal(np.sort(part), np.arange(len(lengths)))
-    shares = [order.share(seed, slot) for slot in range(slots)]
+        epoch_windows = stream[epoch * windows : (epoch + 1) * windows]
+        assert np.array_equal(np.sort(epoch_windows), np.arange(windows))
+
+    step = seed  # any
+    shares = [order.share(step, slot) for slot in range(slots)]
     assert all(len(share) == per_slot for share in shares)
-    assert sorted(np.concatenate(shares)) == sorted(order.global_batch(seed))
+    assert sorted(np.concatenate(shares)) == sorted(order.global_batch(step))
 
 
 def test_the_order_is_numpys_of_seed_and_epoch() -> None:
     """A restart with another version must find the same windows."""
-    order = TrainOrder(np.full(20, 10), 20, 1, seed=7)
+    order = TrainOrder(np.full(20, 10), 20, 1, seed=7)  # an epoch is a step
     for epoch in (0, 2):
-        wanted = np.random.default_rng([7, epoch]).permutation(20)
-        assert np.array_equal(order.global_batch(epoch), wanted)
-    for windows, steps in ((3, 1), (8, 1), (15, 1), (16, 2)):
-        assert len(Steps(TrainOrder(np.full(windows, 10), 8, 1, seed=0), 0, 0)) == steps
+        expected = np.random.default_rng([7, epoch]).permutation(20)
+        assert np.array_equal(order.global_batch(epoch), expected)
+
+
+@pytest.mark.parametrize("windows, steps", [(3, 1), (8, 1), (15, 1), (16, 2)])
+def test_an_epoch_has_at_least_a_step(windows: int, steps: int) -> None:
+    order = TrainOrder(np.full(windows, 10), 8, 1, seed=0)
+    assert len(Steps(order, 0, 0)) == steps
+
+
+def test_a_batch_that_slots_do_not_divide_is_refused() -> None:
     with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 10 .* 4 slots"):
         TrainOrder(np.ones(100), 10, 4, seed=0)
 
@@ -45,13 +55,16 @@ def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(
     slots: int, per_slot: int, data: st.DataObject
 ) -> None:
     size = slots * per_slot
-    lengths = np.array(data.draw(st.lists(st.integers(1, 384), min_size=size, max_size=size)))
+    drawn = data.draw(st.lists(st.integers(1, 384), min_size=size, max_size=size))
+    lengths = np.array(drawn)
+
     shares = spread(lengths, slots, per_slot)
+
     assert [len(share) for share in shares] == [per_slot] * slots
     assert sorted(np.concatenate(shares).tolist()) == list(range(size))
     assert all((np.diff(share) > 0).all() for share in shares)
     tokens = [lengths[share].sum() for share in shares]
-    assert max(tokens) - min(tokens) <= lengths.max() - lengths.min()
+    assert max(tokens) - min(tokens) <= max(drawn) - min(drawn)
 
 
 def test_deal_of_a_known_batch() -> None:

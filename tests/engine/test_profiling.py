@@ -26,10 +26,13 @@ def test_a_profile_is_written_and_changes_no_bit(
     assert "profile of" not in capsys.readouterr().err
     assert run(tiny_config, tmp_path / "with", *common, *settings(profile_steps=3)) == 0
     shown = capsys.readouterr().err
-    assert shown.count("profile of 3 steps:\n") == 1 and "Self CPU time total: " in shown
-    assert "enumerate(DataLoader)" in shown and "USDT" not in shown
-    (path,) = map(Path, re.findall("^INFO: trace: (.*)$", shown, re.M))
-    assert path.parent == tmp_path / "with" / "tensorboard" and path.name.endswith(".pt.trace.json")
+    assert shown.count("profile of 3 steps:\n") == 1
+    assert "Self CPU time total: " in shown
+    assert "enumerate(DataLoader)" in shown
+    assert "USDT" not in shown
+    (path,) = map(Path, re.findall("^INFO: trace: (.*)$", shown, re.MULTILINE))
+    assert path.parent == tmp_path / "with" / "tensorboard"
+    assert path.name.endswith(".pt.trace.json")
     assert differences(tmp_path / "without", tmp_path / "with") == []
 
 
@@ -41,22 +44,34 @@ def take(profile: StepProfile, steps: int) -> None:
 
 def test_the_steps_after_the_warm_up_are_recorded(tmp_path: Path, caplog: Any) -> None:
     caplog.set_level("INFO", "detalbert")
-    stopped, folder = StepProfile(9, 12, tmp_path, CPU), tmp_path / "new" / "traces"
-    take(stopped, 4)
-    stopped.on_trial_shutdown()
-    assert not torch.autograd._profiler_enabled()
+    folder = tmp_path / "new" / "traces"
     profile = StepProfile(2, 5, folder, CPU)
     take(profile, 4)
-    assert caplog.messages == [] and not folder.exists()
+    assert caplog.messages == []
+    assert not folder.exists()
+
     take(profile, 4)
     profile.on_trial_shutdown()
+
     (path,) = folder.iterdir()
     names = [event["name"] for event in json.loads(path.read_text())["traceEvents"]]
-    assert names.count("step") == names.count("all_reduce") == 2 and "aten::sum" in names
+    assert names.count("step") == names.count("all_reduce") == 2
+    assert "aten::sum" in names
     (message,) = caplog.messages
-    assert message.startswith("profile of 2 steps:\n") and message.endswith(f"\ntrace: {path}")
+    assert message.startswith("profile of 2 steps:\n")
+    assert message.endswith(f"\ntrace: {path}")
     assert 0 < message.count("aten::") <= ROWS
-    (tmp_path / "file").write_text("")  # a trace cannot be written there
+
+
+def test_a_stopped_run_stops_its_profile(tmp_path: Path) -> None:
+    profile = StepProfile(9, 12, tmp_path, CPU)
+    take(profile, 4)
+    profile.on_trial_shutdown()
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_trace_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
     profile = StepProfile(1, 4, tmp_path / "file" / "traces", CPU)
     take(profile, 3)
     with pytest.raises(UserError, match="hyperparameters.profile_steps: .*cannot write the trace"):

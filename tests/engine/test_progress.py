@@ -46,13 +46,13 @@ def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
     clock.now += 10
     report(shown, 10)
     shown.on_trial_shutdown()
-    facts = "loss 1.2346  lr 1.23e-03  windows/s 12.3"
+    scores = "loss 1.2346  lr 1.23e-03  windows/s 12.3"
     assert capsys.readouterr().err.splitlines() == [
-        f"INFO: step 50/100  {facts}",
+        f"INFO: step 50/100  {scores}",
         "INFO: validation at step 50:  f1 81.26",
         "INFO: checkpoint at step 50: some uuid",
-        f"INFO: step 70/100  {facts}  left 1m30s",  # 60 s for 20 steps, 30 are left
-        f"INFO: step 80/100  {facts}  left 47s",  # 70 s for 30, 20 are left
+        f"INFO: step 70/100  {scores}  left 1m30s",  # 60 s for 20 steps, 30 are left
+        f"INFO: step 80/100  {scores}  left 47s",  # 70 s for 30, 20 are left
     ]
 
 
@@ -63,23 +63,47 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> N
         report(shown, steps)
     lines = capsys.readouterr().err.splitlines()
     assert [" left " in line for line in lines] == [False, False, False, True]
-    report(shown, 1, mfu=0.4567, memory_gib=31.26)  # a GPU's use, where it is known
-    report(shown, 1, memory_gib=31.26, grad_norm=1.256, tokens_per_second=1234.5)
-    one, other = capsys.readouterr().err.splitlines()
-    assert "  windows/s 12.3  mfu 0.46  GiB 31.3  left" in one
-    assert "  lr 1.23e-03  norm 1.26  tokens/s 1234  GiB 31.3  left" in other
-    last = Progress(6, done=0, chief=True, shown=[])
+
+
+def test_the_last_step_leaves_nothing(clock: Any, capsys: Any) -> None:
+    shown = Progress(6, done=0, chief=True, shown=[])
     for steps in (1, 5):
         clock.now += 1
-        report(last, steps)
-    assert "left" not in capsys.readouterr().err  # the last step leaves nothing
-    times = {0: "0s", 59.4: "59s", 60: "1m00s", 133: "2m13s", 3599.6: "1h00m", 7380: "2h03m"}
-    for seconds, text in times.items():
-        shown = Progress(13, done=0, chief=True, shown=[])
-        report(shown, 1)
-        clock.now += seconds
-        report(shown, 6)
-        assert capsys.readouterr().err.endswith(f"  left {text}\n")
+        report(shown, steps)
+    assert "left" not in capsys.readouterr().err
+
+
+def test_a_gpus_use_is_shown_where_it_is_known(clock: Any, capsys: Any) -> None:
+    shown = Progress(100, done=0, chief=True, shown=[])
+    for steps in (1, 5):
+        clock.now += 1
+        report(shown, steps)
+    capsys.readouterr()
+    report(shown, 1, mfu=0.4567, memory_gib=31.26)
+    line = capsys.readouterr().err
+    assert "  windows/s 12.3  mfu 0.46  GiB 31.3  left" in line
+    report(shown, 1, memory_gib=31.26, grad_norm=1.256, tokens_per_second=1234.5)
+    line = capsys.readouterr().err
+    assert "  lr 1.23e-03  norm 1.26  tokens/s 1234  GiB 31.3  left" in line
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (0, "0s"),
+        (59.4, "59s"),
+        (60, "1m00s"),
+        (133, "2m13s"),
+        (3599.6, "1h00m"),
+        (7380, "2h03m"),
+    ],
+)
+def test_the_time_left_has_two_units(seconds: float, text: str, clock: Any, capsys: Any) -> None:
+    shown = Progress(13, done=0, chief=True, shown=[])
+    report(shown, 1)
+    clock.now += seconds
+    report(shown, 6)
+    assert capsys.readouterr().err.endswith(f"  left {text}\n")
 
 
 def test_other_ranks_say_nothing(clock: Any, capsys: Any, monkeypatch: Any) -> None:
@@ -105,8 +129,9 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
     report(shown, 5)
     shown.on_validation_end({"HasAns_f1": 2.0, "exact": 83.671})
     shown.on_trial_shutdown()
-    facts = {"loss": "1.2346", "lr": "1.23e-03", "windows/s": "12.3"}
-    assert call().set_postfix(facts) in bar.mock_calls and bar.mock_calls[-1] == call().close()
+    scores = {"loss": "1.2346", "lr": "1.23e-03", "windows/s": "12.3"}
+    assert call().set_postfix(scores) in bar.mock_calls
+    assert bar.mock_calls[-1] == call().close()
     (table,) = above
     assert table.splitlines() == [
         "INFO: validation at step 45:",
@@ -126,8 +151,9 @@ def test_a_validation_fits_a_line(workload: str, capsys: Any) -> None:
     best = {"steps": 132_198, **dict.fromkeys(names, 100.0)}
     Progress(132_198, done=0, chief=True, shown=names).say_best(best)
     (line,) = capsys.readouterr().err.splitlines()
-    wanted = f"INFO: best validation (step 132198):  {names[0]} 100.00  {names[1]} 100.00"
-    assert line.startswith(wanted) and 70 < len(line.removeprefix("INFO: ")) <= 91
+    begin = f"INFO: best validation (step 132198):  {names[0]} 100.00  {names[1]} 100.00"
+    assert line.startswith(begin)
+    assert 70 < len(line.removeprefix("INFO: ")) <= 91
 
 
 def test_a_step_of_a_gpu_fits_a_line() -> None:
@@ -147,4 +173,6 @@ def test_a_step_of_a_gpu_fits_a_line() -> None:
     short = {name: value for name, value in values.items() if name != "mfu"}
     assert "GiB 61.2" in format_step("step 40/850", short)
     long = format_step("step 104000/850000", {**values, "norm": "12345.67"})
-    assert "GiB" not in long and long.endswith("left 2h04m") and len(long) <= 91
+    assert "GiB" not in long
+    assert long.endswith("left 2h04m")
+    assert len(long) <= 91

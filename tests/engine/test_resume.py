@@ -1,251 +1,289 @@
-"""What a checkpoint hands over: threads to the restart, weights alone to another trial."""
+"""What a checkpoint hands over to a restart: threads, budget, compiled layers, and what differs."""
 
-import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from detalbert.engine import cpu, resume, token_budget
 from detalbert.engine.cpu import set_threads
-from detalbert.errors import UserError
 from tests.conftest import TINY, TINY_PRETRAINING, settings
-from tests.engine.trials import config_file, one_step, trial_of
+from tests.engine.trials import config_file, trial_of
 from tests.fakes.runs import newest, run, stop_after
-from tests.same_bits import PARTS, differences, of_value
+from tests.same_bits import differences
+
+Log = pytest.LogCaptureFixture
+Capture = pytest.CaptureFixture[str]
+
+
+class Machine:
+    """Cores of a machine that is not there."""
+
+    def __init__(self) -> None:
+        self.cores = 1
+        self.idle = 1.0
+
+    def count_cores(self) -> int:
+        return self.cores
+
+    def idle_cores(self) -> float:
+        return self.idle
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, float], None]]:
-    """`machine(cores, idle)`: have it be of so many cores, so many of them idle."""
-
-    def have(cores: int, idle: float) -> None:
-        for module in (cpu, resume):
-            monkeypatch.setattr(module, "count_cores", lambda: cores)
-        monkeypatch.setattr(cpu, "idle_cores", lambda: idle)
-
-    yield have
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """Have this machine be of one idle core, or as the test sets it."""
+    machine = Machine()
+    monkeypatch.setattr(cpu, "count_cores", machine.count_cores)
+    monkeypatch.setattr(resume, "count_cores", machine.count_cores)
+    monkeypatch.setattr(cpu, "idle_cores", machine.idle_cores)
+    yield machine
     torch.set_num_threads(1)
 
 
-def test_auto_counts_idle_cores_of_the_smallest_machine(machine: Any) -> None:
-    for cores, idle, fresh, expected in (
+@pytest.mark.parametrize(
+    "cores, idle, fresh, threads",
+    [
         (2, 2.0, True, 2),
         (2, 1.9, True, 2),  # somebody's moment is no neighbour
         (2, 1.0, True, 1),
         (2, 0.1, True, 1),  # at least 1
         (2, 0.1, False, 2),  # of a restart the checkpoint knows; else every core
         (64, 40.2, True, 40),
-    ):
-        machine(cores, idle)
-        assert set_threads("auto", fresh=fresh) == expected == torch.get_num_threads()
-        assert set_threads(3, fresh=fresh) == 3 == torch.get_num_threads()
-    machine(16, 12.0)
-    for others, expected in (([8, 8, 8], 6), ([4, 4, 8], 4)):  # of four slots, two a machine
-        slots = SimpleNamespace(local_size=2, allgather=lambda mine, others=others: [*others, mine])
-        assert set_threads("auto", slots) == expected
+    ],
+)
+def test_auto_counts_idle_cores(
+    cores: int, idle: float, fresh: bool, threads: int, machine: Machine
+) -> None:
+    machine.cores = cores
+    machine.idle = idle
+    assert set_threads("auto", fresh=fresh) == threads
+    assert torch.get_num_threads() == threads
+    assert set_threads(3, fresh=fresh) == 3
+    assert torch.get_num_threads() == 3
 
 
-def said(name: str, shown: str) -> list[str]:
+@pytest.mark.parametrize("others, threads", [([8, 8, 8], 6), ([4, 4, 8], 4)])
+def test_auto_is_of_the_smallest_machine(others: list[int], threads: int, machine: Machine) -> None:
+    """Of four slots, two a machine; this one gives each of its two 6."""
+    machine.cores = 16
+    machine.idle = 12.0
+    slots: Any = SimpleNamespace(local_size=2, allgather=lambda count: [*others, count])
+    assert set_threads("auto", slots) == threads
+
+
+def logged(name: str, shown: str) -> list[str]:
+    """The lines of the log with this name."""
     return [line for line in shown.splitlines() if f": {name}  " in line]
 
 
 def test_a_restart_computes_with_the_threads_that_the_run_began_with(
-    tmp_path: Path, cache_dir: Path, machine: Any, monkeypatch: Any, capsys: Any
+    tmp_path: Path,
+    cache_dir: Path,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
-    more = ["--set", f"data.cache_dir={cache_dir}", "--set", "data.max_train_examples=100"]
-    more += ["--set", "data.max_validation_examples=9"]
-    more += settings(max_steps=4, num_workers=0, reporting_period=2)
+    small = [f"data.cache_dir={cache_dir}", "data.max_train_examples=100"]
+    small.append("data.max_validation_examples=9")
+    changes = settings(max_steps=4, num_workers=0, reporting_period=2)
+    for value in small:
+        changes += ["--set", value]
 
-    def start(cores: int, name: str, status: int = 0) -> list[str]:
-        machine(cores, float(cores))
-        assert run(Path("configs/local.yaml"), tmp_path / name, *more) == status
-        return said("threads", capsys.readouterr().err)
+    def start(output: Path, cores: int, status: int = 0) -> str:
+        """Start or restart a run; what is logged first of its threads."""
+        machine.cores = cores
+        machine.idle = float(cores)
+        assert run(Path("configs/local.yaml"), output, *changes) == status
+        return logged("threads", capsys.readouterr().err)[0]
 
-    start(2, "uncut")
+    uncut = tmp_path / "uncut"
+    cut = tmp_path / "cut"
+    start(uncut, cores=2)
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
-        assert start(2, "cut", 143)[0].startswith("INFO: threads       2 a slot")
-    (line,) = start(1, "cut")
-    assert line.startswith(
-        "WARNING: threads       2 a slot (as the run began); this machine has 1 "
-    )
+        line = start(cut, cores=2, status=143)
+    assert line.startswith("INFO: threads       2 a slot")
+
+    line = start(cut, cores=1)
+
+    as_it_began = "WARNING: threads       2 a slot (as the run began); this machine has 1 "
+    assert line.startswith(as_it_began)
     assert torch.get_num_threads() == 2
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
+    assert differences(uncut, cut) == []
 
 
-LAST = "the run goes on; its rounding may differ from an uncut one's"
+ROUNDING = "the run goes on; its rounding may differ from an uncut one's"
+
+
+class Start(NamedTuple):
+    """A start of a run: when it is stopped, and what is new."""
+
+    stop: int
+    machine: dict[str, Any] = {}
+    hparams: dict[str, Any] = {}
+
+
+STARTS = [
+    Start(stop=3),
+    Start(stop=6),
+    Start(
+        stop=9,
+        machine={"torch": "1.0", "slots": 2},
+        hparams={"max_tokens_per_forward": 300},
+    ),
+    Start(
+        stop=12,  # the last step
+        machine={"torch": "1.0"},
+        hparams={"allreduce_dtype": "bf16", "threads": 2},
+    ),
+]
 
 
 @pytest.mark.usefixtures("machine")
 def test_a_restart_says_once_what_is_different(
-    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    describe, out, has, counts = resume._describe_machine, tmp_path / "out", [], []
-    for stop, new, more in (
-        (3, {}, {}),
-        (6, {}, {}),
-        (9, {"torch": "1.0", "slots": 2}, {"max_tokens_per_forward": 300}),
-        (12, {"torch": "1.0"}, {"allreduce_dtype": "bf16", "threads": 2}),
-    ):
+    out = tmp_path / "out"
+    describe_machine = resume._describe_machine
+    restart_lines = []
+    thread_lines = []
+    for start in STARTS:
+
+        def describe_another(context: Any, changed: dict[str, Any] = start.machine) -> Any:
+            return describe_machine(context) | changed
+
         with monkeypatch.context() as patch:
-            patch.setattr(resume, "_describe_machine", lambda c, new=new: describe(c) | new)
-            stop_after(patch, stop)
-            status = run(tiny_config, out, *settings(**{"threads": 1, **more}))
-            assert status == (143 if stop < 12 else 0)
+            patch.setattr(resume, "_describe_machine", describe_another)
+            stop_after(patch, start.stop)
+            status = run(tiny_config, out, *settings(**{"threads": 1, **start.hparams}))
+        assert status == (143 if start.stop < 12 else 0)
         shown = capsys.readouterr().err
-        has += said("restart", shown)
-        counts += said("threads", shown)
-    kept = torch.load(newest(out) / "state_dict.pth", weights_only=True)["callbacks"]["handover"]
-    start, was = "WARNING: restart       ", f"torch {torch.__version__} -> 1.0"
-    budget, masks = "max_tokens_per_forward 512 -> 300", "as will the masks of dropout"
-    assert has == [
-        f"{start}{budget}, {was}, slots 1 -> 2: {LAST}, {masks}",
-        f"{start}allreduce_dtype fp32 -> bf16, {was}, threads 1 -> 2: {LAST}",
+        restart_lines += logged("restart", shown)
+        thread_lines += logged("threads", shown)
+
+    torch_change = f"torch {torch.__version__} -> 1.0"
+    assert restart_lines == [
+        "WARNING: restart       max_tokens_per_forward 512 -> 300, "
+        f"{torch_change}, slots 1 -> 2: {ROUNDING}, as will the masks of dropout",
+        "WARNING: restart       allreduce_dtype fp32 -> bf16, "
+        f"{torch_change}, threads 1 -> 2: {ROUNDING}",
     ]
-    assert kept["torch"] == str(torch.__version__) and kept["slots"] == 1
-    assert kept["device"].startswith("CPU with ") and kept["Python"].startswith("3.")
-    assert counts[0] == "INFO: threads       1 a slot (hyperparameters.threads: 1)"
+    assert thread_lines[0] == "INFO: threads       1 a slot (hyperparameters.threads: 1)"
+
+    state = torch.load(newest(out) / "state_dict.pth", weights_only=True)
+    saved = state["callbacks"]["handover"]
+    assert saved["torch"] == str(torch.__version__)
+    assert saved["slots"] == 1
+    assert saved["device"].startswith("CPU with ")
+    assert saved["Python"].startswith("3.")
 
 
 SPANS = {"span_fraction": 0.4, "global_batch_size": 16}
 
 
-@pytest.mark.parametrize("config, more", [(TINY, {}), (TINY_PRETRAINING, SPANS)])
+@pytest.mark.parametrize("config, changes", [(TINY, {}), (TINY_PRETRAINING, SPANS)])
 def test_what_auto_chose_is_set_again(
-    config: Any, more: Any, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, Any],
+    changes: dict[str, Any],
+    cache_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    values = {"max_tokens_per_forward": "auto", "num_workers": 1, "max_steps": 6, **more}
-    path = config_file(tmp_path, config, cache_dir, **values)
-    for budget, stop, name in ((256, 9, "uncut"), (256, 3, "cut"), (1024, 9, "cut")):
-        monkeypatch.setattr(token_budget, "ON_A_CPU", budget)
-        with monkeypatch.context() as patch:
-            stop_after(patch, stop)
-            assert run(path, tmp_path / name) == (143 if stop < 6 else 0)
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
+    path = config_file(
+        tmp_path,
+        config,
+        cache_dir,
+        max_tokens_per_forward="auto",
+        num_workers=1,
+        max_steps=6,
+        **changes,
+    )
+    uncut = tmp_path / "uncut"
+    cut = tmp_path / "cut"
+    monkeypatch.setattr(token_budget, "ON_A_CPU", 256)
+    assert run(path, uncut) == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        assert run(path, cut) == 143
+
+    monkeypatch.setattr(token_budget, "ON_A_CPU", 1024)
+    assert run(path, cut) == 0
+    assert differences(uncut, cut) == []
 
 
-def restored(trial: Any, **kept: Any) -> Any:
-    saved = {"trial": None, "warmup": 2, "not_finite": 0, "threads": 1, **kept}
+class Restored(NamedTuple):
+    """What a trial computes with after a restart."""
+
+    max_tokens: int
+    compiled_layers: int
+    row_multiple: int
+
+
+def restore(trial: Any, **saved: Any) -> Restored:
+    """Restore the trial's own checkpoint with these values."""
+    saved = {"trial": None, "warmup": 2, "not_finite": 0, "threads": 1, **saved}
     assert trial.resume.is_own(saved)
     trial.resume.restore(saved)
-    return trial.max_tokens, len(trial.forward.layers), trial.forward.multiple
+    return Restored(trial.max_tokens, len(trial.forward.layers), trial.forward.multiple)
+
+
+def compile_one_layer(trial: Any) -> Any:
+    """Have the trial's forward be as with a compiled layer, which is returned."""
+    layer = SimpleNamespace(_compiled_call_impl=print)
+    trial.forward.layers = [layer]
+    trial.forward.multiple = 64
+    return layer
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_a_restart_restores(tiny_config: Path, caplog: Any) -> None:
-    layer = SimpleNamespace(_compiled_call_impl=print)
+def test_a_restart_restores_threads_on_a_cpu(tiny_config: Path) -> None:
     with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
-        # A GPU keeps this machine's threads.
-        for trial.resume.on_cpu, kept, count in ((False, 2, 1), (True, 2, 2), (True, 1, 1)):
-            restored(trial, threads=kept)
-            assert trial.resume.threads == count
-        here = trial.resume.machine["device"]
-        for device, kept, budget in ((here, 9000, 9000), ("V100", 9000, 4096), ("V100", 999, 999)):
+        for on_cpu, saved_threads, threads in (
+            (False, 2, 1),  # a GPU keeps this machine's threads
+            (True, 2, 2),
+            (True, 1, 1),
+        ):
+            trial.resume.on_cpu = on_cpu
+            restore(trial, threads=saved_threads)
+            assert trial.resume.threads == threads
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_restart_restores_the_budget(tiny_config: Path) -> None:
+    with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
+        own_device = trial.resume.machine["device"]
+        for device, saved_budget, budget in (
+            (own_device, 9000, 9000),
+            ("V100", 9000, 4096),  # this machine's, if that is less
+            ("V100", 999, 999),
+        ):
             trial.max_tokens = 4096
-            assert restored(trial, device=device, max_tokens_per_forward=kept) == (budget, 0, 1)
-        trial.forward.layers, trial.forward.multiple = [layer], 64
-        assert restored(trial, compile=True, row_multiple=64)[1:] == (1, 64)
-        assert restored(trial, compile=False, row_multiple=1)[1:] == (0, 1)
+            restored = restore(trial, device=device, max_tokens_per_forward=saved_budget)
+            assert restored == Restored(budget, compiled_layers=0, row_multiple=1)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_restart_restores_whether_layers_are_compiled(tiny_config: Path) -> None:
+    with trial_of(tiny_config, max_tokens_per_forward=999) as trial:
+        layer = compile_one_layer(trial)
+        assert restore(trial, compile=True, row_multiple=64) == Restored(999, 1, 64)
+        assert restore(trial, compile=False, row_multiple=1) == Restored(999, 0, 1)
         assert layer._compiled_call_impl is None
-        trial.forward.layers, trial.forward.multiple = [layer], 64
-        asked = {"compile": True, "max_tokens_per_forward": 999}
-        trial.resume.hparams = dataclasses.replace(trial.hparams, **asked)
-        kept = {"compile": False, "row_multiple": 64, "max_tokens_per_forward": 500}
-        assert restored(trial, **kept) == (999, 1, 64)
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_a_config_sets_stays_and_is_logged(tiny_config: Path, caplog: Log) -> None:
+    with trial_of(tiny_config, max_tokens_per_forward=999) as trial:
+        compile_one_layer(trial)
+        trial.resume.hparams = dataclasses.replace(trial.hparams, compile=True)
+        restored = restore(trial, compile=False, row_multiple=64, max_tokens_per_forward=500)
+        assert restored == Restored(999, 1, 64)
         trial.resume.on_trial_startup(4, "some uuid")
         trial.resume.on_training_start()
-        changed = "max_tokens_per_forward 500 -> 999, compile False -> True"
-        assert caplog.messages == [f"restart       {changed}: {LAST}"]
-
-
-@pytest.fixture
-def state(finished: Path) -> dict[str, Any]:
-    """The checkpoint at the end of a run, as Determined reads it: the rate has come down to 0."""
-    return torch.load(newest(finished / "out") / "state_dict.pth", weights_only=True)
-
-
-def test_of_another_trial_only_the_weights_are_taken(
-    tiny_config: Path, state: dict[str, Any], caplog: Any
-) -> None:
-    caplog.set_level("INFO", "detalbert")
-    state["callbacks"]["handover"] = {"threads": 2, "trial": 7}  # this one has none
-    assert state["lr_schedulers_state_dict"][0]["_last_lr"] == [0.0, 0.0]
-    with trial_of(tiny_config) as trial:
-        before = copy.deepcopy((trial.optimizer.state_dict(), trial.schedule.state_dict()))
-        load(trial, state, 0)
-        after = trial.optimizer.state_dict(), trial.schedule.state_dict()
-        assert of_value(before) == of_value(after)
-        assert trial.resume.threads == 1
-        assert "warm start    another trial's weights" in caplog.text
-        trial.meter.reset()
-        one_step(trial)
-        assert len(trial.optimizer.state) > 0  # it moves
-
-
-def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, state: Any) -> None:
-    same = copy.deepcopy(state)
-    with trial_of(tiny_config) as trial:
-        trial.resume.on_trial_startup(12, "some uuid")
-        trial.resume.on_checkpoint_load_start(same)
-        assert all(of_value(same[part]) == of_value(state[part]) for part in PARTS)
-
-
-def test_a_checkpoint_that_names_no_trial_gives_its_weights_alone(
-    tiny_config: Path, state: dict[str, Any]
-) -> None:
-    del state["callbacks"]["handover"]  # of other code for the same model
-    with trial_of(tiny_config) as trial:
-        trial.resume.on_trial_startup(0, "some uuid")
-        trial.resume.on_checkpoint_load_start(state)
-    assert state["optimizers_state_dict"][0]["state"] == {}
-
-
-def load(trial: Any, state: dict[str, Any], step: int) -> None:
-    """What Determined does with a checkpoint, for a start at `step`."""
-    trial.resume.on_trial_startup(step, "some uuid")
-    trial.resume.on_checkpoint_load_start(state)
-    trial.model.load_state_dict(state["models_state_dict"][0])
-    trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
-    trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
-
-
-def goes_on(trial: Any, state: dict[str, Any]) -> dict[str, float]:
-    """The rate, decay and betas of the first step after `state`, which is of step 12 of 12."""
-    load(trial, state, 12)
-    trial.resume.on_training_start()
-    group = trial.optimizer.param_groups[0]
-    return {key: group[key] for key in ("lr", "weight_decay", "betas")}
-
-
-def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, state: Any) -> None:
-    with trial_of(tiny_config) as trial:
-        loaded = trial.optimizer.state_dict()["param_groups"][0]
-        expected = {"lr": 0.0, "weight_decay": loaded["weight_decay"], "betas": loaded["betas"]}
-        assert goes_on(trial, copy.deepcopy(state)) == expected
-        peak = trial.hparams.learning_rate()
-    changed = {"max_steps": 24, "base_learning_rate": 0.5, "weight_decay": 0.25, "beta2": 0.9}
-    with trial_of(tiny_config, **changed) as trial:
-        rate = trial.hparams.learning_rate() * (12 / (24 - trial.warmup))
-        expected = {"lr": rate, "weight_decay": 0.25, "betas": (0.9, 0.9)}
-        assert goes_on(trial, copy.deepcopy(state)) == expected
-        assert rate > peak
-        trial.schedule.step()
-        assert trial.optimizer.param_groups[1]["lr"] == pytest.approx(rate * 11 / 12)
-
-
-def test_a_source_of_another_model_is_refused_in_one_line(tiny_config: Path, state: Any) -> None:
-    state["callbacks"]["handover"]["trial"] = 7
-    (weights,) = state["models_state_dict"]
-    name = next(iter(weights))
-    with trial_of(tiny_config) as trial:
-        trial.resume.on_trial_startup(0, "some uuid")
-        fewer = {key: value for key, value in weights.items() if key != name}
-        more = ({**weights, key: torch.zeros(3)} for key in (name, "more"))
-        for changed in (*more, fewer):
-            with pytest.raises(UserError, match="the source checkpoint is not of this model"):
-                trial.resume.on_checkpoint_load_start({**state, "models_state_dict": [changed]})
+    changed = "max_tokens_per_forward 500 -> 999, compile False -> True"
+    assert caplog.messages == [f"restart       {changed}: {ROUNDING}"]

@@ -1,7 +1,5 @@
 """Cutting windows into micro-batches."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -13,48 +11,71 @@ from detalbert.engine.rows import micro_batches, rows_of_like_lengths, validatio
 from detalbert.errors import UserError
 
 
-@example(lengths=[384] * 11, spare=0)
-@given(lengths=st.lists(st.integers(1, 384), min_size=1, max_size=60), spare=st.integers(0, 4096))
-def test_micro_batches_are_few_and_even(lengths: list, spare: int) -> None:
-    lengths = np.array(lengths)
-    longest = int(lengths.max())
+def as_lists(rows: list[np.ndarray]) -> list[list[int]]:
+    return [row.tolist() for row in rows]
+
+
+@example(window_lengths=[384] * 11, spare=0)
+@given(
+    window_lengths=st.lists(st.integers(1, 384), min_size=1, max_size=60),
+    spare=st.integers(0, 4096),
+)
+def test_micro_batches_are_few_and_even(window_lengths: list[int], spare: int) -> None:
+    lengths = np.array(window_lengths)
+    longest = max(window_lengths)
     max_tokens = longest + spare
-    parts = micro_batches(lengths, max_tokens)
-    assert sorted(np.concatenate(parts).tolist()) == list(range(len(lengths)))
-    assert all((np.diff(part) > 0).all() for part in parts)
-    tokens = [int(lengths[part].sum()) for part in parts]
+
+    batches = micro_batches(lengths, max_tokens)
+
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    assert all((np.diff(batch) > 0).all() for batch in batches)
+    tokens = [int(lengths[batch].sum()) for batch in batches]
     assert max(tokens) <= max_tokens
     assert max(tokens) - min(tokens) <= longest
     # A bin that overflowed held, before its last window, no more than the mean of all bins: with
     # one bin less, total / (bins - 1) + longest > max_tokens.
-    assert (len(parts) - 1) * spare <= lengths.sum() or len(parts) == 1
+    assert (len(batches) - 1) * spare <= sum(tokens) or len(batches) == 1
 
 
-def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_fits_no_micro_batch_is_refused() -> None:
     assert micro_batches(np.array([], dtype=np.int64), 500) == []
     with pytest.raises(UserError, match=r"hyperparameters\.max_tokens_per_forward: 100 .* 101 "):
         micro_batches(np.array([50, 101]), 100)
     assert len(micro_batches(np.array([50, 100]), 100)) == 2  # it just fits
+
+
+def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    monkeypatch.setattr(rows, "spread", lambda x, n, room: tried.append(n) or spread(x, n, room))
+
+    def note_and_spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
+        tried.append(bins)
+        return spread(lengths, bins, room)
+
+    monkeypatch.setattr(rows, "spread", note_and_spread)
     assert len(micro_batches(np.array([60] * 5), 100)) == 5
+    assert tried == [3, 4, 5]
+
+    tried.clear()
     assert len(micro_batches(np.array([100, 300, 200, 200, 100, 100]), 500)) == 2
-    assert tried == [3, 4, 5, 2]
+    assert tried == [2]
 
 
-def test_rows_of_like_lengths_are_full_and_of_one_chunk(monkeypatch: Any) -> None:
+def test_rows_of_like_lengths_are_full() -> None:
     """Shortest first, equal ones in file order; a row ends before the window that is too much."""
     lengths = np.array([9, 3, 1, 2, 2, 1, 9], dtype=np.uint16)
-    found = rows_of_like_lengths(lengths, 1, 6, 4)
-    assert [row.tolist() for row in found] == [[2, 5, 3], [4], [1]]
+    assert as_lists(rows_of_like_lengths(lengths, 1, 6, 4)) == [[2, 5, 3], [4], [1]]
+
     mixed = np.tile([5, 4], 40)  # a sort that keeps no order shows
     (row,) = rows_of_like_lengths(mixed, 0, 80, 1000)
     assert row.tolist() == [*range(1, 80, 2), *range(0, 80, 2)]
-    # Five questions, two windows each, two questions a chunk: no row reaches over two chunks.
+
+
+def test_validation_rows_are_of_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five questions, two windows each, two questions a chunk: no row reaches over two chunks."""
     monkeypatch.setattr(rows, "CHUNK", 2)
     lengths = np.array([30, 20, 10, 40, 30, 20, 10, 40, 9, 8])
     questions = np.repeat(np.arange(5), 2)
-    found = [row.tolist() for row in validation_rows(lengths, questions, 60)]
-    assert found == [[2, 1, 0], [3], [6, 5, 4], [7], [9, 8]]
-    assert [row.tolist() for row in validation_rows(lengths, questions, 1000)][-1] == [9, 8]
+    cut = validation_rows(lengths, questions, 60)
+    assert as_lists(cut) == [[2, 1, 0], [3], [6, 5, 4], [7], [9, 8]]
+    assert as_lists(validation_rows(lengths, questions, 1000))[-1] == [9, 8]
     assert validation_rows(lengths[:0], questions[:0], 60) == []

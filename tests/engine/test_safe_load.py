@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -47,10 +48,11 @@ def test_a_trial_state_that_is_more_than_numbers_is_refused(
     content: bytes, tmp_path: Path, capsys: Any
 ) -> None:
     fill(tmp_path, numbers=content)
-    said = r"trial_state.pkl: not the tensors and numbers it should hold \(.+\); not loaded; "
-    with pytest.raises(UserError, match=said) as refused:
+    problem = r"trial_state.pkl: not the tensors and numbers it should hold \(.+\); not loaded; "
+    with pytest.raises(UserError, match=problem) as refused:
         check_pickles(tmp_path)
-    assert capsys.readouterr().out == "" and len(str(refused.value)) < len(str(tmp_path)) + 250
+    assert capsys.readouterr().out == ""
+    assert len(str(refused.value)) < len(str(tmp_path)) + 250
 
 
 def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsys: Any) -> None:
@@ -60,16 +62,32 @@ def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsy
     with pytest.raises(UserError, match="state_dict.pth: not loaded, for it holds more than"):
         read_weights(tmp_path / "state_dict.pth")
     assert capsys.readouterr().out == ""
+
     (tmp_path / "state_dict.pth").write_bytes(b"PK half")
     with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(.+\); not loaded"):
         check_pickles(tmp_path)
-    older = {"trial_state.pkl": "workload_sequencer.pkl", "state_dict.pth": "checkpoint.pt"}
-    for missing in older:
-        fill(tmp_path)
-        (tmp_path / missing).rename(tmp_path / older[missing])
-        with pytest.raises(UserError, match=f"{missing}: .* hold .No such file or directory.; not"):
-            check_pickles(tmp_path)
-    (tmp_path / "state_dict.pth").mkdir()  # a disk that fails is worth another try
+
+
+@pytest.mark.parametrize(
+    "missing, older_name",
+    [
+        ("trial_state.pkl", "workload_sequencer.pkl"),
+        ("state_dict.pth", "checkpoint.pt"),
+    ],
+)
+def test_a_file_under_its_older_name_is_not_loaded(
+    missing: str, older_name: str, tmp_path: Path
+) -> None:
+    fill(tmp_path)
+    (tmp_path / missing).rename(tmp_path / older_name)
+    with pytest.raises(UserError, match=f"{missing}: .* hold .No such file or directory.; not"):
+        check_pickles(tmp_path)
+
+
+def test_a_disk_that_fails_is_worth_another_try(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "state_dict.pth").unlink()
+    (tmp_path / "state_dict.pth").mkdir()
     with pytest.raises(Unavailable, match="Is a directory"):
         check_pickles(tmp_path)
 
@@ -119,16 +137,15 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
 def test_no_way_to_a_model_fetches_a_kernel(
     way: Callable[[str, Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched: list[Any] = []
-    fetch = "lazy_import_flash_attention"
-    monkeypatch.setattr(modeling_utils, fetch, lambda *a, **k: fetched.append(a))
+    fetch = Mock()
+    monkeypatch.setattr(modeling_utils, "lazy_import_flash_attention", fetch)
     other = AutoTokenizer.from_pretrained(SHIPPED)
     other.add_tokens(["<another>"])
     other.save_pretrained(tmp_path / "other")
     folder = with_keys(tmp_path / "model", _attn_implementation=KERNEL)
     with pytest.raises(UserError, match="_attn_implementation in its config.json runs code"):
         way(str(folder), named_tokenizer(SHIPPED))
-    assert fetched == []
+    assert not fetch.called
 
 
 @pytest.mark.parametrize("attention", [None, "sdpa", "flash_attention_2"])
@@ -143,9 +160,14 @@ def test_the_caller_chooses_the_attention(attention: str | None, tmp_path: Path)
 @pytest.mark.parametrize("index", INDEXES)
 def test_an_index_names_files_of_its_folder_alone(index: str, tmp_path: Path) -> None:
     folder = with_keys(tmp_path / "model")
-    for file in ("../model.safetensors", "/model.safetensors", "a/b", 5, None):
-        placed = {"one": "model.safetensors", "other": file}
-        (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": placed}))
-        said = "is outside the folder; give" if isinstance(file, str) else "damaged"
-        with pytest.raises(UserError, match=f"{index}: .*{said}"):
+    for file, problem in (
+        ("../model.safetensors", "is outside the folder; give"),
+        ("/model.safetensors", "is outside the folder; give"),
+        ("a/b", "is outside the folder; give"),
+        (5, "damaged"),
+        (None, "damaged"),
+    ):
+        weight_map = {"one": "model.safetensors", "other": file}
+        (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+        with pytest.raises(UserError, match=f"{index}: .*{problem}"):
             read_config(folder)

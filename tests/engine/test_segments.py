@@ -20,20 +20,29 @@ from tests.fakes.encoders import make_model
 
 LISTED = ["input_ids", "token_type_ids", "attention_mask"]
 CONTEXT = "The Zanto was loaded with pottery. The Belmira was built in Orvane."
-ASKED = [f"{word} was the Zanto {end}?" for word in ("What", "Who") for end in ("loaded", "built")]
+QUESTIONS = [
+    "What was the Zanto loaded?",
+    "What was the Zanto built?",
+    "Who was the Zanto loaded?",
+    "Who was the Zanto built?",
+]
 
 
-def tokenizer(*, listed: bool, kind: Any = PreTrainedTokenizerFast) -> Any:
+def tokenizer(*, listed: bool) -> PreTrainedTokenizerFast:
     """The shipped tokenizer, whose template has two segments, in another class."""
-    own = named_tokenizer("embedded/albert-tiny")
-    names = {"model_input_names": LISTED} if listed else {}
-    special = {
-        key: getattr(own, key) for key in ("cls_token", "sep_token", "pad_token", "unk_token")
-    }
-    return PreTrainedTokenizerFast(tokenizer_object=own.backend_tokenizer, **special, **names)
+    shipped = named_tokenizer("embedded/albert-tiny")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=shipped.backend_tokenizer,
+        cls_token=shipped.cls_token,
+        sep_token=shipped.sep_token,
+        pad_token=shipped.pad_token,
+        unk_token=shipped.unk_token,
+        **({"model_input_names": LISTED} if listed else {}),
+    )
 
 
 def folder_of(folder: Path, model_type: str, *, listed: bool) -> Path:
+    """A folder with a model of random weights, and that tokenizer."""
     own = tokenizer(listed=listed)
     model = make_model(model_type, "sdpa", vocab_size=len(own), type_vocab_size=2).eval()
     model.save_pretrained(folder)
@@ -69,17 +78,20 @@ def test_logits_are_those_of_the_librarys_call(
     with caplog.at_level(logging.INFO, logger="detalbert"):
         trained = load_model(str(folder))
     assert (f"{SAID} runs without, as in transformers" in caplog.text) != listed
-    for question in ASKED:
-        wanted = library_logits(folder, question)
-        torch.testing.assert_close(own_logits(trained, question), wanted, rtol=1e-4, atol=1e-4)
-        other = library_logits(folder, question, return_token_type_ids=True)
-        assert torch.allclose(wanted, other) == listed  # it makes a difference
-    if listed:
-        return
-    # What is exported from it runs as it does, and so does what is fine-tuned from it.
-    export(trained, tmp_path / "exported")
-    again = load_model(str(tmp_path / "exported"))
-    assert not takes_segments(again.model)
+    for question in QUESTIONS:
+        expected = library_logits(folder, question)
+        torch.testing.assert_close(own_logits(trained, question), expected, rtol=1e-4, atol=1e-4)
+        with_types = library_logits(folder, question, return_token_type_ids=True)
+        assert torch.allclose(expected, with_types) == listed  # it makes a difference
+
+
+@pytest.mark.parametrize("model_type", ["bert", "electra"])
+def test_what_is_made_of_a_model_without_segments_has_none(model_type: str, tmp_path: Path) -> None:
+    """What is exported from it runs as it does, and so does what is fine-tuned from it."""
+    folder = folder_of(tmp_path / "model", model_type, listed=False)
+    export(load_model(str(folder)), tmp_path / "exported")
+    exported = load_model(str(tmp_path / "exported"))
+    assert not takes_segments(exported.model)
     hparams = HParams(model=str(folder), max_seq_length=64, seed=0)
     assert not takes_segments(build_span_model(hparams, named_tokenizer(str(folder))))
 
@@ -91,13 +103,14 @@ def test_albert_keeps_both_segments(listed: bool, tmp_path: Path, caplog: Any) -
         trained = load_model(str(folder))
     assert (f"{SAID} gets both segments" in caplog.text) != listed
     assert not hasattr(trained.model.config, "segments")
-    for question in ASKED[:2]:
-        wanted = library_logits(folder, question, return_token_type_ids=True)
-        torch.testing.assert_close(own_logits(trained, question), wanted, rtol=1e-4, atol=1e-4)
+    for question in QUESTIONS[:2]:
+        expected = library_logits(folder, question, return_token_type_ids=True)
+        torch.testing.assert_close(own_logits(trained, question), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_real_albert_tokenizer_keeps_both_segments_for_any_model(albert: Any) -> None:
-    assert type(albert) is AlbertTokenizer and "token_type_ids" not in albert.model_input_names
+    assert type(albert) is AlbertTokenizer
+    assert "token_type_ids" not in albert.model_input_names
     for model in (make_model("albert"), make_model("bert")):
         follow_tokenizer(model, albert)
         assert takes_segments(model)

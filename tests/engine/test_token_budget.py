@@ -22,7 +22,8 @@ def test_a_budget_is_the_end_of_a_line() -> None:
     assert fit(1e6, 1e6) == 384  # never less than one
     assert fit(1, 1e12) == 32_768
     assert fit(1000, 1e6 + 5e6, base=1e6) == 4096
-    assert fit(1, 1024) == 1024 and fit(1, 1023) == 768
+    assert fit(1, 1024) == 1024
+    assert fit(1, 1023) == 768
     assert fit(0, 5000, base=1000) == 4096  # at least a byte a token: 5000 - 1000 + 768 tokens
     assert fit(0, 1e9, base=math.inf) == 384  # the probes do not fit
     assert token_budget.fit(lambda n: 1.0 if n == 768 else math.inf, 10**9, 384) == 768
@@ -38,15 +39,15 @@ def test_a_gpus_budget_is_what_is_free_less_the_moments(
 
     Of min(700, 500) MB are left 500 - 50 - 40, of these 92 % are 377.2: 18,360 tokens.
     """
-    facts = {
+    answers = {
         "mem_get_info": lambda device: (600 * 10**6, 10**9),
         "memory_reserved": lambda device: 100 * 10**6,
         "memory_allocated": lambda device: 50 * 10**6,
         "get_per_process_memory_fraction": lambda device: fraction,
         "get_device_properties": lambda device: SimpleNamespace(total_memory=10**9),
     }
-    for name, fact in facts.items():
-        monkeypatch.setattr(torch.cuda, name, fact)
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
     monkeypatch.setattr(token_budget, "peak_memory", lambda _, n, longest: 6 * 10**7 + 20_000 * n)
     model = nn.Linear(5000, 1000, bias=False, device="meta")
     forward = SimpleNamespace(device=torch.device("cuda"), model=model)

@@ -19,6 +19,7 @@ from workloads import choose
 
 
 def config_file(folder: Path, config: dict[str, Any], cache_dir: Path, **hparams: Any) -> Path:
+    """Write a config with this feature cache and other hyperparameters; its file."""
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(configured(config, cache_dir, **hparams)))
     return path
@@ -32,7 +33,8 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
     workload = choose(config)
     hparams = workload.read(config, config["hyperparameters"])
     training = Training.load(workload, config, hparams, seed=42)
-    alone, config = core.DummyDistributedContext(), training.config
+    alone = core.DummyDistributedContext()
+    config = training.config
     metrics = RunMetrics(config_file.parent / "out", config["searcher"])
     with trial_context(alone, metrics, LocalStops(alone), config, 0, {}) as context:
         trial = training.workload.trial(context, (training.hparams, training.data))
@@ -45,16 +47,18 @@ def first_batch(trial: SquadTrial) -> list[Any]:
 
 
 def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
-    seen: dict[str, torch.Tensor] = {}
+    """Train on the first batch; the gradients that the optimizer sees."""
+    gradients: dict[str, torch.Tensor] = {}
     optimizer_step = trial.optimizer.step
 
-    def keep(*args: Any, **how: Any) -> Any:
-        seen.update((name, p.grad.clone()) for name, p in trial.model.named_parameters())
-        return optimizer_step(*args, **how)
+    def copy_and_step(*args: Any, **kwargs: Any) -> Any:
+        for name, parameter in trial.model.named_parameters():
+            gradients[name] = parameter.grad.clone()
+        return optimizer_step(*args, **kwargs)
 
-    trial.optimizer.step = keep
+    trial.optimizer.step = copy_and_step
     trial.model.train()
     trial.train_batch(first_batch(trial), 0, step)
     trial.optimizer.step = optimizer_step
-    assert seen, "the optimizer did not step"
-    return seen
+    assert gradients, "the optimizer did not step"
+    return gradients

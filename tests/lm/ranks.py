@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -28,22 +29,42 @@ from tests.zygote import start_zygote
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[2]
-_LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-_LLAMA |= {"intermediate_size": 134, "max_position_embeddings": 64}
+_LLAMA = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 134,
+    "max_position_embeddings": 64,
+}
 SHAPES: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
-    | dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+    "gpt2": {
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 64,
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+    },
     "gpt_neox": _LLAMA,
     "llama": {**_LLAMA, "num_key_value_heads": 2},
     "qwen2": {**_LLAMA, "num_key_value_heads": 2},
 }
 VOCABULARY = 257
 CPU = torch.device("cpu")
+SEED = 7  # of all initial weights
 
 
 def tiny(family: str, **keys: Any) -> PretrainedConfig:
-    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    shape = {"vocab_size": VOCABULARY, **special, **SHAPES[family], **keys}
+    """The config of a model of two narrow layers, without special tokens."""
+    shape = {
+        "vocab_size": VOCABULARY,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        **SHAPES[family],
+        **keys,
+    }
     return AutoConfig.for_model(family, **shape)
 
 
@@ -54,45 +75,61 @@ def _python() -> str:
 
 def start(check: Callable, ranks: int, folder: Path, *args: Any) -> list[Any]:
     """What `check(*args)` returns on each of `ranks` processes; a collective waits 60 s at most."""
-    place = Path(tempfile.mkdtemp(dir=folder))
-    (place / "job").write_bytes(pickle.dumps((check, ranks, args)))
-    command = [_python(), "-m", "tests.lm.ranks", str(place)]
+    job_folder = Path(tempfile.mkdtemp(dir=folder))
+    (job_folder / "job").write_bytes(pickle.dumps((check, ranks, args)))
+    command = [_python(), "-m", "tests.lm.ranks", str(job_folder)]
     processes = [subprocess.Popen([*command, str(rank)], cwd=ROOT) for rank in range(ranks)]
     try:
-        assert [process.wait(240) for process in processes] == [0] * ranks
+        statuses = [process.wait(240) for process in processes]
+        assert statuses == [0] * ranks
     finally:
         for process in processes:
             process.kill()
-    return [torch.load(place / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
+
+    results = []
+    for rank in range(ranks):
+        results.append(torch.load(job_folder / f"{rank}.pt", weights_only=False))
+    return results
 
 
-def _rank(place: Path, rank: int) -> None:
+def _rank(job_folder: Path, rank: int) -> None:
+    """Run the job of the folder as rank `rank` of its group, and leave the result there."""
     torch.set_num_threads(1)
-    check, ranks, args = pickle.loads((place / "job").read_bytes())
-    store = dist.FileStore(str(place / "store"), ranks)
-    timeout = timedelta(seconds=60)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
-    torch.save(check(*args), place / f"{rank}.pt")
+    check, ranks, args = pickle.loads((job_folder / "job").read_bytes())
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(job_folder / "store"), ranks),
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=60),
+    )
+    torch.save(check(*args), job_folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 def windows(step: int, count: int, length: int = 24) -> list[tuple[Tensor, Tensor]]:
-    """`count` windows of `length` + 1 tokens, each of up to three pieces of documents."""
+    """`count` windows of `length` + 1 tokens, each of up to three segments of documents."""
     generator = torch.Generator().manual_seed(step)
-    made = []
+    drawn = []
     for _ in range(count):
         tokens = torch.randint(VOCABULARY, (length + 1,), generator=generator)
-        cuts = torch.randint(1, length, (2,), generator=generator).unique().sort().values
-        bounds = torch.cat([torch.tensor([0]), cuts, torch.tensor([length + 1])])
-        made.append((tokens, bounds.diff()))
-    return made
+        cuts = torch.randint(1, length, (2,), generator=generator)
+        bounds = [0, *sorted(set(cuts.tolist())), length + 1]
+        drawn.append((tokens, torch.tensor(bounds).diff()))
+    return drawn
 
 
-def rows_of(share: list, per_row: int) -> list[CausalRow]:
-    return [pack(share[i : i + per_row]) for i in range(0, len(share), per_row)]
+def rows_of(windows: list[tuple[Tensor, Tensor]], per_row: int) -> list[CausalRow]:
+    """Pack windows into rows of `per_row` each; the last may have fewer."""
+    rows = []
+    for begin in range(0, len(windows), per_row):
+        rows.append(pack(windows[begin : begin + per_row]))
+    return rows
 
 
 class Case(NamedTuple):
+    """A model, how it is trained and for how long."""
+
     family: str
     keys: dict[str, Any] = {}
     per_row: int = 8  # windows in a micro-batch
@@ -103,6 +140,8 @@ class Case(NamedTuple):
 
 
 class Trained(NamedTuple):
+    """What a case computed."""
+
     initial: dict[str, Tensor]
     gradients: dict[str, Tensor]  # of the first step
     norm: float  # of these
@@ -110,27 +149,43 @@ class Trained(NamedTuple):
 
 
 def whole(tensor: Tensor) -> Tensor:
-    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return full.detach().clone()
+    """A copy of the unsharded tensor, on every rank."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor.full_tensor()
+    return tensor.detach().clone()
+
+
+def whole_parameters(model: Any) -> dict[str, Tensor]:
+    """Copies of all parameters, unsharded, by name."""
+    return {name: whole(parameter) for name, parameter in model.named_parameters()}
 
 
 def train(layout: Layout, cases: dict[str, Case]) -> dict[str, Trained]:
+    """Train each case on this rank of the layout."""
     mesh = make_mesh(layout, CPU)
     return {name: _train(layout, mesh, case) for name, case in cases.items()}
 
 
-def _train(layout: Layout, mesh: Any, case: Case) -> Trained:
-    half = torch.bfloat16 if case.half else None
-    config = tiny(case.family, **case.keys)
-    causal_loss = build_causal_model(config, mesh, 7, half=half, recomputed=case.recomputed)
+def _train(layout: Layout, mesh: DeviceMesh, case: Case) -> Trained:
+    causal_loss = build_causal_model(
+        tiny(case.family, **case.keys),
+        mesh,
+        SEED,
+        half=torch.bfloat16 if case.half else None,
+        recomputed=case.recomputed,
+    )
     model = causal_loss.model
-    mine = layout.data_rank(dist.get_rank())
+    data_rank = layout.data_rank(dist.get_rank())
 
-    def gradients(step: int) -> Tensor:
-        share = windows(step, case.batch)[mine :: layout.data_ranks]
-        return add_up(accumulate(causal_loss, rows_of(share, case.per_row), layout), layout)
+    def compute_gradients(step: int) -> Tensor:
+        rank_windows = windows(step, case.batch)[data_rank :: layout.data_ranks]
+        sums = accumulate(causal_loss, rows_of(rank_windows, case.per_row), layout)
+        return add_up(sums, layout)
 
-    return _steps(model, case, gradients, lambda _, norm: ShardedGradients(model).clip(norm))
+    def clip(_: Any, norm: float) -> Tensor:
+        return ShardedGradients(model).clip(norm)
+
+    return _train_steps(model, case, compute_gradients, clip)
 
 
 def library_model(case: Case) -> PreTrainedModel:
@@ -140,7 +195,7 @@ def library_model(case: Case) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(draw(name, parameter, rules, 7))
+            parameter.copy_(draw(name, parameter, rules, SEED))
     return model
 
 
@@ -148,40 +203,44 @@ def reference(case: Case) -> Trained:
     """The case with the library's model, loss and norm, each document by itself."""
     model = library_model(case)
 
-    def gradients(step: int) -> Tensor:
+    def compute_gradients(step: int) -> Tensor:
         sums = documents_sums(model, windows(step, case.batch))
         (sums[0] / sums[2]).backward()
         return sums.detach()
 
-    return _steps(model, case, gradients, torch.nn.utils.clip_grad_norm_)
+    return _train_steps(model, case, compute_gradients, torch.nn.utils.clip_grad_norm_)
 
 
-def _steps(model: Any, case: Case, gradients: Callable, clip: Callable) -> Trained:
-    initial = {name: whole(p) for name, p in model.named_parameters()}
+def _train_steps(model: Any, case: Case, compute_gradients: Callable, clip: Callable) -> Trained:
+    """Train with AdamW; only the first step's gradients are kept, and clipped."""
+    initial = whole_parameters(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses: list[float] = []
-    first, norm = {}, 0.0
+    first_gradients: dict[str, Tensor] = {}
+    norm = 0.0
     for step in range(case.steps):
-        sums = gradients(step)
+        sums = compute_gradients(step)
         losses.append(float(sums[0] / sums[2]))
         if step == 0:
-            first = {name: whole(p.grad) for name, p in model.named_parameters()}
+            for name, parameter in model.named_parameters():
+                first_gradients[name] = whole(parameter.grad)
             norm = float(clip(model.parameters(), 1.0))
         optimizer.step()
         optimizer.zero_grad()
-    return Trained(initial, first, norm, losses)
+    return Trained(initial=initial, gradients=first_gradients, norm=norm, losses=losses)
 
 
-def documents_sums(model: Any, made: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Loss sum, right guesses and targets of each piece of each window, read by itself."""
+def documents_sums(model: Any, windows: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Loss sum, correct predictions and targets of all windows, each segment read by itself."""
     sums = torch.zeros(3, dtype=torch.float64)
-    for tokens, pieces in made:
-        for piece in tokens.split(pieces.tolist()):
-            if len(piece) > 1:
-                logits = model(piece[None, :-1]).logits[0].float()
-                loss = torch.nn.functional.cross_entropy(logits, piece[1:], reduction="sum")
-                hits = (logits.argmax(1) == piece[1:]).sum()
-                sums = sums + torch.stack([loss, hits, torch.tensor(len(piece) - 1)])
+    for tokens, lengths in windows:
+        for segment in tokens.split(lengths.tolist()):
+            targets = segment[1:]
+            if len(targets):
+                logits = model(segment[None, :-1]).logits[0].float()
+                loss = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+                correct = (logits.argmax(1) == targets).sum()
+                sums = sums + torch.stack([loss, correct, torch.tensor(len(targets))])
     return sums
 
 

@@ -1,7 +1,9 @@
 """Windows are cut end to end; every one comes once an epoch, at any number of ranks."""
 
 import hashlib
+import itertools
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from lm.order import WindowOrder, permute
 from lm.windows import LmWindows, validation_loader
 from tests.conftest import max_examples
 
+MIB = 1 << 20
+
 
 class InMemory:
     """Stands for `Shards`: documents of some lengths in every shard; token n is number n of it."""
@@ -21,9 +25,10 @@ class InMemory:
     split = "train"
 
     def __init__(self, lengths: list[list[int]]) -> None:
-        self.pointers = [np.cumsum([0, *some]) for some in lengths]
+        self.pointers = [np.cumsum([0, *documents]) for documents in lengths]
         self.shards = [{"tokens": int(pointer[-1])} for pointer in self.pointers]
-        self.names, self.sources = [""], [0] * len(lengths)
+        self.names = [""]
+        self.sources = [0] * len(lengths)
         self.counts = {"tokens": sum(map(sum, lengths)), "text_bytes": 99}
 
     def columns(self, shard: int) -> dict[str, np.ndarray]:
@@ -31,102 +36,148 @@ class InMemory:
         return {"tokens": np.arange(pointer[-1], dtype="<u2"), "document_ptr": pointer}
 
 
-LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=20), min_size=1, max_size=4)
+DOCUMENT_LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=20)
+LENGTHS = st.lists(DOCUMENT_LENGTHS, min_size=1, max_size=4)  # of the documents of each shard
+
+
+def all_places(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """(shard, window in it) of every window, by the number of windows of each shard."""
+    places = []
+    for shard, count in enumerate(counts):
+        places += [(shard, window) for window in range(count)]
+    return places
+
+
+def as_tuples(places: np.ndarray) -> list[tuple[int, int]]:
+    return [tuple(place) for place in places.tolist()]
 
 
 @given(LENGTHS, st.integers(1, 20), st.booleans())
 @max_examples(80)
 def test_windows_are_cut_end_to_end(lengths, length, tails):
     shards: Any = InMemory([[length + 1], *lengths])
-    windows, across = (LmWindows(shards, length, over, tails=tails) for over in (False, True))
-    for shard, counts in enumerate(shards.pointers):
+    apart = LmWindows(shards, length, False, tails=tails)
+    across_documents = LmWindows(shards, length, True, tails=tails)
+    for shard, pointer in enumerate(shards.pointers):
+        shard_tokens = pointer[-1]
         targets = []
-        for number in range(int(windows.counts[shard])):
-            tokens, pieces = windows[shard, number]
-            first = number * length
-            assert tokens.dtype == pieces.dtype == torch.int64
-            assert tokens.tolist() == list(range(first, min(first + length + 1, counts[-1])))
-            # A piece begins with the window and wherever a document does.
-            documents = np.searchsorted(counts, tokens.numpy(), side="right")
-            wanted = np.unique(documents, return_counts=True)[1].tolist()
-            assert pieces.tolist() == wanted
-            assert across[shard, number][1].tolist() == [len(tokens)]
+        for number in range(int(apart.counts[shard])):
+            tokens, segments = apart[shard, number]
+            begin = number * length
+            end = min(begin + length + 1, shard_tokens)
+            assert tokens.dtype == segments.dtype == torch.int64
+            assert tokens.tolist() == list(range(begin, end))
+            # A segment begins with the window and wherever a document does.
+            documents = np.searchsorted(pointer, tokens.numpy(), side="right")
+            _, document_tokens = np.unique(documents, return_counts=True)
+            assert segments.tolist() == document_tokens.tolist()
+            assert across_documents[shard, number][1].tolist() == [len(tokens)]
             targets += tokens[1:].tolist()
+
         assert targets == list(range(1, len(targets) + 1))  # each once
-        assert 0 <= counts[-1] - 1 - len(targets) < (1 if tails else length)
+        left_out = shard_tokens - 1 - len(targets)
+        assert 0 <= left_out < (1 if tails else length)
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 5))
 def test_ranks_share_a_validation(lengths, length, ranks):
-    windows = LmWindows(InMemory([[length + 1], *lengths]), length)  # type: ignore[arg-type]
-    everything = [(s, w) for s, count in enumerate(windows.counts.tolist()) for w in range(count)]
+    shards: Any = InMemory([[length + 1], *lengths])
+    windows = LmWindows(shards, length)
+    everything = all_places(windows.counts.tolist())
     for limit in (None, 3):
-        made = [validation_loader(windows, limit, r, ranks, 2 * length) for r in range(ranks)]
-        assert len({len(loader) for loader, _ in made}) == 1
-        drawn = [tuple(place) for place in windows.draw(limit)[0].tolist()]
-        assert drawn == sorted(drawn) and set(drawn) <= set(everything)
+        loaders = []
+        for rank in range(ranks):
+            loaders.append(validation_loader(windows, limit, rank, ranks, max_tokens=2 * length))
+        drawn = as_tuples(windows.draw(limit)[0])
+
+        assert len({len(loader) for loader, _ in loaders}) == 1
+        assert drawn == sorted(drawn)
+        assert set(drawn) <= set(everything)
         assert len(set(drawn)) == min(limit or len(everything), len(everything))
-        for rank, (loader, sources) in enumerate(made):
-            mine = [tuple(place) for _, places in loader.sampler for place in places.tolist()]
-            assert mine == drawn[rank::ranks] and sources == [0] * len(loader)
+        for rank, (loader, sources) in enumerate(loaders):
+            rank_places = []
+            for _, places in loader.sampler:
+                rank_places += as_tuples(places)
+            assert rank_places == drawn[rank::ranks]
+            assert sources == [0] * len(loader)
 
 
-SHARDS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)
-
-
-def windows_of(order: WindowOrder, steps: int) -> list[tuple[int, int]]:
-    return [tuple(place) for step in range(steps) for place in order.step(step).tolist()]
+SHARDS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)  # windows of each
 
 
 @given(SHARDS, st.integers(1, 20), st.integers(1, 5), st.integers(0, 9))
 @max_examples(150)
 def test_each_window_once_an_epoch(windows, batch, group, seed):
-    found = WindowOrder(windows, batch, seed, group)
-    everything = [(s, w) for s, count in enumerate(windows) for w in range(count)]
-    walked = windows_of(found, -(-3 * len(everything) // batch))
+    order = WindowOrder(windows, batch, seed, group)
+    everything = all_places(windows)
+    size = len(everything)
+    places = []
+    for step in range(-(-3 * size // batch)):  # those of three epochs
+        places += as_tuples(order.step(step))
+
     for epoch in range(3):
-        some = walked[epoch * len(everything) : (epoch + 1) * len(everything)]
-        assert sorted(some) == everything
-        # Of the groups of shards, one after another.
-        shards = {shard for shard, _ in some}
-        first = {shard: next(i for i, (s, _) in enumerate(some) if s == shard) for shard in shards}
-        last = {shard: max(i for i, (s, _) in enumerate(some) if s == shard) for shard in shards}
-        open_at = [sum(first[s] <= i <= last[s] for s in shards) for i in range(len(some))]
-        assert max(open_at) <= group
+        epoch_places = places[epoch * size : (epoch + 1) * size]
+        assert sorted(epoch_places) == everything
+        # Shards are mixed in groups, one group after another.
+        shards = [shard for shard, _ in epoch_places]
+        first = {shard: shards.index(shard) for shard in shards}
+        last = {shard: index for index, shard in enumerate(shards)}
+        for index in range(size):
+            begun = [shard for shard in first if first[shard] <= index]
+            assert sum(index <= last[shard] for shard in begun) <= group
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 4096, 4097, 5000, 65_537])
 def test_a_permutation_has_every_number(size):
     places = np.arange(size, dtype=np.uint64)
-    found = permute(places, size, np.random.default_rng(size))
-    assert np.array_equal(np.sort(found), places)
-    drawn = np.random.default_rng(size).permutation(size)  # at once, of few
-    assert np.array_equal(found, drawn) == (size <= 4096)
-    few = slice(None, None, max(1, size // 9))
-    assert np.array_equal(permute(places[few], size, np.random.default_rng(size)), found[few])
+    numbers = permute(places, size, np.random.default_rng(size))
+    assert np.array_equal(np.sort(numbers), places)
+
+    # A small permutation is drawn at once, a large one computed place by place.
+    drawn = np.random.default_rng(size).permutation(size)
+    assert np.array_equal(numbers, drawn) == (size <= 4096)
+
+    step = max(1, size // 9)
+    some_numbers = permute(places[::step], size, np.random.default_rng(size))
+    assert np.array_equal(some_numbers, numbers[::step])
 
 
 def test_steps_have_the_windows_that_earlier_versions_gave_them():
     """So a run that one of them began goes on as it would have there."""
-    found = permute(np.arange(5000, dtype=np.uint64), 5000, np.random.default_rng(7))
-    assert found[:5].tolist() == [4465, 1111, 4527, 2960, 4448]
-    mixed = WindowOrder([40, 5000, 0, 7] * 3, 100, 3, 2, 7, [0, 1, 1, 2] * 3, [0.5, 0.3, 0.2])
-    walked = np.concatenate([mixed.step(step) for step in range(300)])
-    assert [len(mixed.share(9, rank)[1]) for rank in range(7)] == [15, 15, 14, 14, 14, 14, 14]
-    assert hashlib.sha256(walked.tobytes()).hexdigest()[:16] == "e1ff310be4bcb0ce"
+    numbers = permute(np.arange(5000, dtype=np.uint64), 5000, np.random.default_rng(7))
+    assert numbers[:5].tolist() == [4465, 1111, 4527, 2960, 4448]
+
+    mixed = WindowOrder(
+        windows=[40, 5000, 0, 7] * 3,
+        global_batch_size=100,
+        seed=3,
+        group=2,
+        ranks=7,
+        sources=[0, 1, 1, 2] * 3,
+        weights=[0.5, 0.3, 0.2],
+    )
+    places = np.concatenate([mixed.step(step) for step in range(300)])
+    rank_sizes = [len(mixed.share(9, rank)[1]) for rank in range(7)]
+    assert rank_sizes == [15, 15, 14, 14, 14, 14, 14]
+    assert hashlib.sha256(places.tobytes()).hexdigest()[:16] == "e1ff310be4bcb0ce"
 
 
 def test_160_million_windows_take_little_memory():
     tracemalloc.start()
-    found = WindowOrder([250_000] * 640, 1024, seed=0)
+    order = WindowOrder([250_000] * 640, 1024, seed=0)
     for step in (0, 1, 156_249, 156_250, 10**7):
-        found.step(step)
-        found.shards_to_prefetch(step)
-    assert tracemalloc.get_traced_memory()[1] < 4 << 20  # all numbers at once would be 640 MB
+        order.step(step)
+        order.shards_to_prefetch(step)
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    found = WindowOrder([30, 20, 10, 0, 25, 15, 30], 10, seed=3, group=2)
-    walk = [found.step(step)[:, 0].tolist() for step in range(60)]
-    for step in range(50):
-        soon = found.shards_to_prefetch(step)
-        assert len(soon) <= 4 and walk[step][-1] in soon
-        assert set(walk[step + 1]) <= set(soon)  # no group is smaller than a step
+    assert peak < 4 * MIB  # all numbers at once would be 640 MB
+
+
+def test_shards_are_prefetched_before_the_step_that_reads_them():
+    order = WindowOrder([30, 20, 10, 0, 25, 15, 30], 10, seed=3, group=2)
+    step_shards = [order.step(step)[:, 0].tolist() for step in range(60)]
+    for step, (shards, next_shards) in enumerate(itertools.pairwise(step_shards[:51])):
+        prefetched = order.shards_to_prefetch(step)
+        assert len(prefetched) <= 4
+        assert shards[-1] in prefetched
+        assert set(next_shards) <= set(prefetched)  # no group is smaller than a step

@@ -7,36 +7,56 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, PretrainedConfig
 
+from detalbert.engine.attention import RowBounds
 from detalbert.errors import UserError
 from lm import packed
 from lm.loss import head_loss
 from lm.packed import NO_TARGET, check_family, count_targets, pack
 from tests.lm.ranks import SHAPES, tiny
 
-PIECES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=4)
+SEGMENTS = st.lists(st.integers(1, 9), min_size=1, max_size=5)  # their lengths, in a window
+WINDOWS = st.lists(
+    SEGMENTS.filter(lambda lengths: sum(lengths) > 1),
+    min_size=1,
+    max_size=4,
+)
 
 
-@given(PIECES.filter(lambda windows: all(sum(w) > 1 for w in windows)))
-def test_a_row_holds_each_piece_and_what_comes_next_in_it(windows):
-    tokens = [torch.arange(100 * i, 100 * i + sum(w)) for i, w in enumerate(windows)]
-    row = pack([(t, torch.tensor(w)) for t, w in zip(tokens, windows, strict=True)])
-    inputs, targets = [], []
-    for t, w in zip(tokens, windows, strict=True):
-        *others, last = t.split(w)
-        inputs += [*others, last[:-1]]
-        targets += [token for piece in others for token in [*piece[1:].tolist(), NO_TARGET]]
-        targets += last[1:].tolist()
-    inputs = [piece for piece in inputs if len(piece)]
-    positions = [n for piece in inputs for n in range(len(piece))]
-    bounds = row["cu_seqlens"].tolist()
-    assert row["input_ids"].tolist() == torch.cat(inputs).tolist()
-    assert row["targets"].tolist() == targets and row["position_ids"].tolist() == positions
-    assert bounds == [0, *torch.tensor([len(piece) for piece in inputs]).cumsum(0).tolist()]
-    assert row["max_length"] == max(map(len, inputs)) and row["cu_seqlens"].dtype is torch.int32
-    assert count_targets(row) == sum(sum(w) - len(w) for w in windows)
+@given(WINDOWS)
+def test_a_row_holds_each_segment_and_what_comes_next_in_it(windows):
+    inputs: list[int] = []
+    targets: list[int] = []
+    positions: list[int] = []
+    bounds = [0]
+    packed_windows = []
+    for number, lengths in enumerate(windows):
+        tokens = torch.arange(100 * number, 100 * number + sum(lengths))
+        packed_windows.append((tokens, torch.tensor(lengths)))
+
+        # A window's last token is only a target; no target crosses the end of a segment.
+        *segments, last = [segment.tolist() for segment in tokens.split(lengths)]
+        for segment in segments:
+            targets += [*segment[1:], NO_TARGET]
+        targets += last[1:]
+        for segment in [*segments, last[:-1]]:
+            if segment:
+                inputs += segment
+                positions += range(len(segment))
+                bounds.append(len(inputs))
+
+    row = pack(packed_windows)
+
+    assert row["input_ids"].tolist() == inputs
+    assert row["targets"].tolist() == targets
+    assert row["position_ids"].tolist() == positions
+    assert row["cu_seqlens"].tolist() == bounds
+    assert row["cu_seqlens"].dtype is torch.int32
+    assert row["max_length"] == 1 + max(positions)
+    assert count_targets(row) == sum(sum(lengths) - len(lengths) for lengths in windows)
 
 
 def config_of(family: str) -> PretrainedConfig:
@@ -50,69 +70,96 @@ def test_families_that_read_packed_rows_rightly_are_taken(family):
 
 @pytest.mark.parametrize("family", [*SHAPES, "opt"])
 def test_a_planted_leak_is_found(family, monkeypatch):
-    bounds = packed.RowBounds
-    monkeypatch.setattr(packed, "RowBounds", lambda _, n, __: bounds(torch.IntTensor([0, n]), n, n))
+    def one_segment(cu_seqlens: Tensor, tokens: int, longest: int) -> RowBounds:
+        return RowBounds(torch.IntTensor([0, tokens]), tokens, tokens)
+
+    monkeypatch.setattr(packed, "RowBounds", one_segment)
     with pytest.raises(UserError, match=f"{family} reads packed rows wrongly.*off by [01]"):
         check_family(config_of(family))
 
 
-# phi has a bias in its head, cohere a scale after it
-REFUSED = [(name, "reads packed rows wrongly") for name in ("bloom", "phi", "cohere", "bert")]
-REFUSED += [("mistral", "uses sliding_window"), ("gptj", "does not read packed rows")]
+REFUSED = {
+    "bloom": "reads packed rows wrongly",
+    "phi": "reads packed rows wrongly",  # it has a bias in its head
+    "cohere": "reads packed rows wrongly",  # it has a scale after its head
+    "bert": "reads packed rows wrongly",
+    "mistral": "uses sliding_window",
+    "gptj": "does not read packed rows",
+}
 
 
-@pytest.mark.parametrize("family, said", REFUSED)
-def test_families_that_do_not_are_refused(family, said):
+@pytest.mark.parametrize("family, problem", REFUSED.items())
+def test_families_that_do_not_are_refused(family, problem):
     before = torch.random.get_rng_state()
-    with pytest.raises(UserError, match=f"model: .*{said}.*(Llama|llama) or"):
+    with pytest.raises(UserError, match=f"model: .*{problem}.*(Llama|llama) or"):
         check_family(AutoConfig.for_model(family))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @given(st.integers(1, 40), st.integers(1, 41), st.integers(0, 99), st.floats(0, 1))
-def test_loss_and_gradients_are_those_of_the_whole(tokens, chunk, seed, none):
+def test_loss_and_gradients_are_those_of_the_whole(tokens, chunk, seed, without_target):
     torch.manual_seed(seed)
-    hidden, weight = torch.randn(tokens, 16), torch.randn(57, 16)
+    hidden = torch.randn(tokens, 16, requires_grad=True)
+    weight = torch.randn(57, 16, requires_grad=True)
     targets = torch.randint(57, (tokens,))
-    targets[torch.rand(tokens) < none] = NO_TARGET
-    results = []
-    for ours in (True, False):
-        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-        logits = h @ w.t()
-        loss = F.cross_entropy(logits, targets, reduction="sum")
-        if ours:
-            loss, correct = head_loss(h, w, targets, chunk=chunk)
-            assert correct == ((logits.argmax(1) == targets) & (targets != NO_TARGET)).sum()
-        (loss * 0.3).backward()
-        results.append((loss.detach(), h.grad, w.grad))
-    for a, b in zip(*results, strict=True):
-        assert (a - b).norm() <= 1e-6 * max(1.0, float(b.norm()))
+    targets[torch.rand(tokens) < without_target] = NO_TARGET
+    logits = hidden @ weight.t()
+    expected = F.cross_entropy(logits, targets, reduction="sum")
+    predicted = (logits.argmax(1) == targets) & (targets != NO_TARGET)
+
+    loss, correct = head_loss(hidden, weight, targets, chunk=chunk)
+
+    assert correct == predicted.sum()
+    assert_close(loss, expected)
+    # The factor stands for the division by a step's targets, and for a loss scale.
+    gradients = torch.autograd.grad(0.3 * loss, [hidden, weight])
+    expected_gradients = torch.autograd.grad(0.3 * expected, [hidden, weight])
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        assert_close(gradient, expected_gradient)
+
+
+def assert_close(tensor: Tensor, expected: Tensor) -> None:
+    """Rounding is all that differs."""
+    tolerance = 1e-6 * max(1.0, expected.norm().item())
+    assert (tensor - expected).norm() <= tolerance
 
 
 class _Largest(TorchDispatchMode):
-    numbers = 0  # the most of one result
+    """Notes the size of the largest tensor that is computed."""
+
+    numbers = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.numbers = max(self.numbers, getattr(out, "numel", int)())
-        return out
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.numbers = max(self.numbers, result.numel())
+        return result
 
 
-def test_logits_are_never_whole_and_half_precision_sums_in_float32():
+def test_logits_are_never_whole():
     hidden = torch.randn(512, 4, requires_grad=True)
     weight = torch.randn(1000, 4, requires_grad=True)
-    with _Largest() as seen:
-        head_loss(hidden, weight, torch.zeros(512, dtype=torch.long), chunk=32)[0].backward()
-    assert seen.numbers == 32 * 1000  # and not 512 * 1000
+    targets = torch.zeros(512, dtype=torch.long)
+    with _Largest() as largest:
+        loss, _ = head_loss(hidden, weight, targets, chunk=32)
+        loss.backward()
+    assert largest.numbers == 32 * 1000  # and not 512 * 1000
+
+
+def test_half_precision_sums_in_float32():
     torch.manual_seed(0)
-    hidden, weight = (torch.randn(n, 32).bfloat16().requires_grad_() for n in (300, 57))
+    hidden = torch.randn(300, 32).bfloat16().requires_grad_()
+    weight = torch.randn(57, 32).bfloat16().requires_grad_()
     targets = torch.randint(57, (300,))
+    exact_hidden = hidden.detach().double().requires_grad_()
+    exact_weight = weight.detach().double().requires_grad_()
+    exact = F.cross_entropy(exact_hidden @ exact_weight.t(), targets, reduction="sum")
+    exact.backward()
+
     loss, _ = head_loss(hidden, weight, targets, chunk=7)
     loss.backward()
-    exact_h, exact_w = (x.detach().double().requires_grad_() for x in (hidden, weight))
-    exact = F.cross_entropy(exact_h @ exact_w.t(), targets, reduction="sum")
-    exact.backward()
-    assert loss.dtype is torch.float32 and float(loss.detach()) == pytest.approx(
-        float(exact), rel=2e-3
-    )
-    assert (weight.grad.double() - exact_w.grad).norm() < 5e-3 * exact_w.grad.norm()
+
+    assert loss.dtype is torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=2e-3)
+    difference = weight.grad.double() - exact_weight.grad
+    assert difference.norm() < 5e-3 * exact_weight.grad.norm()

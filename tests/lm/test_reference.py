@@ -1,59 +1,86 @@
 """`LmTrial` against a plain loop; compiled layers: rows of any length on one code, restarts."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from detalbert.errors import UserError
 from lm.gradients import accumulate, compile_layers
 from lm.hparams import Layout
 from lm.layout import make_mesh
 from lm.model import build_causal_model
-from tests.conftest import TINY_LM
+from lm.packed import NO_TARGET, CausalRow
+from tests.conftest import TINY_LM, configured
 from tests.engine.trials import config_file, trial_of
 from tests.fakes.encoders import broken_compiler, use_kernel
 from tests.fakes.runs import change
-from tests.lm.ranks import CPU, documents_sums, rows_of, start, tiny, whole, windows
-from tests.lm.test_trial import back_to
+from tests.lm.ranks import CPU, SEED, documents_sums, rows_of, start, tiny, whole, windows
+from tests.lm.test_trial import KEEP_ALL, back_to
 from tests.same_bits import differences
 
-STEPS, WARM, PEAK, LENGTH = 24, 6, 0.01, 32
+STEPS = 24
+WARMUP_STEPS = 6
+PEAK_RATE = 0.01
+LENGTH = 32
 compile_layer = torch.compile
 
 
-def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def compile_with(backend: str | Callable | None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(compile_layer, backend=backend))
 
 
-def plain_losses(config: Any, weights: dict[str, Any], end: int, steps: list[Any]) -> list[float]:
+def windows_of(row: CausalRow, end: int) -> list[tuple[Tensor, Tensor]]:
+    """Unpack a row: the tokens of each window, and the lengths of its documents' segments."""
+    unpacked = []
+    inputs = row["input_ids"].split(LENGTH)
+    targets = row["targets"].split(LENGTH)
+    for window_inputs, window_targets in zip(inputs, targets, strict=True):
+        window = torch.cat([window_inputs, window_targets[-1:]])
+        document_ends = (window[:-1] == end).nonzero()[:, 0] + 1
+        segments = window.tensor_split(document_ends.tolist())
+        unpacked.append((window, torch.tensor([len(segment) for segment in segments])))
+    return unpacked
+
+
+def plain_losses(
+    config: PretrainedConfig,
+    weights: dict[str, Tensor],
+    end: int,
+    steps: list[list[CausalRow]],
+) -> list[float]:
     """The losses of a plain loop: each document alone, eager attention, torch's AdamW."""
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").train()
     model.load_state_dict(weights)
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.95), eps=1e-8)
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": 0.1},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.95), eps=1e-8)
     losses = []
     for step, rows in enumerate(steps):
-        made = []
+        step_windows = []
         for row in rows:
-            inputs, nexts = (row[name].split(LENGTH) for name in ("input_ids", "targets"))
-            for tokens, wanted in zip(inputs, nexts, strict=True):
-                window = torch.cat([tokens, wanted[-1:]])
-                ends = (window[:-1] == end).nonzero()[:, 0] + 1
-                made.append((window, torch.tensor([*map(len, window.tensor_split(ends.tolist()))])))
-        sums = documents_sums(model, made)
-        loss = sums[0] / sums[2]
+            step_windows += windows_of(row, end)
+        loss_sum, _, targets = documents_sums(model, step_windows)
+        loss = loss_sum / targets
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+        # Linear warm-up, then linear decay to 0.
+        warmup = step / WARMUP_STEPS
+        decay = (STEPS - step) / (STEPS - WARMUP_STEPS)
         for group in optimizer.param_groups:
-            group["lr"] = PEAK * min(step / WARM, (STEPS - step) / (STEPS - WARM))
+            group["lr"] = PEAK_RATE * min(warmup, decay)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -68,50 +95,66 @@ def test_a_plain_loop_has_the_same_losses(backend, recomputed, cache_dir, tmp_pa
     compile_with(backend, monkeypatch)
     if backend == "eager":
         use_kernel(monkeypatch)
-    keys = {"max_steps": STEPS, "warmup_fraction": WARM / STEPS, "max_grad_norm": 1.0}
-    keys |= {"compile": backend is not None, "activation_checkpointing": recomputed}
-    path = config_file(tmp_path, TINY_LM, cache_dir, **keys)
+    path = config_file(
+        tmp_path,
+        TINY_LM,
+        cache_dir,
+        max_steps=STEPS,
+        warmup_fraction=WARMUP_STEPS / STEPS,
+        max_grad_norm=1.0,
+        compile=backend is not None,
+        activation_checkpointing=recomputed,
+    )
     with trial_of(change(path, model_config={"attention_dropout": 0.0})) as trial:
-        weights = {name: w.full_tensor().clone() for name, w in trial.model.state_dict().items()}
+        weights = {name: whole(tensor) for name, tensor in trial.model.state_dict().items()}
         batches = iter(trial.build_training_data_loader())
         steps = [next(batches) for _ in range(STEPS)]
         losses = []
         for step, rows in enumerate(steps):
             trial.train_batch(rows, 0, step)
             trial.schedule.step()
-            losses.append(float(trial.meter.sums[-1][0] / trial.meter.sums[-1][2]))
+            loss_sum, _, targets = trial.meter.sums[-1]
+            losses.append(float(loss_sum / targets))
         end = trial.data.tokenizer.eos_token_id
-        plain = plain_losses(trial.model.config, weights, end, steps)
-    assert losses == pytest.approx(plain, abs=1e-4)
-    assert losses[-1] < losses[0] - 1 and sum((row["targets"] < 0).sum() for row in steps[0]) > 0
+        expected = plain_losses(trial.model.config, weights, end, steps)
+
+    assert losses == pytest.approx(expected, abs=1e-4)
+    assert losses[-1] < losses[0] - 1
+    assert any((row["targets"] == NO_TARGET).any() for row in steps[0])  # several documents
 
 
 def run_rows(family: str, layout: Layout) -> list[int]:
     """The graphs that were traced after the dummy rows, and after rows of other lengths."""
-    traced: list[Any] = []
+    graphs: list[Any] = []
+
+    def trace(graph: torch.fx.GraphModule, _: Any) -> Callable:
+        graphs.append(graph)
+        return graph.forward
+
     with pytest.MonkeyPatch.context() as patch:
-        compile_with(lambda graph, _: traced.append(graph) or graph.forward, patch)
+        compile_with(trace, patch)
         use_kernel(patch)
         mesh = make_mesh(layout, CPU)
-        plain, compiled = (
-            build_causal_model(tiny(family), mesh, 7, recomputed=0.5, compiled_tokens=most)
-            for most in (0, 64)
-        )
+        config = tiny(family)
+        plain = build_causal_model(config, mesh, SEED, recomputed=0.5)
+        compiled = build_causal_model(config, mesh, SEED, recomputed=0.5, compiled_tokens=64)
         compile_layers(compiled, 2, 32, layout)
-        assert not any(p.grad is not None for p in compiled.parameters())
-        first = len(traced)
-        for number in (1, 2, 1) if layout.tensor > 1 else (1, 2, 5, 9):
-            rows = rows_of(windows(number, number), number)
-            torch.testing.assert_close(
-                *(accumulate(each, rows, layout) for each in (plain, compiled))
-            )
-        for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
-            torch.testing.assert_close(whole(one.grad), whole(other.grad))
+        assert all(parameter.grad is None for parameter in compiled.parameters())
+        after_dummy_rows = len(graphs)
+
+        for count in (1, 2, 1) if layout.tensor > 1 else (1, 2, 5, 9):
+            rows = rows_of(windows(count, count), per_row=count)
+            sums = accumulate(compiled, rows, layout)
+            torch.testing.assert_close(sums, accumulate(plain, rows, layout))
+        parameters = zip(compiled.parameters(), plain.parameters(), strict=True)
+        for parameter, plain_parameter in parameters:
+            torch.testing.assert_close(whole(parameter.grad), whole(plain_parameter.grad))
+
         compile_with(broken_compiler, patch)
-        model = build_causal_model(tiny(family), mesh, 7, compiled_tokens=64)
+        broken = build_causal_model(config, mesh, SEED, compiled_tokens=64)
         with pytest.raises(UserError, match=r"hyperparameters\.compile: .*Failed to find C comp"):
-            compile_layers(model, 2, 32, layout)
-    return [first, len(traced)]
+            compile_layers(broken, 2, 32, layout)
+    return [after_dummy_rows, len(graphs)]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +164,8 @@ def test_rows_of_any_length_run_on_code_that_is_compiled_once(
     family, layout, graphs, tmp_path, fork
 ):
     """By a stand-in for the GPU's kernel. A dummy row has as many tokens as the hidden size."""
-    found = start(run_rows, layout.slots, tmp_path, family, layout)
-    assert found == [[graphs, graphs]] * layout.slots
+    traced = start(run_rows, layout.slots, tmp_path, family, layout)
+    assert traced == [[graphs, graphs]] * layout.slots
 
 
 @pytest.mark.soak  # each of four starts compiles
@@ -130,17 +173,22 @@ def test_rows_of_any_length_run_on_code_that_is_compiled_once(
 def test_a_compiled_run_of_two_processes_goes_on_as_if_never_cut(
     layout, cache_dir, train, tmp_path
 ):
-    keys = {"compile": True, "activation_checkpointing": 0.5, "layout": layout}
-    path = config_file(tmp_path, TINY_LM, cache_dir, **keys)
-    values = yaml.safe_load(path.read_text()) | {"checkpoint_storage": {"save_trial_latest": 9}}
-    path.write_text(yaml.safe_dump(values))
+    config = configured(
+        TINY_LM, cache_dir, compile=True, activation_checkpointing=0.5, layout=layout
+    )
+    config["checkpoint_storage"] = KEEP_ALL
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
 
-    def run(output: Path) -> Any:  # each compiles its own
+    def run(output: Path) -> str:
+        """Train into `output`, with compiled code of its own; what is logged."""
         kernels = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"{output.name}.kernels")}
-        return train("--config", path, "--output-dir", output, processes=2, **kernels)
+        ended = train("--config", path, "--output-dir", output, processes=2, **kernels)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stderr
 
-    assert (done := run(tmp_path / "out")).returncode == 0, done.stderr
+    run(tmp_path / "out")
     cut = back_to(tmp_path / "out", 4, tmp_path / "cut")
-    done = run(cut)
-    assert done.returncode == 0 and "resumed at step 4 of 12" in done.stderr, done.stderr
+    logged = run(cut)
+    assert "resumed at step 4 of 12" in logged, logged
     assert differences(tmp_path / "out", cut) == []

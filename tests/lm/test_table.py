@@ -13,15 +13,22 @@ from detalbert.errors import UserError
 from detalbert.training.table import TABLE, read_table, write_table
 
 
-def entry(dtype: str, shape: list[int], *chunks: tuple[Any, ...]) -> dict[str, Any]:
-    names = "offsets", "sizes", "file", "start", "bytes"
-    found = [dict(zip(names, chunk, strict=True)) for chunk in chunks]
-    return {"dtype": dtype, "shape": shape, "chunks": found}
+def half(rank: int) -> dict[str, Any]:
+    """The chunk of rank 0 or 1."""
+    return {
+        "offsets": [2 * rank, 0],
+        "sizes": [2, 3],
+        "file": f"__{rank}_0.distcp",
+        "start": 7,
+        "bytes": 99,
+    }
 
 
-HALVES = [([2 * rank, 0], [2, 3], f"__{rank}_0.distcp", 7, 99) for rank in (0, 1)]
-TENSORS = {"model.weight": entry("bfloat16", [4, 3], *HALVES)}
-TENSORS |= {"step": entry("int64", [], ([], [], "__0_0.distcp", 106, 50))}
+STEP = {"offsets": [], "sizes": [], "file": "__0_0.distcp", "start": 106, "bytes": 50}
+TENSORS = {
+    "model.weight": {"dtype": "bfloat16", "shape": [4, 3], "chunks": [half(0), half(1)]},
+    "step": {"dtype": "int64", "shape": [], "chunks": [STEP]},
+}
 
 
 @pytest.fixture
@@ -39,23 +46,36 @@ def test_a_table_is_written_as_it_was_read(table: Metadata, tmp_path: Path) -> N
     assert json.loads((tmp_path / TABLE).read_text()) == TENSORS
 
 
-CHANGES: dict[str, list[Any]] = {
+CHUNK_CHANGES: dict[str, list[Any]] = {
     "file": ["../__0_0.distcp", "/__0_0.distcp", "code/__0_0.distcp", "__0_0.distcp\n", None],
     "offsets": [[-1, 0], [0.5, 0], [False, 0]],
     "sizes": [[5, 3], [2, 3, 1], [1, 3]],  # beyond the tensor, a dimension more, a hole
     "start": ["7", 2**70],
     "bytes": [-1],
+}
+TENSOR_CHANGES: dict[str, list[Any]] = {
     "dtype": ["complex64", "load"],
     "shape": [[4, 4]],
     "chunks": [None],
 }
 
 
-@pytest.mark.parametrize("key, value", [(key, one) for key in CHANGES for one in CHANGES[key]])
+def pairs(changes: dict[str, list[Any]]) -> list[tuple[str, Any]]:
+    """Each key with each of its values."""
+    pairs = []
+    for key, values in changes.items():
+        pairs += [(key, value) for value in values]
+    return pairs
+
+
+@pytest.mark.parametrize("key, value", pairs(CHUNK_CHANGES) + pairs(TENSOR_CHANGES))
 def test_a_table_that_does_not_make_sense_is_refused(key, value, tmp_path):
-    tensors = copy.deepcopy(TENSORS)
+    tensors: Any = copy.deepcopy(TENSORS)
     tensor = tensors["model.weight"]
-    (tensor if key in tensor else tensor["chunks"][0])[key] = value
+    if key in TENSOR_CHANGES:
+        tensor[key] = value
+    else:
+        tensor["chunks"][0][key] = value
     (tmp_path / TABLE).write_text(json.dumps(tensors))
     with pytest.raises(UserError, match="tensors.json: not loaded: .*; give another checkpoint$"):
         read_table(tmp_path)
@@ -68,12 +88,16 @@ def test_damage_is_one_line(table: Metadata, tmp_path: Path) -> None:
     refused = 0
     for _ in range(100):
         damaged = bytearray(content)
-        for _ in range(dice.choice([1, 1, 4])):
+        flips = dice.choice([1, 1, 4])
+        for _ in range(flips):
             damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
-        (tmp_path / TABLE).write_bytes(damaged[: dice.choice([len(damaged), len(damaged) // 2])])
+        size = dice.choice([len(damaged), len(damaged) // 2])
+        (tmp_path / TABLE).write_bytes(damaged[:size])
         try:
             read_table(tmp_path)
         except UserError as error:
             refused += 1
-            assert "\n" not in str(error) and len(str(error)) < len(str(tmp_path)) + 200
+            message = str(error)
+            assert "\n" not in message
+            assert len(message) < len(str(tmp_path)) + 200
     assert refused > 50

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,6 +18,7 @@ from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from lm.corpus import load_tokenizer
 from lm.data import LmText
+from lm.hparams import LmHParams
 from tests.conftest import max_examples
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write, write_lines
 from tests.fakes.text import TOKENIZER, contexts, sums
@@ -26,149 +26,194 @@ from tests.fakes.text import write as write_examples
 
 TEXTS = contexts(300)
 ODD = ["\t", "\r\n", "    ", "\n\n", "😀", "é", "<|endoftext|>", "\x00", "a", "If x:", "\u2028"]
-DOCUMENTS = st.lists(st.lists(st.sampled_from(ODD) | st.text(max_size=4), min_size=1), min_size=1)
+ODD_TEXTS = st.lists(st.sampled_from(ODD) | st.text(max_size=4), min_size=1).map("".join)
 
 
-def bins(folder: Path) -> dict[str, str]:
-    return {name: value for name, value in sums(folder).items() if name.endswith(".bin")}
+def read_shards(shards: Path, folder: Path) -> Shards:
+    return Shards(str(shards), "train", documents_config("generated", folder))
+
+
+def bin_sums(folder: Path) -> dict[str, str]:
+    """Checksums of the tokens alone."""
+    return {name: checksum for name, checksum in sums(folder).items() if name.endswith(".bin")}
 
 
 def write_texts(folder: Path, suffix: str = "", processes: int = 1) -> Path:
     """The shards of TEXTS in three files: shards end within files, files within shards."""
-    (folder / "text").mkdir()
-    for number, some in enumerate((TEXTS[:150], TEXTS[150:160], TEXTS[160:])):
-        write_lines(folder / "text" / f"{number}.jsonl{suffix}", some)
-    return write(folder / "text", folder, processes, shard_mib=0.01)
+    text = folder / "text"
+    text.mkdir()
+    write_lines(text / f"0.jsonl{suffix}", TEXTS[:150])
+    write_lines(text / f"1.jsonl{suffix}", TEXTS[150:160])
+    write_lines(text / f"2.jsonl{suffix}", TEXTS[160:])
+    return write(text, folder, processes, shard_mib=0.01)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def shards(tmp_path_factory) -> Path:
+    """The shards of TEXTS."""
     return write_texts(tmp_path_factory.mktemp("made"))
 
 
-@given(DOCUMENTS.map(lambda texts: ["".join(text) for text in texts]), st.booleans())
+@given(st.lists(ODD_TEXTS, min_size=1), st.sampled_from(["a.jsonl", "a.jsonl.zst"]))
 @max_examples(25)
-def test_shards_hold_the_very_text(tmp_path_factory, texts, zst):
+def test_shards_hold_the_very_text(tmp_path_factory, texts, name):
     folder = tmp_path_factory.mktemp("text")
-    path = write_lines(folder / ("a.jsonl" + ".zst" * zst), texts)
+    path = write_lines(folder / name, texts)
+
     shards = write(path, folder, shard_mib=5e-5, validation_fraction=0.0)
-    wanted = [text for text in texts if text]
-    assert read_back(shards, "train") == wanted
-    counts = Shards(str(shards), "train", documents_config("generated", folder)).counts
-    assert counts["documents"] == len(wanted)
-    assert counts["text_bytes"] == len("".join(wanted).encode())
+
+    expected = [text for text in texts if text]
+    assert read_back(shards, "train") == expected
+    counts = read_shards(shards, folder).counts
+    assert counts["documents"] == len(expected)
+    assert counts["text_bytes"] == len("".join(expected).encode())
 
 
-def test_some_documents_are_held_out(made, tmp_path):
-    for split, out in (("train", False), ("validation", True)):
-        assert read_back(made, split) == [text for text in TEXTS if is_held_out(text, 0.01) == out]
-    assert len(list(made.glob("train-*.bin"))) > 3
+def test_some_documents_are_held_out(shards):
+    train = [text for text in TEXTS if not is_held_out(text, 0.01)]
+    validation = [text for text in TEXTS if is_held_out(text, 0.01)]
+    assert read_back(shards, "train") == train
+    assert read_back(shards, "validation") == validation
+    assert len(list(shards.glob("train-*.bin"))) > 3
+
+
+def test_validation_documents_of_their_own_are_held_out(tmp_path):
     (tmp_path / "a.txt").write_text("Train.")
-    (tmp_path / "b.txt").write_text("Held out.")  # documents of their own
+    (tmp_path / "b.txt").write_text("Held out.")
     shards = write(tmp_path / "a.txt", tmp_path, validation_documents=str(tmp_path / "b.txt"))
-    for split, text in (("train", "Train."), ("validation", "Held out.")):
-        assert read_back(shards, split) == [text]
+    assert read_back(shards, "train") == ["Train."]
+    assert read_back(shards, "validation") == ["Held out."]
 
 
 @pytest.mark.parametrize("suffix, processes", [("", 2), (".zst", 1), (".gz", 2)])
 def test_compressed_and_by_more_processes_the_bytes_are_the_same(
-    suffix, processes, made, tmp_path, monkeypatch, fork
+    suffix, processes, shards, tmp_path, monkeypatch, fork
 ):
     monkeypatch.setattr(writer, "_BATCH", 1_000)
     folder = write_texts(tmp_path, suffix, processes)
-    assert bins(folder) == bins(made)
+    assert bin_sums(folder) == bin_sums(shards)
     assert not [path for path in tmp_path.rglob(".*.*") if path.is_file()]
+
     if suffix:  # a second start does not measure compressed files again
         (folder / "index.json").unlink()
         (folder / "jobs" / "00001.json").unlink()
-        monkeypatch.setattr(sources, "_measure", lambda parts: 1 / 0)
-        assert write(tmp_path / "text", tmp_path, processes, shard_mib=0.01) == folder
-        assert bins(folder) == bins(made)
+        monkeypatch.setattr(sources, "_measure", Mock(side_effect=AssertionError))
+        again = write(tmp_path / "text", tmp_path, processes, shard_mib=0.01)
+        assert again == folder
+        assert bin_sums(folder) == bin_sums(shards)
 
 
 def test_ids_beyond_two_bytes(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("Some text.")
-    monkeypatch.setattr(type(byte_tokenizer()), "__len__", lambda self: 70_000)
-    shards = write(tmp_path / "a.txt", tmp_path, validation_fraction=0.0)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(byte_tokenizer()), "__len__", lambda self: 70_000)
+        shards = write(tmp_path / "a.txt", tmp_path, validation_fraction=0.0)
     assert read_back(shards, "train") == ["Some text."]
-    columns = Shards(str(shards), "train", documents_config("generated", tmp_path)).columns(0)
-    assert columns["tokens"].dtype == np.uint32
-
-
-FEW = "tokens fill no window of 64 + 1; give more text"
-BAD = [
-    ("a.jsonl.gz", b"", f"data.documents: 0 {FEW}"),
-    ("a.jsonl", b"\n\n", f"data.documents: 0 {FEW}"),
-    ("a.txt", b"Short.", f"data.documents: 5 {FEW}, or"),
-]
-
-
-@pytest.mark.parametrize("name, content, said", BAD)
-def test_too_little_text_is_one_line(name, content, said, tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / name).write_bytes(content)
-    given = {"tokenizer": own_copy(tmp_path), "validation_fraction": 0.0}
-    with pytest.raises(UserError) as raised:
-        load_text(vars(documents_config(tmp_path / "in", tmp_path, **given)), 64)
-    assert said in str(raised.value)
-
-
-def test_a_source_without_a_window_is_one_line(tmp_path):
-    sources = [{"source": str(tmp_path / f"{name}.txt"), "name": name} for name in ("few", "many")]
-    for each, words in zip(sources, (1, 200), strict=True):
-        Path(each["source"]).write_text("Short. " * words)
-    given = {"tokenizer": own_copy(tmp_path), "validation_documents": sources[1]["source"]}
-    values = vars(documents_config(tmp_path, tmp_path, **given)) | {"documents": sources}
-    with pytest.raises(UserError, match="source few fills no window of 64"):
-        load_text(values, 64)
+    assert read_shards(shards, tmp_path).columns(0)["tokens"].dtype == np.uint32
 
 
 def load_text(values: dict[str, Any], length: int) -> LmText:
-    return LmText.load(values, SimpleNamespace(max_seq_length=length, across_documents=False))
+    return LmText.load(values, LmHParams(max_seq_length=length))
 
 
 def own_copy(folder: Path) -> str:
+    """A folder with the byte-level tokenizer."""
     byte_tokenizer().save_pretrained(folder / "same")
     return str(folder / "same")
 
 
-def test_shards_of_others_are_refused(made, tmp_path):
-    data = {"shards": str(made), "tokenizer": own_copy(tmp_path)}
-    text = load_text(data, 32)
-    assert len(text.train) > len(text.validation) > 0
+FILLS_NONE = "tokens fill no window of 64 + 1; give more text"
+TOO_LITTLE = [
+    ("a.jsonl.gz", b"", f"data.documents: 0 {FILLS_NONE}"),
+    ("a.jsonl", b"\n\n", f"data.documents: 0 {FILLS_NONE}"),
+    ("a.txt", b"Short.", f"data.documents: 5 {FILLS_NONE}, or"),
+]
+
+
+@pytest.mark.parametrize("name, content, problem", TOO_LITTLE)
+def test_too_little_text_is_one_line(name, content, problem, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / name).write_bytes(content)
+    config = documents_config(
+        folder, tmp_path, tokenizer=own_copy(tmp_path), validation_fraction=0.0
+    )
+    with pytest.raises(UserError) as raised:
+        load_text(vars(config), 64)
+    assert problem in str(raised.value)
+
+
+def test_a_source_without_a_window_is_one_line(tmp_path):
+    few = tmp_path / "few.txt"
+    few.write_text("Short. ")
+    many = tmp_path / "many.txt"
+    many.write_text("Short. " * 200)
+    config = documents_config(
+        tmp_path, tmp_path, tokenizer=own_copy(tmp_path), validation_documents=str(many)
+    )
+    documents = [
+        {"source": str(few), "name": "few"},
+        {"source": str(many), "name": "many"},
+    ]
+    with pytest.raises(UserError, match="source few fills no window of 64"):
+        load_text({**vars(config), "documents": documents}, 64)
+
+
+def test_shards_are_taken_as_they_are(shards, tmp_path):
+    text = load_text({"shards": str(shards), "tokenizer": own_copy(tmp_path)}, 32)
     windows = len(text.train)
-    assert text.summary()[1:] == (windows, 32 * windows, len(text.validation))
-    (tmp_path / "a.txt").write_text("A line. Another.")
-    learn = {"tokenizer": None, "vocab_size": 300}
-    other = load_tokenizer(documents_config(tmp_path / "a.txt", tmp_path, **learn), named_tokenizer)
-    other.save_pretrained(tmp_path / "other")
-    examples = str(write_examples(tmp_path / "a.txt", tmp_path))
-    for changes, said in (
-        ({"tokenizer": str(tmp_path / "other")}, "tokenizer: .*other' is not the one that the sh"),
-        ({"tokenizer": TOKENIZER}, "data.tokenizer: .* has no eos_token"),
-        ({"shards": examples}, "data.shards: .*: holds examples, and documents are"),
-    ):
-        with pytest.raises(UserError, match=said):
-            load_text({**data, **changes}, 32)
-    alone = documents_config(tmp_path / "a.txt", tmp_path, tokenizer=data["tokenizer"])
+    summary = text.summary()
+    assert windows > len(text.validation) > 0
+    assert summary.windows == windows
+    assert summary.tokens == 32 * windows
+    assert summary.validation_windows == len(text.validation)
+
+
+def test_shards_of_others_are_refused(shards, tmp_path):
+    text = tmp_path / "a.txt"
+    text.write_text("A line. Another.")
+    learn = documents_config(text, tmp_path, tokenizer=None, vocab_size=300)
+    other = tmp_path / "other"
+    load_tokenizer(learn, named_tokenizer).save_pretrained(other)
+    examples = write_examples(text, tmp_path)
+    data = {"shards": str(shards), "tokenizer": own_copy(tmp_path)}
+
+    with pytest.raises(UserError, match="tokenizer: .*other' is not the one that the sh"):
+        load_text({**data, "tokenizer": str(other)}, 32)
+    with pytest.raises(UserError, match="data.tokenizer: .* has no eos_token"):
+        load_text({**data, "tokenizer": TOKENIZER}, 32)
+    with pytest.raises(UserError, match="data.shards: .*: holds examples, and documents are"):
+        load_text({**data, "shards": str(examples)}, 32)
+
+    config = documents_config(text, tmp_path, tokenizer=data["tokenizer"])
     with pytest.raises(UserError, match="another text, tokenizer or length"):
-        writer.write_shards(alone, byte_tokenizer(), DocumentKind(0), str(made))
+        writer.write_shards(config, byte_tokenizer(), DocumentKind(0), str(shards))
     # Nothing is held out of little text.
     with pytest.raises(UserError, match="data.validation_documents: 0 tokens .*or raise "):
-        load_text(vars(alone), 3)
+        load_text(vars(config), 3)
 
 
-def test_an_own_tokenizer_loses_nothing(tmp_path, monkeypatch):
+def test_an_own_tokenizer_loses_nothing(tmp_path):
     path = write_lines(tmp_path / "a.jsonl.zst", [*TEXTS, "".join(ODD)])
     data = documents_config(path, tmp_path, tokenizer=None, vocab_size=350)
-    own = load_tokenizer(data, named_tokenizer)
-    assert len(own) == 350 and own.eos_token == own.bos_token == "<|endoftext|>"
-    assert load_tokenizer(data, named_tokenizer).name_or_path == own.name_or_path
-    held_out: list[float] = []
-    monkeypatch.setattr(learn_tokenizer, "own_tokenizer", lambda _, held, __: held_out.append(held))
-    for validation in (None, str(path)):
-        load_tokenizer(dataclasses.replace(data, validation_documents=validation), Mock())
-    assert held_out == [data.validation_fraction, 0.0]
+    tokenizer = load_tokenizer(data, named_tokenizer)
+    assert len(tokenizer) == 350
+    assert tokenizer.eos_token == tokenizer.bos_token == "<|endoftext|>"
+    assert load_tokenizer(data, named_tokenizer).name_or_path == tokenizer.name_or_path
     for text in ["".join(ODD), "中文\x07"]:
-        assert own.decode(own.backend_tokenizer.encode(text).ids) == text
+        ids = tokenizer.backend_tokenizer.encode(text).ids
+        assert tokenizer.decode(ids) == text
+
+
+def test_an_own_tokenizer_learns_from_no_held_out_text(tmp_path, monkeypatch):
+    data = documents_config(tmp_path, tmp_path, tokenizer=None, vocab_size=350)
+    fractions: list[float] = []
+
+    def note(_: Any, held_out: float, __: Any) -> None:
+        fractions.append(held_out)
+
+    monkeypatch.setattr(learn_tokenizer, "own_tokenizer", note)
+    load_tokenizer(data, Mock())
+    # Where another text is held out, all of this one is learned from.
+    load_tokenizer(dataclasses.replace(data, validation_documents=str(tmp_path)), Mock())
+    assert fractions == [data.validation_fraction, 0.0]

@@ -3,14 +3,16 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import predict
 from detalbert.corpus.learn_tokenizer import train_byte_bpe
@@ -25,48 +27,83 @@ from lm.inference.export import export
 from lm.inference.load import load_model, open_saved
 from lm.layout import make_mesh
 from lm.model import build_causal_model
-from tests.lm.ranks import CPU, start, tiny, whole
+from tests.lm.ranks import CPU, SEED, start, tiny, whole_parameters
 
 pytestmark = pytest.mark.usefixtures("fork")
 
-BOTH, HALVES = Layout(shard=2, tensor=2), Layout(replicate=2, shard=2)
-# Of 27 MB, so that what is held shows.
-LARGE = {"hidden_size": 512, "num_hidden_layers": 2, "intermediate_size": 1536}
-LARGE |= {"vocab_size": 1000, "num_attention_heads": 8, "num_key_value_heads": 4}
-MODELS: dict[str, tuple[str, Layout, dict[str, Any]]] = {
-    "llama": ("llama", BOTH, {"tie_word_embeddings": True}),
-    "gpt_neox": ("gpt_neox", BOTH, {}),
-    "gpt2": ("gpt2", HALVES, {}),  # its head is the embedding; it has no tensor-parallel plan
-    "large": ("llama", BOTH, LARGE),
+
+class Model(NamedTuple):
+    """A tiny model, and the layout that it is saved from."""
+
+    family: str
+    layout: Layout
+    keys: dict[str, Any] = {}
+
+
+BOTH = Layout(shard=2, tensor=2)
+MODELS = {
+    "llama": Model("llama", BOTH, {"tie_word_embeddings": True}),
+    "gpt_neox": Model("gpt_neox", BOTH),
+    # Its head is the embedding; it has no tensor-parallel plan.
+    "gpt2": Model("gpt2", Layout(replicate=2, shard=2)),
 }
+# Of 27 MB, so that what is held shows.
+LARGE = Model(
+    "llama",
+    BOTH,
+    {
+        "hidden_size": 512,
+        "num_hidden_layers": 2,
+        "intermediate_size": 1536,
+        "vocab_size": 1000,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
+)
 IDS = torch.arange(60)[None] * 37 % 257
 
 
-def save(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """A checkpoint of each model, as train.py fills the folder; all weights, whole."""
-    tokenizer, weights = train_byte_bpe(["the ship"], 257), {}
-    for name, (family, layout, keys) in MODELS.items():
-        model = build_causal_model(tiny(family, **keys), make_mesh(layout, CPU), 7).model
+def save(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """A checkpoint of each model, as train.py fills the folder; rank 0 returns all weights but the
+    large model's, unsharded.
+    """
+    tokenizer = train_byte_bpe(["the ship"], 257)
+    rank = dist.get_rank()
+    weights = {}
+    for name, (family, layout, keys) in {**MODELS, "large": LARGE}.items():
+        model = build_causal_model(tiny(family, **keys), make_mesh(layout, CPU), SEED).model
         optimizer = torch.optim.AdamW(model.parameters())
-        (folder / name).mkdir(exist_ok=True)
-        TensorSaver().save(folder / name, model, optimizer)()
-        if dist.get_rank() == 0:
+        checkpoint = folder / name
+        checkpoint.mkdir(exist_ok=True)
+        TensorSaver().save(checkpoint, model, optimizer)()
+        if rank == 0:
             trial: Any = SimpleNamespace(model=model, data=SimpleNamespace(tokenizer=tokenizer))
-            StepTrial.on_checkpoint_write_end(trial, str(folder / name))
-            (folder / name / "metadata.json").write_text('{"steps_completed": 9}')
-            write_manifest(folder / name, {"steps": 9})
+            StepTrial.on_checkpoint_write_end(trial, str(checkpoint))
+            (checkpoint / "metadata.json").write_text('{"steps_completed": 9}')
+            write_manifest(checkpoint, {"steps": 9})
         if name != "large":
-            weights[name] = {key: whole(p) for key, p in model.named_parameters()}
-    return weights if dist.get_rank() == 0 else {}
+            weights[name] = whole_parameters(model)
+    return weights if rank == 0 else {}
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+def saved(tmp_path_factory) -> tuple[Path, dict[str, dict[str, Tensor]]]:
+    """The folder of the checkpoints, and the weights of each."""
     folder = tmp_path_factory.mktemp("saved")
     return folder, start(save, 4, folder, folder)[0]
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "large"])
+def load_with_transformers(folder: Path) -> PreTrainedModel:
+    """Every weight is there, and every one is used."""
+    model, loading_info = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(loading_info.values()), loading_info
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
 def test_plain_transformers_gives_the_trained_models_logits(
     name, saved, tmp_path, capsys, monkeypatch
 ):
@@ -75,40 +112,50 @@ def test_plain_transformers_gives_the_trained_models_logits(
     trained = AutoModelForCausalLM.from_config(tiny(family, **keys), attn_implementation="eager")
     trained.load_state_dict(weights[name], strict=False)
     trained.tie_weights()
-    words = ["--model", folder / name, "--export", tmp_path / "out", "--license", "mit"]
-    assert predict.main([str(word) for word in words]) == 0
-    assert f"the model is in {tmp_path / 'out'}" in capsys.readouterr().out
+    logits = trained.eval()(IDS).logits
+
+    exported = tmp_path / "out"
+    command = ["--model", folder / name, "--export", exported, "--license", "mit"]
+    assert predict.main([str(word) for word in command]) == 0
+    assert f"the model is in {exported}" in capsys.readouterr().out
+    assert torch.equal(load_with_transformers(exported)(IDS).logits, logits)
+
     source = open_saved(folder / name)
     in_parts = tmp_path / "parts"
     monkeypatch.setattr(export_lm, "FILE_BYTES", 100_000)
     export(source, in_parts)
     assert len(list(in_parts.glob("*.safetensors"))) > 2
-    with torch.no_grad():
-        expected = trained.eval()(IDS).logits
-        for exported in (tmp_path / "out", in_parts):
-            library, info = AutoModelForCausalLM.from_pretrained(
-                exported, attn_implementation="eager", output_loading_info=True
-            )
-            assert not any(info.values()), info
-            assert torch.equal(library(IDS).logits, expected)
-        model = load_model(source)
-        ours = model(IDS).logits  # another attention: sdpa
-    assert len({p.data_ptr() for p in model.state_dict().values()}) == len(weights[name])
-    assert float((ours - expected).abs().max()) < 1e-5 < 1e-2 < float(expected.abs().max())
+    assert torch.equal(load_with_transformers(in_parts)(IDS).logits, logits)
+
+    model = load_model(source)  # with another attention: sdpa
+    addresses = {tensor.data_ptr() for tensor in model.state_dict().values()}
+    assert len(addresses) == len(weights[name])
+    assert float((model(IDS).logits - logits).abs().max()) < 1e-5
+    assert float(logits.abs().max()) > 1e-2
 
 
 def test_what_lies_in_the_folder(saved, tmp_path):
-    source, out = open_saved(saved[0] / "llama"), tmp_path / "out"
+    source = open_saved(saved[0] / "llama")
+    out = tmp_path / "out"
     export(source, out, "mit")
+
     config = json.loads((out / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"] and config["dtype"] == "float32"
-    again = open_saved(out)
-    assert again.steps == 9 and again.hparams.max_seq_length == source.hparams.max_seq_length
-    text, tokenizer = "The <|endoftext|> ship", AutoTokenizer.from_pretrained(out)
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["dtype"] == "float32"
+
+    exported = open_saved(out)
+    assert exported.steps == 9
+    assert exported.hparams.max_seq_length == source.hparams.max_seq_length
+
+    text = "The <|endoftext|> ship"
+    tokenizer = AutoTokenizer.from_pretrained(out)
     assert tokenizer(text)["input_ids"] == source.tokenizer(text)["input_ids"]
+
     card = (out / "README.md").read_text()
-    assert card.startswith("---\nlicense: mit\n") and "trained for 9 optimizer steps" in card
-    assert all(path.stat().st_mode & 0o044 == 0o044 for path in out.iterdir())
+    assert card.startswith("---\nlicense: mit\n")
+    assert "trained for 9 optimizer steps" in card
+    for path in out.iterdir():
+        assert path.stat().st_mode & 0o044 == 0o044  # others may read it
 
 
 def memory(name: str) -> int:
@@ -117,51 +164,68 @@ def memory(name: str) -> int:
     return 1024 * int(status.split(f"{name}:")[1].split()[0])
 
 
-def peak(folder: Path, out: Path) -> tuple[int, int]:
+def peak_of_export(folder: Path, out: Path) -> tuple[int, int]:
     """Bytes that an export takes beyond what the process had, and those of the model's files."""
     source = open_saved(folder)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = memory("VmRSS")
     export(source, out)
-    return memory("VmHWM") - before, sum(p.stat().st_size for p in out.glob("*.safetensors"))
+    size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
+    return memory("VmHWM") - before, size
 
 
 def test_a_model_is_not_held_twice(saved, tmp_path):
-    taken, size = start(peak, 1, tmp_path, saved[0] / "large", tmp_path / "out")[0]
-    assert size > 25e6 and taken < 1.5 * size, (taken, size)
+    folder, _ = saved
+    results = start(peak_of_export, 1, tmp_path, folder / "large", tmp_path / "out")
+    peak, size = results[0]
+    assert size > 25e6
+    assert peak < 1.5 * size, (peak, size)
 
 
-def test_what_is_refused(saved, tmp_path):
-    whole, there, out = (tmp_path / name for name in ("whole", "there", "out"))
-    source = open_saved(Path(shutil.copytree(saved[0] / "llama", whole)))
-    assert is_sharded(whole) and find_fault(whole) is None
-    there.mkdir()
-    (there / "file").write_text("")
-    export(source, out)
-    wider = source._replace(config=tiny("llama", num_hidden_layers=3))
-    refused("there: it exists; give a new folder", export, source, there)
-    refused("is a model folder already", lambda: export(open_saved(out), tmp_path / "more"))
-    refused("does not fit: .*model.layers.2", export, wider, tmp_path / "new")
-    shorten(out / "model.safetensors")
-    cut = "model.safetensors: not as it was written; copy it again"
-    refused(cut, lambda: load_model(open_saved(out)))
-    (out / "sums.json").unlink()
-    incomplete = "does not load as a language model: .*incomplete"
-    refused(incomplete, lambda: load_model(open_saved(out)))
-    shorten(next(whole.glob("__1*.distcp")))
-    refused("not a complete checkpoint .__1_0.distcp is not as it was", open_saved, whole)
-    (whole / "manifest.json").unlink()
-    shorten(whole / "tensors.json")
-    source = open_saved(whole)
-    refused("tensors.json: not loaded: ", load_model, source)
-    refused("tensors.json: not loaded: ", export, source, tmp_path / "new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "there", "whole"]
-
-
-def refused(said: str, what: Any, *args: Any) -> None:
-    with pytest.raises(UserError, match=said):
-        what(*args)
+def refused(problem: str, function: Callable, *args: Any) -> None:
+    with pytest.raises(UserError, match=problem):
+        function(*args)
 
 
 def shorten(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 9)
+
+
+def test_an_export_that_cannot_be_is_refused(saved, tmp_path):
+    source = open_saved(saved[0] / "llama")
+    not_empty = tmp_path / "there"
+    not_empty.mkdir()
+    (not_empty / "file").write_text("")
+    refused("there: it exists; give a new folder", export, source, not_empty)
+
+    wider = source._replace(config=tiny("llama", num_hidden_layers=3))
+    refused("does not fit: .*model.layers.2", export, wider, tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_exported_folders_that_are_refused(saved, tmp_path):
+    out = tmp_path / "out"
+    export(open_saved(saved[0] / "llama"), out)
+    refused("is a model folder already", export, open_saved(out), tmp_path / "again")
+
+    shorten(out / "model.safetensors")
+    refused("model.safetensors: not as it was written; copy it again", load_model, open_saved(out))
+    (out / "sums.json").unlink()
+    refused("does not load as a language model: .*incomplete", load_model, open_saved(out))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_checkpoints_that_are_refused(saved, tmp_path):
+    checkpoint = shutil.copytree(saved[0] / "llama", tmp_path / "whole")
+    assert is_sharded(checkpoint)
+    assert find_fault(checkpoint) is None
+
+    shorten(next(checkpoint.glob("__1*.distcp")))
+    refused("not a complete checkpoint .__1_0.distcp is not as it was", open_saved, checkpoint)
+
+    (checkpoint / "manifest.json").unlink()
+    shorten(checkpoint / "tensors.json")
+    source = open_saved(checkpoint)
+    refused("tensors.json: not loaded: ", load_model, source)
+    refused("tensors.json: not loaded: ", export, source, tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]

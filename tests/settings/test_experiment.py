@@ -30,17 +30,29 @@ MASKED: list[tuple[Any, Any]] = [
 
 
 def test_secrets_are_masked_and_all_else_stays() -> None:
-    assert [masked(config) for config, _ in MASKED] == [shown for _, shown in MASKED]
-    assert "planted" in str(PLANTED) and "planted" not in str(masked(PLANTED))
-    data = {"text": "abfs://container@account/a", "tokenizer": "a@b", "vocab_size": None}
-    config = {"data": data, "hyperparameters": {"seed": 1, "lr": 0.5}, "name": "a: b@c"}
+    for config, expected in MASKED:
+        assert masked(config) == expected
+    config = {
+        "data": {"text": "abfs://container@account/a", "tokenizer": "a@b", "vocab_size": None},
+        "hyperparameters": {"seed": 1, "lr": 0.5},
+        "name": "a: b@c",
+    }
     assert masked(config) == config
-    # Nor is it another config to who reads it back.
-    valid = {**PLANTED, "entrypoint": "a", "searcher": {"name": "single", "metric": "f1"}}
-    told, shown = (list(schema.check(config)) for config in (valid, masked(valid)))
-    assert [finding.key for finding in told] == [finding.key for finding in shown]
-    assert "planted" not in str([finding.detail for finding in told])
+
+
+def test_a_masked_config_is_no_other_to_who_reads_it_back() -> None:
+    assert "planted" in str(PLANTED)
+    assert "planted" not in str(masked(PLANTED))
     assert masked(masked(PLANTED)) == masked(PLANTED)
+
+    config = {**PLANTED, "entrypoint": "a", "searcher": {"name": "single", "metric": "f1"}}
+    findings = list(schema.check(config))
+    findings_of_masked = list(schema.check(masked(config)))
+    assert [finding.key for finding in findings] == [finding.key for finding in findings_of_masked]
+    assert "planted" not in str([finding.detail for finding in findings])
+
+
+def test_an_error_masks_what_it_names() -> None:
     error = UserError(f"data.text: {LOGIN}: gone")
     assert str(error) == "data.text: https://***@example.org/a?b=c@d: gone"
 
@@ -56,17 +68,17 @@ secretary"""
 @given(st.sampled_from(SECRET.split()), st.sampled_from(["{}={}", "x {}='{}' y", "-v A=1,{}={}"]))
 def test_what_is_assigned_to_a_secret_name_is_masked(name: str, form: str) -> None:
     text = form.format(name, "planted")
-    assert "planted" not in masked(text) and "planted" not in str(UserError(text))
+    assert "planted" not in masked(text)
+    assert "planted" not in str(UserError(text))
     assert name in masked(text)
-    for beside in (f"{name}: planted", f'{{"{name}": "planted"}}'):
-        assert "planted" not in masked(beside)
-    words = ["run", f"--{name.strip('-')}", "planted", "after"]
-    assert masked(words) == [*words[:2], "***", "after"]
-    assert masked(" ".join(words)) == " ".join([*words[:2], "***", "after"])
-    assert masked({name: "planted", "a": [{"name": name, "value": "planted"}]}) == {
-        name: "***",
-        "a": [{"name": name, "value": "***"}],
-    }
+    assert "planted" not in masked(f"{name}: planted")
+    assert "planted" not in masked(f'{{"{name}": "planted"}}')
+
+    flag = f"--{name.strip('-')}"
+    assert masked(["run", flag, "planted", "after"]) == ["run", flag, "***", "after"]
+    assert masked(f"run {flag} planted after") == f"run {flag} *** after"
+    config = {name: "planted", "a": [{"name": name, "value": "planted"}]}
+    assert masked(config) == {name: "***", "a": [{"name": name, "value": "***"}]}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +104,8 @@ IN_TEXT = [
 @pytest.mark.parametrize("text", IN_TEXT)
 def test_what_stands_where_a_secret_stands_is_masked(text: str) -> None:
     for shown in (masked(text), masked([text])[0], str(UserError(text))):
-        assert "planted" not in shown and "***" in shown
+        assert "planted" not in shown
+        assert "***" in shown
         assert masked(shown) == shown
 
 
@@ -115,7 +128,8 @@ def test_prose_about_secrets_is_left(text: str) -> None:
 @given(st.sampled_from(PLAIN.split()), st.sampled_from(["{}=5", "{}: 5", "--{} 5", "{} 5"]))
 def test_what_is_no_secret_is_left(name: str, form: str) -> None:
     text = form.format(name)
-    assert masked(text) == str(UserError(text)) == text and masked({name: text}) == {name: text}
+    assert masked(text) == str(UserError(text)) == text
+    assert masked({name: text}) == {name: text}
 
 
 RANGES = {
@@ -131,39 +145,56 @@ RANGES = {
 
 @given(st.integers(0, 2**32), st.integers(0, 500))
 def test_a_draw_is_a_function_of_seed_number_and_key(seed: int, draw: int) -> None:
-    found = single_values(RANGES, seed, draw)
-    rest = {key: RANGES[key] for key in ("lr_scale", "model")}
-    assert single_values(rest, seed, draw) == {key: found[key] for key in rest}
-    assert found["model"] == "m" and found["beta2"] == 0.9
-    assert 0.5 <= found["lr_scale"] <= 1 and found["max_steps"] in (3, 4, 5)
-    assert 1e-5 <= found["base_learning_rate"] <= 1e-3 and found["global_batch_size"] in (48, 128)
-    others = [single_values(RANGES, *changed) for changed in ((seed, draw + 1), (seed + 1, draw))]
-    scales = {each["lr_scale"] for each in (found, *others)}
-    assert len(scales | {found["model_config"]["part"]["lr_scale"]}) == 4
+    values = single_values(RANGES, seed, draw)
+    assert values["model"] == "m"
+    assert values["beta2"] == 0.9
+    assert 0.5 <= values["lr_scale"] <= 1
+    assert values["max_steps"] in (3, 4, 5)
+    assert 1e-5 <= values["base_learning_rate"] <= 1e-3
+    assert values["global_batch_size"] in (48, 128)
+
+    # Other keys do not matter; the same range under another key, seed or number draws anew.
+    alone = {"lr_scale": RANGES["lr_scale"]}
+    assert single_values(alone, seed, draw) == {"lr_scale": values["lr_scale"]}
+    scales = {
+        values["lr_scale"],
+        values["model_config"]["part"]["lr_scale"],
+        single_values(RANGES, seed, draw + 1)["lr_scale"],
+        single_values(RANGES, seed + 1, draw)["lr_scale"],
+    }
+    assert len(scales) == 4
 
 
 def test_twenty_draws_meet_every_value_and_half_of_a_range() -> None:
-    found = [single_values(RANGES, 42, draw) for draw in range(1, 21)]
-    assert {draw["max_steps"] for draw in found} == {3, 4, 5}
-    assert {draw["global_batch_size"] for draw in found} == {48, 128}
-    assert sum(draw["base_learning_rate"] < 1e-4 for draw in found) in range(5, 16)
+    draws = [single_values(RANGES, 42, number) for number in range(1, 21)]
+    assert {draw["max_steps"] for draw in draws} == {3, 4, 5}
+    assert {draw["global_batch_size"] for draw in draws} == {48, 128}
+    low = [draw for draw in draws if draw["base_learning_rate"] < 1e-4]
+    assert 5 <= len(low) <= 15
 
 
-WRONG = [{"type": "int", "minval": 5, "maxval": 3}, {"type": "log", "minval": 1}]
-WRONG += [{"type": "categorical", "vals": []}, {"type": "double", "minval": "a", "maxval": 2}]
-WRONG += [{"type": "log", "minval": 400, "maxval": 5000}, {"type": "const"}]
+WITHOUT_VALUES: list[dict[str, Any]] = [
+    {"type": "int", "minval": 5, "maxval": 3},
+    {"type": "log", "minval": 1},
+    {"type": "categorical", "vals": []},
+    {"type": "double", "minval": "a", "maxval": 2},
+    {"type": "log", "minval": 400, "maxval": 5000},
+    {"type": "const"},
+]
 
 
-@pytest.mark.parametrize("facts", WRONG)
-def test_a_range_without_values_is_one_line(facts: dict[str, Any]) -> None:
+@pytest.mark.parametrize("search_range", WITHOUT_VALUES)
+def test_a_range_without_values_is_one_line(search_range: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="hyperparameters.seed: not a search range that can be"):
-        single_values({"seed": facts}, 1, 1)
+        single_values({"seed": search_range}, 1, 1)
     with pytest.raises(UserError, match="^hyperparameters.model_config.x: .*a search range"):
-        single_values({"model_config": {"x": facts}})
+        single_values({"model_config": {"x": search_range}})
 
 
-def test_a_draw_without_a_range_is_refused(tiny_config: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_draw_without_a_range_is_refused(
+    tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All tasks of an array would train the same."""
-    said = refusal(capsys, tiny_config, tmp_path / "out", "--draw", 3)
-    assert said.startswith("train.py: error: --draw 3: no hyperparameter has a search range")
+    error = refusal(capsys, tiny_config, tmp_path / "out", "--draw", 3)
+    assert error.startswith("train.py: error: --draw 3: no hyperparameter has a search range")
     assert not (tmp_path / "out").exists()

@@ -3,8 +3,9 @@
 import json
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,39 +20,77 @@ from tests.conftest import SOAK, settings
 from tests.fakes.damage import flip, rewrite
 from tests.fakes.runs import metrics, newest, run, steps_of
 
-DAMAGE = {
-    "truncated": lambda p: os.truncate(p / "state_dict.pth", 100),
-    "one bit": lambda p: flip(p / "state_dict.pth", random.Random(0)),
-    "missing file": lambda p: (p / "trial_state.pkl").unlink(),
-    "no manifest": lambda p: (p / "manifest.json").unlink(),
-    "half a manifest": lambda p: os.truncate(p / "manifest.json", 60),
-}
+Log = pytest.LogCaptureFixture
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_checkpoint_is_passed_over(kind: str, copied: Path, caplog: Any) -> None:
-    *_, (_, before), (_, last) = found = list_checkpoints(copied / "checkpoints")
-    DAMAGE[kind](last)
-    assert newest_complete(copied / "checkpoints") == before
-    assert "is damaged" in caplog.text and last.name in caplog.text
-    if kind == "truncated":  # with no other left
-        for _, path in found[:-1]:
-            DAMAGE[kind](path)
-        with pytest.raises(UserError, match="all 3 checkpoints are damaged; .*--resume never"):
-            newest_complete(copied / "checkpoints")
+class Checkpoints(NamedTuple):
+    """Those of a finished run, which may be damaged."""
+
+    folder: Path  # of all
+    last: Path
+    before_last: Path
+    all: list[Path]
 
 
-def test_a_flipped_bit_of_a_manifest_is_damage(copied: Path, caplog: Any) -> None:
+@pytest.fixture
+def checkpoints(copied: Path) -> Checkpoints:
+    folder = copied / "checkpoints"
+    paths = [path for _, path in list_checkpoints(folder)]
+    return Checkpoints(folder, last=paths[-1], before_last=paths[-2], all=paths)
+
+
+def truncate(checkpoint: Path) -> None:
+    os.truncate(checkpoint / "state_dict.pth", 100)
+
+
+def flip_one_bit(checkpoint: Path) -> None:
+    flip(checkpoint / "state_dict.pth", random.Random(0))
+
+
+def remove_file(checkpoint: Path) -> None:
+    (checkpoint / "trial_state.pkl").unlink()
+
+
+def remove_manifest(checkpoint: Path) -> None:
+    (checkpoint / "manifest.json").unlink()
+
+
+def truncate_manifest(checkpoint: Path) -> None:
+    os.truncate(checkpoint / "manifest.json", 60)
+
+
+DAMAGES = [truncate, flip_one_bit, remove_file, remove_manifest, truncate_manifest]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over(
+    damage: Callable[[Path], None], checkpoints: Checkpoints, caplog: Log
+) -> None:
+    damage(checkpoints.last)
+    assert newest_complete(checkpoints.folder) == checkpoints.before_last
+    assert "is damaged" in caplog.text
+    assert checkpoints.last.name in caplog.text
+
+
+def test_without_any_other_a_damaged_checkpoint_is_an_error(checkpoints: Checkpoints) -> None:
+    for path in checkpoints.all:
+        truncate(path)
+    with pytest.raises(UserError, match="all 3 checkpoints are damaged; .*--resume never"):
+        newest_complete(checkpoints.folder)
+
+
+def test_a_flipped_bit_of_a_manifest_is_damage(checkpoints: Checkpoints, caplog: Log) -> None:
     """Never another step, seed or score."""
-    *_, (_, before), (_, last) = list_checkpoints(copied / "checkpoints")
-    manifest, facts, dice = last / "manifest.json", read_manifest(last), random.Random(0)
-    content = manifest.read_bytes()
+    path = checkpoints.last / "manifest.json"
+    content = path.read_bytes()
+    manifest = read_manifest(checkpoints.last)
+    dice = random.Random(0)
     for _ in range(60 * SOAK):
-        manifest.write_bytes(content)
-        flip(manifest, dice)
-        found = newest_complete(copied / "checkpoints")
-        assert found == before or read_manifest(last) == facts
-        assert len(caplog.messages) == (found == before)
+        path.write_bytes(content)
+        flip(path, dice)
+        passed_over = newest_complete(checkpoints.folder) == checkpoints.before_last
+        assert passed_over or read_manifest(checkpoints.last) == manifest
+        assert len(caplog.messages) == (1 if passed_over else 0)
         caplog.clear()
 
 
@@ -61,77 +100,101 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_manifest_that_does_not_fit_is_damage(change: str, copied: Path) -> None:
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_manifest_that_does_not_fit_is_damage(
+    change: dict[str, Any], checkpoints: Checkpoints
+) -> None:
     """Though its sum is right."""
-    *_, (_, before), (_, last) = list_checkpoints(copied / "checkpoints")
-    changed = seal({**read_manifest(last), **CHANGES[change]})
-    (last / "manifest.json").write_text(json.dumps(changed))
-    assert newest_complete(copied / "checkpoints") == before
+    changed = seal({**read_manifest(checkpoints.last), **change})
+    (checkpoints.last / "manifest.json").write_text(json.dumps(changed))
+    assert newest_complete(checkpoints.folder) == checkpoints.before_last
 
 
-def test_a_manifest_without_a_sum_is_damage(copied: Path) -> None:
-    *_, (_, before), (_, last) = list_checkpoints(copied / "checkpoints")
-    manifest = read_manifest(last)
+def test_a_manifest_without_a_sum_is_damage(checkpoints: Checkpoints) -> None:
+    manifest = read_manifest(checkpoints.last)
     del manifest["sha256"]
-    (last / "manifest.json").write_text(json.dumps(manifest))
-    assert newest_complete(copied / "checkpoints") == before
+    (checkpoints.last / "manifest.json").write_text(json.dumps(manifest))
+    assert newest_complete(checkpoints.folder) == checkpoints.before_last
 
 
-def test_a_checkpoint_says_which_version_wrote_it(copied: Path) -> None:
-    assert read_manifest(newest(copied))["version"] == __version__
+def test_a_checkpoint_says_which_version_wrote_it(checkpoints: Checkpoints) -> None:
+    assert read_manifest(checkpoints.last)["version"] == __version__
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "../outside", "link", "code"])
-def test_a_manifest_names_files_of_its_folder(name: str, copied: Path) -> None:
-    checkpoint = newest(copied)
-    (checkpoint.parent / "outside").touch()
+def test_a_manifest_names_files_of_its_folder(name: str, checkpoints: Checkpoints) -> None:
+    checkpoint = checkpoints.last
+    outside = checkpoint.parent / "outside"
+    outside.touch()
     (checkpoint / "link").symlink_to("/dev/zero")
     size = (checkpoint / name).stat().st_size
-    sums = {name: {"bytes": size, "sha256": checksum(checkpoint.parent / "outside")}}
-    facts = {key: read_manifest(checkpoint)[key] for key in ("steps", "run", "validations")}
-    write_manifest(checkpoint, facts, sums)
+    sums = {name: {"bytes": size, "sha256": checksum(outside)}}
+    manifest = read_manifest(checkpoint)
+    content = {key: manifest[key] for key in ("steps", "run", "validations")}
+    write_manifest(checkpoint, content, sums)
     assert find_fault(checkpoint) == f"{name} is not as it was written"
 
 
-@pytest.mark.parametrize("name", ["predictions.json", "null_odds.json"])
-@pytest.mark.parametrize("best_is_kept", [True, False])
-def test_predictions_are_the_best_checkpoints_or_gone(
-    name: str, best_is_kept: bool, copied: Path, caplog: Any
-) -> None:
+def restore(output: Path) -> None:
+    """Go on from the newest checkpoint of a finished run, as another start does."""
+    run_metrics = RunMetrics(output, {"metric": "f1", "smaller_is_better": False})
+    run_metrics.restore(newest(output))
+
+
+PREDICTIONS = ["predictions.json", "null_odds.json"]
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_predictions_are_those_of_the_best_checkpoint(name: str, copied: Path) -> None:
     """Never damaged ones. Another start of the finished run restores them."""
-    path, best = copied / name, metrics(copied)["best"]["steps"]
-    before = path.read_bytes()
-    for damage in (before + b" ", b"{}", None):
-        path.write_bytes(damage) if damage else path.unlink()
-        restored = RunMetrics(copied, {"metric": "f1", "smaller_is_better": False})
-        restored.restore(newest(copied))
-        assert path.read_bytes() == before
-    if not best_is_kept:
-        path.write_bytes(b"{}")
-        source = copied / "checkpoints" / f"step-{best:08d}"
-        (source / name).write_bytes(b"{}")
-        restored.restore(newest(copied))
-        assert not (copied / "predictions.json").exists()
-        assert not (copied / "null_odds.json").exists()
-        assert "predictions that are not of the best validation are now in" in caplog.text
+    path = copied / name
+    content = path.read_bytes()
+    for damaged in (content + b" ", b"{}", None):
+        if damaged is None:
+            path.unlink()
+        else:
+            path.write_bytes(damaged)
+        restore(copied)
+        assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("best", [12, 7])
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_predictions_are_gone_if_the_best_checkpoints_are_damaged(
+    name: str, copied: Path, caplog: Log
+) -> None:
+    best = metrics(copied)["best"]["steps"]
+    best_checkpoint = copied / "checkpoints" / f"step-{best:08d}"
+    (copied / name).write_bytes(b"{}")
+    (best_checkpoint / name).write_bytes(b"{}")
+    restore(copied)
+    assert not (copied / "predictions.json").exists()
+    assert not (copied / "null_odds.json").exists()
+    assert "predictions that are not of the best validation are now in" in caplog.text
+
+
+@pytest.mark.parametrize("best, claimed", [(12, True), (7, False)])
 def test_predictions_are_claimed_where_they_are(
-    best: int, finished: Path, copied: Path, tmp_path: Path, capsys: Any
+    best: int,
+    claimed: bool,
+    finished: Path,
+    copied: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Those of step 12 are beside its checkpoint; of step 7 there is none."""
     scores = read_manifest(newest(copied))["validations"][-1]
     rewrite(newest(copied), validations=[{**scores, "steps": best}])
-    assert run(finished / "tiny.yaml", tmp_path / "fresh", "--resume", newest(copied)) == 0
-    claimed = "INFO: predictions, metrics and checkpoints are in" in capsys.readouterr().err
-    assert claimed == (tmp_path / "fresh" / "predictions.json").is_file() == (best == 12)
+    fresh = tmp_path / "fresh"
+    assert run(finished / "tiny.yaml", fresh, "--resume", newest(copied)) == 0
+    line = "INFO: predictions, metrics and checkpoints are in"
+    assert (line in capsys.readouterr().err) == claimed
+    assert (fresh / "predictions.json").is_file() == claimed
 
 
 def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -> None:
-    few = ("checkpoint_storage={}", *settings(checkpoint_period=2, validation_period=4)[1::2])
-    more = [word for setting in few for word in ("--set", setting)]
-    assert run(finished / "tiny.yaml", tmp_path / "out", *more) == 0
-    best = json.loads((tmp_path / "out" / "metrics.json").read_text())["best"]["steps"]
-    assert steps_of(tmp_path / "out") == sorted({best, 12})
+    output = tmp_path / "out"
+    options = ["--set", "checkpoint_storage={}"]
+    options += settings(checkpoint_period=2, validation_period=4)
+    assert run(finished / "tiny.yaml", output, *options) == 0
+    best = metrics(output)["best"]["steps"]
+    assert steps_of(output) == sorted({best, 12})

@@ -21,16 +21,22 @@ from tests.fakes.damage import spoil
 from tests.fakes.runs import newest, only_error, run
 from tests.same_bits import differences
 
+Capture = pytest.CaptureFixture[str]
 # Numbers of damages, of each kind: 4, and 75 in the soak.
-SOME: list[Any] = [range(4)]
-SOME += [pytest.param(range(at, at + 15), marks=pytest.mark.soak) for at in range(4, 79, 15)]
+NUMBERS: list[Any] = [range(4)]
+for first in range(4, 79, 15):
+    NUMBERS.append(pytest.param(range(first, first + 15), marks=pytest.mark.soak))
+NOT_COUNTED = ["/.", "/code/", "tensorboard", "metrics.json"]  # locks, logs, code
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that count, in a fixed order: no locks, no logs."""
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    hidden = "/.", "/code/", "tensorboard", "metrics.json"
-    return [path for path in found if not any(part in str(path) for part in hidden)]
+    """The files that count, in a fixed order."""
+    files = []
+    for path in sorted(folder.rglob("*")):
+        counts = not any(part in str(path) for part in NOT_COUNTED)
+        if path.is_file() and counts:
+            files.append(path)
+    return files
 
 
 def damages(folder: Path, numbers: range) -> Iterator[str]:
@@ -45,78 +51,108 @@ def damages(folder: Path, numbers: range) -> Iterator[str]:
         shutil.rmtree(folder)
 
 
-def judge(status: int, capsys: Any, damage: str, one: Path, other: Path) -> None:
+def judge(status: int, capsys: Capture, damage: str, output: Path, expected: Path) -> None:
     """A run has ended in the same bits, or in one line with status 2."""
     shown = capsys.readouterr().err
     assert "Traceback" not in shown, f"{damage}\n{shown}"
-    if status:
-        assert status == 2 and only_error(shown).startswith("train.py: error: "), damage
+    if status == 0:
+        assert differences(expected, output) == [], f"{damage}\n{shown}"
     else:
-        assert differences(one, other) == [], f"{damage}\n{shown}"
+        assert status == 2, damage
+        assert only_error(shown).startswith("train.py: error: "), damage
 
 
-@pytest.mark.parametrize("numbers", SOME)
-def test_a_run_is_the_same_or_one_line(numbers: range, finished: Path, tmp_path: Path, capsys: Any):
-    shutil.copytree(finished / "out", tmp_path / "out")
-    shutil.rmtree(newest(tmp_path / "out"))
-    for damage in damages(tmp_path / "out", numbers):
-        status = run(finished / "tiny.yaml", tmp_path / "out")
-        judge(status, capsys, damage, finished / "out", tmp_path / "out")
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_a_run_is_the_same_or_one_line(
+    numbers: range, finished: Path, copied: Path, capsys: Capture
+) -> None:
+    shutil.rmtree(newest(copied))
+    for damage in damages(copied, numbers):
+        status = run(finished / "tiny.yaml", copied)
+        judge(status, capsys, damage, copied, expected=finished / "out")
 
 
-@pytest.mark.parametrize("numbers", SOME)
-def test_windows_are_the_same(numbers: range, tmp_path: Path, cache_dir: Path) -> None:
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_windows_are_the_same(numbers: range, tmp_path: Path) -> None:
     """Nothing is refused: they are built anew."""
+    cache = tmp_path / "cache"
     hparams = HParams(model="embedded/albert-tiny", max_seq_length=192, doc_stride=64)
-    cache = str(tmp_path / "cache")
-    configs = [
-        DataConfig("generated", "generated", cache_dir=cache, max_train_examples=questions)
-        for questions in (20, 30)
-    ]
+    configs = []
+    for questions in (20, 30):
+        config = DataConfig(
+            "generated", "generated", cache_dir=str(cache), max_train_examples=questions
+        )
+        configs.append(config)
     tokenizer = data.load_tokenizer(configs[0], hparams)
-    load = lambda config: data.load_split(config, "train", tokenizer, hparams)  # noqa: E731
-    before = [load(config) for config in configs]
-    wanted = [{k: np.array(v) for k, v in x.windows.columns().items()} for x in before]
-    for damage in damages(tmp_path / "cache", numbers):
-        for config, columns in zip(configs, wanted, strict=True):
-            for name, column in load(config).windows.columns().items():
-                assert np.array_equal(column, columns[name]), damage
+
+    def columns_of(config: DataConfig) -> dict[str, np.ndarray]:
+        split = data.load_split(config, "train", tokenizer, hparams)
+        return split.windows.columns()
+
+    expected = []
+    for config in configs:
+        columns = columns_of(config)
+        # Copies: the columns are mapped files.
+        expected.append({name: np.array(column) for name, column in columns.items()})
+    for damage in damages(cache, numbers):
+        for config, expected_columns in zip(configs, expected, strict=True):
+            for name, column in columns_of(config).items():
+                assert np.array_equal(column, expected_columns[name]), damage
 
 
-@pytest.mark.parametrize("numbers", SOME)
+@pytest.mark.parametrize("numbers", NUMBERS)
 def test_an_export_answers_alike_or_not_at_all(
     numbers: range, finished: Path, tmp_path: Path
 ) -> None:
+    exported = tmp_path / "exported"
+    question = "What was the Zanto loaded with?"
+    context = "The Zanto was loaded with pottery."
     model = load_model(str(finished / "out"))
-    export(model, tmp_path / "exported")
-    pair = "What was the Zanto loaded with?", "The Zanto was loaded with pottery."
-    wanted, answered = ask(model, *pair, 0.0), 0
-    for damage in damages(tmp_path / "exported", numbers):
+    export(model, exported)
+    expected = ask(model, question, context, 0.0)
+    answered = 0
+    for damage in damages(exported, numbers):
         with contextlib.suppress(UserError):
-            assert ask(load_model(str(tmp_path / "exported")), *pair, 0.0) == wanted, damage
+            answer = ask(load_model(str(exported)), question, context, 0.0)
+            assert answer == expected, damage
             answered += 1
     assert answered < len(numbers) / 2
 
 
-@pytest.mark.parametrize("numbers", SOME)
+def upload(client: Any, folder: Path, prefix: str) -> None:
+    """Have the bucket hold the files of a folder, and nothing else."""
+    for entry in client.list_objects_v2(Bucket="bucket").get("Contents", []):
+        client.delete_object(Bucket="bucket", Key=entry["Key"])
+    for path in folder.rglob("*"):
+        if path.is_file():
+            key = f"{prefix}/{path.relative_to(folder).as_posix()}"
+            client.put_object(Bucket="bucket", Key=key, Body=path.read_bytes())
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
 def test_a_bucket_gives_the_same_or_one_line(
-    numbers: range, finished: Path, s3: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+    numbers: range,
+    finished: Path,
+    s3: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
     """Its local copy is gone, or is still there."""
-    monkeypatch.setattr(Controller, "copy_code", staticmethod(lambda path: None))
-    client, kept = s3[0], "checkpoint_storage.save_trial_latest=3"  # as `finished` has
+    client, _ = s3
     monkeypatch.chdir(tmp_path)
-    bucket, local = tmp_path / "bucket", Path("runs/s3/bucket/1")
-    assert run(finished / "tiny.yaml", bucket) == 0  # without the code's 150 files
+    # Without the code's 150 files.
+    monkeypatch.setattr(Controller, "copy_code", staticmethod(lambda path: None))
+    config = finished / "tiny.yaml"
+    keep = ["--set", "checkpoint_storage.save_trial_latest=3"]  # as `finished` has
+    bucket = tmp_path / "bucket"
+    local = Path("runs/s3/bucket/1")
+    assert run(config, bucket) == 0
     shutil.rmtree(newest(bucket))
     for number, damage in enumerate(damages(bucket, numbers)):
-        for entry in client.list_objects_v2(Bucket="bucket").get("Contents", []):
-            client.delete_object(Bucket="bucket", Key=entry["Key"])
-        for path in [path for path in bucket.rglob("*") if path.is_file()]:
-            key = f"1/{path.relative_to(bucket).as_posix()}"
-            client.put_object(Bucket="bucket", Key=key, Body=path.read_bytes())
+        upload(client, bucket, prefix="1")
         shutil.rmtree("runs", ignore_errors=True)
         if number % 2:
             shutil.copytree(bucket.with_name("whole"), local)
-        status = run(finished / "tiny.yaml", "s3://bucket/1", "--set", kept)
-        judge(status, capsys, damage, finished / "out", local)
+        status = run(config, "s3://bucket/1", *keep)
+        judge(status, capsys, damage, local, expected=finished / "out")

@@ -10,67 +10,93 @@ from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, Train, configured, s
 from tests.fakes.runs import cut_and_go_on, metrics, refusal, run, steps_of
 from tests.same_bits import differences
 
-# Numbers of the validation set alone, so no validation is better than the first one.
+Capture = pytest.CaptureFixture[str]
+# By a key of `data:`. Numbers of the validation set alone, so no validation is better than the
+# first one.
 CONSTANT = {"train": "total", "text": "mlm_baseline", "documents": "baseline_bits_per_byte"}
-SAID = "stopped early: no better {} in 2 validations; the run is complete"
 
 
-def metric_of(base: Any) -> str:
+def metric_of(base: dict[str, Any]) -> str:
     return next(metric for key, metric in CONSTANT.items() if key in base["data"])
 
 
-def config_of(base: Any, folder: Path, cache_dir: Path, **hparams: Any) -> Path:
-    periods = {"max_steps": 12, "validation_period": 2, "checkpoint_period": 3}
-    config = configured(base, cache_dir, **periods, reporting_period=1, **hparams)
-    path = folder / "config.yaml"
-    path.write_text(
-        yaml.safe_dump({**config, "searcher": {"name": "single", "metric": metric_of(base)}})
+def ended_line(metric: str) -> str:
+    return f"stopped early: no better {metric} in 2 validations; the run is complete"
+
+
+def config_of(base: dict[str, Any], folder: Path, cache_dir: Path, **hparams: Any) -> Path:
+    config = configured(
+        base,
+        cache_dir,
+        max_steps=12,
+        validation_period=2,
+        checkpoint_period=3,
+        reporting_period=1,
+        **hparams,
     )
+    config["searcher"] = {"name": "single", "metric": metric_of(base)}
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
     return path
 
 
 @pytest.mark.parametrize("base", [TINY, TINY_PRETRAINING, TINY_LM], ids=["qa", "text", "lm"])
 def test_a_cut_run_stops_where_an_uncut_one_does(
-    base: Any, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    base: dict[str, Any],
+    tmp_path: Path,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
     """Cut after the second validation, which is no better; then told to go on; then complete."""
-    config, ended = (
-        config_of(base, tmp_path, cache_dir, early_stopping=2),
-        SAID.format(metric_of(base)),
-    )
-    assert run(config, tmp_path / "uncut") == 0
+    config = config_of(base, tmp_path, cache_dir, early_stopping=2)
+    ended = ended_line(metric_of(base))
+    uncut = tmp_path / "uncut"
+    cut = tmp_path / "cut"
+    assert run(config, uncut) == 0
     assert capsys.readouterr().err.count(f"INFO: {ended}\n") == 1
-    cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=4)
-    assert steps_of(tmp_path / "uncut")[-1] == 6 == metrics(tmp_path / "cut")["last"]["steps"]
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
-    before = (tmp_path / "cut/metrics.json").read_bytes()
+
+    cut_and_go_on(config, cut, monkeypatch, at=4)
+    assert steps_of(uncut)[-1] == metrics(cut)["last"]["steps"] == 6
+    assert differences(uncut, cut) == []
+
+    before = (cut / "metrics.json").read_bytes()
     capsys.readouterr()
-    assert run(config, tmp_path / "cut") == 0
-    said = capsys.readouterr().err
-    assert (
-        "resumed at step 6 of 12" in said and ended in said and "best validation (step 2)" in said
-    )
-    assert (tmp_path / "cut/metrics.json").read_bytes() == before
-    assert run(config, tmp_path / "cut", *settings(early_stopping=3)) == 0
-    assert metrics(tmp_path / "cut")["last"]["steps"] == 8
+    assert run(config, cut) == 0
+    shown = capsys.readouterr().err
+    assert "resumed at step 6 of 12" in shown
+    assert ended in shown
+    assert "best validation (step 2)" in shown
+    assert (cut / "metrics.json").read_bytes() == before
+
+    assert run(config, cut, *settings(early_stopping=3)) == 0
+    assert metrics(cut)["last"]["steps"] == 8
 
 
 def test_two_processes_agree(tmp_path: Path, cache_dir: Path, train: Train) -> None:
     config = config_of(TINY, tmp_path, cache_dir)
-    for name, patiences in (("uncut", [2]), ("cut", [1, 2])):
-        for patience in patiences:
-            words = "--config", config, "--output-dir", tmp_path / name
-            done = train(*words, *settings(early_stopping=patience), processes=2)
-            assert done.returncode == 0, done.stderr
-        assert (
-            done.stderr.count(SAID.format("total")) == 1
-            and "next: python predict.py --model" in done.stderr
-        )
-    assert metrics(tmp_path / "cut")["last"]["steps"] == 6
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
+    uncut = tmp_path / "uncut"
+    cut = tmp_path / "cut"
+
+    def start(output: Path, patience: int) -> str:
+        """Train with two processes; what is logged."""
+        arguments = ["--config", config, "--output-dir", output]
+        ended = train(*arguments, *settings(early_stopping=patience), processes=2)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stderr
+
+    shown = start(uncut, patience=2)
+    start(cut, patience=1)
+    shown_of_cut = start(cut, patience=2)
+    for log in (shown, shown_of_cut):
+        assert log.count(ended_line("total")) == 1
+        assert "next: python predict.py --model" in log
+    assert metrics(cut)["last"]["steps"] == 6
+    assert differences(uncut, cut) == []
 
 
-def test_a_patience_longer_than_the_run(tmp_path: Path, cache_dir: Path, capsys: Any) -> None:
+def test_a_patience_longer_than_the_run(tmp_path: Path, cache_dir: Path, capsys: Capture) -> None:
     config = config_of(TINY, tmp_path, cache_dir)
-    said = refusal(capsys, config, tmp_path / "out", *settings(early_stopping=6))
-    assert "hyperparameters.early_stopping: 6 val" in said and "the run has 6; lower it" in said
+    error = refusal(capsys, config, tmp_path / "out", *settings(early_stopping=6))
+    assert "hyperparameters.early_stopping: 6 val" in error
+    assert "the run has 6; lower it" in error

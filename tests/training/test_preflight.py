@@ -27,20 +27,36 @@ from tests.conftest import TINY
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 CU128 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 V100, T4, A100, L4, H100, B200 = (7, 0), (7, 5), (8, 0), (8, 9), (9, 0), (10, 0)
-RUNS = [(gpu, CU126) for gpu in (V100, T4, A100, L4, H100)]
-RUNS += [(B200, ["sm_80", "compute_90"]), (H100, ["sm_90a"]), ((10, 3), ["sm_100f"])]
-RUNS += [(H100, ["gfx90a"])]  # ROCm is not judged
-LACKING = [(V100, CU128), (B200, CU126), (A100, ["sm_86"]), (A100, ["sm_70"]), (V100, [])]
-LACKING += [(V100, ["compute_80"]), ((10, 3), ["sm_100a"]), ((9, 5), ["compute_90a"])]
-LACKING += [((12, 0), ["compute_100f"])]
+RUNS = [
+    (V100, CU126),
+    (T4, CU126),
+    (A100, CU126),
+    (L4, CU126),
+    (H100, CU126),
+    (B200, ["sm_80", "compute_90"]),
+    (H100, ["sm_90a"]),
+    ((10, 3), ["sm_100f"]),
+    (H100, ["gfx90a"]),  # ROCm is not judged
+]
+LACKING = [
+    (V100, CU128),
+    (B200, CU126),
+    (A100, ["sm_86"]),
+    (A100, ["sm_70"]),
+    (V100, []),
+    (V100, ["compute_80"]),
+    ((10, 3), ["sm_100a"]),
+    ((9, 5), ["compute_90a"]),
+    ((12, 0), ["compute_100f"]),
+]
 
 
 def test_a_gpu_needs_code_of_its_architecture() -> None:
     for gpu, built_for in RUNS:
         preflight.check_architecture("GPU 0", gpu, built_for)
-    for gpu, built_for in LACKING:
-        with pytest.raises(UserError, match=f"GPU 0 is sm_{gpu[0]}{gpu[1]}.*cluster/Dockerfile"):
-            preflight.check_architecture("GPU 0", gpu, built_for)
+    for (major, minor), built_for in LACKING:
+        with pytest.raises(UserError, match=f"GPU 0 is sm_{major}{minor}.*cluster/Dockerfile"):
+            preflight.check_architecture("GPU 0", (major, minor), built_for)
 
 
 def test_every_gpu_is_held_against_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,19 +72,26 @@ def test_every_gpu_is_held_against_the_build(monkeypatch: pytest.MonkeyPatch) ->
         preflight.check_gpus(["GPU-a", "GPU-b"])
 
 
-def test_a_gpu_that_is_full_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = {"GPU-a": (15000, 16160), "GPU-b": (2000, 16160)}
-    names = list(gpus)
-    for name, fake in {
-        "Init": lambda: None,
-        "DeviceGetCount": lambda: len(gpus),
-        "DeviceGetHandleByIndex": names.__getitem__,
-        "DeviceGetUUID": str,
-        "DeviceGetMemoryInfo": lambda gpu: SimpleNamespace(
-            free=gpus[gpu][0] << 20, total=gpus[gpu][1] << 20
-        ),
-    }.items():
-        monkeypatch.setattr(pynvml, f"nvml{name}", fake)
+FREE_MIB = {"GPU-a": 15_000, "GPU-b": 2_000}  # of 16,160
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have NVML list those of FREE_MIB."""
+    names = list(FREE_MIB)
+
+    def memory_of(gpu: str) -> SimpleNamespace:
+        return SimpleNamespace(free=FREE_MIB[gpu] << 20, total=16_160 << 20)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(names))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", names.__getitem__)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", str)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", memory_of)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_that_is_full_is_refused() -> None:
     hparams = HParams(max_tokens_per_forward=1024)
     memory = Memory(states=4 * 2**30, gathered=0, head=0, per_token=2**20)  # 5.5 and 1 GiB
     preflight.check_gpu_memory(["GPU-a", "MIG-c"], memory, hparams, 223_000_000)
@@ -76,21 +99,30 @@ def test_a_gpu_that_is_full_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         UserError, match=r"GPU-b: 2.0 of 15.8 GiB.*223 M.*takes 5.5 GiB and 1024 tokens 1"
     ):
         preflight.check_gpu_memory(["GPU-a", "GPU-b"], memory, hparams, 223_000_000)
+
     small = memory._replace(states=0)  # 2,000 MiB less 1.5 GiB: 464 tokens
     with pytest.raises(UserError, match="max_tokens_per_forward to 464 or less"):
         preflight.check_gpu_memory(["GPU-b"], small, hparams, 12_000_000)
     auto = HParams(max_tokens_per_forward="auto")  # one window of 384 is the least
     preflight.check_gpu_memory(["GPU-b"], small, auto, 12_000_000)
-    monkeypatch.undo()
+
+
+def test_without_nvml_nothing_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Mock(side_effect=pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
     monkeypatch.setattr(pynvml, "nvmlInit", broken)
-    assert preflight.gpu_memory() == []  # nothing is judged
-    preflight.check_gpu_memory(["GPU-a"], Memory(1e15, 0, 0, 1), HParams(), 10**12)
+    assert preflight.gpu_memory() == []
+    huge = Memory(states=1e15, gathered=0, head=0, per_token=1)
+    preflight.check_gpu_memory(["GPU-a"], huge, HParams(), 10**12)
 
 
 def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:
-    xxlarge = {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
-    sizes = span_model_sizes(HParams(model_config={**xxlarge, "embedding_size": 128}))
+    xxlarge = {
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "embedding_size": 128,
+    }
+    sizes = span_model_sizes(HParams(model_config=xxlarge))
     assert round(sizes.parameters / 1e6) == 206
     assert 260_000 < span_model_sizes(HParams(model="embedded/albert-tiny")).parameters < 270_000
     assert span_model_sizes(HParams(model_config={"model_type": "no-such"})) is None
@@ -104,12 +136,15 @@ def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:
 def test_disks(tmp_path: Path) -> None:
     preflight.check_disk(tmp_path / "not" / "yet", 1 << 20, "the feature cache")
     assert not (tmp_path / "not").exists()
-    said = r": \d{1,6}\.\d\d GiB are free of the 1048576.00 that two checkpoints may"
-    with pytest.raises(UserError, match=said):
+    problem = r": \d{1,6}\.\d\d GiB are free of the 1048576.00 that two checkpoints may"
+    with pytest.raises(UserError, match=problem):
         preflight.check_disk(tmp_path, 2**50, "two checkpoints")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="the feature cache cannot be written"):
         preflight.check_disk(tmp_path / "file" / "below", 1, "the feature cache")
+
+
+def test_checkpoints_lie_where_the_storage_is_mounted(tmp_path: Path) -> None:
     mounted = preflight.checkpoint_folder({"type": "shared_fs", "host_path": "/anywhere"})
     assert str(mounted) == "/determined_shared_fs"
     directory = {"type": "directory", "container_path": str(tmp_path)}
@@ -129,50 +164,62 @@ def test_check_passes_here_and_leaves_nothing(tmp_path: Path) -> None:
     preflight.check_collectives(torch.device("cpu"))  # one process needs no network
 
 
-def be_rank(rank: int, store: Path, behave: str, said: Any) -> None:
+def be_rank(rank: int, store: Path, behaviour: str, faults: Any) -> None:
     """One of two processes, the second of which behaves: well, or is absent, late or gone."""
-    method = f"file://{store}"
-    torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
-    if behave != "well" and rank == 1:
-        if behave == "gone":
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
+    if behaviour != "well" and rank == 1:
+        if behaviour == "gone":
             os._exit(0)
-        if behave == "late":
+        if behaviour == "late":
             torch.distributed.new_group(timeout=datetime.timedelta(seconds=1))
         time.sleep(1200)
-    fault: Any = None
+    fault: UserError | None = None
+    seconds = 120 if behaviour == "well" else 1
     try:
-        if behave == "gone":
+        if behaviour == "gone":
             torch.distributed.all_reduce(torch.ones(1))
-        preflight.check_collectives(torch.device("cpu"), seconds=120 if behave == "well" else 1)
+        preflight.check_collectives(torch.device("cpu"), seconds=seconds)
     except UserError as error:
         fault = error
     except RuntimeError as error:
         fault = lost_rank(error)
-    said.put(str(fault))
+    faults.put(str(fault))
     if fault:
         train.leave(fault.status)
 
 
-LATE = 4, r"no all-reduce of 2 ranks over gloo in 1 s \(.*\); check the network"
-GONE = 5, r"another rank is gone \([^[].*\); its lines say why$"
-ENDS = {"well": (0, "None"), "absent": LATE, "late": LATE, "gone": GONE}
+LATE = r"no all-reduce of 2 ranks over gloo in 1 s \(.*\); check the network"
+GONE = r"another rank is gone \([^[].*\); its lines say why$"
 
 
-@pytest.mark.parametrize("behave", ENDS)
-def test_an_all_reduce_of_two_ranks(behave: str, tmp_path: Path, fork: None) -> None:
+@pytest.mark.parametrize(
+    "behaviour, status, problem",
+    [("well", 0, "None"), ("absent", 4, LATE), ("late", 4, LATE), ("gone", 5, GONE)],
+)
+def test_an_all_reduce_of_two_ranks(
+    behaviour: str, status: int, problem: str, tmp_path: Path, fork: None
+) -> None:
     context = multiprocessing.get_context("fork")
-    said = context.SimpleQueue()
-    given = tmp_path / "store", behave, said
-    ranks = [context.Process(target=be_rank, args=(rank, *given)) for rank in range(2)]
-    for rank in ranks:
-        rank.start()
+    faults = context.SimpleQueue()
+    ranks = []
+    for rank in range(2):
+        arguments = (rank, tmp_path / "store", behaviour, faults)
+        ranks.append(context.Process(target=be_rank, args=arguments))
+    for process in ranks:
+        process.start()
     ranks[0].join(600)
-    status, line = ENDS[behave]
-    assert re.match(line, said.get()) and ranks[0].exitcode == status
-    if behave == "well":
+    assert re.match(problem, faults.get())
+    assert ranks[0].exitcode == status
+    if behaviour == "well":
         ranks[1].join(600)
-        assert (said.get(), ranks[1].exitcode) == ("None", 0)
+        assert faults.get() == "None"
+        assert ranks[1].exitcode == 0
     ranks[1].kill()
+
+
+def test_another_error_is_no_lost_rank() -> None:
     assert lost_rank(RuntimeError("size mismatch")) is None
 
 
@@ -183,22 +230,26 @@ def test_an_error_of_one_rank_is_raised_on_all(kind: type[UserError]) -> None:
     for on_ranks in (Ranks(group).on_all, Ranks(group).on_chief, Ranks(group).on_leads):
         with pytest.raises(UserError, match="^its line$") as raised:
             on_ranks(lambda: 3)
-        assert type(raised.value) is kind and raised.value.on_all_ranks
+        assert type(raised.value) is kind
+        assert raised.value.on_all_ranks
 
 
 def test_work_is_done_on_the_ranks_that_are_named() -> None:
-    done = []
+    calls = []
 
-    def work(word: str, rank: int) -> int:
-        done.append(word)
+    def work(ranks_of_work: str, rank: int) -> int:
+        calls.append(ranks_of_work)
         return rank
 
     for rank, local_rank in [(0, 0), (8, 0), (9, 1)]:
         group: Any = SimpleNamespace(
-            rank=rank, local_rank=local_rank, allgather=lambda own: [own], broadcast=lambda own: own
+            rank=rank,
+            local_rank=local_rank,
+            allgather=lambda own: [own],
+            broadcast=lambda own: own,
         )
         ranks = Ranks(group)
         assert ranks.on_all(work, "all", rank=rank) == rank
         assert ranks.on_chief(work, "chief", rank=rank) == (0 if rank == 0 else None)
         ranks.on_leads(work, "leads", rank=rank)
-    assert done == ["all", "chief", "leads", "all", "leads", "all"]
+    assert calls == ["all", "chief", "leads", "all", "leads", "all"]

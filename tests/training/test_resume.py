@@ -32,62 +32,98 @@ from tests.engine.trials import config_file
 from tests.fakes.damage import rewrite
 from tests.fakes.hub import put
 from tests.fakes.no_models import PICKLES, plant
-from tests.fakes.runs import change, cut_and_go_on, newest, refusal, run, steps_of, stop_after
+from tests.fakes.runs import (
+    change,
+    cut_and_go_on,
+    metrics,
+    newest,
+    refusal,
+    run,
+    steps_of,
+    stop_after,
+)
 from tests.same_bits import differences, of_value
+
+Capture = pytest.CaptureFixture[str]
 
 
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(
-    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """In the third epoch, with dropout, workers and several micro-batches a step."""
+    uncut = tmp_path / "uncut"
+    cut = tmp_path / "cut"
     change(tiny_config, max_steps=18, num_workers=1, max_tokens_per_forward=256)
-    assert run(tiny_config, tmp_path / "uncut") == 0
-    cut_and_go_on(tiny_config, tmp_path / "cut", monkeypatch, at=11)
-    said = capsys.readouterr().err
-    assert "asked to stop" not in said  # the signal's handler has said it
-    assert "INFO: stopped after step 12; " in said and "run the same command again" in said
-    assert "INFO: resumed at step 12 of 18 from " in said
-    assert differences(tmp_path / "uncut", tmp_path / "cut") == []
-    first, second = json.loads((tmp_path / "cut/metrics.json").read_text())["throughput"]["starts"]
+    assert run(tiny_config, uncut) == 0
+
+    cut_and_go_on(tiny_config, cut, monkeypatch, at=11)
+
+    shown = capsys.readouterr().err
+    assert "asked to stop" not in shown  # the signal's handler has said it
+    assert "INFO: stopped after step 12; " in shown
+    assert "run the same command again" in shown
+    assert "INFO: resumed at step 12 of 18 from " in shown
+    assert differences(uncut, cut) == []
+    first, second = metrics(cut)["throughput"]["starts"]
     assert first["start"] < first["end"] < second["start"] < second["end"]
 
 
-RELATIVE = {"relative_attention": True, "max_relative_positions": 64, "type_vocab_size": 0}
-RELATIVE |= {"position_biased_input": False, "pos_att_type": ["p2c", "c2p"]}
-OTHERS: dict[str, dict[str, Any]] = {
-    "deberta": {"model_type": "deberta-v2", **RELATIVE},
-    "modernbert": {"model_type": "modernbert", "local_attention": 16, "attention_dropout": 0.1},
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 192,
+}
+OTHER_ENCODERS: dict[str, dict[str, Any]] = {
+    "deberta": {
+        "model_type": "deberta-v2",
+        "relative_attention": True,
+        "max_relative_positions": 64,
+        "type_vocab_size": 0,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+    },
+    "modernbert": {
+        "model_type": "modernbert",
+        "local_attention": 16,
+        "attention_dropout": 0.1,
+    },
 }
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", OTHER_ENCODERS)
 def test_cuts_of_other_encoders_end_in_the_uncut_bits(
     name: str, processes: int, tiny_config: Path, tmp_path: Path, train: Train
 ) -> None:
     """Padded, and with local attention; with dropout and several micro-batches a step. The soak has
     eight cuts."""
     config = yaml.safe_load(tiny_config.read_text())
-    shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
-    shape |= {"intermediate_size": 64, "max_position_embeddings": 192}
-    keys = {"model_config": shape | OTHERS[name], "max_steps": 18, "checkpoint_period": 2}
-    config["hyperparameters"] |= {**keys, "max_tokens_per_forward": 256}
+    config["hyperparameters"].update(
+        model_config=SHAPE | OTHER_ENCODERS[name],
+        max_steps=18,
+        checkpoint_period=2,
+        max_tokens_per_forward=256,
+    )
     config["checkpoint_storage"] = {"save_trial_latest": 9}
     tiny_config.write_text(yaml.safe_dump(config))
+    uncut = tmp_path / "uncut"
 
-    def go_on(output: Path) -> str:
-        done = train("--config", tiny_config, "--output-dir", output, processes=processes)
-        assert done.returncode == 0, done.stderr
-        return done.stderr
+    def start(output: Path) -> str:
+        """Start or resume the run; what is logged."""
+        ended = train("--config", tiny_config, "--output-dir", output, processes=processes)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stderr
 
-    padded = "padded: its attention is not softmax(q k) v alone" in go_on(tmp_path / "uncut")
+    padded = "padded: its attention is not softmax(q k) v alone" in start(uncut)
     assert padded == (name == "deberta")
     for cut in range(2, 18, 2 if SOAK > 1 else 8):
-        again = Path(shutil.copytree(tmp_path / "uncut", tmp_path / str(cut)))
-        while steps_of(again)[-1] > cut:
-            shutil.rmtree(newest(again))
-        assert f"resumed at step {cut} of 18" in go_on(again)
-        assert differences(tmp_path / "uncut", again) == []
+        resumed = shutil.copytree(uncut, tmp_path / str(cut))
+        while steps_of(resumed)[-1] > cut:
+            shutil.rmtree(newest(resumed))
+        assert f"resumed at step {cut} of 18" in start(resumed)
+        assert differences(uncut, resumed) == []
 
 
 @pytest.mark.parametrize("config", [TINY_PRETRAINING, TINY_LM], ids=["encoder", "causal"])
@@ -100,30 +136,52 @@ def test_a_cut_run_with_muon_ends_in_the_uncut_bits(
     assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
-def test_two_slots_then_one_and_one_alone(
-    tiny_config: Path, tmp_path: Path, train: Train, capsys: Any
-) -> None:
-    """Elastic: the same windows in the same steps, parameters to fp32 tolerance, equal answers."""
-    change(tiny_config, model_config=NO_DROPOUT)
-    two, less, one = (tmp_path / name for name in ("two", "less", "one"))
-    keep = "--set", "checkpoint_storage.save_trial_latest=9"
-    done = train("--config", tiny_config, "--output-dir", two, *keep, processes=2)
-    assert done.returncode == 0 and "2 slot(s)" in done.stderr, done.stderr
-    shutil.copytree(two, less)
-    shutil.rmtree(newest(less))
-    assert run(tiny_config, less) == run(tiny_config, one) == 0
-    assert "resumed at step 8 of 12 from " in capsys.readouterr().err
-    weights = read_weights(newest(one) / "state_dict.pth")
-    scores = json.loads((one / "metrics.json").read_text())["last"]
-    sure = "calibration_error", "calibration_error_raw", "span_temperature", "null_temperature"
-    for name in ("loss", "best_exact_thresh", "best_f1_thresh", *sure):  # logits themselves
+# Scores that logits themselves are in, not answers alone.
+OF_LOGITS = [
+    "loss",
+    "best_exact_thresh",
+    "best_f1_thresh",
+    "calibration_error",
+    "calibration_error_raw",
+    "span_temperature",
+    "null_temperature",
+]
+
+
+def assert_close_runs(output: Path, expected: Path) -> None:
+    """Weights and scores to fp32 tolerance, equal answers."""
+    scores = metrics(expected)["last"]
+    for name in OF_LOGITS:
         scores[name] = pytest.approx(scores[name], rel=1e-3, abs=1e-4)
-    for other in (two, less):
-        assert json.loads((other / "metrics.json").read_text())["last"] == scores
-        for name, value in read_weights(newest(other) / "state_dict.pth").items():
-            torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-5)
-        answers = [(output / "predictions.json").read_text() for output in (one, other)]
-        assert answers[0] == answers[1]
+    assert metrics(output)["last"] == scores
+    weights = read_weights(newest(expected) / "state_dict.pth")
+    for name, weight in read_weights(newest(output) / "state_dict.pth").items():
+        torch.testing.assert_close(weight, weights[name], rtol=1e-4, atol=1e-5)
+    answers = (expected / "predictions.json").read_text()
+    assert (output / "predictions.json").read_text() == answers
+
+
+def test_two_slots_then_one_and_one_alone(
+    tiny_config: Path, tmp_path: Path, train: Train, capsys: Capture
+) -> None:
+    """Elastic: the same windows in the same steps."""
+    change(tiny_config, model_config=NO_DROPOUT)
+    two_slots = tmp_path / "two"
+    then_one = tmp_path / "less"
+    one_slot = tmp_path / "one"
+    arguments = ["--config", tiny_config, "--output-dir", two_slots]
+    ended = train(*arguments, "--set", "checkpoint_storage.save_trial_latest=9", processes=2)
+    assert ended.returncode == 0, ended.stderr
+    assert "2 slot(s)" in ended.stderr, ended.stderr
+    shutil.copytree(two_slots, then_one)
+    shutil.rmtree(newest(then_one))
+
+    assert run(tiny_config, then_one) == 0
+    assert run(tiny_config, one_slot) == 0
+
+    assert "resumed at step 8 of 12 from " in capsys.readouterr().err
+    assert_close_runs(two_slots, one_slot)
+    assert_close_runs(then_one, one_slot)
 
 
 def test_a_branch_that_moves_changes_no_run(
@@ -132,52 +190,66 @@ def test_a_branch_that_moves_changes_no_run(
     """The hub's cache has another config, with dropout, when the run is resumed."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     tiny = ROOT / "embedded" / "albert-tiny"
-    moved = shutil.copytree(tiny, tmp_path / "moved") / "config.json"
-    moved.write_text(json.dumps({**json.loads(moved.read_text()), "hidden_dropout_prob": 0.5}))
-    words = settings(model="org/tiny@main", model_config=None, max_steps=6, validation_period=6)
-    words += ["--set", "checkpoint_storage.save_trial_latest=2"]
-    for folder, at in ((tiny, 3), (moved.parent, 9)):
+    moved = shutil.copytree(tiny, tmp_path / "moved")
+    config = json.loads((moved / "config.json").read_text())
+    config["hidden_dropout_prob"] = 0.5
+    (moved / "config.json").write_text(json.dumps(config))
+    output = tmp_path / "out"
+    options = settings(model="org/tiny@main", model_config=None, max_steps=6, validation_period=6)
+    options += ["--set", "checkpoint_storage.save_trial_latest=2"]
+
+    def start(folder: Path) -> int:
+        """Start or resume the run with the branch at this folder."""
         monkeypatch.setattr(hub, "commits", {})  # as in a process of its own
         put(tmp_path / "hub", "org/tiny", "main", folder)
-        with monkeypatch.context() as patch:
-            stop_after(patch, at)
-            assert run(tiny_config, tmp_path / "out", *words) == (143 if at < 6 else 0)
-    first, last = (path for _, path in list_checkpoints(tmp_path / "out" / "checkpoints"))
-    configs = [(path / "pretrained" / "config.json").read_text() for path in (first, last)]
-    assert configs[0] == configs[1]
+        return run(tiny_config, output, *options)
+
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        assert start(tiny) == 143
+    assert start(moved) == 0
+
+    before, after = list_checkpoints(output / "checkpoints")
+    configs = [path / "pretrained" / "config.json" for _, path in (before, after)]
+    assert configs[0].read_text() == configs[1].read_text()
 
 
 def test_the_master_keeps_the_commits_and_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: dict[str, Any] = {}
-    call = lambda method, path, json=None: kept.update(json or {}) or kept  # noqa: E731
+    stored: dict[str, Any] = {}
+
+    def call(method: str, path: str, json: dict[str, Any] | None = None) -> dict[str, Any]:
+        stored.update(json or {})
+        return stored
+
     monkeypatch.setattr(master, "call", call)
     task = SimpleNamespace(trial=SimpleNamespace(trial_id=7))
     monkeypatch.setattr(master, "task", lambda: task)
     monkeypatch.setattr(hub, "commits", {"models/org/tiny@main": "0" * 40})
     master.keep_resolved({"data": {"text": "https://me:planted@example.org/a"}})
-    assert kept["metadata"]["data"] == {"text": "https://***@example.org/a"}
+    assert stored["metadata"]["data"] == {"text": "https://***@example.org/a"}
     assert master.kept_commits() == hub.commits
 
 
-def test_a_finished_run_is_finished(finished: Path, copied: Path, capsys: Any) -> None:
+def test_a_finished_run_is_finished(finished: Path, copied: Path, capsys: Capture) -> None:
     for name in ("step-²", "step-", "step-1a", "step-٣"):  # no steps: passed over
         (copied / "checkpoints" / name).mkdir()
     before = (copied / "metrics.json").read_bytes()
     assert run(finished / "tiny.yaml", copied) == 0
-    said = capsys.readouterr().err
-    assert "resumed at step 12 of 12 from " in said and "the run is complete" in said
+    shown = capsys.readouterr().err
+    assert "resumed at step 12 of 12 from " in shown
+    assert "the run is complete" in shown
     assert (copied / "metrics.json").read_bytes() == before
 
 
 def test_never_starts_over_and_deletes_nothing(finished: Path, copied: Path) -> None:
-    old = {path.name for path in copied.iterdir()} - {".lock"}
+    before = {path.name for path in copied.iterdir()} - {".lock"}
     assert run(finished / "tiny.yaml", copied, "--resume", "never", *settings(max_steps=4)) == 0
-    assert {path.name for path in (copied / "previous-1").iterdir()} == old
+    assert {path.name for path in (copied / "previous-1").iterdir()} == before
     assert steps_of(copied) == [4]
 
 
 def test_a_checkpoint_by_its_path(finished: Path, copied: Path, tmp_path: Path) -> None:
-    middle = list_checkpoints(copied / "checkpoints")[1][1]
+    _, middle = list_checkpoints(copied / "checkpoints")[1]
     assert run(finished / "tiny.yaml", tmp_path / "other", "--resume", middle) == 0
     assert differences(finished / "out", tmp_path / "other") == []
 
@@ -186,13 +258,16 @@ Refused = Callable[..., None]
 
 
 @pytest.fixture
-def refused(finished: Path, copied: Path, capsys: Any) -> Refused:
-    """`refused(message, *words)`: such a start is refused with it, and changes no file."""
+def refused(finished: Path, copied: Path, capsys: Capture) -> Refused:
+    """`refused(problem, *options)`: such a start is refused with it, and changes no file."""
 
-    def check(message: str, *more: Any) -> None:
-        before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
-        assert message in refusal(capsys, finished / "tiny.yaml", copied, *more)
-        assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
+
+    def check(problem: str, *options: Any) -> None:
+        before = contents()
+        assert problem in refusal(capsys, finished / "tiny.yaml", copied, *options)
+        assert contents() == before
 
     return check
 
@@ -204,21 +279,30 @@ def test_another_run_is_refused_and_the_difference_named(
     shape = {**TINY["hyperparameters"]["model_config"], "num_hidden_layers": 3}
     refused("model_config: was", *settings(model_config=shape))
     refused("data.max_train_examples: was 60 in", "--set", "data.max_train_examples=59")
-    missing = copied / "checkpoints" / "step-00000099"
-    refused("not a complete checkpoint", "--resume", missing)
+
     last = newest(copied)
-    refused(f"--resume {copied}: a run's folder; give --resume {last}", "--resume", copied)
     questions = copied.with_name("mine.json")
     questions.write_text(json.dumps(world.generate("validation")))
-    other = f"data.train: was 'generated' in {last}, is '{questions}' now; set it back"
-    refused(other, "--set", f"data.train={questions}")
-    run_of = {**read_manifest(last)["run"], "data.train": "0" * 64}
+    refused(
+        f"data.train: was 'generated' in {last}, is '{questions}' now; set it back",
+        "--set",
+        f"data.train={questions}",
+    )
+    other_run = {**read_manifest(last)["run"], "data.train": "0" * 64}
     with pytest.raises(UserError, match="^data.train: 'generated' is not what it was in .*; resto"):
-        check_same_run(last, run_of, {}, TINY)
-    with claim_folder(copied):
-        refused("another run is writing there")
+        check_same_run(last, other_run, {}, TINY)
+
     free = settings(checkpoint_period=5, max_tokens_per_forward=300)
     assert run(finished / "tiny.yaml", copied, *free) == 0
+
+
+def test_what_is_no_checkpoint_is_refused(copied: Path, refused: Refused) -> None:
+    missing = copied / "checkpoints" / "step-00000099"
+    refused("not a complete checkpoint", "--resume", missing)
+    give_newest = f"--resume {copied}: a run's folder; give --resume {newest(copied)}"
+    refused(give_newest, "--resume", copied)
+    with claim_folder(copied):
+        refused("another run is writing there")
 
 
 def test_a_new_key_refuses_no_older_checkpoint(
@@ -230,14 +314,14 @@ def test_a_new_key_refuses_no_older_checkpoint(
     class Newer(HParams):
         smoothing: float = 0.0
 
-    read = functools.partial(parse_section, Newer, "hyperparameters")
-    parsers = model_def.FINE_TUNING.parsers._replace(hyperparameters=read)
+    parse_newer = functools.partial(parse_section, Newer, "hyperparameters")
+    parsers = model_def.FINE_TUNING.parsers._replace(hyperparameters=parse_newer)
     newer = model_def.FINE_TUNING._replace(parsers=parsers)
     monkeypatch.setattr(model_def, "FINE_TUNING", newer)
     shutil.rmtree(newest(copied))
-    kept = read_manifest(newest(copied))["run"]
-    del kept["data.skip_invalid"]
-    rewrite(newest(copied), run=kept)
+    older_run = read_manifest(newest(copied))["run"]
+    del older_run["data.skip_invalid"]
+    rewrite(newest(copied), run=older_run)
     refused("hyperparameters.smoothing: was 0.0 in", *settings(smoothing=0.5))
     refused("data.skip_invalid: was False in", "--set", "data.skip_invalid=true")
     assert run(finished / "tiny.yaml", copied) == 0
@@ -245,12 +329,14 @@ def test_a_new_key_refuses_no_older_checkpoint(
 
 
 def test_a_checkpoint_of_another_make_is_refused(copied: Path, refused: Refused) -> None:
-    content = torch.load(newest(copied) / "state_dict.pth", weights_only=True)
-    content["models_state_dict"][0].popitem()
-    torch.save(content, newest(copied) / "state_dict.pth")
-    rewrite(newest(copied))
+    checkpoint = newest(copied)
+    state = torch.load(checkpoint / "state_dict.pth", weights_only=True)
+    state["models_state_dict"][0].popitem()
+    torch.save(state, checkpoint / "state_dict.pth")
+    rewrite(checkpoint)
     refused("does not fit this model")
-    rewrite(newest(copied), format=99)
+
+    rewrite(checkpoint, format=99)
     refused("checkpoint format 99")
 
 
@@ -260,8 +346,10 @@ def test_a_pickle_with_a_foreign_class_is_refused(
 ) -> None:
     plant(newest(copied), name, tmp_path / "pwned")
     rewrite(newest(copied))
-    missing = name == "workload_sequencer.pkl"
-    refused("trial_state.pkl: not the tensors and numbers" if missing else f"{name}: not the")
+    if name == "workload_sequencer.pkl":  # it is read in the place of the other
+        refused("trial_state.pkl: not the tensors and numbers")
+    else:
+        refused(f"{name}: not the")
     assert not (tmp_path / "pwned").exists()
 
 

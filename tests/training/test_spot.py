@@ -22,6 +22,7 @@ from tests.fakes.runs import run, steps_of, wait_for
 from tests.training.conftest import ADVICE, NOTICE
 
 Patch = pytest.MonkeyPatch
+Log = pytest.LogCaptureFixture
 # The log policy that excludes the machine of a notice; that of an advice is healthy.
 POLICY = re.compile(".*EC2 announces: .*")
 
@@ -38,37 +39,55 @@ def master(monkeypatch: Patch) -> Iterator[FakeMaster]:
 
 
 class Watch:
-    """A watcher that a test starts; what it told and said."""
+    """A watcher that a test starts; the notices and advices that it passed on, and its log."""
 
-    def __init__(self, service: MetadataServer, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(self, service: MetadataServer, caplog: Log) -> None:
         self.service = service
-        self.told: list[str] = []
-        self.advised: list[int] = []
+        self.notices: list[str] = []
+        self.advices = 0
         self._caplog = caplog
-        self.watcher = spot.SpotWatcher(self.told.append, lambda: self.advised.append(1))
+        self._pass_on: Callable[[str], None] | None = None
+        self.watcher = spot.SpotWatcher(self._on_notice, self._on_advice)
+
+    def _on_notice(self, notice: str) -> None:
+        self.notices.append(notice)
+        if self._pass_on is not None:
+            self._pass_on(notice)
+
+    def _on_advice(self) -> None:
+        self.advices += 1
 
     def start(self, on_notice: Callable[[str], None] | None = None) -> None:
-        """Start it; notices are told to `on_notice`, and `told` lists every try."""
-        if on_notice:
-            self.watcher.on_notice = lambda notice: (self.told.append(notice), on_notice(notice))
+        """Start it; `on_notice` is called for every notice, and `notices` lists every try."""
+        self._pass_on = on_notice
         self.watcher.start()
 
     @property
-    def said(self) -> list[str]:
+    def lines(self) -> list[str]:
+        """What the watcher has logged."""
         records = [record for record in self._caplog.records if record.name == spot.__name__]
         return [record.getMessage() for record in records]
 
+    def failures(self) -> list[str]:
+        """What it has logged of notices that could not be passed on."""
+        return [line for line in self.lines if "not passed on" in line]
+
+    def wait_for_requests(self, count: int) -> None:
+        """Wait until it has sent so many more requests."""
+        before = len(self.service.asked)
+        wait_for(lambda: len(self.service.asked) >= before + count)
+
     def end(self, notice: str = NOTICE) -> None:
-        """Announce; wait until the notice is told and the thread has ended."""
+        """Announce; wait until the notice is passed on and the thread has ended."""
         self.service.notice = notice
-        wait_for(lambda: self.told)
+        wait_for(lambda: self.notices)
         self.watcher.join(60)
         assert not self.watcher.is_alive()
-        assert len([line for line in self.said if POLICY.match(line)]) == 1
+        assert len([line for line in self.lines if POLICY.match(line)]) == 1
 
 
 @pytest.fixture
-def watch(service: MetadataServer, monkeypatch: Patch, caplog: Any) -> Iterator[Watch]:
+def watch(service: MetadataServer, monkeypatch: Patch, caplog: Log) -> Iterator[Watch]:
     monkeypatch.setattr(spot, "PERIOD", 0.02)
     monkeypatch.setattr(spot, "SLOW_PERIOD", 0.05)
     caplog.set_level(logging.INFO, "detalbert")
@@ -79,17 +98,23 @@ def watch(service: MetadataServer, monkeypatch: Patch, caplog: Any) -> Iterator[
 
 def test_an_advice_and_a_notice_are_told_once(watch: Watch) -> None:
     watch.start()
-    wait_for(lambda: len(watch.service.asked) > 6)
-    assert watch.told == watch.advised == []
+    watch.wait_for_requests(7)
+    assert watch.notices == []
+    assert watch.advices == 0
+
     watch.service.rebalance = ADVICE
-    wait_for(lambda: watch.advised)
-    asked = len(watch.service.asked)
-    wait_for(lambda: len(watch.service.asked) > asked + 4)
-    assert (watch.told, watch.advised) == ([], [1]) and not POLICY.match("".join(watch.said))
+    wait_for(lambda: watch.advices)
+    watch.wait_for_requests(5)
+    assert watch.notices == []
+    assert watch.advices == 1
+    assert not POLICY.match("".join(watch.lines))
+
     watch.end(NOTICE.replace(", ", ",\n  ") + "\n")
-    assert watch.told == [f"spot/instance-action {NOTICE}"] and watch.advised == [1]
-    way, advice, notice = watch.said
-    assert way == "spot notices: read with a token (IMDSv2)" and ADVICE in advice
+    assert watch.notices == [f"spot/instance-action {NOTICE}"]
+    assert watch.advices == 1
+    way, advice, notice = watch.lines
+    assert way == "spot notices: read with a token (IMDSv2)"
+    assert ADVICE in advice
     assert notice == f"EC2 announces: spot/instance-action {NOTICE}"
 
 
@@ -98,18 +123,20 @@ def test_where_no_token_is_had_none_is_sent(
     tokens: str | int, watch: Watch, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(spot, "TIMEOUT", 0.5)
-    watch.service.tokens, watch.service.required = tokens, False
+    watch.service.tokens = tokens
+    watch.service.required = False
     watch.start()
     watch.end()
-    assert watch.said[0].startswith("spot notices: read without a token (IMDSv1)")
+    assert watch.lines[0].startswith("spot notices: read without a token (IMDSv1)")
 
 
 def test_tokens_wanted_and_none_given_is_said_with_the_remedy(watch: Watch) -> None:
     watch.service.tokens = 403
     watch.start()
-    wait_for(lambda: len(watch.service.asked) > spot.TRIES + 3)
-    (line,) = watch.said
-    assert "wants a token, and none arrives" in line and "hop limit to 2" in line
+    watch.wait_for_requests(spot.TRIES + 4)
+    (line,) = watch.lines
+    assert "wants a token, and none arrives" in line
+    assert "hop limit to 2" in line
     watch.service.tokens = "given"
     watch.end()
 
@@ -117,24 +144,34 @@ def test_tokens_wanted_and_none_given_is_said_with_the_remedy(watch: Watch) -> N
 def test_another_token_is_taken_and_another_way(service: MetadataServer) -> None:
     watcher = spot.SpotWatcher(Mock(), Mock())
     service.notice = NOTICE
-    ways = ("given", "one"), ("given", "another"), (404, "a third"), ("given", "a third")
-    for service.tokens, service.token in ways:  # the first one ran out
-        service.required = service.tokens == "given"
+    tokens: list[tuple[str | int, str]] = [
+        ("given", "one"),
+        ("given", "another"),  # the first one ran out
+        (404, "a third"),
+        ("given", "a third"),
+    ]
+    for answer, token in tokens:
+        service.tokens = answer
+        service.token = token
+        service.required = answer == "given"
         assert watcher._read(spot.NOTICE) == f"spot/instance-action {NOTICE}"
-    service.required, service.fault = False, 401  # whatever is sent
+
+    service.required = False
+    service.fault = 401  # whatever is sent
     with pytest.raises(OSError, match="401"):
         watcher._read(spot.NOTICE)
 
 
 @pytest.mark.usefixtures("master")
-def test_a_service_that_comes_late_is_read(watch: Watch, caplog: Any) -> None:
+def test_a_service_that_comes_late_is_read(watch: Watch, caplog: Log) -> None:
     """Until then the machine is none of EC2's: one line, no warning, on a cluster too."""
     watch.service.leave()
     watch.start()
-    wait_for(lambda: watch.said)
+    wait_for(lambda: watch.lines)
     time.sleep(0.2)
-    (line,) = watch.said
-    assert watch.service.url in line and [r.levelname for r in caplog.records] == ["INFO"]
+    (line,) = watch.lines
+    assert watch.service.url in line
+    assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "(Connection refused), so probably not on EC2. There: Set" in line
     watch.service.listen()
     watch.end()
@@ -144,81 +181,103 @@ def test_an_absent_service_is_asked_less_often(watch: Watch, monkeypatch: Patch)
     monkeypatch.setattr(spot, "SLOW_PERIOD", 3600)
     watch.service.fault = 500
     watch.start()
-    wait_for(lambda: watch.said)
+    wait_for(lambda: watch.lines)
     time.sleep(0.2)
-    assert len(watch.service.asked) == spot.TRIES and watch.watcher.is_alive()
+    assert len(watch.service.asked) == spot.TRIES
+    assert watch.watcher.is_alive()
 
 
 @pytest.mark.parametrize("fault", [500, "cut", "unanswered", "slow", "refused"])
 def test_no_error_of_the_service_ends_the_watch(
-    fault: Any, watch: Watch, monkeypatch: Patch
+    fault: int | str, watch: Watch, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(spot, "SLOW_PERIOD", 3600)  # it answered once, so it is asked often
     watch.start()
-    wait_for(lambda: watch.said)
+    wait_for(lambda: watch.lines)
     monkeypatch.setattr(spot, "TIMEOUT", 0.3)
-    asked = len(watch.service.asked)
-    wait_for(lambda: len(watch.service.asked) > asked + 2)  # the old look is over
+    watch.wait_for_requests(3)  # the old look is over
     if fault == "refused":
         watch.service.leave()
     elif fault == "slow":
         watch.service.delay = 1.0
     else:
         watch.service.fault = fault
-    wait_for(lambda: len(watch.said) > 1)
+    wait_for(lambda: len(watch.lines) > 1)
     time.sleep(0.1)
-    watch.service.fault, watch.service.delay = "", 0.0
+    watch.service.fault = ""
+    watch.service.delay = 0.0
     monkeypatch.setattr(spot, "TIMEOUT", 60)  # after the fault: a look would wait so long
     if fault == "refused":
         watch.service.listen()
     watch.end()
-    way, *failures, notice = watch.said
+    _, *failures, _ = watch.lines
     assert len(failures) < 3  # a server that leaves resets a connection, then refuses others
     assert all(line.startswith("spot notices: no answer now (") for line in failures)
 
 
 @pytest.mark.parametrize("fault", [500, 503, "cut", "unanswered", "away"])
 def test_a_notice_outlives_a_master_that_fails(
-    fault: Any, service: MetadataServer, master: FakeMaster, watch: Watch, monkeypatch: Patch
+    fault: int | str,
+    service: MetadataServer,
+    master: FakeMaster,
+    watch: Watch,
+    monkeypatch: Patch,
 ) -> None:
     monkeypatch.setattr("detalbert.training.master.TIMEOUT", 1 if fault == "unanswered" else 60)
-    service.notice, master.pending_faults = NOTICE, [fault, fault]
+    service.notice = NOTICE
+    master.pending_faults = [fault, fault]
     if fault == "away":
         master.leave()
     context: Any = SimpleNamespace(distributed=None, _core=SimpleNamespace(preempt=Mock()))
     watch.start(MasterStops(context, searched=False).request)
-    wait_for(lambda: len(watch.told) > 2)
+    wait_for(lambda: len(watch.notices) > 2)
     if fault == "away":
         assert master.pending == 0
         master.pending_faults = []
         master.listen()
     watch.end()
-    assert master.pending == 1 and master.preempt.is_set()
-    (failure,) = [line for line in watch.said if "not passed on" in line]
-    assert "a fault" in failure or fault not in (500, 503)
+    assert master.pending == 1
+    assert master.preempt.is_set()
+    (failure,) = watch.failures()
+    if fault in (500, 503):
+        assert "a fault" in failure
 
 
 def test_errors_in_here_end_nothing_and_each_kind_is_said_once(watch: Watch) -> None:
     watch.watcher.on_recommendation = Mock(side_effect=[RuntimeError("advised"), None])
     watch.service.rebalance = ADVICE
-    errors = RuntimeError("1st"), KeyError("2nd"), RuntimeError("3rd"), None
+    errors = [RuntimeError("1st"), KeyError("2nd"), RuntimeError("3rd"), None]
     watch.start(Mock(side_effect=errors))
-    wait_for(lambda: len(watch.said) > 2)
-    assert "advised" in watch.said[1] and ADVICE in watch.said[2]
+    wait_for(lambda: len(watch.lines) > 2)
+    assert "advised" in watch.lines[1]
+    assert ADVICE in watch.lines[2]
+
     watch.end()
-    said = [line for line in watch.said if "not passed on" in line]
-    assert len(said) == 2 and "1st" in said[0] and "2nd" in said[1]
+    first, second = watch.failures()
+    assert "1st" in first
+    assert "2nd" in second
 
 
 def test_a_notice_makes_one_checkpoint_and_a_clean_end(
-    service: MetadataServer, tiny_config: Path, tmp_path: Path, capsys: Any
+    service: MetadataServer,
+    tiny_config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     service.notice = NOTICE
-    assert run(tiny_config, tmp_path / "off", *settings(max_steps=1)) == 0 == len(service.asked)
-    periods = dict.fromkeys(["checkpoint_period", "validation_period", "reporting_period"], 5000)
-    long = settings(max_steps=5000, spot_notice=True, **periods)
+    assert run(tiny_config, tmp_path / "off", *settings(max_steps=1)) == 0
+    assert len(service.asked) == 0
+
+    long = settings(
+        max_steps=5000,
+        spot_notice=True,
+        checkpoint_period=5000,
+        validation_period=5000,
+        reporting_period=5000,
+    )
     assert run(tiny_config, tmp_path / "out", *long) == 143
-    said = capsys.readouterr().err
-    assert "asked to stop by spot/instance-action" in said and NOTICE in said
+    shown = capsys.readouterr().err
+    assert "asked to stop by spot/instance-action" in shown
+    assert NOTICE in shown
     (steps,) = steps_of(tmp_path / "out")
     assert 0 < steps < 5000

@@ -10,13 +10,20 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from detalbert import atomic
 from detalbert.training.manifest import find_fault, read_manifest
 from detalbert.training.timeline import list_checkpoints, own_checkpoints
 from tests.conftest import max_examples
 from tests.fakes.runs import metrics, newest, steps_of
 from tests.fakes.stub_run import StubRun
 
+KEEP_ALL = {"save_trial_latest": 9}
 KEEP_1 = {"save_trial_latest": 1, "save_trial_best": 1}
+
+
+def moved_to(aside: Path) -> set[str]:
+    """The names of what was moved aside from the checkpoints."""
+    return {path.name for path in (aside / "checkpoints").iterdir()}
 
 
 def truncate(checkpoint: Path) -> None:
@@ -25,28 +32,34 @@ def truncate(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("best", [0, 1])
 def test_a_damaged_newer_checkpoint_takes_no_progress(best: int, tmp_path: Path) -> None:
-    run = StubRun(tmp_path / "out", {"save_trial_latest": 9})
+    run = StubRun(tmp_path / "out", KEEP_ALL)
     run.start(32, stopped=True)
     truncate(newest(run.folder))
     run.pruning = {"save_trial_latest": 1, "save_trial_best": best}
     for until, resumed in ((29, 28), (30, 29), (31, 30)):
         assert run.start(until, stopped=True) == until
-        assert run.done == resumed and steps_of(run.folder)[-1] == until
-    assert run.start(40, stopped=True) == 40 and run.done == 31
+        assert run.done == resumed
+        assert steps_of(run.folder)[-1] == until
+
+    assert run.start(40, stopped=True) == 40
+    assert run.done == 31
     assert (run.folder / "previous-1/checkpoints/step-00000032").is_dir()
 
 
 def test_an_older_checkpoint_begins_a_new_time_line(tmp_path: Path) -> None:
-    run = StubRun(tmp_path / "out", {"save_trial_latest": 9})
+    run = StubRun(tmp_path / "out", KEEP_ALL)
+    aside = run.folder / "previous-1"
     run.start(20, stopped=True)
-    old = {path.name for _, path in list_checkpoints(run.folder / "checkpoints")}
+    before = steps_of(run.folder)
+
     run.line = 1
     run.start(10, stopped=True, resume=str(run.folder / "checkpoints/step-00000008"))
-    assert run.done == 8 and steps_of(run.folder)[-1] == 10
-    aside = run.folder / "previous-1"
-    moved = {path.name for path in (aside / "checkpoints").iterdir()}
-    assert moved == {name for name in old if name > "step-00000008"}
-    assert metrics(aside)["last"]["steps"] == 18 and metrics(run.folder)["last"]["steps"] == 9
+
+    assert run.done == 8
+    assert steps_of(run.folder)[-1] == 10
+    assert moved_to(aside) == {f"step-{step:08d}" for step in before if step > 8}
+    assert metrics(aside)["last"]["steps"] == 18
+    assert metrics(run.folder)["last"]["steps"] == 9
     assert metrics(run.folder)["best"]["steps"] <= 9
     run.start(15, stopped=True)
     assert run.done == 10  # of the new line
@@ -55,7 +68,7 @@ def test_an_older_checkpoint_begins_a_new_time_line(tmp_path: Path) -> None:
 
 def test_what_is_not_of_the_run_is_not_counted(tmp_path: Path) -> None:
     """A folder of the user, and another run's checkpoints of fewer and of more steps."""
-    other = StubRun(tmp_path / "other", {"save_trial_latest": 9})
+    other = StubRun(tmp_path / "other", KEEP_ALL)
     other.line = 5
     other.start(12, stopped=True)
     run = StubRun(tmp_path / "out", KEEP_1)
@@ -65,64 +78,77 @@ def test_what_is_not_of_the_run_is_not_counted(tmp_path: Path) -> None:
         target = run.folder / "checkpoints" / f"step-{step:08d}"
         shutil.rmtree(target, ignore_errors=True)
         os.rename(other.folder / "checkpoints" / target.name, target)
-    mine = run.folder / "checkpoints" / "step-00000099"
-    mine.mkdir()
-    (mine / "notes.txt").write_text("mine")
+    notes = write_notes(run.folder / "checkpoints" / "step-00000099")
+
     run.start(11, stopped=True, resume=str(checkpoint))
-    assert run.done == 9 and (mine / "notes.txt").read_text() == "mine"
-    moved = {path.name for path in (run.folder / "previous-1/checkpoints").iterdir()}
-    assert moved == {"step-00000003", "step-00000012"}
+    assert run.done == 9
+    assert notes.read_text() == "mine"
+    assert moved_to(run.folder / "previous-1") == {"step-00000003", "step-00000012"}
+
     run.start(14, stopped=True)
-    assert run.done == 11 and (mine / "notes.txt").read_text() == "mine"
+    assert run.done == 11
+    assert notes.read_text() == "mine"
 
 
-def test_a_folder_in_the_way_of_a_checkpoint_is_moved_aside(tmp_path: Path, caplog: Any) -> None:
+def write_notes(folder: Path) -> Path:
+    """A folder of the user's, with a file."""
+    folder.mkdir()
+    notes = folder / "notes.txt"
+    notes.write_text("mine")
+    return notes
+
+
+def test_a_folder_in_the_way_of_a_checkpoint_is_moved_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = StubRun(tmp_path / "out", KEEP_1)
-    mine = run.folder / "checkpoints" / "step-00000008"
     run.start(5, stopped=True)
-    mine.mkdir()
-    (mine / "notes.txt").write_text("mine")
+    write_notes(run.folder / "checkpoints" / "step-00000008")
     run.start(9, stopped=True)
     assert "step-00000008 is not a checkpoint of this run; it is now in" in caplog.text
-    kept = run.folder / "previous-1/checkpoints/step-00000008/notes.txt"
-    assert kept.read_text() == "mine"
+    moved = run.folder / "previous-1/checkpoints/step-00000008/notes.txt"
+    assert moved.read_text() == "mine"
 
 
-def test_a_kill_while_pruning_leaves_no_half_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_kill_while_pruning_leaves_no_half_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is being removed has another name already, by which the next start finds it."""
-    from detalbert import atomic
-
     run = StubRun(tmp_path / "out", KEEP_1)
-    seen = []
+    removed = []
 
-    def removed(path: Path) -> None:
+    def note(path: Path) -> None:
         if path.is_dir():
-            seen.append(path.name)
-            assert all(find_fault(at) is None for _, at in list_checkpoints(path.parent))
+            removed.append(path.name)
+            for _, checkpoint in list_checkpoints(path.parent):
+                assert find_fault(checkpoint) is None
 
-    monkeypatch.setattr(atomic, "_remove", removed)
+    monkeypatch.setattr(atomic, "_remove", note)
     run.start(20, stopped=True)
-    assert len(seen) > 1 and not any(name.startswith("step-") for name in seen)
+    assert len(removed) > 1
+    assert not any(name.startswith("step-") for name in removed)
 
 
 def test_histories_tell_time_lines_apart(tmp_path: Path) -> None:
-    run = StubRun(tmp_path / "out", {"save_trial_latest": 9})
+    run = StubRun(tmp_path / "out", KEEP_ALL)
     run.start(20, stopped=True)
-    found = list_checkpoints(run.folder / "checkpoints")
-    manifest = read_manifest(found[-1][1])
-    history, settings = manifest["validations"], manifest["run"]
-    folder = run.folder / "checkpoints"
+    saved_steps = steps_of(run.folder)
+    manifest = read_manifest(newest(run.folder))
+    history = manifest["validations"]
+    settings = manifest["run"]
 
-    def own(steps: int = 20, **changes: Any) -> list[int]:
-        now = {"run": settings, "validations": history, **changes}
-        return [*own_checkpoints(folder, steps, **now)]
+    def own(steps: int = 20, run_of: Any = settings, validations: Any = history) -> list[int]:
+        checkpoints = own_checkpoints(
+            run.folder / "checkpoints", steps, run=run_of, validations=validations
+        )
+        return list(checkpoints)
 
-    assert own() == [step for step, _ in found]
-    assert own(steps=9) == [step for step, _ in found if step <= 9]
-    assert own(run={**settings, "hyperparameters.max_steps": 99}) == own()
-    assert own(run={**settings, "hyperparameters.seed": 2}) == []
-    other = [*history[:2], {**history[2], "loss": 0.5}, *history[3:]]
-    assert own(validations=other) == [step for step, _ in found if step < 9]
+    assert own() == saved_steps
+    assert own(steps=9) == [step for step in saved_steps if step <= 9]
+    assert own(run_of={**settings, "hyperparameters.max_steps": 99}) == own()
+    assert own(run_of={**settings, "hyperparameters.seed": 2}) == []
+    other_history = [*history[:2], {**history[2], "loss": 0.5}, *history[3:]]
+    assert own(validations=other_history) == [step for step in saved_steps if step < 9]
 
 
 OPERATIONS = st.one_of(
@@ -141,31 +167,42 @@ OPERATIONS = st.one_of(
     operations=st.lists(OPERATIONS, min_size=2, max_size=12),
 )
 @max_examples(40)
-def test_any_sequence_keeps_progress(latest: int, best: int, operations: Any) -> None:
+def test_any_sequence_keeps_progress(
+    latest: int, best: int, operations: list[tuple[str, Any]]
+) -> None:
     """Each start resumes at or beyond the step at which the one before said that it stopped."""
-    with tempfile.TemporaryDirectory() as place:
-        run = StubRun(Path(place) / "out", {"save_trial_latest": latest, "save_trial_best": best})
+    with tempfile.TemporaryDirectory() as folder:
+        pruning = {"save_trial_latest": latest, "save_trial_best": best}
+        run = StubRun(Path(folder) / "out", pruning)
         promised = 0
-        for kind, number in operations:
-            checkpoints = list_checkpoints(run.folder / "checkpoints")
-            if kind in ("stop", "kill"):
-                stop = run.start(promised + number, kind == "stop")
-                assert run.done >= promised
-                promised = stop if kind == "stop" or stop == run.length else promised
-                continue
-            if kind == "metric":
-                run.searcher = {"metric": number, "smaller_is_better": number == "loss"}
-            if kind == "length":
-                run.length = max(promised + number, 1, *[step for step, _ in checkpoints])
-            if kind == "damage" and len(checkpoints) > 1:
-                damage(checkpoints[-1][1], number)
-                promised = 0
-            if kind == "old" and checkpoints:
-                step, path = checkpoints[number % len(checkpoints)]
-                if find_fault(path) is None:
-                    run.line += 1
-                    promised = run.start(step + 1, True, str(path))
-                    assert run.done == step
+        for kind, value in operations:
+            promised = operate(run, kind, value, promised)
+
+
+def operate(run: StubRun, kind: str, value: Any, promised: int) -> int:
+    """Carry out an operation on a run; the step at which the next start must resume at least."""
+    checkpoints = list_checkpoints(run.folder / "checkpoints")
+    match kind:
+        case "stop" | "kill":
+            stop = run.start(promised + value, stopped=kind == "stop")
+            assert run.done >= promised
+            if kind == "stop" or stop == run.length:
+                return stop
+        case "metric":
+            run.searcher = {"metric": value, "smaller_is_better": value == "loss"}
+        case "length":
+            run.length = max(promised + value, 1, *steps_of(run.folder))
+        case "damage" if len(checkpoints) > 1:
+            damage(newest(run.folder), value)
+            return 0
+        case "old" if checkpoints:
+            step, path = checkpoints[value % len(checkpoints)]
+            if find_fault(path) is None:
+                run.line += 1
+                stop = run.start(step + 1, stopped=True, resume=str(path))
+                assert run.done == step
+                return stop
+    return promised
 
 
 def damage(checkpoint: Path, kind: int) -> None:

@@ -1,0 +1,123 @@
+"""What is taken of a checkpoint: all of the same trial's, the weights alone of another's."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from detalbert.errors import UserError
+from tests.engine.trials import one_step, trial_of
+from tests.fakes.runs import newest
+from tests.same_bits import PARTS, of_value
+
+Log = pytest.LogCaptureFixture
+State = dict[str, Any]
+
+
+@pytest.fixture
+def state(finished: Path) -> State:
+    """The checkpoint at the end of a run, as Determined reads it: the rate has come down to 0."""
+    return torch.load(newest(finished / "out") / "state_dict.pth", weights_only=True)
+
+
+def test_of_another_trial_only_the_weights_are_taken(
+    tiny_config: Path, state: State, caplog: Log
+) -> None:
+    caplog.set_level("INFO", "detalbert")
+    state["callbacks"]["handover"] = {"threads": 2, "trial": 7}  # this one has none
+    assert state["lr_schedulers_state_dict"][0]["_last_lr"] == [0.0, 0.0]
+    with trial_of(tiny_config) as trial:
+        optimizer_before = of_value(trial.optimizer.state_dict())
+        schedule_before = of_value(trial.schedule.state_dict())
+
+        load(trial, state, 0)
+
+        assert of_value(trial.optimizer.state_dict()) == optimizer_before
+        assert of_value(trial.schedule.state_dict()) == schedule_before
+        assert trial.resume.threads == 1
+        assert "warm start    another trial's weights" in caplog.text
+        trial.meter.reset()
+        one_step(trial)
+        assert len(trial.optimizer.state) > 0  # it moves
+
+
+def assert_same_parts(state: State, expected: State) -> None:
+    for part in PARTS:
+        assert of_value(state[part]) == of_value(expected[part])
+
+
+def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, state: State) -> None:
+    own = copy.deepcopy(state)
+    with trial_of(tiny_config) as trial:
+        trial.resume.on_trial_startup(12, "some uuid")
+        trial.resume.on_checkpoint_load_start(own)
+        assert_same_parts(own, state)
+
+
+def test_a_checkpoint_that_names_no_trial_gives_its_weights_alone(
+    tiny_config: Path, state: State
+) -> None:
+    del state["callbacks"]["handover"]  # of other code for the same model
+    with trial_of(tiny_config) as trial:
+        trial.resume.on_trial_startup(0, "some uuid")
+        trial.resume.on_checkpoint_load_start(state)
+    assert state["optimizers_state_dict"][0]["state"] == {}
+
+
+def load(trial: Any, state: State, step: int) -> None:
+    """What Determined does with a checkpoint, for a start at `step`."""
+    trial.resume.on_trial_startup(step, "some uuid")
+    trial.resume.on_checkpoint_load_start(state)
+    trial.model.load_state_dict(state["models_state_dict"][0])
+    trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])
+    trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
+
+
+def resumed_group(trial: Any, state: State) -> dict[str, Any]:
+    """The parameter group of the first step after `state`, which is of step 12 of 12."""
+    load(trial, state, 12)
+    trial.resume.on_training_start()
+    return trial.optimizer.param_groups[0]
+
+
+def test_a_continued_trial_with_the_same_config_has_the_same_rate(
+    tiny_config: Path, state: State
+) -> None:
+    with trial_of(tiny_config) as trial:
+        built = dict(trial.optimizer.param_groups[0])
+        group = resumed_group(trial, state)
+        assert group["lr"] == 0.0
+        assert group["weight_decay"] == built["weight_decay"]
+        assert group["betas"] == built["betas"]
+
+
+def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, state: State) -> None:
+    with trial_of(tiny_config) as trial:
+        earlier_peak = trial.hparams.learning_rate()
+    with trial_of(
+        tiny_config, max_steps=24, base_learning_rate=0.5, weight_decay=0.25, beta2=0.9
+    ) as trial:
+        rate = trial.hparams.learning_rate() * (12 / (24 - trial.warmup))
+        group = resumed_group(trial, state)
+        assert group["lr"] == rate > earlier_peak
+        assert group["weight_decay"] == 0.25
+        assert group["betas"] == (0.9, 0.9)
+        trial.schedule.step()
+        assert trial.optimizer.param_groups[1]["lr"] == pytest.approx(rate * 11 / 12)
+
+
+def test_a_source_of_another_model_is_refused_in_one_line(tiny_config: Path, state: State) -> None:
+    state["callbacks"]["handover"]["trial"] = 7
+    (weights,) = state["models_state_dict"]
+    name = next(iter(weights))
+    without_one = {key: weight for key, weight in weights.items() if key != name}
+    of_another_shape = {**weights, name: torch.zeros(3)}
+    with_another = {**weights, "more": torch.zeros(3)}
+    with trial_of(tiny_config) as trial:
+        trial.resume.on_trial_startup(0, "some uuid")
+        for wrong_weights in (without_one, of_another_shape, with_another):
+            source = {**state, "models_state_dict": [wrong_weights]}
+            with pytest.raises(UserError, match="the source checkpoint is not of this model"):
+                trial.resume.on_checkpoint_load_start(source)
