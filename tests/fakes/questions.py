@@ -78,7 +78,7 @@ TOKENIZERS = {"bert": bert_like(), "roberta": roberta_like()}
 
 
 @st.composite
-def cut_lists(draw: Any) -> tuple[list[Example], PreTrainedTokenizerFast, int, int]:
+def cut_lists(draw: st.DrawFn) -> tuple[list[Example], PreTrainedTokenizerFast, int, int]:
     """Draw up to 6 questions, some blank, over up to 3 contexts, answers of any characters; a
     tokenizer, and a max_seq_length and an overlap that can cover every context."""
     words = st.sampled_from(WORDS)
@@ -130,7 +130,7 @@ def plain_n_best(
 
 
 @st.composite
-def decoding_cases(draw: Any) -> DecodingCase:
+def decoding_cases(draw: st.DrawFn) -> DecodingCase:
     """Draw windows and logits; half the time whole numbers, so that many scores are equal."""
     examples, tokenizer, length, stride = draw(cut_lists())
     windows = build_windows(examples, tokenizer, max_seq_length=length, doc_stride=stride)

@@ -58,7 +58,12 @@ SCHEMA = pyarrow.schema(
     stored=st.booleans(),
 )
 def test_rows_are_those_of_the_whole_table(
-    table: list[Any], group: int, dictionary: bool, size: int, stored: bool, tmp_path_factory: Any
+    table: list[Any],
+    group: int,
+    dictionary: bool,
+    size: int,
+    stored: bool,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.mktemp("table") / "rows.parquet"
     written = pyarrow.Table.from_pylist(table, schema=SCHEMA)
