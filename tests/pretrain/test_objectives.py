@@ -54,11 +54,14 @@ def library_loss(
     return output.loss
 
 
-def token_labels(example: Example) -> torch.Tensor:
-    """Return an example's labels as transformers takes them: -100 where no token is masked."""
-    labels = torch.full((len(example["input_ids"]),), -100)
-    labels[example["masked"]] = torch.from_numpy(example["mlm_labels"])
-    return labels
+def token_labels(examples: list[Example]) -> torch.Tensor:
+    """Return labels as transformers takes them: -100 where no token is masked, and for padding."""
+    columns = []
+    for example in examples:
+        labels = torch.full((len(example["input_ids"]),), -100)
+        labels[example["masked"]] = torch.from_numpy(example["mlm_labels"])
+        columns.append(labels)
+    return pad_sequence(columns, batch_first=True, padding_value=-100)
 
 
 @pytest.mark.parametrize("multiple", [1, 64])
@@ -77,12 +80,11 @@ def test_the_loss_is_the_librarys(
     assert sop.shape == (12, 2)
     pairs = int((row["sop_labels"] >= 0).sum())
     assert pairs > 0
-    labels = [token_labels(example) for example in unpacked]
     expected = library_loss(
         run,
         AlbertForPreTraining,
         unpacked,
-        labels=pad_sequence(labels, batch_first=True, padding_value=-100),
+        labels=token_labels(unpacked),
         sentence_order_label=torch.tensor([example["sop_labels"] for example in unpacked]),
     )
     loss = token_losses.mean() + order_losses.sum() / pairs

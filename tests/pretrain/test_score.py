@@ -114,7 +114,7 @@ def assert_same_by_hand(pretrained: Path, recipe: Path, out: Path, hand: Path) -
 
 
 def test_a_fine_tuning_that_stops_early_is_scored(
-    pretrained: Path, recipe: Path, tmp_path: Path, capsys: Any
+    pretrained: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     # At this rate nothing is learned.
