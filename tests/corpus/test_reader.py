@@ -24,7 +24,7 @@ from pretrain.examples import ExampleOrder, ExampleRows
 from tests.corpus.documents import documents_config, write_lines
 from tests.corpus.documents import write as write_documents
 from tests.fakes.damage import flip
-from tests.fakes.s3 import upload
+from tests.fakes.s3 import Faults, upload
 from tests.fakes.text import contexts, read_examples, text_config, write
 
 
@@ -149,7 +149,7 @@ def windows(shards: Any, folder: Path) -> Iterator[dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("kind", ["examples", "windows"])
 def test_streaming_with_faults_loses_and_repeats_nothing(
-    kind: str, s3: Any, tmp_path: Path
+    kind: str, s3: tuple[Any, Faults], tmp_path: Path
 ) -> None:
     client, faults = s3
     if kind == "examples":
@@ -178,7 +178,7 @@ def test_streaming_with_faults_loses_and_repeats_nothing(
 
 
 def test_a_damaged_copy_is_fetched_again(
-    s3: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    s3: tuple[Any, Faults], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client, _ = s3
     upload(client, some(tmp_path))
@@ -197,7 +197,7 @@ def test_a_damaged_copy_is_fetched_again(
 
 
 def test_what_cannot_be_read_is_one_line(
-    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: tuple[Any, Faults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, faults = s3
     monkeypatch.setattr(storage.time, "sleep", lambda _: None)
@@ -227,7 +227,7 @@ def test_what_cannot_be_read_is_one_line(
 
 
 def test_a_shard_that_is_evicted_meanwhile_is_fetched_again(
-    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: tuple[Any, Faults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread removes it before it is mapped, or before its size is read."""
     client, _ = s3

@@ -22,6 +22,7 @@ from detalbert.errors import UserError
 from detalbert.settings.text import SourceConfig
 from tests.conftest import max_examples
 from tests.corpus.documents import CODE, join, read, write_lines, write_sources
+from tests.fakes.s3 import Faults
 from tests.fakes.text import contexts
 
 NO_LINE_END = st.characters(
@@ -70,7 +71,7 @@ def test_parts_share_out_every_line_once(
         assert read(path, part_bytes, exact=False) == documents
 
 
-def test_text_is_read_through_faults(s3: Any, tmp_path: Path) -> None:
+def test_text_is_read_through_faults(s3: tuple[Any, Faults], tmp_path: Path) -> None:
     client, faults = s3
     texts = contexts(60)
     objects = {

@@ -14,6 +14,7 @@ from detalbert.corpus.__main__ import main
 from detalbert.errors import Unavailable, UserError
 from pretrain.data import PretrainText
 from tests.corpus.test_mixture import three
+from tests.fakes.s3 import Faults
 from tests.fakes.text import LENGTH, TOKENIZER, tiny, write
 
 
@@ -39,7 +40,7 @@ def test_a_wrong_address_is_one_line(address: str) -> None:
 
 
 def test_the_command_writes_to_s3_and_goes_on(
-    s3: Any,
+    s3: tuple[Any, Faults],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -51,8 +51,24 @@ def test_a_run_writes_its_files_and_fine_tunes(
     group, *_ = state["optimizers_state_dict"][0]["param_groups"]
     assert group["betas"] == (0.9, 0.98)
 
-    # Fine-tuning and pretraining start from all of it, the tokenizer beside it.
-    values: dict[str, Any] = {"model": str(folder), "max_seq_length": 64, "seed": 0}
+    # The tokenizer is beside the weights.
+    assert_starts_from(folder, saved)
+    config_of_tuning = yaml.safe_load(tiny_config.read_text())
+    del config_of_tuning["hyperparameters"]["model_config"]
+    del config_of_tuning["data"]["tokenizer"]
+    tiny_config.write_text(yaml.safe_dump(config_of_tuning))
+    words = settings(**start_from(folder), doc_stride=16, max_query_length=24, max_steps=3)
+    assert run(tiny_config, tmp_path / "squad", *words) == 0
+    assert "from random weights" not in capsys.readouterr().err
+
+
+def start_from(folder: Path) -> dict[str, Any]:
+    return {"model": str(folder), "max_seq_length": 64, "seed": 0}
+
+
+def assert_starts_from(folder: Path, saved: dict[str, torch.Tensor]) -> None:
+    """Assert that fine-tuning and pretraining start from all saved weights."""
+    values = start_from(folder)
     tokenizer = named_tokenizer(str(folder))
     tuning = parse_hparams(
         {**values, "max_query_length": 16, "doc_stride": 8, "max_tokens_per_forward": 512}
@@ -63,14 +79,6 @@ def test_a_run_writes_its_files_and_fine_tunes(
     for model in (span_model, build_albert(pretraining, tokenizer)):
         for name, value in model.state_dict().items():
             assert torch.equal(value, saved[name]), name
-
-    fine_tuning = yaml.safe_load(tiny_config.read_text())
-    del fine_tuning["hyperparameters"]["model_config"]
-    del fine_tuning["data"]["tokenizer"]
-    tiny_config.write_text(yaml.safe_dump(fine_tuning))
-    words = settings(**values, doc_stride=16, max_query_length=24, max_steps=3)
-    assert run(tiny_config, tmp_path / "squad", *words) == 0
-    assert "from random weights" not in capsys.readouterr().err
 
 
 def test_the_local_config_learns_its_vocabulary_and_pretrains(
