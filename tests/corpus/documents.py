@@ -33,8 +33,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def documents_config(documents: Any, folder: Path, **more: Any) -> DocumentsConfig:
-    documents = documents if isinstance(documents, list) else str(documents)
-    values = {"documents": documents, "tokenizer": "?", "cache_dir": str(folder / "cache")}
+    values = {
+        "documents": documents if isinstance(documents, list) else str(documents),
+        "tokenizer": "?",
+        "cache_dir": str(folder / "cache"),
+    }
     return parse_documents_config({**values, **more})
 
 
@@ -46,16 +49,18 @@ def write(documents: Any, folder: Path, processes: int = 1, **more: Any) -> Path
 
 
 def read_back(folder: Path, split: str) -> list[str]:
-    """The texts of all documents in shards, in order."""
-    texts = []
+    """Return the texts of all documents in shards, in order."""
+    tokenizer = byte_tokenizer()
     shards = Shards(str(folder), split, documents_config("generated", folder))
-    backend = byte_tokenizer().backend_tokenizer
+    texts = []
     for number in range(len(shards.shards)):
         columns = shards.columns(number)
-        for ids in np.split(columns["tokens"], columns["document_ptr"][1:-1]):
-            ends = np.flatnonzero(ids == byte_tokenizer().eos_token_id)
-            assert ends.tolist() == [len(ids) - 1]
-            texts.append(backend.decode(ids[:-1].tolist(), skip_special_tokens=False))
+        document_ends = columns["document_ptr"][1:-1]
+        for ids in np.split(columns["tokens"], document_ends):
+            end_of_text = np.flatnonzero(ids == tokenizer.eos_token_id)
+            assert end_of_text.tolist() == [len(ids) - 1]
+            text = ids[:-1].tolist()
+            texts.append(tokenizer.backend_tokenizer.decode(text, skip_special_tokens=False))
     return texts
 
 
@@ -66,18 +71,23 @@ def read(
     article: str | None = None,
     text_key: str = "text",
 ) -> list[str]:
-    """The documents at an address, read in parts."""
+    """Return the documents at an address, read in parts."""
+    if article is None:
+        article = "file" if exact else "line"
     source = SourceConfig(str(address), text_key=text_key)
-    text = open_text(source, "data.text", "train", exact, article or ("file" if exact else "line"))
+    text = open_text(source, "data.text", "train", exact, article)
     reader = TextReader()
+    blocks: list[Block] = []
     with tempfile.TemporaryDirectory() as folder:
-        parts = cut_parts(unpack_sizes(text, Path(folder)), part_bytes)
-        return join(block for part in parts for block in reader.read(part))
+        for part in cut_parts(unpack_sizes(text, Path(folder)), part_bytes):
+            blocks += reader.read(part)
+    return join(blocks)
 
 
 def join(blocks: Iterable[Block]) -> list[str]:
-    """The documents of which these are the blocks."""
-    documents, texts = [], []
+    """Return the documents of which these are the blocks."""
+    documents = []
+    texts: list[str] = []
     for text, ends in blocks:
         texts.append(text)
         if ends:
@@ -88,34 +98,48 @@ def join(blocks: Iterable[Block]) -> list[str]:
 
 
 def write_sources(folder: Path, texts: list[str]) -> dict[Path, dict[str, str]]:
-    """Every kind of source that holds several documents, all with the same; options of `read`."""
+    """Write every kind of source that holds several documents, all with the same; return options
+    of `read`."""
     squad = {"data": [{"paragraphs": [{"context": text, "qas": []} for text in texts]}]}
     (folder / "squad.json").write_text(json.dumps(squad))
-    inside = folder / "folder"
-    (inside / "deep").mkdir(parents=True)
-    for number, text in enumerate(texts[:15]):
-        (inside / f"{number:02}.txt").write_bytes(text.encode())
-    write_lines(inside / "deep" / "b.jsonl.zst", texts[15:])
-    (inside / "notes.pdf").write_text("not text")
-    rows = [{"id": number, "body": text} for number, text in enumerate(texts)]
-    (folder / "rows.json").write_text(json.dumps(rows))
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(rows), folder / "a.parquet", row_group_size=7
-    )
-    with (folder / "a.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, ["id", "body"])
-        table.writeheader()
-        table.writerows(rows)
-    for name in ("a.csv", "a.parquet"):
-        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
-    lines = [write_lines(folder / f"a.jsonl{suffix}", texts) for suffix in ("", ".gz", ".zst")]
-    keyed = [folder / "rows.json", *folder.glob("a.csv*"), *folder.glob("a.parquet*")]
-    plain: list[Path] = [*lines, folder / "squad.json", inside]
+    plain = [folder / "squad.json", write_folder(folder / "folder", texts)]
+    plain += [write_lines(folder / f"a.jsonl{suffix}", texts) for suffix in ("", ".gz", ".zst")]
+
+    keyed = write_tables(folder, [{"id": n, "body": text} for n, text in enumerate(texts)])
     return {**dict.fromkeys(plain, {}), **dict.fromkeys(keyed, {"text_key": "body"})}
 
 
+def write_folder(folder: Path, texts: list[str]) -> Path:
+    """Write a folder of text files, one of JSON lines below it, and one that is passed over."""
+    (folder / "deep").mkdir(parents=True)
+    for number, text in enumerate(texts[:15]):
+        (folder / f"{number:02}.txt").write_bytes(text.encode())
+    write_lines(folder / "deep" / "b.jsonl.zst", texts[15:])
+    (folder / "notes.pdf").write_text("not text")
+    return folder
+
+
+def write_tables(folder: Path, rows: list[dict[str, Any]]) -> list[Path]:
+    """Write rows as JSON, CSV and Parquet; return the paths, with those of compressed ones."""
+    (folder / "rows.json").write_text(json.dumps(rows))
+    table = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, folder / "a.parquet", row_group_size=7)
+    with (folder / "a.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["id", "body"])
+        writer.writeheader()
+        writer.writerows(rows)
+
+    paths = [folder / "rows.json"]
+    for name in ("a.csv", "a.parquet"):
+        plain = folder / name
+        compressed = folder / f"{name}.gz"
+        compressed.write_bytes(gzip.compress(plain.read_bytes()))
+        paths += [plain, compressed]
+    return paths
+
+
 def write_lines(path: Path, texts: list[str]) -> Path:
-    """`texts` as JSON lines, compressed as the name says."""
+    """Write `texts` as JSON lines, compressed as the name says."""
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
     with pyarrow.output_stream(str(path), compression="detect") as file:
         file.write(content)

@@ -1,18 +1,12 @@
-"""Long documents in blocks: sentences, tokens and splits of the whole text, in bounded memory."""
+"""Long documents in blocks: sentences, tokens and splits of the whole text."""
 
-import contextlib
 import itertools
-import random
 import re
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 
@@ -29,7 +23,7 @@ from detalbert.errors import UserError
 from detalbert.reading import lines as read_lines
 from detalbert.reading import storage
 from detalbert.settings.text import SourceConfig
-from tests.conftest import ROOT, Script, max_examples
+from tests.conftest import max_examples
 from tests.corpus.documents import join, read
 from tests.corpus.test_words import BACKEND, albert_like
 from tests.fakes.questions import TOKENIZERS
@@ -67,18 +61,21 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=20)
 def test_a_text_is_cut_between_sentences(text: str, size: int, starts: bool) -> None:
     stop = find_sentence_end(text[:size])
     if stop is not None:
-        parts = split_sentences(text[:stop], starts) + split_sentences(text[stop:], starts=False)
-        assert parts == split_sentences(text, starts)
+        before = split_sentences(text[:stop], starts)
+        after = split_sentences(text[stop:], starts=False)
+        assert before + after == split_sentences(text, starts)
         assert text[stop - 1].isspace()
 
 
 def in_blocks(documents: list[str], sizes: list[int]) -> Iterator[Block]:
-    """The documents in blocks of these sizes, in turn, some of them empty."""
+    """Yield the documents in blocks of these sizes, in turn, some of them empty."""
     lengths = itertools.cycle(sizes)
     for text in documents:
-        while len(text) > (length := next(lengths)):
+        length = next(lengths)
+        while len(text) > length:
             yield Block(text[:length], ends=False)
             text = text[length:]
+            length = next(lengths)
         yield Block(text, ends=True)
 
 
@@ -90,51 +87,65 @@ def test_blocks_are_stripped_as_the_whole_is(documents: list[str], sizes: list[i
 
 @given(TEXTS, SIZES, st.integers(1, 30))
 def test_segments_depend_on_the_text_alone(text: str, sizes: list[int], longest: int) -> None:
-    kind = ExampleKind(16)
-    cut = [
-        list(cut_segments(in_blocks([text], some), kind.find_cut, longest))
-        for some in (sizes, [1000])
-    ]
-    assert cut[0] == cut[1]
-    assert "".join(one.text for one in cut[0]) == text
-    assert all(len(one.text) <= longest for one in cut[0])
-    assert [one.starts for one in cut[0]] == [True] + [False] * (len(cut[0]) - 1)
-    assert [one.ends for one in cut[0]] == [False] * (len(cut[0]) - 1) + [True]
+    find_cut = ExampleKind(16).find_cut
+
+    segments = list(cut_segments(in_blocks([text], sizes), find_cut, longest))
+
+    assert segments == list(cut_segments(in_blocks([text], [1000]), find_cut, longest))
+    assert "".join(segment.text for segment in segments) == text
+    assert all(len(segment.text) <= longest for segment in segments)
+    others = [False] * (len(segments) - 1)
+    assert [segment.starts for segment in segments] == [True, *others]
+    assert [segment.ends for segment in segments] == [*others, True]
 
 
-def columns_of(kind: Kind, backend: Any, segments: list[Segment], batch: int) -> dict[str, list]:
-    """Tokens and columns of a shard whose segments are tokenized `batch` at a time."""
-    encoder, columns = WordEncoder(backend), kind.columns()
-    made: dict[str, list] = {"tokens": []}
-    for first in range(0, len(segments), batch):
-        some = segments[first : first + batch]
-        texts, ends = [one.text for one in some], [one.ends for one in some]
-        rows = kind.tokenize(encoder, Segments(texts, ends, some[0].starts))
-        made["tokens"] += rows.tokens.tolist()
-        for name, values in columns.add(rows)[0].items():
-            made.setdefault(name, []).extend(values.tolist())
-    return made
+Columns = dict[str, list[int]]  # of a shard, with its tokens
 
 
-def whole_examples(backend: Any, documents: list[str], capacity: int) -> dict[str, list]:
-    """The columns of ALBERT's examples, one sentence after another."""
-    made: dict[str, list] = {"tokens": [], "sentences": [], "sentence_ptr": [], "token_ptr": []}
+def columns_of(kind: Kind, backend: Tokenizer, segments: list[Segment], size: int) -> Columns:
+    """Return tokens and columns of a shard whose segments are tokenized `size` at a time."""
+    encoder = WordEncoder(backend)
+    columns = kind.columns()
+    result: Columns = {"tokens": []}
+    for first in range(0, len(segments), size):
+        batch = segments[first : first + size]
+        texts = [segment.text for segment in batch]
+        ends = [segment.ends for segment in batch]
+        rows = kind.tokenize(encoder, Segments(texts, ends, batch[0].starts))
+        result["tokens"] += rows.tokens.tolist()
+        added, _ = columns.add(rows)
+        for name, values in added.items():
+            result.setdefault(name, []).extend(values.tolist())
+    return result
+
+
+def whole_examples(backend: Tokenizer, documents: list[str], capacity: int) -> Columns:
+    """Return the columns of ALBERT's examples, one sentence after another."""
+    tokens: list[int] = []
+    sentences = []  # their tokens
+    sentence_counts: list[int] = []  # of each example
+    token_counts: list[int] = []
     for text in documents:
-        used = capacity
+        used = capacity  # a document begins an example
         for sentence in split_sentences(text):
             ids = backend.encode(sentence, add_special_tokens=False).ids
-            made["tokens"] += ids
+            tokens += ids
             for begin in range(0, len(ids), capacity):
                 size = len(ids[begin : begin + capacity])
                 if used + size > capacity:
-                    made["sentence_ptr"].append(0)
-                    made["token_ptr"].append(0)
+                    sentence_counts.append(0)
+                    token_counts.append(0)
                     used = 0
-                made["sentences"].append(size)
-                made["sentence_ptr"][-1] += 1
-                made["token_ptr"][-1] += size
+                sentences.append(size)
+                sentence_counts[-1] += 1
+                token_counts[-1] += size
                 used += size
-    return made
+    return {
+        "tokens": tokens,
+        "sentences": sentences,
+        "sentence_ptr": sentence_counts,
+        "token_ptr": token_counts,
+    }
 
 
 STOPS = st.sampled_from([". ", "! ", ".\n", "\n\n", '." ', ".) ", " "])
@@ -159,9 +170,9 @@ def test_examples_of_segments_are_those_of_the_whole(
     kind = ExampleKind(max_seq_length=16)
     documents = [text.strip() for text in documents]
     segments = list(cut_segments(in_blocks(documents, [50]), kind.find_cut, longest))
-    if all(one.ends or one.text[-1].isspace() for one in segments):
-        wanted = whole_examples(BACKENDS[name], documents, capacity=13)
-        assert columns_of(kind, BACKENDS[name], segments, batch) == wanted
+    if all(segment.ends or segment.text[-1].isspace() for segment in segments):
+        expected = whole_examples(BACKENDS[name], documents, capacity=13)
+        assert columns_of(kind, BACKENDS[name], segments, batch) == expected
 
 
 @pytest.mark.parametrize("name", ["albert", "wordpiece"])
@@ -173,25 +184,26 @@ def test_a_sentence_of_any_length_is_encoded_in_segments(
     """Cut before a space, it has the tokens of the whole with a tokenizer that drops spaces."""
     kind = ExampleKind(max_seq_length=16)
     segments = list(cut_segments(in_blocks([text], sizes), kind.find_cut, 40))
-    wanted = whole_examples(BACKENDS[name], [text], capacity=13)
-    assert columns_of(kind, BACKENDS[name], segments, batch) == wanted
+    expected = whole_examples(BACKENDS[name], [text], capacity=13)
+    assert columns_of(kind, BACKENDS[name], segments, batch) == expected
 
 
 def test_a_real_tokenizer_has_the_same_examples(shared: Path) -> None:
     backend = Tokenizer.from_file(str(shared / "albert-tokenizer" / "tokenizer.json"))
     text = "\n".join(contexts(200))
-    flat = text.replace(".", "").replace("\n", " ")
+    one_sentence = text.replace(".", "").replace("\n", " ")
     kind = ExampleKind(max_seq_length=128)
-    for document, longest in ((text, 3000), (flat, 3000)):
-        segments = list(cut_segments(in_blocks([document], [700]), kind.find_cut, longest))
+    for document in (text, one_sentence):
+        segments = list(cut_segments(in_blocks([document], [700]), kind.find_cut, 3000))
         assert len(segments) > 10
-        made = columns_of(kind, backend, segments, batch=3)
-        assert made == whole_examples(backend, [document], capacity=125)
+        columns = columns_of(kind, backend, segments, size=3)
+        assert columns == whole_examples(backend, [document], capacity=125)
 
 
 def split_long(text: str, longest: int) -> list[str]:
-    """The segments of a language model's document, from its whole text."""
-    segments, begin = [], 0
+    """Return the segments of a language model's document, from its whole text."""
+    segments = []
+    begin = 0
     while len(text) - begin > longest:
         end = text.rfind("\n", begin, begin + longest) + 1 or begin + longest
         segments.append(text[begin:end])
@@ -210,27 +222,34 @@ def split_long(text: str, longest: int) -> list[str]:
 def test_documents_of_segments_are_those_of_the_whole(
     name: str, documents: list[str], sizes: list[int], longest: int, batch: int
 ) -> None:
-    kind, backend = DocumentKind(end_of_text=0), BACKENDS[name]
+    kind = DocumentKind(end_of_text=0)
+    backend = BACKENDS[name]
     segments = list(cut_segments(in_blocks(documents, sizes), kind.find_cut, longest))
-    wanted: dict[str, list] = {"tokens": [], "document_ptr": []}
+
+    tokens: list[int] = []
+    lengths = []
     for text in documents:
-        encoded = backend.encode_batch(split_long(text, longest), add_special_tokens=False)
-        ids = [token for one in encoded for token in one.ids]
-        wanted["tokens"] += [*ids, 0]
-        wanted["document_ptr"].append(len(ids) + 1)
-    assert columns_of(kind, backend, segments, batch) == wanted
+        before = len(tokens)
+        for segment in split_long(text, longest):
+            tokens += backend.encode(segment, add_special_tokens=False).ids
+        tokens.append(0)  # end of text
+        lengths.append(len(tokens) - before)
+    expected = {"tokens": tokens, "document_ptr": lengths}
+    assert columns_of(kind, backend, segments, batch) == expected
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5), st.floats(0, 1), st.integers(1, 30))
 def test_long_documents_are_held_out_by_their_whole_text(
-    tmp_path_factory: Any, documents: list[str], share: float, longest: int
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], share: float, longest: int
 ) -> None:
     folder = tmp_path_factory.mktemp("held_out")
     segments = list(cut_segments(in_blocks(documents, [7]), find_space, longest))
+
     decided = list(decide(segments, share, folder))
+
     assert [segment for _, segment in decided] == segments
-    ends = [held_out for held_out, segment in decided if segment.ends]
-    for text, held_out in zip(documents, ends, strict=True):
+    by_document = [held_out for held_out, segment in decided if segment.ends]
+    for text, held_out in zip(documents, by_document, strict=True):
         assert is_held_out(text, held_out) == is_held_out(text, share)
     assert not list(folder.iterdir())
 
@@ -243,46 +262,67 @@ def test_a_tokenizer_learned_in_segments_is_that_of_the_whole(
     (tmp_path / "a.txt").write_text(text)
     source = SourceConfig(str(tmp_path / "a.txt"))
     parts = open_text(source, "data.text", "train", of_bytes, article="file").parts
-    made = []
-    for longest in (1 << 16, 100):
+
+    def learn(longest: int) -> tuple[int, str]:
+        """Return the number of segments, and the tokenizer learned of them."""
         monkeypatch.setattr(learn_tokenizer, "_SEGMENT", longest)
         texts = list(learn_tokenizer._sample(parts, len(text), 0.0, tmp_path))
-        assert "".join(texts) == text and (len(texts) == 1) == (longest > 100)
-        train = learn_tokenizer.train_byte_bpe if of_bytes else learn_tokenizer.train_bpe
-        tokenizer = train(texts, 500) if of_bytes else train(texts, 500, 64)
-        made.append(tokenizer.backend_tokenizer.to_str())
-    assert made[0] == made[1]
+        assert "".join(texts) == text
+        if of_bytes:
+            tokenizer = learn_tokenizer.train_byte_bpe(texts, 500)
+        else:
+            tokenizer = learn_tokenizer.train_bpe(texts, 500, 64)
+        return len(texts), tokenizer.backend_tokenizer.to_str()
+
+    count, tokenizer = learn(1 << 16)
+    assert count == 1
+    count, tokenizer_of_segments = learn(100)
+    assert count > 1
+    assert tokenizer_of_segments == tokenizer
 
 
 LINES = st.lists(st.sampled_from([*"ab\n é中😀\t\r", "\n\n", "\n \n", "abcdefghij"]), max_size=40)
 
 
+@example("   中", 5, 1, 20)  # whose first 5 bytes end within a character
 @given(LINES.map("".join), st.integers(5, 12), st.integers(1, 9), st.integers(20, 60))
 @max_examples(150)
 def test_lines_and_files_of_any_length_are_read_in_pieces(
-    tmp_path_factory: Any, text: str, piece: int, block: int, part_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, text: str, piece: int, block: int, part_bytes: int
 ) -> None:
-    """A line of white space alone is never longer than a piece here; see `_between_blank_lines`."""
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(text.encode())
-    lines = re.split(r"\r?\n", text)
-    enclosed = re.split(r"(?:^|\r?\n)(?:[^\S\n]*(?:\n|$))+", text)
-    wanted = {"line": lines, "blank_line": enclosed, "file": [text]}
-    ends = re.findall(r"\r?\n", text) + [""]
-    both = list(map("".join, zip(lines, ends, strict=True)))  # lines with their ends
-    groups = ["".join(both[begin : begin + 3]) for begin in range(0, len(both), 3)]
-    wanted["3 lines"] = [re.sub(r"\r?\n\Z", "", group) for group in groups]
-    if any(len(line.encode()) > 4 and not line[:4].strip() for line in lines):
-        del wanted["blank_line"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_lines, "PIECE", piece)
         patch.setattr(read_text, "_PIECE", piece)
         patch.setattr(storage, "BLOCK", block)
-        for article, documents in wanted.items():
+        for article, documents in split_by_rules(text).items():
             for exact in (True, False):
-                found = read(path, part_bytes, exact, article) if text else []
-                some = documents if exact else [one.strip() for one in documents]
-                assert found == [one for one in some if one]
+                texts = documents if exact else [document.strip() for document in documents]
+                read_back = read(path, part_bytes, exact, article) if text else []
+                assert read_back == [text for text in texts if text]
+
+
+def split_by_rules(text: str) -> dict[str, list[str]]:
+    """Return the documents of a text by `data.article`, cut by regular expressions.
+
+    Those between blank lines are left out if a line begins with a piece of white space, which a
+    reader takes for a blank line; see `_between_blank_lines`. The shortest piece is 5 bytes.
+    """
+    lines = re.split(r"\r?\n", text)
+    documents = {"line": lines, "file": [text]}
+    begins = [line.encode()[:5] for line in lines]
+    if all(len(begin) < 5 or begin.decode(errors="ignore").strip() for begin in begins):
+        documents["blank_line"] = re.split(r"(?:^|\r?\n)(?:[^\S\n]*(?:\n|$))+", text)
+
+    # Three lines are joined by their own ends.
+    line_ends = [*re.findall(r"\r?\n", text), ""]
+    with_ends = [line + end for line, end in zip(lines, line_ends, strict=True)]
+    documents["3 lines"] = []
+    for begin in range(0, len(with_ends), 3):
+        three = "".join(with_ends[begin : begin + 3])
+        documents["3 lines"].append(re.sub(r"\r?\n\Z", "", three))
+    return documents
 
 
 @pytest.mark.parametrize("article", ["line", "blank_line", "file"])
@@ -298,80 +338,3 @@ def test_the_byte_that_is_not_utf8_is_named(
             (tmp_path / "a.txt").write_bytes(content)
             with pytest.raises(UserError, match=f"a.txt: not UTF-8 at byte {before}; save"):
                 read(tmp_path / "a.txt", 1000, True, article)
-
-
-# In one process, which is also the worker. Its peak is measured from where the work begins.
-PEAK = """
-from pathlib import Path
-from detalbert.corpus.learn_tokenizer import own_tokenizer
-from tests.corpus import documents
-from tests.fakes import text
-
-def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-path, folder = Path({path!r}), Path({folder!r})
-data = documents.documents_config(path, folder, tokenizer=None, vocab_size=600)
-work = {{
-    "documents": lambda: documents.write(path, folder),
-    "examples": lambda: text.write(path, folder, article="file"),
-    "tokenizer": lambda: own_tokenizer(data, 0.01),
-}}
-documents.byte_tokenizer()
-Path("/proc/self/clear_refs").write_text("5")  # the peak is what is resident now
-before = peak()
-work[{kind!r}]()
-print(peak() - before)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("kind", ["documents", "examples", "tokenizer"])
-def test_memory_does_not_grow_with_a_document(kind: str, tmp_path: Path, script: Script) -> None:
-    """One of 8 MB; if it were read and encoded as a whole: 78, 70 and 690 MiB."""
-    path = tmp_path / "a.txt"
-    text = "\n".join(contexts(600))
-    path.write_text(text * (8_000_000 // len(text)))
-    source = PEAK.format(path=str(path), folder=str(tmp_path), kind=kind)
-    shown = subprocess.run(script(source), capture_output=True, text=True, timeout=600)
-    assert shown.returncode == 0, shown.stderr
-    assert float(shown.stdout) < 55
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("size", [24_000_000, 1 << 30])
-@pytest.mark.parametrize("name", ["pretrain_local", "lm_local"])
-def test_a_writer_has_at_most_400_mib(
-    name: str, size: int, tmp_path: Path, real_python: str
-) -> None:
-    """The command with two workers: each process that writes, and not the child that loads the
-    tokenizer, which imports torch and ends before.
-    """
-    path = tmp_path / "a.txt"
-    words = sorted(set(" ".join(contexts(600)).split()))
-    dice = random.Random(0)
-    with path.open("w") as file:
-        while file.tell() < size:
-            sentence = " ".join(dice.choices(words, k=dice.randrange(4, 30)))
-            file.write(sentence.capitalize() + dice.choice([". ", "? ", ".\n"]))
-    key = "text" if name == "pretrain_local" else "documents"
-    settings = [f"data.{key}={path}", "data.article=file", f"data.cache_dir={tmp_path}"]
-    options = [word for setting in settings for word in ("--set", setting)]
-    command = [real_python, "-m", "detalbert.corpus", f"configs/{name}.yaml", "--workers", "2"]
-    process = subprocess.Popen([*command, "--output", str(tmp_path / "o"), *options], cwd=ROOT)
-    peaks: dict[int, int] = {}
-    while process.poll() is None:
-        for number in [process.pid, *(each.pid for each in psutil.Process(process.pid).children())]:
-            with contextlib.suppress(OSError, StopIteration):
-                peaks[number] = peak_of(number)
-        time.sleep(0.1)
-    assert process.returncode == 0
-    *writers, loader = sorted(peaks.values())
-    assert len(writers) == 3 and max(writers) < 400, (writers, loader)
-
-
-def peak_of(process: int) -> int:
-    """The most that a process had resident, in MiB."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) >> 10

@@ -2,9 +2,9 @@
 
 import copy
 import gzip
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,54 +32,69 @@ def test_lines_do_not_depend_on_blocks(blocks: list[str], size: int) -> None:
     assert lines == "".join(blocks).encode().splitlines(keepends=True)
 
 
-def test_a_text_file_is_one_document_and_blank_lines_of_json_are_none(tmp_path: Path) -> None:
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     for name in ("a.txt", "a.md"):  # named, not found in a folder
-        (tmp_path / name).write_bytes(CODE.encode())
-        assert read(tmp_path / name, 5) == [CODE]
-    (tmp_path / "a.jsonl").write_text('\n  \n{"text": ""}\n{"text": " "}\r\n\n')
-    assert read(tmp_path / "a.jsonl", 300) == [" "]
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n') * 3)  # several frames
-    assert read(tmp_path / "a.jsonl.gz", 300) == ["a"] * 3
+        path = tmp_path / name
+        path.write_bytes(CODE.encode())
+        assert read(path, part_bytes=5) == [CODE]
+
+
+def test_json_lines_may_be_blank_and_their_files_have_several_frames(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('\n  \n{"text": ""}\n{"text": " "}\r\n\n')
+    assert read(path, part_bytes=300) == [" "]
+
     # Half a surrogate pair is a replacement character.
-    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud83d b\\ud83d\\ude00"}\n')
-    assert read(tmp_path / "a.jsonl", 300) == ["a\ufffd b😀"]
+    path.write_text('{"text": "a\\ud83d b\\ud83d\\ude00"}\n')
+    assert read(path, part_bytes=300) == ["a\ufffd b😀"]
+
+    frame = gzip.compress(b'{"text": "a"}\n')
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(frame * 3)
+    assert read(path, part_bytes=300) == ["a"] * 3
 
 
 def segments(texts: list[str], kind: Kind, longest: int = SEGMENT) -> Segments:
-    """`texts`, documents, as a writer hands them to `kind`."""
+    """Return `texts`, documents, as a writer hands them to `kind`."""
     blocks = (Block(text, ends=True) for text in texts)
     cut = list(cut_segments(blocks, kind.find_cut, longest))
-    return Segments([one.text for one in cut], [one.ends for one in cut])
+    return Segments([segment.text for segment in cut], [segment.ends for segment in cut])
 
 
 @given(st.text("ab\n", max_size=80), st.integers(1, 9))
-def test_pieces_of_a_document_are_the_document(text: str, size: int) -> None:
-    pieces = segments([text], DocumentKind(0), size).texts
-    assert "".join(pieces) == text and all(len(piece) <= size for piece in pieces)
-    for piece in pieces[:-1]:  # a line where one ends, else all that is allowed
-        assert piece.endswith("\n") or len(piece) == size and "\n" not in piece
-    assert len(pieces) == 1 or len(text) > size
+def test_segments_of_a_document_are_the_document(text: str, size: int) -> None:
+    cut = segments([text], DocumentKind(0), size).texts
+
+    assert "".join(cut) == text
+    assert all(len(segment) <= size for segment in cut)
+    assert len(cut) == 1 or len(text) > size
+    for segment in cut[:-1]:  # a line where one ends, else all that is allowed
+        assert segment.endswith("\n") or (len(segment) == size and "\n" not in segment)
 
 
-def test_tokens_are_the_tokenizers_and_end_of_text() -> None:
-    encoder, kind = WordEncoder(byte_tokenizer().backend_tokenizer), DocumentKind(end_of_text=0)
+@pytest.mark.parametrize("longest", [SEGMENT, 20])
+def test_tokens_are_the_tokenizers_and_end_of_text(longest: int) -> None:
+    tokenizer = byte_tokenizer()
+    encoder = WordEncoder(tokenizer.backend_tokenizer)
+    kind = DocumentKind(end_of_text=0)
     texts = ["a long one\n" * 30, "b", "ü"]
-    for longest in (SEGMENT, 20):
-        rows = kind.tokenize(encoder, segments(texts, kind, longest))
-        columns, counts = kind.columns().add(rows)
-        lengths = columns["document_ptr"]
-        wanted = [[*byte_tokenizer()(text)["input_ids"], 0] for text in texts]
-        assert counts == {"documents": 3, "tokens": len(rows.tokens), "text_bytes": 333}
-        assert lengths.sum() == len(rows.tokens)
-        if longest > 20:  # else a line is cut, and its end may be another token
-            assert rows.tokens.tolist() == sum(wanted, [])
-            assert lengths.tolist() == list(map(len, wanted))
+
+    rows = kind.tokenize(encoder, segments(texts, kind, longest))
+    columns, counts = kind.columns().add(rows)
+
+    lengths = columns["document_ptr"]
+    assert counts == {"documents": 3, "tokens": len(rows.tokens), "text_bytes": 333}
+    assert lengths.sum() == len(rows.tokens)
+    if longest > 20:  # else a line is cut, and its end may be another token
+        documents = [[*tokenizer(text)["input_ids"], 0] for text in texts]
+        assert rows.tokens.tolist() == list(itertools.chain.from_iterable(documents))
+        assert lengths.tolist() == [len(document) for document in documents]
 
 
 TEXTS = [f"{i} " + "x" * (i * 37 % 900) for i in range(300)]
 
 
-def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> None:
+def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where lines are longer than blocks and parts."""
     path = write_lines(tmp_path / "a.jsonl.zst", TEXTS)
     monkeypatch.setattr(storage, "BLOCK", 64)
@@ -90,12 +105,16 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: Any) -> No
         return storage.read(address, begin, end)
 
     monkeypatch.setattr(forms, "read", read_stored)
-    assert read(path, 50) == TEXTS
+
+    assert read(path, part_bytes=50) == TEXTS
+
     # Its first bytes as they are and unpacked, for its size, and to read it.
     assert len(opened) == 4
-    (part,) = unpack_sizes(open_text(SourceConfig(str(path)), "key", "train", exact=True), tmp_path)
+    text = open_text(SourceConfig(str(path)), "key", "train", exact=True)
+    (part,) = unpack_sizes(text, tmp_path)
     reader = TextReader()
-    assert [join(reader.read(part)) for _ in range(2)] == [TEXTS, TEXTS]  # from its start again
+    assert join(reader.read(part)) == TEXTS
+    assert join(reader.read(part)) == TEXTS  # from its start again
 
 
 @pytest.mark.parametrize("suffix", [".zst", ".gz"])
@@ -117,16 +136,20 @@ def test_a_document_begins_as_the_tokenizers_own_call(tmp_path: Path) -> None:
         single="z $A", pair="z $A $B", special_tokens=[("z", begin)]
     )
     kind = document_kind(tokenizer)
-    assert (kind.begin_of_text, document_kind(byte_tokenizer()).begin_of_text) == ([begin], [])
+    assert kind.begin_of_text == [begin]
+    assert document_kind(byte_tokenizer()).begin_of_text == []
+
     texts = ["one two", "three", "four\nfive"]
-    own = [token for text in texts for token in [*tokenizer(text)["input_ids"], end]]
+    documents = [[*tokenizer(text)["input_ids"], end] for text in texts]
     encoder = WordEncoder(kind.backend(tokenizer))
-    whole = kind.tokenize(encoder, segments(texts, kind))
-    assert whole.tokens.tolist() == own
-    assert whole.lengths.tolist() == [len(tokenizer(text)["input_ids"]) + 1 for text in texts]
+    rows = kind.tokenize(encoder, segments(texts, kind))
+    assert rows.tokens.tolist() == list(itertools.chain.from_iterable(documents))
+    assert rows.lengths.tolist() == [len(document) for document in documents]
+
     # A document of two batches begins in the first and ends in the second.
     batches = [Segments(["four\n"], [False]), Segments(["five"], [True], starts=False)]
-    rows = [kind.tokenize(encoder, batch) for batch in batches]
-    tokens = [token for row in rows for token in row.tokens.tolist()]
-    assert tokens == [*tokenizer("four\nfive")["input_ids"], end]
+    tokens = []
+    for batch in batches:
+        tokens += kind.tokenize(encoder, batch).tokens.tolist()
+    assert tokens == documents[-1]
     assert encode_prompt(tokenizer, "one") == tokenizer("one")["input_ids"]

@@ -1,6 +1,6 @@
 """Texts put together from words have the tokens of the ordinary call; tokenizers are learned."""
 
-import json
+import itertools
 import random
 import shutil
 from pathlib import Path
@@ -24,43 +24,54 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.masking import read_vocabulary
 from tests.conftest import max_examples
 from tests.fakes.damage import flip
-from tests.fakes.questions import TOKENIZERS
+from tests.fakes.questions import TOKENIZERS, read_squad
 from tests.fakes.text import contexts
 
 
 def check(encoder: WordEncoder, sentences: list[str]) -> list[tokenizers.Encoding]:
-    """That the encoder gives what the ordinary call does, which is returned."""
+    """Assert that the encoder gives what the ordinary call does; return that."""
     ids, lengths = encoder(sentences)
-    wanted = encoder.backend.encode_batch(sentences, add_special_tokens=False)
-    assert lengths.tolist() == [len(one) for one in wanted]
-    assert ids.tolist() == [token for one in wanted for token in one.ids]
-    return wanted
+    encodings = encoder.backend.encode_batch(sentences, add_special_tokens=False)
+    assert lengths.tolist() == [len(encoding) for encoding in encodings]
+    expected = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
+    assert ids.tolist() == list(expected)
+    return encodings
 
 
-def test_words_are_looked_up_as_they_would_be_encoded(shared: Path, monkeypatch: Any) -> None:
+def test_words_are_looked_up_as_they_would_be_encoded(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real text, a real tokenizer, odd white space; and a memory that starts over."""
     monkeypatch.setattr(words, "_MOST_WORDS", 300)
-    squad = json.loads((shared / "squad" / "dev.json").read_text())["data"]
-    text = [p["context"] for article in squad for p in article["paragraphs"]][::4]
-    sentences = [sentence for one in text for sentence in split_sentences(one)]
-    sentences += ["a  b", " a", "", "tab\tand\u00a0space", "[MASK] here", "caf\u00e9 \u0301x"]
+    examples = read_squad(shared / "squad" / "dev.json")
+    paragraphs = list(dict.fromkeys(example.context for example in examples))[::4]
+    sentences = ["a  b", " a", "", "tab\tand\u00a0space", "[MASK] here", "caf\u00e9 \u0301x"]
+    for paragraph in paragraphs:
+        sentences += split_sentences(paragraph)
+
     encoder = WordEncoder(named_tokenizer(str(shared / "albert-tokenizer")).backend_tokenizer)
+
     assert encoder.word_rule == "apart"
-    for at in range(0, len(sentences), 100):
-        check(encoder, sentences[at : at + 100])
+    for begin in range(0, len(sentences), 100):
+        check(encoder, sentences[begin : begin + 100])
 
 
 def in_turn(splitter: Any) -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), splitter])
 
 
-def albert_like(*parts: Any, splitter: Any = None) -> tokenizers.Tokenizer:
-    """A small Unigram tokenizer built as ALBERT's is, or of other parts."""
-    pieces = "<unk> \u2581 \u2581the \u2581ri ver r i v e c a f s".split()
-    scores = [(piece, -float(n)) for n, piece in enumerate(pieces)]
+def albert_like(*normalizing: Any, splitter: Any = None) -> tokenizers.Tokenizer:
+    """Return a small Unigram tokenizer built as ALBERT's is, or of other normalizers."""
+    tokens = "<unk> \u2581 \u2581the \u2581ri ver r i v e c a f s".split()
+    scores = [(token, -float(number)) for number, token in enumerate(tokens)]
     backend = tokenizers.Tokenizer(models.Unigram(scores, unk_id=0, byte_fallback=False))
-    default = (normalizers.Replace("''", '"'), normalizers.NFKD(), normalizers.StripAccents())
-    backend.normalizer = normalizers.Sequence(list(parts or (*default, normalizers.Lowercase())))
+    alberts = [
+        normalizers.Replace("''", '"'),
+        normalizers.NFKD(),
+        normalizers.StripAccents(),
+        normalizers.Lowercase(),
+    ]
+    backend.normalizer = normalizers.Sequence(list(normalizing) or alberts)
     backend.pre_tokenizer = splitter or in_turn(pre_tokenizers.Metaspace())
     backend.add_special_tokens([AddedToken("[MASK]", lstrip=True, normalized=False)])
     return backend
@@ -113,15 +124,17 @@ def test_byte_level_words_are_looked_up(texts: list[str], special: bool) -> None
     encoder = WordEncoder(backend)
     assert encoder.word_rule == "bytes"
     for _ in range(2):  # first with unknown words, then with known ones
-        wanted = check(encoder, texts)
+        encodings = check(encoder, texts)
         if special:
-            assert [backend.decode(one.ids, skip_special_tokens=False) for one in wanted] == texts
+            for encoding, text in zip(encodings, texts, strict=True):
+                assert backend.decode(encoding.ids, skip_special_tokens=False) == text
 
 
 def change(**parts: Any) -> Tokenizer:
+    """Return BACKEND with other components."""
     backend = Tokenizer.from_str(BACKEND.to_str())
-    for name, part in parts.items():
-        setattr(backend, name, part)
+    for name, component in parts.items():
+        setattr(backend, name, component)
     return backend
 
 
@@ -148,7 +161,10 @@ def learn(text: Path, cache: Path, **more: Any) -> Path:
     return own_tokenizer(data, data.validation_fraction, positions=128)
 
 
-SHIPS = [f"The {s} {i} sails. It carries salt." for i in range(50) for s in ("Zanto", "Belmira")]
+SHIPS = []
+for number in range(50):
+    SHIPS.append(f"The Zanto {number} sails. It carries salt.")
+    SHIPS.append(f"The Belmira {number} sails. It carries salt.")
 
 
 @pytest.fixture
@@ -158,69 +174,94 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_same_text_gives_the_same_pieces(text: Path, tmp_path: Path) -> None:
-    one, other = learn(text, tmp_path / "a"), learn(text, tmp_path / "b")
-    assert (one / "tokenizer.json").read_bytes() == (other / "tokenizer.json").read_bytes()
-    assert one.name == other.name and learn(text, tmp_path / "a") == one
-    assert learn(text, tmp_path / "a", vocab_size=300) != one
+def test_the_same_text_gives_the_same_tokens(text: Path, tmp_path: Path) -> None:
+    first = learn(text, tmp_path / "a")
+    second = learn(text, tmp_path / "b")
+    assert first.name == second.name
+    assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
+
+    assert learn(text, tmp_path / "a") == first
+    assert learn(text, tmp_path / "a", vocab_size=300) != first
     with pytest.raises(UserError, match="cannot write the tokenizer"):
         learn(text, text / "cache")
     assert not list((tmp_path / "a").glob(".detalbert-tmp-*"))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "sums.json"])
-def test_a_damaged_one_is_learned_anew(name: str, text: Path, tmp_path: Path, caplog: Any) -> None:
+def test_a_damaged_one_is_learned_anew(
+    name: str, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("WARNING")
     folder = learn(text, tmp_path)
     before = (folder / "tokenizer.json").read_bytes()
     flip(folder / name, random.Random(0))
-    assert learn(text, tmp_path) == folder and learn(text, tmp_path) == folder
+
+    assert learn(text, tmp_path) == folder
+    assert learn(text, tmp_path) == folder  # without another line
+
     line = f"{folder}: {name} is not as it was written; it is learned anew"
     assert caplog.messages == [line]
     assert (folder / "tokenizer.json").read_bytes() == before
 
 
-def test_one_of_another_text_is_learned_anew(text: Path, tmp_path: Path, caplog: Any) -> None:
+def test_one_of_another_text_is_learned_anew(
+    text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("WARNING")
     folder = learn(text, tmp_path)
     before = (folder / "tokenizer.json").read_bytes()
     other = learn(text, tmp_path, vocab_size=300)
     shutil.rmtree(folder)
     other.rename(folder)
+
     assert learn(text, tmp_path) == folder
+
     line = f"{folder}: sums.json is not as it was written; it is learned anew"
-    assert caplog.messages == [line] and (folder / "tokenizer.json").read_bytes() == before
+    assert caplog.messages == [line]
+    assert (folder / "tokenizer.json").read_bytes() == before
 
 
 def test_a_learned_tokenizer_is_like_alberts(text: Path, tmp_path: Path) -> None:
     tokenizer = named_tokenizer(str(learn(text, tmp_path)))
-    assert len(tokenizer) <= 400 and tokenizer.model_max_length == 128
+
+    assert len(tokenizer) <= 400
+    assert tokenizer.model_max_length == 128
     assert tokenizer.tokenize("the ZANTO") == ["▁the", "▁zanto"]
     pair = tokenizer("The Zanto.", "Salt.", return_token_type_ids=True)
-    names = tokenizer.convert_ids_to_tokens(pair["input_ids"])
-    assert names[0] == "[CLS]" and names.count("[SEP]") == 2
-    assert pair["token_type_ids"] == [0] * (names.index("[SEP]") + 1) + [1] * 3
+    tokens = tokenizer.convert_ids_to_tokens(pair["input_ids"])
+    assert tokens[0] == "[CLS]"
+    assert tokens.count("[SEP]") == 2
+    first = tokens.index("[SEP]") + 1
+    assert pair["token_type_ids"] == [0] * first + [1] * 3
     assert find_word_rule(tokenizer.backend_tokenizer) == "apart"
-    special, marks = read_vocabulary(tokenizer), ["[CLS]", "[SEP]", "[MASK]"]
-    assert [special.cls, special.sep, special.mask] == tokenizer.convert_tokens_to_ids(marks)
+    vocabulary = read_vocabulary(tokenizer)
+    marks = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]", "[MASK]"])
+    assert [vocabulary.cls, vocabulary.sep, vocabulary.mask] == marks
 
 
 def test_held_out_documents_are_not_read(tmp_path: Path) -> None:
+    lines = (f"Ⓩ {number}: ꙮ ꙮ ꙮ" for number in range(1000))
+    held_out = next(line for line in lines if is_held_out(line, 0.1))
     path = tmp_path / "text.txt"
-    held = next(line for line in (f"Ⓩ {i}: ꙮ ꙮ ꙮ" for i in range(1000)) if is_held_out(line, 0.1))
-    path.write_text("\n".join([*SHIPS, *[held] * 50]))
-    unseen = named_tokenizer(str(learn(path, tmp_path, validation_fraction=0.1)))
-    seen = named_tokenizer(str(learn(path, tmp_path, validation_fraction=0.0)))
-    assert "ꙮ" not in unseen.get_vocab() and "ꙮ" in seen.get_vocab()
+    path.write_text("\n".join([*SHIPS, *[held_out] * 50]))
+
+    without = named_tokenizer(str(learn(path, tmp_path, validation_fraction=0.1)))
+    with_it = named_tokenizer(str(learn(path, tmp_path, validation_fraction=0.0)))
+
+    assert "ꙮ" not in without.get_vocab()
+    assert "ꙮ" in with_it.get_vocab()
 
 
-def test_a_sample_of_much_text_is_spread_over_it(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_sample_of_much_text_is_spread_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "text.txt"
-    path.write_text("\n".join(f"part{i // 100} line {i}" for i in range(1000)))
+    path.write_text("\n".join(f"part{number // 100} line {number}" for number in range(1000)))
     monkeypatch.setattr(learn_tokenizer, "_PART", 1000)
     monkeypatch.setattr(learn_tokenizer, "_SAMPLE", 8000)
     parts = open_text(SourceConfig(str(path)), "data.text", "train").parts
-    size = path.stat().st_size
-    found = set(learn_tokenizer._sample(parts, size, 0.0, tmp_path))
-    assert sum(map(len, found)) < 9000
-    assert {line.split()[0] for line in found} == {f"part{i}" for i in range(10)}
+
+    sample = set(learn_tokenizer._sample(parts, path.stat().st_size, 0.0, tmp_path))
+
+    assert sum(len(line) for line in sample) < 9000
+    assert {line.split()[0] for line in sample} == {f"part{number}" for number in range(10)}

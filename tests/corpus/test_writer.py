@@ -7,9 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,46 +33,56 @@ def test_shards_hold_the_text_and_do_not_depend_on_processes(
 ) -> None:
     """Nor on which documents are tokenized at a time."""
     values = {"shard_mib": 0.02, "validation_fraction": 0.1}
-    one = write(corpus_text, tmp_path / "1", **values)
+    folder = write(corpus_text, tmp_path / "1", processes=1, **values)
     monkeypatch.setattr(writer, "_BATCH", 1_000)
-    assert sums(one) == sums(write(corpus_text, tmp_path / "2", 2, **values))
+    by_two = write(corpus_text, tmp_path / "2", processes=2, **values)
+    assert sums(folder) == sums(by_two)
     assert not leftovers(tmp_path)
-    tokenizer, data = named_tokenizer(TOKENIZER), text_config(corpus_text, tmp_path, **values)
-    found = []
+
+    # The two splits together have all tokens of the text.
+    tokenizer = named_tokenizer(TOKENIZER)
+    data = text_config(corpus_text, tmp_path, **values)
+    tokens = []
     for split in ("train", "validation"):
-        corpus = Corpus(str(one), split, data)
-        assert len(corpus.shards) > 3 and corpus.counts["tokens"] == corpus.table[:, 0].sum()
+        corpus = Corpus(str(folder), split, data)
+        assert len(corpus.shards) > 3
+        assert corpus.counts["tokens"] == corpus.table[:, 0].sum()
         for number in range(len(corpus)):
             ids, sentences = corpus.example(number)
             assert sentences.sum() == len(ids) == corpus.table[number, 0]
-            found += ids.tolist()
-    assert 0.05 < corpus.counts["documents"] / 1201 < 0.15
-    lines = corpus_text.read_text().split("\n")
-    wanted = [sentence for line in lines for sentence in split_sentences(line)]
-    encoded = tokenizer(wanted, add_special_tokens=False)["input_ids"]
-    assert sorted(found) == sorted(token for ids in encoded for token in ids)
+            tokens += ids.tolist()
+    assert 0.05 < corpus.counts["documents"] / 1201 < 0.15  # of the validation
+    expected = []
+    for line in corpus_text.read_text().split("\n"):
+        for sentence in split_sentences(line):
+            expected += tokenizer(sentence, add_special_tokens=False)["input_ids"]
+    assert sorted(tokens) == sorted(expected)
+
     with pytest.raises(UserError, match="another text, tokenizer or length"):
-        write_shards(data, tokenizer, ExampleKind(LENGTH + 1), str(one), processes=1)
+        write_shards(data, tokenizer, ExampleKind(LENGTH + 1), str(folder), processes=1)
 
 
 @pytest.mark.parametrize("name", ["train-00001.bin", "train-lengths.npy", "index.json"])
 def test_what_is_damaged_is_written_again_with_one_line(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(contexts(60)))
     caplog.set_level("WARNING")
-    dice, again = random.Random(0), partial(write, tmp_path / "a.txt", tmp_path, shard_mib=0.002)
-    folder = again()
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(contexts(60)))
+    folder = write(text, tmp_path, shard_mib=0.002)
     before = sums(folder)
+    dice = random.Random(0)
     for _ in range(3):
         flip(folder / name, dice)
-        again()
-        line = f"{folder / name}: not as it was written; writing it again"
-        assert (sums(folder), caplog.messages) == (before, [line])
+        write(text, tmp_path, shard_mib=0.002)
+        assert sums(folder) == before
+        assert caplog.messages == [f"{folder / name}: not as it was written; writing it again"]
         caplog.clear()
+
+    # A damaged record of a job, before the index is there.
     flip(folder / "jobs" / "00000.json", dice)
     (folder / "index.json").unlink()
-    again()
+    write(text, tmp_path, shard_mib=0.002)
     assert sums(folder) == before
 
 
@@ -82,17 +90,17 @@ def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     """And nothing that a user has there."""
     (tmp_path / "a.txt").write_text("\n".join(contexts(9)))
     folder = write(tmp_path / "a.txt", tmp_path)
-    kept = set(folder.rglob("*"))
-    mark = ".detalbert-tmp-0123456789abcdef-"
-    left = f"{mark}train-00001.bin {mark}index.json {mark}train-lengths.npy jobs/{mark}00001.json"
     for name in (".train-00001.bin.orig", ".plan.json.bak"):  # the user's
         (folder / name).touch()
-        kept.add(folder / name)
-    for name in left.split():
-        (folder / name).touch()
+    before = set(folder.rglob("*"))
+    for target in ("train-00001.bin", "index.json", "train-lengths.npy", "jobs/00001.json"):
+        path = folder / target
+        path.with_name(f".detalbert-tmp-0123456789abcdef-{path.name}").touch()
     (folder / "index.json").unlink()
+
     write(tmp_path / "a.txt", tmp_path)
-    assert set(folder.rglob("*")) == kept
+
+    assert set(folder.rglob("*")) == before
 
 
 def test_the_command_has_no_torch_nor_its_workers(tmp_path: Path, real_python: str) -> None:
@@ -129,32 +137,38 @@ def test_cut_at_random_moments_the_shards_are_the_same(
     """Real signals to the whole process group, two writers, until it is done."""
     values = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
     hparams = {"size": "tiny", "max_seq_length": LENGTH}
-    config, pid, cut = tmp_path / "c.yaml", tmp_path / "pid", tmp_path / "cut"
+    config = tmp_path / "c.yaml"
+    pid = tmp_path / "pid"
+    cut = tmp_path / "cut"
     config.write_text(json.dumps({"hyperparameters": hparams, "data": values}))
 
     def start(pause: float) -> subprocess.Popen:
-        options = [str(config), "--output", str(cut), "--workers", "2"]
-        command = [*script(SLOW), str(pid), str(pause), *options]
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=ROOT, **pipes)
+        command = [*script(SLOW), str(pid), str(pause)]
+        command += [str(config), "--output", str(cut), "--workers", "2"]
+        return subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def written() -> int:
         return len(list(cut.glob("jobs/*.json")))
 
     dice = random.Random(0)
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-        begun, process = written(), start(0.1)
-        wait_for(lambda begun=begun: written() > begun)
+        before = written()
+        process = start(0.1)
+        wait_for(lambda before=before: written() > before)
         time.sleep(dice.uniform(0, 0.2))
         os.killpg(int(pid.read_text()), number)
-        said = process.communicate(timeout=60)[1]
+        _, log = process.communicate(timeout=60)
         if number != signal.SIGKILL:
-            assert said.endswith(f"INFO: stopped by {number.name}{ENDED}")
+            assert log.endswith(f"INFO: stopped by {number.name}{ENDED}")
             assert process.returncode == 128 + number
         assert not (cut / "index.json").exists()
+
     process = start(0)
-    shown = process.communicate(timeout=300)[0]
-    assert process.returncode == 0 and re.findall(r"^\w+", shown, re.M) == ["train", "validation"]
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert re.findall(r"^\w+", output, re.M) == ["train", "validation"]
     assert sums(write(corpus_text, tmp_path, shard_mib=0.02)) == sums(cut)
     assert not leftovers(cut)
 
@@ -174,23 +188,27 @@ BAD_TEXT = [
 
 
 @pytest.mark.usefixtures("fork")
-@pytest.mark.parametrize("name, content, said, processes", BAD_TEXT)
+@pytest.mark.parametrize(("name", "content", "problem", "processes"), BAD_TEXT)
 def test_bad_text_is_one_line(
     name: str,
     content: bytes,
-    said: str,
+    problem: str,
     processes: int,
     tmp_path: Path,
-    monkeypatch: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(writer, "_BATCH", 1)
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / name).write_bytes(content)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / name).write_bytes(content)
     if processes == 2:
-        (tmp_path / "in" / "b.txt").write_text("Fine. Text.\n")
-    with pytest.raises(UserError, match=said):
-        write(tmp_path / "in", tmp_path, processes, shard_mib=1e-6)
-    assert not list(tmp_path.rglob("index.json")) and not leftovers(tmp_path)
+        (folder / "b.txt").write_text("Fine. Text.\n")
+
+    with pytest.raises(UserError, match=problem):
+        write(folder, tmp_path, processes, shard_mib=1e-6)
+
+    assert not list(tmp_path.rglob("index.json"))
+    assert not leftovers(tmp_path)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

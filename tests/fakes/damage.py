@@ -13,20 +13,30 @@ from detalbert.training.manifest import write_manifest
 def flip(path: Path, dice: random.Random, bits: int = 1) -> None:
     """Flip bits of a file at random places, at another time than that of the last writing: the
     clocks of file systems are coarse."""
-    content, written = bytearray(path.read_bytes()), path.stat().st_mtime_ns
+    content = bytearray(path.read_bytes())
+    written = path.stat().st_mtime_ns
     for _ in range(bits):
         content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
     path.write_bytes(content)
     os.utime(path, ns=(written + 1, written + 1))
 
 
-OTHER_JSON = ["[]", "{}", "5", "null", '"text"', '{"files": 5}', '{"format": 2}']
-OTHER_JSON += [json.dumps(seal({})), json.dumps(seal({"files": {"../x": "0"}, "key": "0"}))]
+OTHER_JSON = [
+    "[]",
+    "{}",
+    "5",
+    "null",
+    '"text"',
+    '{"files": 5}',
+    '{"format": 2}',
+    json.dumps(seal({})),
+    json.dumps(seal({"files": {"../x": "0"}, "key": "0"})),
+]
 
 
 def spoil(path: Path, other: Path, dice: random.Random) -> str:
     """Flip a bit of a file, cut it, swap it with another, delete it, append to it, or write other
-    JSON over it; what was done."""
+    JSON over it; return what was done."""
     kind = dice.choice(["flip", "cut", "swap", "delete", "append", "other JSON"])
     content = path.read_bytes()
     if kind == "flip" and content:
@@ -46,9 +56,8 @@ def spoil(path: Path, other: Path, dice: random.Random) -> str:
 
 
 def rewrite(path: Path, **changes: Any) -> None:
-    """Change facts of a manifest, with the checksums of the files as they are now."""
-    facts = json.loads((path / "manifest.json").read_text())
+    """Change values of a manifest, with the checksums of the files as they are now."""
+    manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").unlink()
-    facts.pop("files")
-    version = changes.pop("format", facts.pop("format"))
-    write_manifest(path, {**facts, **changes, "format": version})
+    del manifest["files"]
+    write_manifest(path, {**manifest, **changes})

@@ -66,8 +66,8 @@ class FakeServer(contextlib.AbstractContextManager):
         self.leave()
 
     def respond(self, request: Request) -> Any:
-        """Bytes or something for JSON; None where nothing is there. If the status is not 200, a
-        tuple: it, the content, and headers if there are any."""
+        """Return bytes or something for JSON; None where nothing is there. If the status is not
+        200, a tuple: it, the content, and headers if there are any."""
         raise NotImplementedError
 
 
@@ -94,19 +94,23 @@ def _handler(server: FakeServer) -> type:
             query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
             request = Request(self.command, url.path, query, body, self.headers)
             try:
-                found = server.respond(request)
+                response = server.respond(request)
             except Cut:
                 self.close_connection = True
                 return
-            found = MISSING if found is None else found
-            status, answer, *headers = found if isinstance(found, tuple) else (200, found)
-            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            self.answer(MISSING if response is None else response)
+
+        def answer(self, response: Any) -> None:
+            """Send what `respond` returned."""
+            status, content, *headers = response if isinstance(response, tuple) else (200, response)
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
             with contextlib.suppress(ConnectionError):  # a client that ended leaves its long poll
                 self.send_response(status)
-                for header in {"Content-Length": str(len(data)), **dict(*headers)}.items():
-                    self.send_header(*header)
+                for name, value in {"Content-Length": str(len(data)), **dict(*headers)}.items():
+                    self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(b"" if self.command == "HEAD" else data)
+                if self.command != "HEAD":
+                    self.wfile.write(data)
 
         do_HEAD = do_POST = do_PUT = do_PATCH = do_GET
 
@@ -116,14 +120,30 @@ def _handler(server: FakeServer) -> type:
     return Handler
 
 
-def trial_json(number: int, experiment: int, **more: Any) -> dict[str, Any]:
-    """A trial with all that 0.38.1 tells of it; what `more` does not say is as of a new one."""
-    none = ("endTime", "bestValidation", "latestValidation", "bestCheckpoint")
-    facts = {**dict.fromkeys(none), "id": number, "experimentId": experiment, "startTime": NOW}
-    facts |= dict.fromkeys(("restarts", "totalBatchesProcessed", "checkpointCount"), 0)
-    facts |= {"hparams": {}, "summaryMetrics": {}, "runnerState": "", "wallClockTime": 1.0}
-    facts |= {"taskId": "1.task", "taskIds": ["1.task"], "warmStartCheckpointUuid": ""}
-    return {**facts, "totalCheckpointSize": "0", "searcherMetricValue": 0, **more}
+def trial_json(number: int, experiment: int, **changes: Any) -> dict[str, Any]:
+    """Return a trial with all that 0.38.1 tells of it: a new one, with `changes`."""
+    trial = {
+        "id": number,
+        "experimentId": experiment,
+        "taskId": "1.task",
+        "taskIds": ["1.task"],
+        "hparams": {},
+        "startTime": NOW,
+        "endTime": None,
+        "wallClockTime": 1.0,
+        "runnerState": "",
+        "restarts": 0,
+        "totalBatchesProcessed": 0,
+        "bestValidation": None,
+        "latestValidation": None,
+        "searcherMetricValue": 0,
+        "summaryMetrics": {},
+        "bestCheckpoint": None,
+        "checkpointCount": 0,
+        "totalCheckpointSize": "0",
+        "warmStartCheckpointUuid": "",
+    }
+    return {**trial, **changes}
 
 
 def validation_json(scores: Any, steps: int, time: Any = NOW) -> dict[str, Any]:
@@ -131,24 +151,41 @@ def validation_json(scores: Any, steps: int, time: Any = NOW) -> dict[str, Any]:
     return {"endTime": time, "totalBatches": steps, "numInputs": 0, "metrics": metrics}
 
 
-def blank(kind: Any, **facts: Any) -> dict[str, Any]:
-    """What the client must find in one of its types: these facts, and nothing in the other keys."""
-    asked = list(inspect.signature(kind.__init__).parameters.values())[1:]
-    needed = {p.name: p.annotation for p in asked if p.default is p.empty}
-    simple = {name: type() for name, type in needed.items() if type in (str, int, float, bool)}
-    return {**dict.fromkeys(needed), **simple, **facts}
+def blank(kind: Any, **values: Any) -> dict[str, Any]:
+    """Return what the client must find in one of its types: these values, and nothing in the other
+    keys."""
+    _, *parameters = inspect.signature(kind.__init__).parameters.values()
+    result: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.default is parameter.empty:
+            type_ = parameter.annotation
+            result[parameter.name] = type_() if type_ in (str, int, float, bool) else None
+    return {**result, **values}
+
+
+# Keys below which a fake may say something else than the real master.
+FREE = {
+    "config",
+    "hparams",
+    "summaryMetrics",
+    "resources",
+    "metadata",
+    "metrics",
+    "avgMetrics",
+    "training",
+}
 
 
 def assert_recorded(fake: Any, real: Any, where: str) -> None:
-    """The fake's answer has no key that the real master's has not, and no value of another type."""
-    free = "config hparams summaryMetrics resources metadata metrics avgMetrics training".split()
+    """Assert that the fake's answer has no key that the real master's has not, and no value of
+    another type."""
     if isinstance(fake, dict) and isinstance(real, dict):
         assert fake.keys() <= real.keys(), (where, fake.keys() - real.keys())
-        for key in fake.keys() - set(free):
+        for key in fake.keys() - FREE:
             assert_recorded(fake[key], real[key], f"{where}.{key}")
     elif isinstance(fake, list) and isinstance(real, list):
         if fake and real:
             assert_recorded(fake[0], real[0], f"{where}[0]")
     elif fake is not None and real is not None:
-        number = isinstance(fake, (int, float)) and isinstance(real, (int, float))
-        assert number or isinstance(fake, type(real)), (where, fake, real)
+        are_numbers = isinstance(fake, (int, float)) and isinstance(real, (int, float))
+        assert are_numbers or isinstance(fake, type(real)), (where, fake, real)

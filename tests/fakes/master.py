@@ -36,8 +36,11 @@ class FakeMaster(FakeServer):
         dropped_at: int | None = None,
         metric: str = "f1",
     ) -> None:
-        self.context, self.metric, self.slots = context, metric, slots
-        self.preempt_at, self.dropped_at = preempt_at, dropped_at
+        self.context = context
+        self.slots = slots
+        self.preempt_at = preempt_at
+        self.dropped_at = dropped_at
+        self.metric = metric
         self.asked_since = 0  # for its state, after that step
         self.trial_faults: list[int | str] = []  # as `pending_faults`, after that step
         self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # method, path, query, body
@@ -60,16 +63,19 @@ class FakeMaster(FakeServer):
         super().__init__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle: what it has heard."""
-        kept = vars(self).items()
-        return {name: value for name, value in kept if isinstance(value, (list, dict, int))}
+        """Return what it has heard, for pickle."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if isinstance(value, (list, dict, int))
+        }
 
     def close(self) -> None:
         self.preempt.set()
         super().close()
 
     def reports(self, group: str) -> list[dict[str, Any]]:
-        """What was reported as "training" or "validation", in order of arrival."""
+        """Return what was reported as "training" or "validation", in order of arrival."""
         return [report for report in self.metrics if report["group"] == group]
 
     def respond(self, request: Request) -> tuple[int, Any]:
@@ -77,15 +83,15 @@ class FakeMaster(FakeServer):
             return 401, {"message": "no valid task token"}
         body = json.loads(request.body or "null")
         self.heard.append((request.method, request.path, request.query, body))
-        found = self._answer(request, body)
-        if found is None:
+        answer = self._answer(request, body)
+        if answer is None:
             self.unknown.append(f"{request.method} {request.path}")
             return 501, {"message": "this master does not speak it"}
-        return found if isinstance(found, tuple) else (200, found)
+        return answer if isinstance(answer, tuple) else (200, answer)
 
     def _answer(self, request: Request, body: Any) -> Any:
-        """The answer, with its status where that is not 200; None to what this master does not
-        speak."""
+        """Return the answer, with its status where that is not 200; None to what this master does
+        not speak."""
         match (request.method, *request.path.removeprefix("/api/v1/").split("/")):
             # Before the entry point: the harness prepares the container.
             case "GET", "tasks", _, "context_directory":
@@ -94,9 +100,7 @@ class FakeMaster(FakeServer):
                 bindings.v1PostAllocationAcceleratorDataRequest.from_json(body)
                 return {}
             case "GET", "allocations", _, "resources", own, "rendezvous":
-                rank = int(own) if own.isdigit() else 0  # a UUID on a real master
-                info = {"addresses": ["127.0.0.1"] * len(self.slots), "rank": rank}
-                return {"rendezvousInfo": {**info, "slots": list(self.slots)}}
+                return self._rendezvous(own)
             # While the trial runs.
             case "POST", "runs", "start":
                 bindings.v1RunPrepareForReportingRequest.from_json(body)
@@ -104,23 +108,18 @@ class FakeMaster(FakeServer):
             case "GET", "runs", _, "metadata":
                 return {"metadata": self.metadata}
             case "POST", "runs", run, "metadata":
-                asked = bindings.v1PostRunMetadataRequest.from_json(body)
-                assert asked.runId == int(run)
-                return self.keep_metadata(dict(asked.metadata))
+                change = bindings.v1PostRunMetadataRequest.from_json(body)
+                assert change.runId == int(run)
+                return self.keep_metadata(dict(change.metadata))
             case "GET", "experiments", _:
                 return {"experiment": {"name": self.name}, "config": {}}
             case "PATCH", "experiments", number:
-                change = bindings.v1PatchExperiment.from_json(body)
-                assert change.id == int(number) and isinstance(change.name, str)
-                self.name = change.name
-                return {"experiment": {"name": self.name}}
+                return self._rename(int(number), bindings.v1PatchExperiment.from_json(body))
             case "POST", "checkpoints":
                 self.checkpoints.append(bindings.v1Checkpoint.from_json(body))
                 return {}
             case "GET", "experiments", _, "searcher", _:
-                scores = [report["metrics"][self.metric] for report in self.reports("validation")]
-                best = min if self.metric == "loss" else max
-                return {"metric": best(scores)} if scores else (404, NONE_YET)
+                return self._best_validation()
             case "GET", "trials", number:
                 return self._send_trial(int(number))
             case "POST", "trials", _, *what:
@@ -128,27 +127,51 @@ class FakeMaster(FakeServer):
             case _, "allocations", _, "signals", name:
                 return self._signal(name, request.query, body)
 
+    def _rendezvous(self, resources: str) -> Any:
+        rank = int(resources) if resources.isdigit() else 0  # a UUID on a real master
+        addresses = ["127.0.0.1"] * len(self.slots)
+        slots = list(self.slots)
+        return {"rendezvousInfo": {"addresses": addresses, "rank": rank, "slots": slots}}
+
+    def _rename(self, number: int, patch: bindings.v1PatchExperiment) -> Any:
+        assert patch.id == number
+        assert isinstance(patch.name, str)
+        self.name = patch.name
+        return {"experiment": {"name": self.name}}
+
     def keep_metadata(self, metadata: dict[str, Any]) -> Any:
         self.metadata = metadata
         self.kept.append(metadata)
         return {"metadata": metadata}
 
+    def _best_validation(self) -> Any:
+        scores = [report["metrics"][self.metric] for report in self.reports("validation")]
+        if not scores:
+            return 404, NONE_YET
+        return {"metric": min(scores) if self.metric == "loss" else max(scores)}
+
     def _send_trial(self, number: int) -> Any:
-        seen, state = self.reports("validation"), "STATE_RUNNING"
-        if self.dropped_at in [report["steps"] for report in seen]:
+        validations = self.reports("validation")
+        state = "STATE_RUNNING"
+        if self.dropped_at in [report["steps"] for report in validations]:
             if self.trial_faults:
                 return self._fail(self.trial_faults.pop(0))
             self.asked_since += 1
-            state = "STATE_STOPPING_COMPLETED" if self.asked_since > 1 else state
-        best = max(seen, key=lambda report: report["metrics"].get("f1", 0.0), default=None)
-        best = best and validation_json(best["metrics"], best["steps"])
+            if self.asked_since > 1:
+                state = "STATE_STOPPING_COMPLETED"
+        best = None
+        if validations:
+            report = max(validations, key=lambda report: report["metrics"].get("f1", 0.0))
+            best = validation_json(report["metrics"], report["steps"])
         return {"trial": trial_json(number, 7, state=state, bestValidation=best)}
 
     def _take(self, what: str, body: Any) -> Any:
         if what == "metrics":
             report = bindings.v1ReportTrialMetricsRequest.from_json(body)
-            steps, metrics = report.metrics.stepsCompleted, report.metrics.metrics.avgMetrics
-            time.sleep(self.slow * (report.group == "validation"))
+            if report.group == "validation":
+                time.sleep(self.slow)
+            steps = report.metrics.stepsCompleted
+            metrics = report.metrics.metrics.avgMetrics
             self.metrics.append({"group": report.group, "steps": steps, "metrics": metrics})
         elif what == "progress":
             self.progress.append(body["progress"])

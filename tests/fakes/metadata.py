@@ -23,18 +23,19 @@ class MetadataServer(FakeServer):
         super().__init__()
 
     def respond(self, request: Request) -> Any:
-        given = request.method == "PUT"
-        fault = self.tokens if given else self.fault
-        if not given:
+        is_for_token = request.method == "PUT"
+        fault = self.tokens if is_for_token else self.fault
+        if not is_for_token:
             self.asked.append(request.path)
         self.hinder(fault)
         time.sleep(self.delay)
         if isinstance(fault, int):
             return fault, b""
-        if given:
-            wanted = request.path == "/latest/api/token"
+        if is_for_token:
             lifetime = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
-            return (200, self.token.encode()) if wanted and lifetime else (400, b"")
+            if request.path != "/latest/api/token" or not lifetime:
+                return 400, b""
+            return self.token.encode()
         token = request.headers.get("X-aws-ec2-metadata-token")
         if token != self.token and (token or self.required):
             return 401, b""

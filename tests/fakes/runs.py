@@ -35,19 +35,20 @@ def train_into(folder: Path, config: dict[str, Any]) -> None:
     assert run(folder / "config.yaml", folder / "out") == 0
 
 
-def refusal(capsys: Any, config: Path, output: Path, *more: Any) -> str:
-    """The one line on standard error with which a run is refused; status 2, 4 if unavailable."""
+def refusal(capsys: pytest.CaptureFixture[str], config: Path, output: Path, *more: Any) -> str:
+    """Return the one line on standard error with which a run is refused, by status 2 or 4."""
     status = run(config, output, *more)
     line = only_error(capsys.readouterr().err)
-    assert status == (4 if line.startswith("train.py: unavailable: ") else 2)
+    unavailable = line.startswith("train.py: unavailable: ")
+    assert status == (4 if unavailable else 2)
     return line
 
 
 def only_error(shown: str) -> str:
-    """The one line that is no INFO: an error of train.py."""
-    kinds = "INFO: ", "WARNING: "
-    lines = [line for line in shown.splitlines() if not line.startswith(kinds)]
-    assert len(lines) == 1 and lines[0].startswith("train.py: "), shown
+    """Return the one line that is no INFO: an error of train.py."""
+    lines = [line for line in shown.splitlines() if not line.startswith(("INFO: ", "WARNING: "))]
+    assert len(lines) == 1, shown
+    assert lines[0].startswith("train.py: ")
     return lines[0]
 
 
@@ -70,8 +71,8 @@ def at_report(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], Any])
     """Have each report from `step` on call `do`."""
     report = progress.Progress.on_training_workload_end
 
-    def report_and_do(self: progress.Progress, *a: Any, **k: Any) -> None:
-        report(self, *a, **k)
+    def report_and_do(self: progress.Progress, *args: Any, **kwargs: Any) -> None:
+        report(self, *args, **kwargs)
         if self.done >= step:
             do()
 
@@ -99,5 +100,5 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
 
 
 def steps_of(output: Path) -> list[int]:
-    """The steps of the checkpoints in an output directory."""
+    """Return the steps of the checkpoints in an output directory."""
     return [steps for steps, _ in list_checkpoints(output / "checkpoints")]

@@ -3,7 +3,7 @@
 import contextlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +22,52 @@ class Faults(FakeServer):
     spoiled = (".bin", ".txt", "/state_dict.pth", ".distcp", "/manifest.json")
 
     def __init__(self, upstream: str) -> None:
-        self.upstream, self.dice = upstream, random.Random(0)
+        self.upstream = upstream
+        self.dice = random.Random(0)
         self.kinds: list[str] = []
         self.done = {"500": 0, "truncated": 0, "slow": 0}
         super().__init__()
 
     def respond(self, request: Request) -> tuple[int, bytes, dict[str, str]]:
-        kinds = self.kinds if any(name in request.path for name in self.spoiled) else []
-        kind = self.dice.choice(kinds) if kinds else "fine"
-        if kind != "fine":
-            self.done[kind] += 1
-        if kind == "500":
+        fault = self.draw(request)
+        if fault == "500":
             return 500, b"", {}
-        passed = {k: v for k, v in request.headers.items() if k.lower() != "host"}
-        send = {"params": request.query, "data": request.body, "headers": passed}
-        answer = requests.request(request.method, self.upstream + request.path, **send)
-        dropped = "content-length", "connection", "transfer-encoding"
-        headers = {k: v for k, v in answer.headers.items() if k.lower() not in dropped}
-        body = answer.content
+
+        response = requests.request(
+            request.method,
+            self.upstream + request.path,
+            params=request.query,
+            data=request.body,
+            headers=without(request.headers, "host"),
+        )
+        body = response.content
+        headers = without(response.headers, "content-length", "connection", "transfer-encoding")
         headers["Content-Length"] = str(len(body))
-        time.sleep(0.05 * (kind == "slow"))
-        if kind == "truncated":
-            body, headers["Connection"] = body[: len(body) // 2], "close"
-        return answer.status_code, body, headers
+        if fault == "slow":
+            time.sleep(0.05)
+        elif fault == "truncated":
+            body = body[: len(body) // 2]
+            headers["Connection"] = "close"
+        return response.status_code, body, headers
+
+    def draw(self, request: Request) -> str:
+        """Draw and count what happens to a request: "fine", unless it is about a file."""
+        if not self.kinds or not any(name in request.path for name in self.spoiled):
+            return "fine"
+        fault = self.dice.choice(self.kinds)
+        if fault != "fine":
+            self.done[fault] += 1
+        return fault
+
+
+def without(headers: Mapping[str, str], *names: str) -> dict[str, str]:
+    """Return headers without some, which are given in lower case."""
+    return {name: value for name, value in headers.items() if name.lower() not in names}
 
 
 @contextlib.contextmanager
 def moto_server() -> Iterator[str]:
-    """moto, AWS's services in this process; its address."""
+    """Serve AWS's services in this process, by moto; yield the address."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -59,10 +77,10 @@ def moto_server() -> Iterator[str]:
 
 @contextlib.contextmanager
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Faults]]:
-    """(client, faults): moto with a bucket, behind a proxy that AWS's clients are told of."""
-    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
-    for name, value in {**keys, "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
+    """Yield (client, faults): moto with a bucket, behind a proxy that AWS's clients are told of."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with moto_server() as moto, Faults(moto) as faults:
         client = boto3.client("s3", endpoint_url=moto)
         requests.post(f"{moto}/moto-api/reset")  # its state is the process's

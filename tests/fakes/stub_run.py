@@ -19,18 +19,20 @@ from detalbert.training.output import Output
 from detalbert.training.start import select_checkpoint
 from detalbert.training.timeline import LENGTH
 
-VALIDATION, CHECKPOINT = 3, 4  # periods in steps
+VALIDATION_PERIOD = 3  # steps
+CHECKPOINT_PERIOD = 4
 
 
 class StubRun:
-    """A run in `folder`, which is started again and again.
+    """Stand-in for a run in `folder`, which is started again and again.
 
     Args:
         pruning: `checkpoint_storage:`.
     """
 
     def __init__(self, folder: Path, pruning: dict[str, int]) -> None:
-        self.folder, self.pruning = folder, pruning
+        self.folder = folder
+        self.pruning = pruning
         self.length = 40
         self.searcher: dict[str, Any] = {"metric": "f1", "smaller_is_better": False}
         self.line = 0  # another one rounds differently
@@ -41,9 +43,8 @@ class StubRun:
         return {"f1": float(dice.randrange(6)), "loss": float(dice.randrange(6))}
 
     def start(self, until: int, stopped: bool, resume: str = "auto") -> int:
-        """Train until a step, where the run is stopped, with a checkpoint, or killed, without one.
-        Return that step.
-        """
+        """Train until a step, where the run is stopped, with a checkpoint, or killed, without one;
+        return that step."""
         output = Output(str(self.folder))
         self.folder.mkdir(exist_ok=True)
         run = {LENGTH: self.length, "hyperparameters.seed": 1}
@@ -66,45 +67,54 @@ class StubRun:
         self.metrics = metrics
         if self.done < self.length:
             metrics.begin()
-        until = max(self.done, min(until, self.length))
-        for step in range(self.done + 1, until + 1):
-            self._step(step, last=step == until and (stopped or until == self.length))
-        if stopped or until == self.length:
+        last_step = max(self.done, min(until, self.length))
+        ends = stopped or last_step == self.length  # a killed run saves nothing at its end
+        for step in range(self.done + 1, last_step + 1):
+            self._step(step, last=step == last_step and ends)
+        if ends:
             metrics.finish()
-        return until
+        return last_step
 
     def _step(self, step: int, last: bool) -> None:
-        saved = False
-        if step % VALIDATION == 0:
-            best = self.metrics.get_experiment_best_validation()
-            scores = self.scores(step)
-            trial: Any = SimpleNamespace(
-                validated=lambda: (None, scores), meter=SimpleNamespace(throughput={})
-            )
-            self.metrics.follow(trial, stalls=[])
-            self.metrics.report_validation_metrics(step, scores)
-            value = scores[self.searcher["metric"]]
-            sign = -1 if self.searcher["smaller_is_better"] else 1
-            if best is None or sign * value > sign * best:  # the policy "best"
-                self.save(step)
-                saved = True
-        if not saved and (step % CHECKPOINT == 0 or last):
+        saved = step % VALIDATION_PERIOD == 0 and self._validate(step)
+        if not saved and (step % CHECKPOINT_PERIOD == 0 or last):
             self.save(step)
+
+    def _validate(self, step: int) -> bool:
+        """Report a validation, and save a checkpoint if it is the best (the policy "best")."""
+        best = self.metrics.get_experiment_best_validation()
+        scores = self.scores(step)
+        trial: Any = SimpleNamespace(
+            validated=lambda: (None, scores), meter=SimpleNamespace(throughput={})
+        )
+        self.metrics.follow(trial, stalls=[])
+        self.metrics.report_validation_metrics(step, scores)
+        is_best = best is None or self._rank(scores) > self._rank({self.searcher["metric"]: best})
+        if is_best:
+            self.save(step)
+        return is_best
+
+    def _rank(self, scores: dict[str, float]) -> float:
+        """Return the searcher's metric, of opposite sign if smaller is better."""
+        sign = -1 if self.searcher["smaller_is_better"] else 1
+        return sign * scores[self.searcher["metric"]]
 
     def save(self, step: int) -> None:
         """Write a checkpoint, and compare what is there afterwards with what has to be."""
-        before = {path: find_fault(path) for path in self._folders()}
-        own = {at for at, path in self.checkpoints.own.items() if before.get(path) is None}
+        faults = {path: find_fault(path) for path in self._folders()}
+        own = self.checkpoints.own.items()
+        own_steps = {step for step, path in own if faults.get(path) is None}
         with self.checkpoints.store_path({"steps_completed": step}) as (path, name):
             (path / "state_dict.pth").write_text(f"weights of {self.line} {step}")
-        there = {path.name for path in self._folders() if find_fault(path) is None}
-        assert name in there, "the checkpoint that was just written"
-        saved = [v for v in self.metrics.validations if v["steps"] in {*own, step}]
-        if saved and self.pruning.get("save_trial_best", 1):
-            sign = -1 if self.searcher["smaller_is_better"] else 1
-            best = max(saved, key=lambda v: sign * v[self.searcher["metric"]])
-            assert f"step-{best['steps']:08d}" in there, "the best one"
-        for path, fault in before.items():  # what is not the run's stays as it is
+
+        complete = {path.name for path in self._folders() if find_fault(path) is None}
+        assert name in complete, "the checkpoint that was just written"
+        saved_steps = {*own_steps, step}
+        validations = [v for v in self.metrics.validations if v["steps"] in saved_steps]
+        if validations and self.pruning.get("save_trial_best", 1):
+            best = max(validations, key=self._rank)
+            assert f"step-{best['steps']:08d}" in complete, "the best one"
+        for path, fault in faults.items():  # what is not the run's stays as it is
             assert fault is None or path.exists() or path.name == name
 
     def _folders(self) -> list[Path]:

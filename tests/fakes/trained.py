@@ -33,9 +33,13 @@ def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
         document = world.generate("validation", seed=1, paragraphs=90)
         (folder / "dev.json").write_text(json.dumps(document))
         done = train(
-            *("--output-dir", folder / "out", "--set", f"data.validation={folder}/dev.json"),
+            "--output-dir",
+            folder / "out",
+            "--set",
+            f"data.validation={folder}/dev.json",
+            "--set",
+            f"data.cache_dir={cache_dir}",
             *settings(max_steps=100, validation_period=50, checkpoint_period=40, num_workers=0),
-            *("--set", f"data.cache_dir={cache_dir}"),
         )
         assert done.returncode == 0, done.stderr
 
@@ -49,8 +53,12 @@ def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
     config has secrets."""
 
     def fill(folder: pathlib.Path) -> None:
-        storage = {"checkpoint_storage": {"save_trial_latest": 3}, **secrets.PLANTED}
-        (folder / "tiny.yaml").write_text(yaml.safe_dump(configured(TINY, cache_dir) | storage))
+        config = {
+            **configured(TINY, cache_dir),
+            "checkpoint_storage": {"save_trial_latest": 3},
+            **secrets.PLANTED,
+        }
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
         done = train("--config", folder / "tiny.yaml", "--output-dir", folder / "out")
         assert done.returncode == 0, done.stderr
         (folder / "shown").write_text(done.stderr)
@@ -64,14 +72,16 @@ def lm_run(once: Once, cache_dir: pathlib.Path) -> pathlib.Path:
     from tests.fakes.runs import train_into
 
     def fill(folder: pathlib.Path) -> None:
-        text, held = folder / "text.jsonl", folder / "held.jsonl"
-        for target, page in ((text, ROOT / "README.md"), (held, ROOT / "lm" / "README.md")):
-            rows = [json.dumps({"text": part}) for part in page.read_text().split("\n## ")]
-            target.write_text("\n".join(rows))
-        values = configured(TINY_LM, cache_dir, max_validation_windows=None, checkpoint_period=6)
-        values["data"] |= {"documents": str(text), "validation_documents": str(held)}
-        values["data"]["shard_mib"] = 0.001
-        train_into(folder, values)
+        pages = {"text.jsonl": ROOT / "README.md", "held.jsonl": ROOT / "lm" / "README.md"}
+        for name, page in pages.items():
+            sections = page.read_text().split("\n## ")
+            rows = [json.dumps({"text": section}) for section in sections]
+            (folder / name).write_text("\n".join(rows))
+        config = configured(TINY_LM, cache_dir, max_validation_windows=None, checkpoint_period=6)
+        config["data"]["documents"] = str(folder / "text.jsonl")
+        config["data"]["validation_documents"] = str(folder / "held.jsonl")
+        config["data"]["shard_mib"] = 0.001
+        train_into(folder, config)
 
     return once("lm", fill) / "out"
 

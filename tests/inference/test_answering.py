@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from collections import ChainMap
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,14 @@ def examples(local_run: LocalRun) -> list[Example]:
     return list(read_questions(local_run.questions))
 
 
+SHORT_WINDOWS: dict[str, Any] = {
+    "max_seq_length": 96,
+    "doc_stride": 32,
+    "max_query_length": 24,
+    "max_tokens_per_forward": 500,
+}
+
+
 @pytest.mark.parametrize("size", [1, 7, 50])
 def test_chunks_answer_as_one_pass_does(
     size: int, model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
@@ -35,38 +45,64 @@ def test_chunks_answer_as_one_pass_does(
     """To the bit, as the rows are the same; three chunks are held at most."""
     for module in (packed, answering):
         monkeypatch.setattr(module, "CHUNK", size)
-    sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 24}
-    hparams = dataclasses.replace(model.hparams, max_tokens_per_forward=500, **sizes)
-    model = model._replace(hparams=hparams)
-    some, read, answered, parts = examples[:52], [], 0, []
-    chunk = answering.featurise(model, some)
-    assert len(chunk.windows) > len(some)  # several to a question
-    whole = answering.merge_chunk(model, chunk, *answering.evaluate_windows(model, chunk), -1.0)
-    for part in answering.answer(model, (read.append(e) or e for e in some), -1.0):
-        answered += len(part.examples)
-        assert len(part.examples) in (size, 52 % size) and len(read) - answered <= 3 * size
-        parts.append(part)
+    model = model._replace(hparams=dataclasses.replace(model.hparams, **SHORT_WINDOWS))
+    questions = examples[:52]
+
+    # All questions in one pass.
+    chunk = answering.featurise(model, questions)
+    assert len(chunk.windows) > len(questions)  # several to a question
+    evaluated = answering.evaluate_windows(model, chunk)
+    expected = answering.merge_chunk(model, chunk, *evaluated, -1.0)
+
+    read = 0
+
+    def counted() -> Iterator[Example]:
+        nonlocal read
+        for example in questions:
+            read += 1
+            yield example
+
+    chunks = []
+    answered = 0
+    for answers in answering.answer(model, counted(), -1.0):
+        assert len(answers.examples) in (size, 52 % size)
+        answered += len(answers.examples)
+        assert read - answered <= 3 * size
+        chunks.append(answers)
+
     for name in ("predictions", "null_odds", "n_best"):
-        found = {id_: value for part in parts for id_, value in getattr(part, name).items()}
-        assert found == getattr(whole, name)
-    assert np.array_equal(np.concatenate([part.losses for part in parts]), whole.losses)
+        by_chunk = [getattr(answers, name) for answers in chunks]
+        assert dict(ChainMap(*by_chunk)) == getattr(expected, name)
+    losses = np.concatenate([answers.losses for answers in chunks])
+    assert np.array_equal(losses, expected.losses)
 
 
 def test_no_questions_and_broken_ones(model: Trained, examples: list[Example]) -> None:
     assert list(answering.answer(model, [], 0.0)) == []
-    broken = (1 / 0 if n else example for n, example in enumerate(examples))
+
+    def broken() -> Iterator[Example]:
+        yield examples[0]
+        raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError):
-        list(answering.answer(model, broken, 0.0))
+        list(answering.answer(model, broken(), 0.0))
 
 
 def test_losses_are_those_of_known_answers(model: Trained, examples: list[Example]) -> None:
-    some = examples[:30]
-    half = [e._replace(answers=None) if i % 2 else e for i, e in enumerate(some)]
-    none = [e._replace(answers=None) for e in some]
-    every, known, unknown = (next(answering.answer(model, x, 0.0)) for x in (some, half, none))
-    assert every[1:3] == known[1:3] == unknown[1:3]  # predictions and null odds
-    assert not len(unknown.losses) and len(every.losses) == 30
-    assert np.array_equal(known.losses, every.losses[::2])
+    answered = examples[:30]
+    unanswered = [example._replace(answers=None) for example in answered]
+    mixed = list(unanswered)
+    mixed[::2] = answered[::2]
+
+    of_answered = next(answering.answer(model, answered, 0.0))
+    of_mixed = next(answering.answer(model, mixed, 0.0))
+    of_unanswered = next(answering.answer(model, unanswered, 0.0))
+
+    assert of_answered.predictions == of_mixed.predictions == of_unanswered.predictions
+    assert of_answered.null_odds == of_mixed.null_odds == of_unanswered.null_odds
+    assert len(of_answered.losses) == 30
+    assert np.array_equal(of_mixed.losses, of_answered.losses[::2])
+    assert len(of_unanswered.losses) == 0
 
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(str.strip)
@@ -74,8 +110,9 @@ texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(s
 
 @max_examples(60)
 @given(question=texts, context=texts, threshold=st.sampled_from([-5.0, 0.0, 5.0, float("inf")]))
-def test_replies_are_text(model: Any, question: str, context: str, threshold: float) -> None:
+def test_replies_are_text(model: Trained, question: str, context: str, threshold: float) -> None:
     reply = ask(model, question, context, threshold)
+
     for choice in reply.n_best:
         assert choice.text == context[choice.start : choice.end] == choice.text.strip()
     assert reply.abstained == (not reply.answer)
@@ -83,9 +120,10 @@ def test_replies_are_text(model: Any, question: str, context: str, threshold: fl
         assert reply.answer == context[reply.start : reply.end]
         assert -reply.margin <= threshold
         # In order, white space may differ from the text's; the answer's own words do not.
-        shown = sentence(context, reply.start, reply.end, ("\0[", "]\0"))
-        inside = shown.split("\0[")[-1].split("]\0")[0] if "\0" not in context else None
-        assert inside is None or inside.split() == reply.answer.split()
+        if "\0" not in context:
+            marked = sentence(context, reply.start, reply.end, ("\0[", "]\0"))
+            inside = marked.split("\0[")[-1].split("]\0")[0]
+            assert inside.split() == reply.answer.split()
     elif reply.margin is not None:
         assert -reply.margin > threshold
     assert format_reply(reply, context).startswith("answer ")
@@ -94,25 +132,26 @@ def test_replies_are_text(model: Any, question: str, context: str, threshold: fl
 
 def test_the_sentence_around_an_answer() -> None:
     text = "One. Two is here!  Three?\nFour " + "x" * 500
-    for part, shown in {
+    sentences = {
         "One": "<One>.",
         "is": "Two <is> here!",
         "Three?": "<Three?>",
         "Two is here!  Three?": "<Two is here! Three?>",
         "Four": f"<Four> {'x' * 199}...",
-    }.items():
-        at = text.index(part)
-        assert sentence(text, at, at + len(part), ("<", ">")) == shown
+    }
+    for answer, marked in sentences.items():
+        start = text.index(answer)
+        assert sentence(text, start, start + len(answer), ("<", ">")) == marked
 
 
-PIECES = range(encoders.SHAPE["vocab_size"])  # a tokenizer as far as `prepare` looks at it
+TOKENS = range(encoders.SHAPE["vocab_size"])  # a tokenizer as far as `prepare` looks at it
 COMPILED = HParams(model="albert", max_seq_length=64, compile=True, precision="fp32")
 
 
 def prepared(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     torch._dynamo.reset()
     encoders.compile_with(backend, monkeypatch)
-    return prepare(encoders.make_model(), PIECES, COMPILED, torch.device("cpu"))
+    return prepare(encoders.make_model(), TOKENS, COMPILED, torch.device("cpu"))
 
 
 def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +162,15 @@ def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPa
         return graph.forward
 
     model = prepared(backend, monkeypatch).model
-    assert with_gradients and not any(with_gradients)
-    assert not model.training and all(p.grad is None for p in model.parameters())
+    assert with_gradients
+    assert not any(with_gradients)
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_prediction_does_without_a_compiler(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_prediction_does_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
     run = prepared(encoders.broken_compiler, monkeypatch)
     encoders.assert_runs_uncompiled(run, caplog.text)

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 import predict
 from detalbert.errors import UserError
 from detalbert.inference import answering
+from detalbert.inference.model import Trained
 from detalbert.inference.predict_file import Questions
 from detalbert.squad.windows import Example, build_windows, check_questions_fit
 from tests.conftest import max_examples
 from tests.fakes.no_models import refused
 from tests.fakes.questions import TOKENIZERS, WORDS
+from tests.fakes.trained import LocalRun
 
 CONTEXT = "The Zanto was loaded with pottery. " * 60
 GOOD = {"question": "What was the Zanto loaded with?", "context": CONTEXT}
@@ -42,21 +44,25 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_the_last_row_comes_before_the_first_answer(
-    name: str, local_run: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    local_run: LocalRun,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_answer(*_: Any, **__: Any) -> None:
         raise AssertionError("an answer was computed")
 
     monkeypatch.setattr(answering, "evaluate_windows", no_answer)
-    row, said = FAULTS[name]
+    row, problem = FAULTS[name]
     file = write(tmp_path / "rows.jsonl", [GOOD] * 1300 + [row])
     out = tmp_path / "out"
     words = ["--model", local_run.path, "--data", file, "--output-dir", out]
-    refused(words, f"rows.jsonl: {said}", capsys)
+    refused(words, f"rows.jsonl: {problem}", capsys)
     assert not out.exists()
 
 
-def test_a_long_question_with_a_short_text_is_answered(model: Any, tmp_path: Path) -> None:
+def test_a_long_question_with_a_short_text_is_answered(model: Trained, tmp_path: Path) -> None:
     fits = {"question": "What " * 150 + "?", "context": "Tar."}
     file = write(tmp_path / "rows.jsonl", [fits, GOOD])
     questions = Questions(str(file))
@@ -65,20 +71,28 @@ def test_a_long_question_with_a_short_text_is_answered(model: Any, tmp_path: Pat
 
 
 def test_what_cannot_be_answered_is_left_out_and_listed(
-    local_run: Any, tmp_path: Path, capsys: Any, caplog: Any
+    local_run: LocalRun,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rows = [GOOD, LONG, {"question": "What?", "context": " "}, GOOD, {**GOOD, "id": "1"}]
-    file = write(tmp_path / "rows.jsonl", rows)
+    empty = {"question": "What?", "context": " "}
+    repeated = {**GOOD, "id": "1"}
+    file = write(tmp_path / "rows.jsonl", [GOOD, LONG, empty, GOOD, repeated])
     out = tmp_path / "out"
     words = ["--model", local_run.path, "--data", file, "--output-dir", out]
     refused(words, "rows.jsonl: ", capsys)
+
     assert predict.main([*map(str, words), "--skip-invalid"]) == 0
+
     assert list(json.loads((out / "predictions.json").read_text())) == ["1", "4"]
     with (out / "predictions.csv").open(encoding="utf-8-sig", newline="") as table:
-        left_out = [(row["id"], row["left_out"]) for row in csv.DictReader(table)]
-    reasons = dict(left_out[2:])
-    assert [name for name, _ in left_out] == ["1", "4", "3", "1", "2"]
-    assert "its context is empty" in reasons["3"] and "another one has this id" in reasons["1"]
+        rows = list(csv.DictReader(table))
+    # The answered ones first, then those left out.
+    assert [row["id"] for row in rows] == ["1", "4", "3", "1", "2"]
+    reasons = {row["id"]: row["left_out"] for row in rows[2:]}
+    assert "its context is empty" in reasons["3"]
+    assert "another one has this id" in reasons["1"]
     assert "max_seq_length" in reasons["2"]
     assert "3 questions are left out; the first: " in caplog.text
 
@@ -89,16 +103,16 @@ FLAGS = {
 }
 
 
-@pytest.mark.parametrize("said", FLAGS)
+@pytest.mark.parametrize("problem", FLAGS)
 def test_a_cure_is_a_flag_of_the_command(
-    said: str, local_run: Any, tmp_path: Path, capsys: Any
+    problem: str, local_run: LocalRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A config's keys are of no use to somebody who runs predict.py."""
-    name, text = FLAGS[said]
+    name, text = FLAGS[problem]
     file = tmp_path / name
     file.write_text(text.replace('"What?"}', '"What?", "context": " "}'))
     words = ["--model", local_run.path, "--data", file, "--output-dir", tmp_path / "out"]
-    refused(words, said, capsys)
+    refused(words, problem, capsys)
 
 
 words = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
@@ -106,24 +120,28 @@ words = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
 
 @max_examples(150)
 @given(
-    asked=st.lists(st.tuples(words, words), min_size=1, max_size=4),
+    pairs=st.lists(st.tuples(words, words), min_size=1, max_size=4),
     name=st.sampled_from(sorted(TOKENIZERS)),
     length=st.integers(4, 40),
     stride=st.integers(0, 12),
 )
 def test_what_is_said_at_the_start_is_what_the_windows_would_say(
-    asked: list[tuple[str, str]], name: str, length: int, stride: int
+    pairs: list[tuple[str, str]], name: str, length: int, stride: int
 ) -> None:
-    examples = [Example(str(n), "", context, ask, None) for n, (ask, context) in enumerate(asked)]
-    how = examples, TOKENIZERS[name], length, stride
-    outcomes = []
-    for check in (
-        lambda: build_windows(*how, max_query_length=None),
-        lambda: check_questions_fit(*how),
-    ):
-        try:
-            check()
-            outcomes.append(None)
-        except UserError as error:
-            outcomes.append(str(error))
-    assert outcomes[0] == outcomes[1]
+    examples = []
+    for number, (question, context) in enumerate(pairs):
+        examples.append(Example(str(number), "", context, question, answers=None))
+    tokenizer = TOKENIZERS[name]
+
+    problem = None
+    try:
+        build_windows(examples, tokenizer, length, stride, max_query_length=None)
+    except UserError as error:
+        problem = str(error)
+
+    if problem is None:
+        check_questions_fit(examples, tokenizer, length, stride)
+    else:
+        with pytest.raises(UserError) as refusal:
+            check_questions_fit(examples, tokenizer, length, stride)
+        assert str(refusal.value) == problem

@@ -43,21 +43,21 @@ def get(
 def send(
     port: int, body: Any, path: str = "/answer", **headers: str
 ) -> tuple[int, dict[str, str], Any]:
-    """POST; the status, headers and JSON. A tuple is sent in pieces, without a length."""
+    """POST; return the status, headers and JSON. A tuple is sent in pieces, without a length."""
     data = body if isinstance(body, bytes | tuple) else json.dumps(body).encode()
-    status, received, text = get(port, path, "POST", data, **(JSON | headers))
-    return status, received, json.loads(text)
+    status, received, content = get(port, path, "POST", data, **(JSON | headers))
+    return status, received, json.loads(content)
 
 
 def meter(port: int, name: str) -> float:
-    """A metric; "waiting" is of the questions that wait for the model."""
+    """Return a metric; "waiting" is of the questions that wait for the model."""
     text = get(port, "/metrics")[2].decode()
     return float(text.partition(f"\n{name} ")[2].split()[0])
 
 
 @contextlib.contextmanager
 def serving_here(model: Trained, threshold: float = 0.0, **access: Any) -> Iterator[int]:
-    """The application on a port of this process."""
+    """Serve the application on a port of this process."""
     served = web.make_server(server.make_app(model, threshold, **access))
     listener = web.listen("127.0.0.1", 0)
     thread = Thread(target=served.run, kwargs={"sockets": [listener]})
@@ -70,7 +70,7 @@ def serving_here(model: Trained, threshold: float = 0.0, **access: Any) -> Itera
 
 
 def start(command: list[Any]) -> tuple[subprocess.Popen, int]:
-    """A server in a process of its own, and its port."""
+    """Start a server in a process of its own; return it and its port."""
     process = subprocess.Popen(
         [str(word) for word in command],
         cwd=ROOT,
@@ -90,18 +90,25 @@ def port(model: Trained) -> Iterator[int]:
         yield port
 
 
-def test_it_answers_as_it_describes(port: int, model: Trained) -> None:
-    """As the command line does; nothing of the page is from elsewhere."""
+def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
     status, _, reply = send(port, ASKED)
-    assert (status, reply) == (200, asdict(ask(model, ASKED["question"], TEXT, 0.0)))
+    assert status == 200
+    assert reply == asdict(ask(model, ASKED["question"], TEXT, 0.0))
+
+    # As it describes itself.
+    description = json.loads(get(port, "/openapi.json")[2])
+    responses = description["paths"]["/answer"]["post"]["responses"]
+    assert sorted(responses) == ["200", "400", "401", "413", "422", "503", "504"]
+    assert list(description["components"]["schemas"]["Reply"]["properties"]) == list(reply)
+
+
+def test_nothing_of_the_page_is_from_elsewhere(port: int) -> None:
     status, headers, page = get(port, "/")
-    assert (status, page) == (200, server.PAGE.read_bytes())
+    assert status == 200
+    assert page == server.PAGE.read_bytes()
     assert "default-src 'none'" in headers["content-security-policy"]
-    assert b"http://" not in page and b"https://" not in page
-    described = json.loads(get(port, "/openapi.json")[2])
-    wanted = "200 400 401 413 422 503 504".split()
-    assert sorted(described["paths"]["/answer"]["post"]["responses"]) == wanted
-    assert list(described["components"]["schemas"]["Reply"]["properties"]) == list(reply)
+    assert b"http://" not in page
+    assert b"https://" not in page
 
 
 @pytest.mark.parametrize(
@@ -110,8 +117,10 @@ def test_it_answers_as_it_describes(port: int, model: Trained) -> None:
 )
 def test_an_error_of_the_framework_is_a_line(path: str, status: int, port: int) -> None:
     received, headers, body = get(port, path, Range="bytes=9-1")
-    assert (received, headers["content-type"]) == (status, "application/json")
-    assert list(json.loads(body)) == ["error"] and b"\n" not in body
+    assert received == status
+    assert headers["content-type"] == "application/json"
+    assert list(json.loads(body)) == ["error"]
+    assert b"\n" not in body
 
 
 BAD: dict[str, tuple[Any, int, str]] = {
@@ -135,11 +144,15 @@ BAD: dict[str, tuple[Any, int, str]] = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_requests_get_one_line(kind: str, port: int) -> None:
-    body, wanted, message = BAD[kind]
+    body, expected, message = BAD[kind]
+
     status, _, reply = send(port, body)
-    assert status == wanted or (wanted == 400 and status == 422), reply
-    assert list(reply) == ["error"] and message in reply["error"]
-    assert "\n" not in reply["error"] and "Traceback" not in reply["error"]
+
+    assert status == expected or (expected == 400 and status == 422), reply
+    assert list(reply) == ["error"]
+    assert message in reply["error"]
+    assert "\n" not in reply["error"]
+    assert "Traceback" not in reply["error"]
     assert send(port, ASKED)[0] == 200
 
 
@@ -148,24 +161,30 @@ def test_a_question_of_a_list_is_named(question: str, port: int) -> None:
     """By its index: too long as a text, empty, or longer than a window."""
     bad = {"question": question, "context": "y " * 900}
     status, _, reply = send(port, [ASKED, ASKED, ASKED, bad, ASKED], "/answers")
-    assert status == 422 and reply["error"].startswith("question 3: "), reply
+    assert status == 422
+    assert reply["error"].startswith("question 3: ")
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
 def test_a_missing_content_type_is_said(kind: str, port: int) -> None:
     headers = {"Content-Type": kind} if kind else {}
     status, _, body = get(port, "/answer", "POST", json.dumps(ASKED), **headers)
-    assert status == 422 and b"send the header Content-Type: application/json" in body
+    assert status == 422
+    assert b"send the header Content-Type: application/json" in body
 
 
-def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) -> None:
-    release, began, answered = Event(), Event(), []
+def test_what_is_too_much_or_too_late_is_said(
+    model: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = Event()
+    release = Event()
+    computed = []
 
-    def slow(trained: Trained, asked: Any, *more: Any) -> Any:
+    def slow(trained: Trained, pairs: list[tuple[str, str]], *more: Any) -> Any:
         began.set()
         release.wait(60)
-        answered.append([question for question, _ in asked])
-        return ask_together(trained, asked, *more)
+        computed.append([question for question, _ in pairs])
+        return ask_together(trained, pairs, *more)
 
     monkeypatch.setattr(server, "ask_together", slow)
     monkeypatch.setattr(web, "WAITING", 1)
@@ -175,14 +194,23 @@ def test_what_is_too_much_or_too_late_is_said(model: Trained, monkeypatch: Any) 
         assert began.wait(60)  # it is no longer in the queue
         second = pool.submit(send, port, {**ASKED, "question": "second"})
         wait_for(lambda: meter(port, "waiting") == 1)
+
         status, headers, reply = send(port, ASKED)
-        assert status == 503 and "too many" in reply["error"] and headers["retry-after"] == "1"
-        for status, _, reply in (first.result(), second.result()):
-            assert status == 504 and "no answer within 3 s" in reply["error"]
+        assert status == 503
+        assert "too many" in reply["error"]
+        assert headers["retry-after"] == "1"
+        for request in (first, second):
+            status, _, reply = request.result()
+            assert status == 504
+            assert "no answer within 3 s" in reply["error"]
+
+        # Until the thread is through with the first, there is no room.
         release.set()
-        third = iter(lambda: send(port, {**ASKED, "question": "third"})[0], 200)
-        assert set(third) <= {503}  # until the thread is through with the first
-    assert answered == [["first"], ["third"]]  # nobody waited for the second any more
+        status = 503
+        while status == 503:
+            status, _, _ = send(port, {**ASKED, "question": "third"})
+        assert status == 200
+    assert computed == [["first"], ["third"]]  # nobody waited for the second any more
 
 
 ENDLESS = """
@@ -205,32 +233,42 @@ def test_a_signal_ends_it(how: int, local_run: LocalRun, script: Script) -> None
     process, port = start([*script(ENDLESS), "--model", local_run.path, "--serve", "--port", "0"])
     with ThreadPoolExecutor(4) as pool:
         try:
-            cut_off = [pool.submit(send, port, ASKED)]
+            requests = [pool.submit(send, port, ASKED)]
             assert process.stdout.readline() == "it computes\n"
-            cut_off += [pool.submit(send, port, ASKED) for _ in range(3)]
+            requests += [pool.submit(send, port, ASKED) for _ in range(3)]
             wait_for(lambda: meter(port, "waiting") == 3)
             for _ in range(2):
                 process.send_signal(how)
                 time.sleep(0.3)
-            out, err = process.communicate(timeout=60)
+            output, error = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, out) == (0, "stopped\n")
-    assert len(err.splitlines()) <= 1 and "Traceback" not in err, err
+
+    assert process.returncode == 0
+    assert output == "stopped\n"
+    assert len(error.splitlines()) <= 1
+    assert "Traceback" not in error
     if how == signal.SIGTERM:  # a second Ctrl-C waits for nobody
-        for status, _, reply in (one.result() for one in cut_off):
-            assert (status, reply) == (503, {"error": "the server is stopping"})
+        for request in requests:
+            status, _, reply = request.result()
+            assert status == 503
+            assert reply == {"error": "the server is stopping"}
 
 
-def test_it_cannot_be_started(local_run: LocalRun, port: int, capsys: Any, script: Script) -> None:
+def test_it_cannot_be_started(
+    local_run: LocalRun, port: int, capsys: pytest.CaptureFixture[str], script: Script
+) -> None:
     arguments = ["--model", str(local_run.path), "--serve"]
     taken = f"127.0.0.1 port {port}: Address already in use"
     refused([*arguments, "--port", port], taken, capsys)
     refused([*arguments, "--port", "70000"], "port 70000: ", capsys)
     host = "no.such.host.invalid"
     refused([*arguments, "--host", host], f"--serve: {host}", capsys)
+
     without = f"sys.modules['fastapi'] = None; import predict; sys.exit(predict.main({arguments}))"
     done = subprocess.run(script(without), capture_output=True, text=True, timeout=600)
-    said = "--serve: fastapi is not installed; pip install -r requirements-serve.txt"
-    assert (done.returncode, done.stdout) == (2, "") and said in done.stderr
+    assert done.returncode == 2
+    assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
+    problem = "--serve: fastapi is not installed; pip install -r requirements-serve.txt"
+    assert problem in done.stderr

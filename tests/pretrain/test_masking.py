@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import NO_LABEL
 from pretrain.masking import choose_tokens, corrupt, find_words, read_vocabulary
-from pretrain.spans import make_cloze
+from pretrain.spans import Cloze, make_cloze
 from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS
 from tests.fakes.text import VOCABULARY, make_examples
@@ -24,46 +24,57 @@ segments = st.lists(segment, min_size=1, max_size=2)
 @given(segments, st.integers(0, 2**32), st.floats(0.01, 0.9), st.integers(1, 4))
 @max_examples(300)
 def test_whole_words_within_the_rate(
-    parts: list[np.ndarray], seed: int, fraction: float, max_ngram: int
+    segments: list[np.ndarray], seed: int, fraction: float, max_ngram: int
 ) -> None:
-    words = find_words(parts, VOCABULARY)
+    words = find_words(segments, VOCABULARY)
     begins, ends, owners = words
-    total = sum(map(len, parts))
+    total = sum(len(segment) for segment in segments)
+
     # The words cover every token once, and none reaches over two segments.
-    spans = list(zip(begins, ends, strict=True))
-    assert np.array_equal(np.concatenate([np.arange(b, e) for b, e in spans]), np.arange(total))
-    border = len(parts[0])
-    found = zip(begins, ends, owners, strict=True)
-    assert all((b < border) == (e <= border) == (o == 0) for b, e, o in found)
-    chosen = choose_tokens(words, fraction, max_ngram, np.random.default_rng(seed))
-    assert len(set(chosen.tolist())) == len(chosen) and np.array_equal(chosen, np.sort(chosen))
-    hidden = set(chosen.tolist())
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        assert len(hidden.intersection(range(begin, end))) in (0, end - begin)
+    covered = [np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)]
+    assert np.array_equal(np.concatenate(covered), np.arange(total))
+    in_first = begins < len(segments[0])
+    assert np.array_equal(in_first, ends <= len(segments[0]))
+    assert np.array_equal(in_first, owners == 0)
+
+    masked = choose_tokens(words, fraction, max_ngram, np.random.default_rng(seed))
+
+    # In order, each once, and whole words.
+    assert (np.diff(masked) > 0).all()
+    for word in covered:
+        assert np.isin(word, masked).sum() in (0, len(word))
     budget = max(1, round(fraction * total))
     shortest = int((ends - begins).min())
-    assert 1 <= len(chosen) <= max(budget, shortest)
-    again = choose_tokens(words, fraction, max_ngram, np.random.default_rng(seed))
-    assert np.array_equal(chosen, again)
+    assert 1 <= len(masked) <= max(budget, shortest)
+    masked_again = choose_tokens(words, fraction, max_ngram, np.random.default_rng(seed))
+    assert np.array_equal(masked, masked_again)
 
 
-def test_ngram_lengths_follow_one_over_n_and_80_10_10() -> None:
-    words = find_words([np.full(4000, 5)], VOCABULARY)
-    runs: Counter = Counter()
+def test_ngram_lengths_follow_one_over_n() -> None:
+    words = find_words([np.full(4000, 5)], VOCABULARY)  # each token is a word
     rng = np.random.default_rng(0)
+    lengths: Counter = Counter()
     for _ in range(60):
-        chosen = choose_tokens(words, 0.02, 3, rng)
-        runs.update(map(len, np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1)))
-    total = sum(runs.values())
-    for n, wanted in ((1, 6 / 11), (2, 3 / 11), (3, 2 / 11)):
-        assert runs[n] / total == pytest.approx(wanted, abs=0.03)
-    # 80 % are masked, 10 % random, 10 % unchanged.
+        masked = choose_tokens(words, fraction=0.02, max_ngram=3, rng=rng)
+        gaps = np.flatnonzero(np.diff(masked) > 1) + 1
+        lengths.update(len(run) for run in np.split(masked, gaps))
+
+    # 1, 1/2 and 1/3, of their sum.
+    shares = {1: 6 / 11, 2: 3 / 11, 3: 2 / 11}
+    for length, share in shares.items():
+        assert lengths[length] / lengths.total() == pytest.approx(share, abs=0.03)
+
+
+def test_of_masked_tokens_80_10_10_percent_are_masks_random_and_unchanged() -> None:
     ids = np.full(50_000, 7)
-    shown = corrupt(ids, VOCABULARY, np.random.default_rng(0))
-    assert np.mean(shown == VOCABULARY.mask) == pytest.approx(0.8, abs=0.01)
-    changed = (shown != 7) & (shown != VOCABULARY.mask)
-    assert np.mean(changed) == pytest.approx(0.1 * 19 / 20, abs=0.01)  # 1 in 20 draws the same
-    assert set(np.unique(shown)) == {4, *range(5, 25)}  # never another special piece
+
+    inputs = corrupt(ids, VOCABULARY, np.random.default_rng(0))
+
+    is_mask = inputs == VOCABULARY.mask
+    assert np.mean(is_mask) == pytest.approx(0.8, abs=0.01)
+    is_random = (inputs != 7) & ~is_mask
+    assert np.mean(is_random) == pytest.approx(0.1 * 19 / 20, abs=0.01)  # 1 in 20 draws the same
+    assert set(np.unique(inputs)) == {4, *range(5, 25)}  # never another special token
 
 
 def test_real_vocabularies_know_where_words_start(shared: Path) -> None:
@@ -71,12 +82,15 @@ def test_real_vocabularies_know_where_words_start(shared: Path) -> None:
     vocabulary = read_vocabulary(tokenizer)
     ids = np.array(tokenizer("unbelievably tall, (yes)", add_special_tokens=False)["input_ids"])
     begins, ends, _ = find_words([ids], vocabulary)
-    found = zip(begins, ends, strict=True)
-    words = ["".join(tokenizer.convert_ids_to_tokens(ids[b:e])) for b, e in found]
+    words = []
+    for begin, end in zip(begins, ends, strict=True):
+        words.append("".join(tokenizer.convert_ids_to_tokens(ids[begin:end])))
     assert words == ["▁unbelievably", "▁tall", ",", "▁", "(yes", ")"]
     assert not np.isin(tokenizer.all_special_ids, vocabulary.ordinary).any()
-    starts, pieces = read_vocabulary(TOKENIZERS["bert"]).starts_word, TOKENIZERS["bert"].vocab
-    within = {piece for piece, at in pieces.items() if not starts[at]}
+
+    wordpiece = TOKENIZERS["bert"]
+    starts_word = read_vocabulary(wordpiece).starts_word
+    within = {token for token, number in wordpiece.vocab.items() if not starts_word[number]}
     assert within == {"##s", "##k", "##66", "##ive"}
 
 
@@ -84,55 +98,101 @@ sentence = st.lists(st.integers(5, 24), min_size=1, max_size=40).map(np.array)
 
 
 @given(st.lists(sentence, min_size=2, max_size=8), st.integers(0, 2**32))
-def test_an_exercise_is_of_one_sentence_of_the_window(parts: list[np.ndarray], seed: int) -> None:
-    tokens, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
+def test_an_exercise_is_of_one_sentence_of_the_window(
+    sentences: list[np.ndarray], seed: int
+) -> None:
+    tokens = np.concatenate(sentences)
+    sizes = np.array([len(sentence) for sentence in sentences])
+
     cloze = make_cloze(tokens, sizes, VOCABULARY, np.random.default_rng(seed))
-    if cloze is None:
+
+    if cloze is None:  # no sentence has enough words
         return
-    asked = cloze.query[cloze.query != VOCABULARY.mask]
-    assert len(cloze.query) - len(asked) <= 1 and len(asked) >= 3
+    query = cloze.query[cloze.query != VOCABULARY.mask]
+    assert len(query) >= 3
+    assert len(cloze.query) - len(query) <= 1  # one mask at most
     if cloze.first < 0:
-        rests = [np.concatenate(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
-        left_out = [i for i, rest in enumerate(rests) if np.array_equal(rest, cloze.passage)]
-        assert cloze.last < 0 and any(is_part_of(asked, parts[i]) for i in left_out)
-        return
+        assert cloze.last < 0
+        assert_unanswerable(cloze.passage, query, sentences)
+    else:
+        assert_answerable(cloze, query, sentences)
+
+
+def assert_unanswerable(
+    passage: np.ndarray, query: np.ndarray, sentences: list[np.ndarray]
+) -> None:
+    """Assert that the passage lacks a whole sentence, the one of the query."""
+    asked_sentences = []
+    for number, sentence in enumerate(sentences):
+        others = np.concatenate(sentences[:number] + sentences[number + 1 :])
+        if np.array_equal(others, passage):
+            asked_sentences.append(sentence)
+    assert any(is_part_of(query, sentence) for sentence in asked_sentences)
+
+
+def assert_answerable(cloze: Cloze, query: np.ndarray, sentences: list[np.ndarray]) -> None:
+    """Assert that the answer is within one sentence, the rest of which the query is made of."""
+    tokens = np.concatenate(sentences)
     assert len(cloze.query) + len(cloze.passage) == len(tokens)
-    room = len(cloze.query)
-    sides = {0: tokens[:-room], room: tokens[room:]}  # by where the passage begins
-    offsets = [at for at, side in sides.items() if np.array_equal(cloze.passage, side)]
-    assert offsets
     answer = cloze.passage[cloze.first : cloze.last + 1]
-    assert len(answer) and VOCABULARY.lettered[answer[0]]
-    # Within one sentence, of which the rest is asked with.
-    ends, found = np.cumsum(sizes), []
+    assert len(answer)
+    assert VOCABULARY.lettered[answer[0]]
+
+    # The passage leaves room for the query at the window's end or at its beginning.
+    room = len(cloze.query)
+    offsets = []
+    if np.array_equal(cloze.passage, tokens[:-room]):
+        offsets.append(0)
+    if np.array_equal(cloze.passage, tokens[room:]):
+        offsets.append(room)
+
+    fits = []
+    sentence_ends = np.cumsum([len(sentence) for sentence in sentences])
     for offset in offsets:
-        first, last = cloze.first + offset, cloze.last + offset
-        number = int(np.searchsorted(ends, first, side="right"))
-        begin = ends[number] - sizes[number]
-        rest = np.concatenate([tokens[begin:first], tokens[last + 1 : ends[number]]])
-        found.append(last < ends[number] and is_part_of(asked, rest))
-    assert any(found)
+        first = cloze.first + offset
+        last = cloze.last + offset
+        number = int(np.searchsorted(sentence_ends, first, side="right"))
+        end = sentence_ends[number]
+        begin = end - len(sentences[number])
+        around = np.concatenate([tokens[begin:first], tokens[last + 1 : end]])
+        fits.append(last < end and is_part_of(query, around))
+    assert any(fits)
 
 
-def is_part_of(some: np.ndarray, tokens: np.ndarray) -> bool:
-    return Counter(some.tolist()) <= Counter(tokens.tolist())
+def is_part_of(tokens: np.ndarray, others: np.ndarray) -> bool:
+    """Return whether `others` has every token at least as often."""
+    return Counter(tokens.tolist()) <= Counter(others.tolist())
 
 
 def test_exercises_hide_nothing_and_point_at_their_answer(tmp_path: Path) -> None:
     examples = make_examples(tmp_path, text="generated", span_fraction=0.5)
-    special, kinds = examples.vocabulary, [0, 0, 0]
+    vocabulary = examples.vocabulary
+    kinds: Counter = Counter()
     for epoch, number in itertools.product(range(4), range(200)):
-        made = examples.make(epoch, number)
-        first, last, ids = made["start_positions"], made["end_positions"], made["input_ids"]
-        kinds[0 if first == NO_LABEL else 1 if first == 0 else 2] += 1
+        example = examples.make(epoch, number)
+        first = example["start_positions"]
+        last = example["end_positions"]
         if first == NO_LABEL:
-            assert last == NO_LABEL and len(made["masked"])
+            kinds["masked"] += 1
+            assert last == NO_LABEL
+            assert len(example["masked"])
             continue
-        assert not len(made["masked"]) and made["sop_labels"] == NO_LABEL
-        query, types = int(np.flatnonzero(ids == special.sep)[0]) + 1, made["token_type_ids"]
-        assert not types[:query].any() and types[query:].all()
-        if first:
-            assert query <= first <= last < len(ids) - 1
-            assert special.lettered[ids[first : last + 1]].any()
-        assert first or not last  # [CLS], where the answer is not there
-    assert 0.4 < kinds[0] / sum(kinds) < 0.6 and kinds[2] > 2 * kinds[1] > 0
+
+        # An exercise: [CLS] query [SEP] passage [SEP], nothing masked.
+        assert not len(example["masked"])
+        assert example["sop_labels"] == NO_LABEL
+        ids = example["input_ids"]
+        passage_begin = int(np.flatnonzero(ids == vocabulary.sep)[0]) + 1
+        types = example["token_type_ids"]
+        assert not types[:passage_begin].any()
+        assert types[passage_begin:].all()
+        if first == 0:  # [CLS]: the answer is not in the passage
+            kinds["unanswerable"] += 1
+            assert last == 0
+        else:
+            kinds["answerable"] += 1
+            assert passage_begin <= first <= last < len(ids) - 1
+            assert vocabulary.lettered[ids[first : last + 1]].any()
+
+    assert 0.4 < kinds["masked"] / kinds.total() < 0.6
+    assert kinds["answerable"] > 2 * kinds["unanswerable"] > 0

@@ -28,82 +28,120 @@ def config(tmp_path: Path, cache_dir: Path) -> Path:
 
 
 def test_a_run_writes_its_files_and_fine_tunes(
-    config: Path, tiny_config: Path, tmp_path: Path, capsys: Any
+    config: Path, tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "pretrained"
     change(config, span_fraction=0.5, beta2=0.98)
     assert run(config, out) == 0
-    shown = capsys.readouterr().err
+
+    log = capsys.readouterr().err
     for text in ("documents", "lamb", "mlm_accuracy", "sop_accuracy", "metrics and checkpoints"):
-        assert text in shown
+        assert text in log
     best = json.loads((out / "metrics.json").read_text())["best"]
-    assert 0 < best["mlm_baseline"] < 20 and {"mlm_accuracy", "sop_accuracy"} <= set(best)
-    parts = [best[f"{name}_loss"] for name in ("mlm", "sop", "span")]
-    assert best["loss"] == pytest.approx(sum(parts)) and 0 <= best["span_accuracy"] < 100
+    assert 0 < best["mlm_baseline"] < 20
+    assert {"mlm_accuracy", "sop_accuracy"} <= set(best)
+    assert 0 <= best["span_accuracy"] < 100
+    total = best["mlm_loss"] + best["sop_loss"] + best["span_loss"]
+    assert best["loss"] == pytest.approx(total)
     assert not (out / "predictions.json").exists()
+
     folder = newest(out)
     saved = read_weights(folder / "state_dict.pth")
     state = torch.load(folder / "state_dict.pth", weights_only=True)
-    assert state["optimizers_state_dict"][0]["param_groups"][0]["betas"] == (0.9, 0.98)
+    group, *_ = state["optimizers_state_dict"][0]["param_groups"]
+    assert group["betas"] == (0.9, 0.98)
 
-    # Fine-tuning and pretraining start from all of it, the tokenizer beside it.
-    values: dict[str, Any] = {"model": str(folder), "max_seq_length": 64, "seed": 0}
-    tuning = {"max_query_length": 16, "doc_stride": 8, "max_tokens_per_forward": 512}
-    tokenizer = named_tokenizer(str(folder))
-    model = build_span_model(parse_hparams({**values, **tuning}), tokenizer)
-    assert "qa_outputs.weight" in model.state_dict()
-    on = build_albert(parse_pretrain_hparams({**values, "span_fraction": 0.5}), tokenizer)
-    for loaded in (model.state_dict(), on.state_dict()):
-        assert all(torch.equal(value, saved[name]) for name, value in loaded.items())
-    config_values = yaml.safe_load(tiny_config.read_text())
-    del config_values["hyperparameters"]["model_config"], config_values["data"]["tokenizer"]
-    tiny_config.write_text(yaml.safe_dump(config_values))
-    words = settings(**values, doc_stride=16, max_query_length=24, max_steps=3)
+    # The tokenizer is beside the weights.
+    assert_starts_from(folder, saved)
+    config_of_tuning = yaml.safe_load(tiny_config.read_text())
+    del config_of_tuning["hyperparameters"]["model_config"]
+    del config_of_tuning["data"]["tokenizer"]
+    tiny_config.write_text(yaml.safe_dump(config_of_tuning))
+    words = settings(**start_from(folder), doc_stride=16, max_query_length=24, max_steps=3)
     assert run(tiny_config, tmp_path / "squad", *words) == 0
     assert "from random weights" not in capsys.readouterr().err
+
+
+def start_from(folder: Path) -> dict[str, Any]:
+    return {"model": str(folder), "max_seq_length": 64, "seed": 0}
+
+
+def assert_starts_from(folder: Path, saved: dict[str, torch.Tensor]) -> None:
+    """Assert that fine-tuning and pretraining start from all saved weights."""
+    values = start_from(folder)
+    tokenizer = named_tokenizer(str(folder))
+    tuning = parse_hparams(
+        {**values, "max_query_length": 16, "doc_stride": 8, "max_tokens_per_forward": 512}
+    )
+    span_model = build_span_model(tuning, tokenizer)
+    assert "qa_outputs.weight" in span_model.state_dict()
+    pretraining = parse_pretrain_hparams({**values, "span_fraction": 0.5})
+    for model in (span_model, build_albert(pretraining, tokenizer)):
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, saved[name]), name
 
 
 def test_the_local_config_learns_its_vocabulary_and_pretrains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
+    # A part of the services' descriptions: all of them take minutes.
     services = [path for path in api_text.find_services() if path.parent.parent.name < "ap"]
     monkeypatch.setattr(api_text, "find_services", lambda: services)
+    config = ROOT / "configs" / "pretrain_local.yaml"
+    out = tmp_path / "out"
     words = settings(max_steps=3, validation_period=3, checkpoint_period=3)
-    cache = ["--set", f"data.cache_dir={tmp_path / 'cache'}"]
-    assert run(ROOT / "configs" / "pretrain_local.yaml", tmp_path / "out", *words, *cache) == 0
-    folder = newest(tmp_path / "out")
-    tokenizer = named_tokenizer(str(folder))
-    assert 3000 < len(tokenizer) <= 4096 and "▁amazon" in tokenizer.get_vocab()
+
+    assert run(config, out, *words, "--set", f"data.cache_dir={tmp_path / 'cache'}") == 0
+
+    tokenizer = named_tokenizer(str(newest(out)))
+    assert 3000 < len(tokenizer) <= 4096
+    assert "▁amazon" in tokenizer.get_vocab()
+
+
+def weights_and_loss(out: Path) -> tuple[dict[str, torch.Tensor], float]:
+    """Return the newest weights of a run, and the loss of its best validation."""
+    weights = read_weights(newest(out) / "state_dict.pth")
+    metrics = json.loads((out / "metrics.json").read_text())
+    return weights, metrics["best"]["loss"]
+
+
+NO_DROPOUT_AT_ALL = {**NO_DROPOUT, "classifier_dropout_prob": 0.0}
 
 
 def test_two_slots_and_small_micro_batches_compute_the_same(
     config: Path, tmp_path: Path, train: Train
 ) -> None:
     """The loss is a mean over the global batch's hidden tokens, pairs and spans, however dealt."""
-    shape = {**NO_DROPOUT, "classifier_dropout_prob": 0.0}
-    change(config, max_steps=4, optimizer="adamw", span_fraction=0.4, model_config=shape)
+    change(
+        config,
+        max_steps=4,
+        optimizer="adamw",
+        span_fraction=0.4,
+        model_config=NO_DROPOUT_AT_ALL,
+    )
     assert run(config, tmp_path / "one") == 0
     small = settings(max_tokens_per_forward=64)
     done = train("--config", config, "--output-dir", tmp_path / "two", *small, processes=2)
     assert done.returncode == 0, done.stderr
-    one, two = (read_weights(newest(tmp_path / n) / "state_dict.pth") for n in ("one", "two"))
+
+    weights, loss = weights_and_loss(tmp_path / "one")
+    dealt_weights, dealt_loss = weights_and_loss(tmp_path / "two")
     # A constant on all start logits changes no loss: this bias has rounding for a gradient.
-    del one["qa_outputs.bias"]
-    for name, value in one.items():
-        torch.testing.assert_close(value, two[name], rtol=1e-3, atol=1e-5)
-    scores = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two")]
-    assert scores[0]["best"]["loss"] == pytest.approx(scores[1]["best"]["loss"], rel=1e-4)
+    del weights["qa_outputs.bias"]
+    for name, value in weights.items():
+        torch.testing.assert_close(value, dealt_weights[name], rtol=1e-3, atol=1e-5)
+    assert loss == pytest.approx(dealt_loss, rel=1e-4)
 
 
 def test_a_steps_loss_is_the_sum_of_the_means_of_its_parts(config: Path) -> None:
-    shape = {**NO_DROPOUT, "classifier_dropout_prob": 0.0}
-    change(config, max_tokens_per_forward=4096, model_config=shape)
+    change(config, max_tokens_per_forward=4096, model_config=NO_DROPOUT_AT_ALL)
     with trial_of(config) as trial:
-        (row,) = rows = first_batch(trial)
-        tokens, order = label_losses(row, *trial.forward(row))
+        rows = first_batch(trial)
+        (row,) = rows
+        token_losses, order_losses = label_losses(row, *trial.forward(row))
         pairs = (row["sop_labels"] >= 0).sum()
-        wanted = tokens.mean() + order.sum() / pairs
-        torch.testing.assert_close([*trial.losses(rows)], [wanted])
+        expected = token_losses.mean() + order_losses.sum() / pairs
+        torch.testing.assert_close([*trial.losses(rows)], [expected])
 
 
 LINES = "data.text=./constraints.txt"
@@ -117,9 +155,16 @@ BAD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_bad_input_is_one_line(fault: str, config: Path, tmp_path: Path, capsys: Any) -> None:
-    changes, said = BAD[fault]
+def test_bad_input_is_one_line(
+    fault: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes, problem = BAD[fault]
+    words = []
+    for key_and_value in changes:
+        words += ["--set", key_and_value]
     out = tmp_path / "out"
-    words = (word for change in changes for word in ("--set", change))
-    assert said in refusal(capsys, config, out, *words)
-    assert not list(out.glob("checkpoints/*")) and not (out / "config.yaml").exists()
+
+    assert problem in refusal(capsys, config, out, *words)
+
+    assert not list(out.glob("checkpoints/*"))
+    assert not (out / "config.yaml").exists()

@@ -46,7 +46,7 @@ VARIANTS = {
 
 
 @st.composite
-def shapes(draw: Any, variants: dict[str, tuple[str, ...]] = VARIANTS) -> Shape:
+def shapes(draw: st.DrawFn, variants: dict[str, tuple[str, ...]] = VARIANTS) -> Shape:
     """Ways to write rows."""
     form = draw(st.sampled_from(sorted(variants)))
     is_text = form not in (forms.PARQUET, forms.ARROW)

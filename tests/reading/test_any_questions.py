@@ -6,8 +6,10 @@ data.form tell its form.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -17,13 +19,22 @@ from tests.conftest import max_examples
 from tests.reading.files import Row, read_questions
 from tests.reading.shapes import CHARACTERS, Shape, content_of, shapes, write
 
-NAMES = {"question": "Frage", "context": "Text", "answer": "Antwort", "answers": "Antworten"}
-NAMES |= {"id": "Nr", "title": "Titel", "answer_start": "Stelle", "is_impossible": "ohne"}
+Place = Callable[[int], Any]  # writes a number of characters: as int, float or text
+NAMES = {
+    "question": "Frage",
+    "context": "Text",
+    "answer": "Antwort",
+    "answers": "Antworten",
+    "id": "Nr",
+    "title": "Titel",
+    "answer_start": "Stelle",
+    "is_impossible": "ohne",
+}
 texts = st.text(CHARACTERS, min_size=1, max_size=12).filter(str.strip)
 
 
 @st.composite
-def spans(draw: Any, context: str) -> tuple[str, int]:
+def spans(draw: st.DrawFn, context: str) -> tuple[str, int]:
     start = draw(st.integers(0, len(context) - 1))
     end = draw(st.integers(start + 1, len(context)))
     assume(context[start:end].strip())
@@ -31,7 +42,7 @@ def spans(draw: Any, context: str) -> tuple[str, int]:
 
 
 @st.composite
-def questions(draw: Any) -> Example:
+def questions(draw: st.DrawFn) -> Example:
     context = draw(texts)
     answers = draw(st.lists(spans(context), max_size=2))
     title = draw(st.sampled_from(["", "A title", "東"]))
@@ -39,28 +50,28 @@ def questions(draw: Any) -> Example:
 
 
 @st.composite
-def examples(draw: Any) -> list[Example]:
-    """Questions with ids that are numbers, or texts."""
+def examples(draw: st.DrawFn) -> list[Example]:
+    """Draw questions with ids that are numbers, or texts."""
     unnamed = draw(st.lists(questions(), min_size=1, max_size=4))
     count = len(unnamed)
     numbers = st.integers(-3, 10**12).map(str)
     kind = draw(st.sampled_from([texts, numbers]))
     names = draw(st.lists(kind, min_size=count, max_size=count, unique=True))
-    pairs = zip(unnamed, names, strict=True)
-    return [example._replace(id=name) for example, name in pairs]
+    return [example._replace(id=name) for example, name in zip(unnamed, names, strict=True)]
 
 
-def as_list(example: Example, place: Any) -> Row:
-    return {"answers": [{"text": t, "answer_start": place(n)} for t, n in example.answers or ()]}
+def as_list(example: Example, place: Place) -> Row:
+    answers = example.answers or ()
+    return {"answers": [{"text": text, "answer_start": place(start)} for text, start in answers]}
 
 
-def as_columns(example: Example, place: Any) -> Row:
+def as_columns(example: Example, place: Place) -> Row:
     answers = example.answers or ()
     starts = [place(start) for _, start in answers]
     return {"answers": {"text": [text for text, _ in answers], "answer_start": starts}}
 
 
-def as_marked_spans(example: Example, place: Any) -> Row:
+def as_marked_spans(example: Example, place: Place) -> Row:
     """As annotation tools write them."""
     answers = [
         {"start": place(start), "end": place(start + len(text)), "text": text}
@@ -69,21 +80,21 @@ def as_marked_spans(example: Example, place: Any) -> Row:
     return {"answers": answers}
 
 
-def as_bare_spans(example: Example, place: Any) -> Row:
+def as_bare_spans(example: Example, place: Place) -> Row:
     row = as_marked_spans(example, place)
     bare = [{"start": span["start"], "end": span["end"]} for span in row["answers"]]
     return {"answers": bare}
 
 
-def as_json(example: Example, place: Any) -> Row:
+def as_json(example: Example, place: Place) -> Row:
     return {"answers": json.dumps(as_list(example, place)["answers"])}
 
 
-def as_repr(example: Example, place: Any) -> Row:
+def as_repr(example: Example, place: Place) -> Row:
     return {"answers": repr(as_columns(example, place)["answers"])}
 
 
-def as_flat(example: Example, place: Any) -> Row:
+def as_flat(example: Example, place: Place) -> Row:
     """A text and its place side by side, as in sheets."""
     for text, start in example.answers or ():
         return {"answer": text, "answer_start": place(start)}
@@ -106,8 +117,8 @@ FLAGS = {
 class Writing(NamedTuple):
     """How the values of a question are written."""
 
-    style: Any
-    place: Any
+    style: Callable[[Example, Place], Row]
+    place: Place
     flag: str
     names: str
     has_id: bool
@@ -145,24 +156,29 @@ def renamed(row: Row, names: str) -> Row:
 
 
 def columns_of(row: Row) -> dict[str, str]:
-    """The names that `data.columns` must give: those of a row that are not ours."""
+    """Return the names that `data.columns` must give: those of a row that are not ours."""
     return {name: own for name, own in NAMES.items() if own in row}
 
 
 def is_taken_for_a_list(text: str) -> bool:
-    """Whether an answer is a list of answers in JSON, or as Python prints it."""
+    """Return whether an answer is a list of answers in JSON, or as Python prints it."""
     return text.strip()[:1] in ("[", "{") and ('"' in text or "'" in text)
 
 
 @given(examples(), shapes(), writings)
 @max_examples(50)
 def test_questions_of_any_file(
-    tmp_path_factory: Any, expected: list[Example], shape: Shape, writing: Writing
+    tmp_path_factory: pytest.TempPathFactory,
+    expected: list[Example],
+    shape: Shape,
+    writing: Writing,
 ) -> None:
     if writing.style is as_flat:
+        # A row has one answer at most.
         expected = [example._replace(answers=(example.answers or ())[:1]) for example in expected]
-        answers = [text for example in expected for text, _ in example.answers or ()]
-        assume(not any(map(is_taken_for_a_list, answers)))
+        for example in expected:
+            assume(not any(is_taken_for_a_list(text) for text, _ in example.answers or ()))
+
     rows = []
     articles = []
     for example in expected:
@@ -174,8 +190,8 @@ def test_questions_of_any_file(
         article = renamed({"title": example.title}, writing.names)
         articles.append(article | {"paragraphs": [paragraph]})
     if not writing.has_id:
-        numbers = range(1, len(expected) + 1)
-        expected = [e._replace(id=str(n)) for e, n in zip(expected, numbers, strict=True)]
+        expected = [e._replace(id=str(number)) for number, e in enumerate(expected, 1)]
+
     path = write(tmp_path_factory.mktemp("questions"), shape, content_of(shape, rows, articles))
     try:
         examples = read_questions(

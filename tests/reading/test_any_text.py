@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ _BLANK = re.compile(r"\n\s*\n")
 
 
 def check(address: Any, expected: list[str], shape: Shape, **options: Any) -> None:
-    """The documents are those that are not blank, or the file is refused and may be."""
+    """Assert that the documents are those that are not blank, or that the file may be refused."""
     form = shape.form if shape.is_told else None
     expected = [document.strip() for document in expected if document.strip()]
     try:
@@ -33,15 +34,18 @@ def check(address: Any, expected: list[str], shape: Shape, **options: Any) -> No
 @given(st.lists(texts | st.none(), min_size=1, max_size=6), shapes(VARIANTS), st.integers(1, 99))
 @max_examples(50)
 def test_rows_of_any_file(
-    tmp_path_factory: Any, written: list[str | None], shape: Shape, part_bytes: int
+    tmp_path_factory: pytest.TempPathFactory,
+    written: list[str | None],
+    shape: Shape,
+    part_bytes: int,
 ) -> None:
     """A row without a text is passed over in every form."""
     rows = [{"id": str(number), "text": text} for number, text in enumerate(written, 1)]
     articles = [{"title": "", "paragraphs": [{"context": text, "qas": []}]} for text in written]
     content = content_of(shape, rows, articles)
     path = write(tmp_path_factory.mktemp("text"), shape, content)
-    expected = [text or "" for text in written]
-    check(path, expected, shape, part_bytes=part_bytes)
+
+    check(path, [text or "" for text in written], shape, part_bytes=part_bytes)
 
 
 @given(
@@ -52,7 +56,11 @@ def test_rows_of_any_file(
 )
 @max_examples(50)
 def test_plain_text_of_any_file(
-    tmp_path_factory: Any, written: list[str], shape: Shape, article: str, part_bytes: int
+    tmp_path_factory: pytest.TempPathFactory,
+    written: list[str],
+    shape: Shape,
+    article: str,
+    part_bytes: int,
 ) -> None:
     line_end = "\n" if shape.variant == "none" else shape.variant
     if article in ("line", "2 lines"):
@@ -60,11 +68,16 @@ def test_plain_text_of_any_file(
     if article == "blank_line":
         written = [re.sub(r"[\r\n]+", line_end, document.strip()) for document in written]
     between = line_end * 2 if article == "blank_line" else line_end
-    text = between.join(written) + ("" if shape.variant == "none" else line_end)
+    text = between.join(written)
+    if shape.variant != "none":
+        text += line_end
     assume(text.strip()[:1] not in ("{", "["))  # else it may be JSON
     path = write(tmp_path_factory.mktemp("text"), shape, text)
-    expected = [text] if article == "file" else written
-    if article == "2 lines":
+
+    expected = written
+    if article == "file":
+        expected = [text]
+    elif article == "2 lines":
         pairs = [written[begin : begin + 2] for begin in range(0, len(written), 2)]
         expected = [line_end.join(pair) for pair in pairs]
     check(path, expected, shape, article=article, part_bytes=part_bytes)

@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ BYTES = st.binary(min_size=1, max_size=4) | st.sampled_from(
 
 
 @st.composite
-def damages(draw: Any) -> tuple[float, int, bytes]:
+def damages(draw: st.DrawFn) -> tuple[float, int, bytes]:
     """A place, as a fraction of a file, how many bytes go there, and what comes in their place."""
     return draw(st.floats(0, 1)), draw(st.integers(0, 8)), draw(BYTES | st.just(b""))
 
@@ -45,7 +46,11 @@ def damaged(content: bytes, damage: tuple[float, int, bytes], is_cut: bool) -> b
 @given(shapes(VARIANTS), damages(), st.booleans(), st.booleans())
 @max_examples(100)
 def test_damage_is_no_traceback(
-    tmp_path_factory: Any, shape: Shape, damage: Any, is_cut: bool, is_inside: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    shape: Shape,
+    damage: Any,
+    is_cut: bool,
+    is_inside: bool,
 ) -> None:
     """In the file, or in what is compressed there."""
     content = content_of(shape, ROWS, ARTICLES)

@@ -12,11 +12,13 @@ from tests.fakes.text import contexts
 from tests.reading.files import read_questions
 from tests.reading.shapes import VARIANTS, Shape, content_of, write
 
-SHAPES = [Shape(form, variant) for form in sorted(VARIANTS) for variant in VARIANTS[form]]
+SHAPES: list[Shape] = []
+for form in sorted(VARIANTS):
+    SHAPES += [Shape(form, variant) for variant in VARIANTS[form]]
 SHAPES += [
-    Shape("json_lines", "\n", "utf-16-le"),
-    Shape("json", "articles", "utf-16-be", "zstd", (0.3, 0.6)),
-    Shape("table", ";", "utf-8-sig", "gzip", (0.5,)),
+    Shape("json_lines", "\n", encoding="utf-16-le"),
+    Shape("json", "articles", encoding="utf-16-be", compression="zstd", cuts=(0.3, 0.6)),
+    Shape("table", ";", encoding="utf-8-sig", compression="gzip", cuts=(0.5,)),
     Shape("json_lines", "\n", compression="long"),
     Shape("parquet", "", compression="xz"),
 ]
@@ -27,13 +29,13 @@ TEXTS = [*contexts(30), 'A "quoted" word, a comma; é, 東京.', "one\u2028line"
 
 @pytest.fixture(scope="module")
 def shards_of_lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The shards of TEXTS as JSON lines."""
+    """Write the shards of TEXTS as JSON lines."""
     folder = tmp_path_factory.mktemp("lines")
     return shard_bytes(documents.write_lines(folder / "a.jsonl", TEXTS), folder)
 
 
 def shard_bytes(address: Path, folder: Path) -> dict[str, bytes]:
-    """Every file of the shards but the index, which names the text."""
+    """Write shards; return every file of them but the index, which names the text."""
     shards = documents.write(address, folder, form=None, validation_fraction=0.3)
     paths = [*shards.glob("*.bin"), *shards.glob("*.npy")]
     assert paths
@@ -46,7 +48,9 @@ def test_the_same_shards(shape: Shape, tmp_path: Path, shards_of_lines: dict[str
     articles = [{"title": "", "paragraphs": [{"context": text, "qas": []}]} for text in TEXTS]
     if shape.form == "table":
         shape = shape._replace(name=".csv")
+
     path = write(tmp_path, shape, content_of(shape, rows, articles))
+
     assert shard_bytes(path, tmp_path) == shards_of_lines
 
 
@@ -56,5 +60,8 @@ def test_the_same_questions(shape: Shape, tmp_path: Path) -> None:
     squad = tmp_path / "squad.json"
     squad.write_text(json.dumps({"data": articles}))
     expected = read_questions(squad)
+    assert len(expected) > 20
+
     path = write(tmp_path, shape, content_of(shape, as_rows(expected), articles))
-    assert read_questions(path) == expected and len(expected) > 20
+
+    assert read_questions(path) == expected

@@ -16,12 +16,12 @@ from tests.conftest import max_examples
 
 OURS = ("train", "validation")
 SPLITS = ("train", "validation", "test")
-WORDS = ("train", "training", "validation", "valid", "dev", "val", "test", "testing", "eval")
-WORDS += ("evaluation", "contest", "a", "rows", "2", "trained", "unseen")
+WORDS = "train training validation valid dev val test testing eval evaluation".split()
+WORDS += "contest a rows 2 trained unseen".split()  # no words of splits
 
 
 def theirs(folder: Path) -> dict[str, list[str]] | None:
-    """The files of each split as the library finds them; None if it gives none."""
+    """Return the files of each split as `datasets` finds them; None if it gives none."""
     try:
         builder = datasets.load_dataset_builder(str(folder), cache_dir=str(folder.parent / "cache"))
     except (datasets.exceptions.DatasetNotFoundError, ValueError, FileNotFoundError):
@@ -48,8 +48,8 @@ def card_of(metadata: dict[str, Any]) -> str:
 
 
 @st.composite
-def file_names(draw: Any) -> list[str]:
-    """Names with words of splits in folders and files."""
+def file_names(draw: st.DrawFn) -> list[str]:
+    """Draw names with words of splits in folders and files."""
     separator = st.sampled_from(["-", "_", ".", ""])
     word = st.sampled_from(WORDS)
     stem = st.builds(lambda a, between, b: f"{a}{between}{b}", word, separator, word) | word
@@ -60,11 +60,12 @@ def file_names(draw: Any) -> list[str]:
 
 
 def check(folder: Path, names: list[str], card: str = "") -> None:
-    """Our splits are the library's."""
+    """Assert that our splits are those of `datasets`."""
     expected = theirs(fill(folder, names, card))
     assume(expected is not None)  # as where no file has an ending
-    splits = {split: sorted(split_names(names, split, card, "folder")) for split in OURS}
-    assert splits == {split: expected.get(split, []) for split in OURS}
+    for split in OURS:
+        paths = split_names(names, split, card, "folder")
+        assert sorted(paths) == expected.get(split, [])
 
 
 @given(file_names())
@@ -76,8 +77,8 @@ def test_splits_by_words_in_names(tmp_path_factory: Any, names: list[str]) -> No
 
 
 @st.composite
-def shard_names(draw: Any) -> list[str]:
-    """Names of shards as the library writes them, with some others."""
+def shard_names(draw: st.DrawFn) -> list[str]:
+    """Draw names of shards as the library writes them, with some others."""
     shard = st.builds(
         lambda split, number: f"data/{split}-{number:05}-of-00003.jsonl",
         st.sampled_from(["train", "validation", "test", "train.clean", "dev", "extra"]),
@@ -90,31 +91,43 @@ def shard_names(draw: Any) -> list[str]:
 
 @given(shard_names())
 @max_examples(25)
-def test_splits_by_shards(tmp_path_factory: Any, names: list[str]) -> None:
+def test_splits_by_shards(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     check(tmp_path_factory.mktemp("shards") / "set", names)
 
 
 FILES = ["train.jsonl", "dev.jsonl", "en/a-1.jsonl", "en/a-2.jsonl", "en/deep/b.jsonl", "c.jsonl"]
-PATTERNS = [*FILES, "*.jsonl", "en/*", "en/*.jsonl", "en/a-*.jsonl", "**/b.jsonl", "en/**", "[cd]*"]
-PATTERNS += ["en/a-?.jsonl", "./c.jsonl"]
+PATTERNS = [
+    *FILES,
+    "*.jsonl",
+    "en/*",
+    "en/*.jsonl",
+    "en/a-*.jsonl",
+    "en/a-?.jsonl",
+    "en/**",
+    "**/b.jsonl",
+    "[cd]*",
+    "./c.jsonl",
+]
 
 
 @st.composite
-def cards(draw: Any) -> str:
-    """Cards that name the files of splits in each way that the library's pages show."""
+def cards(draw: st.DrawFn) -> str:
+    """Draw cards that name the files of splits in each way that the library's pages show."""
     patterns = st.sampled_from(PATTERNS)
     paths = draw(st.lists(patterns, min_size=1, max_size=3, unique=True))
-    some = paths[0] if len(paths) == 1 else paths
+    path_or_list = paths[0] if len(paths) == 1 else paths
     splits = draw(st.lists(st.sampled_from(SPLITS), min_size=1, max_size=3, unique=True))
     by_split = [{"split": split, "path": draw(patterns)} for split in splits]
-    data_files = draw(st.sampled_from([some, by_split, [*by_split[:1]]]))
-    config: dict[str, Any] = {"config_name": draw(st.sampled_from(["default", "en"]))}
-    config["data_files"] = data_files
+    config: dict[str, Any] = {
+        "config_name": draw(st.sampled_from(["default", "en"])),
+        "data_files": draw(st.sampled_from([path_or_list, by_split, by_split[:1]])),
+    }
     configs = [config]
-    if config["config_name"] == "default" or draw(st.booleans()):
-        configs += [{"config_name": "other", "data_files": "c.jsonl"}]
-    if config["config_name"] != "default" and len(configs) > 1:
-        config["default"] = True
+    is_default = config["config_name"] == "default"
+    if is_default or draw(st.booleans()):
+        configs.append({"config_name": "other", "data_files": "c.jsonl"})
+        if not is_default:  # of several one must be
+            config["default"] = True
     return card_of({"license": "mit", "configs": configs})
 
 
@@ -122,7 +135,7 @@ def cards(draw: Any) -> str:
 @example(card_of({"configs": [{"config_name": "a", "data_files": "./c.jsonl"}]}))
 @example(card_of({"configs": [{"config_name": "a", "data_files": ["en/*.jsonl"]}]}))
 @max_examples(25)
-def test_splits_by_a_card(tmp_path_factory: Any, card: str) -> None:
+def test_splits_by_a_card(tmp_path_factory: pytest.TempPathFactory, card: str) -> None:
     check(tmp_path_factory.mktemp("cards") / "set", FILES, card)
 
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from data import open_split
+from detalbert.corpus.blocks import Block
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
 from detalbert.settings.experiment import apply_overrides
@@ -29,7 +30,7 @@ ROWS = [
     {"question": "Who met Bo?", "context": CONTEXT, "answer": "Ada"},
     {"question": "Who met Cy?", "context": CONTEXT, "answer": ""},
 ]
-WANTED = [(("Ada", 0),), ()]
+ANSWERS = [(("Ada", 0),), ()]
 SQUAD_QAS = [
     {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]},
     {"id": "b", "question": "Why?", "answers": [], "is_impossible": True},
@@ -38,7 +39,7 @@ SQUAD = {"data": [{"title": "T", "paragraphs": [{"context": CONTEXT, "qas": SQUA
 
 
 def table(page: str) -> dict[str, str]:
-    """The rows of a page's table, without its head and the line below that."""
+    """Return the rows of a page's table, without its head and the line below that."""
     lines = (ROOT / page).read_text().partition("| what you have |")[2].splitlines()
     rows = {}
     for line in lines[2:]:
@@ -91,48 +92,75 @@ def write_sheets(folder: Path) -> None:
     write_csv(folder / "sheet.csv", ROWS, encoding="utf-8-sig", delimiter=";")
 
 
+def write_rows(folder: Path) -> None:
+    (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
+
+
+def write_marked(folder: Path) -> None:
+    answered, unanswered = ROWS
+    rows = [answered, {**unanswered, "answer": "n/a"}]
+    write_csv(folder / "marked.csv", rows, encoding="utf-8")
+
+
+def write_haystack(folder: Path) -> None:
+    (folder / "haystack.json").write_text(json.dumps(SQUAD))
+
+
+def write_parquet(folder: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "rows.parquet")
+
+
+def save_to_disk(folder: Path) -> None:
+    datasets.Dataset.from_list(ROWS).save_to_disk(folder / "saved")
+
+
 def write_squad(folder: Path) -> None:
     content = json.dumps(SQUAD).encode()
     (folder / "squad.json").write_bytes(content)
     (folder / "squad.json.gz").write_bytes(gzip.compress(content))
 
 
-MAKERS: dict[str, Callable[[Path], Any]] = {
+# By how the name of the file begins.
+MAKERS: dict[str, Callable[[Path], None]] = {
     "sheet": write_sheets,
     "squad": write_squad,
-    "rows.jsonl": lambda folder: (folder / "rows.jsonl").write_text(
-        "\n".join(map(json.dumps, ROWS))
-    ),
+    "rows.jsonl": write_rows,
     "flat": write_flat,
-    "marked": lambda folder: write_csv(
-        folder / "marked.csv", [ROWS[0], {**ROWS[1], "answer": "n/a"}], encoding="utf-8"
-    ),
+    "marked": write_marked,
     "label_studio": write_label_studio,
-    "haystack": lambda folder: (folder / "haystack.json").write_text(json.dumps(SQUAD)),
+    "haystack": write_haystack,
     "hub_folder": write_hub_folder,
-    "rows.parquet": lambda folder: pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(ROWS), folder / "rows.parquet"
-    ),
-    "saved": lambda folder: datasets.Dataset.from_list(ROWS).save_to_disk(folder / "saved"),
+    "rows.parquet": write_parquet,
+    "saved": save_to_disk,
 }
+
+
+def maker_of(name: str, makers: dict[str, Callable[[Path], None]]) -> Callable[[Path], None]:
+    """Return what makes a file or folder of a page."""
+    return next(make for prefix, make in makers.items() if name.startswith(prefix))
 
 
 @pytest.mark.parametrize("have", QUESTIONS)
 def test_questions(have: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write = QUESTIONS[have]
-    name = re.search(r"data\.train=([\w.]+)", write)[1]
-    maker = next(make for prefix, make in MAKERS.items() if name.startswith(prefix))
-    maker(tmp_path)
-    values = re.search(r"`(data\.train=.*?)`(?!\w)", write)[1]
+    page = QUESTIONS[have]
+    name = re.search(r"data\.train=([\w.]+)", page)[1]
+    maker_of(name, MAKERS)(tmp_path)
+
+    # What the page says to write, as --set takes it.
+    values = re.search(r"`(data\.train=.*?)`(?!\w)", page)[1]
+    assignments = []
+    for key, value in re.findall(r"(data\.\w+)=('[^']*'|\S+)", values):
+        unquoted = value.strip("'")
+        assignments.append(f"{key}={unquoted}")
     config: dict[str, Any] = {"data": {"cache_dir": str(tmp_path / "cache")}}
-    assignments = re.findall(r"(data\.\w+)=('[^']*'|\S+)", values)
-    apply_overrides(config, [f"{key}={value.strip(chr(39))}" for key, value in assignments])
+    apply_overrides(config, assignments)
     config["data"].setdefault("validation", config["data"]["train"])
-    parsed = parse_data_config(config["data"])
+
+    data = parse_data_config(config["data"])
     for split in ("train", "validation"):
-        examples = read_examples(open_split(parsed, split))
-        assert [example.answers for example in examples] == WANTED
+        examples = read_examples(open_split(data, split))
+        assert [example.answers for example in examples] == ANSWERS
 
 
 DOCUMENTS = ["One is here. It is short.", "Two is here.", "Three is here.", "Four."]
@@ -160,36 +188,64 @@ def write_text_hub_folder(folder: Path) -> None:
         pyarrow.parquet.write_table(table_, inside / f"{split}-00000-of-00001.parquet")
 
 
+def write_wiki(folder: Path) -> None:
+    write_lines(folder / "wiki" / "AA" / "wiki_00", TEXT_ROWS)
+
+
+def write_c4(folder: Path) -> None:
+    write_lines(folder / "c4" / "a.json.gz", TEXT_ROWS, opened=gzip.open)
+
+
+def write_books(folder: Path) -> None:
+    (folder / "books.txt").write_text("One is here.\nIt is short.\n" * 100)
+
+
+def save_text_to_disk(folder: Path) -> None:
+    datasets.Dataset.from_list(TEXT_ROWS).save_to_disk(folder / "saved")
+
+
+def write_table(folder: Path) -> None:
+    write_csv(folder / "rows.csv", renamed("body"), encoding="utf-8")
+
+
+def write_notes(folder: Path) -> None:
+    (folder / "notes.txt").write_text("\n\n".join(DOCUMENTS) + "\n")
+
+
 def write_stack(folder: Path) -> None:
     (folder / "stack").mkdir()
     rows = pyarrow.Table.from_pylist(renamed("content"))
     pyarrow.parquet.write_table(rows, folder / "stack" / "a.parquet")
 
 
-TEXT_MAKERS: dict[str, Callable[[Path], Any]] = {
-    "wiki": lambda folder: write_lines(folder / "wiki" / "AA" / "wiki_00", TEXT_ROWS),
-    "c4": lambda folder: write_lines(folder / "c4" / "a.json.gz", TEXT_ROWS, opened=gzip.open),
-    "books": lambda folder: (folder / "books.txt").write_text("One is here.\nIt is short.\n" * 100),
+TEXT_MAKERS: dict[str, Callable[[Path], None]] = {
+    "wiki": write_wiki,
+    "c4": write_c4,
+    "books": write_books,
     "stack": write_stack,
     "hub_folder": write_text_hub_folder,
-    "saved": lambda folder: datasets.Dataset.from_list(TEXT_ROWS).save_to_disk(folder / "saved"),
-    "rows.csv": lambda folder: write_csv(folder / "rows.csv", renamed("body"), encoding="utf-8"),
-    "notes": lambda folder: (folder / "notes.txt").write_text("\n\n".join(DOCUMENTS) + "\n"),
+    "saved": save_text_to_disk,
+    "rows.csv": write_table,
+    "notes": write_notes,
 }
+# Of 100 lines each.
 BOOKS = ["One is here.\nIt is short.\n" * 49 + "One is here.\nIt is short."] * 2
 
 
 @pytest.mark.parametrize("have", TEXTS)
 def test_texts(have: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    spans = re.findall(r"`((?:text|article): [^`]*)`", TEXTS[have])
-    values = {key: value for span in spans for key, value in yaml.safe_load(span).items()}
-    config = parse_text_config({**values, "vocab_size": 300, "cache_dir": str(tmp_path / "cache")})
+    values: dict[str, Any] = {"vocab_size": 300, "cache_dir": str(tmp_path / "cache")}
+    for span in re.findall(r"`((?:text|article): [^`]*)`", TEXTS[have]):
+        values |= yaml.safe_load(span)
+    config = parse_text_config(values)
     (source,) = config.training
-    maker = next(make for name, make in TEXT_MAKERS.items() if source.source.startswith(name))
-    maker(tmp_path)
+    maker_of(source.source, TEXT_MAKERS)(tmp_path)
+
     text = open_text(source, "data.text", "train", article=config.article)
     reader = TextReader()
-    parts = cut_parts(unpack_sizes(text, tmp_path), part_bytes=1 << 20)
-    documents = join(block for part in parts for block in reader.read(part))
-    assert documents == (BOOKS if config.article == "100 lines" else DOCUMENTS)
+    blocks: list[Block] = []
+    for part in cut_parts(unpack_sizes(text, tmp_path), part_bytes=1 << 20):
+        blocks += reader.read(part)
+
+    assert join(blocks) == (BOOKS if config.article == "100 lines" else DOCUMENTS)

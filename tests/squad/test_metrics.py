@@ -1,15 +1,16 @@
 """EM, F1 and thresholds: against the golden scores and against the definition written out."""
 
 import json
+import random
 from collections import Counter
-from typing import Any
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.squad.metrics import answer_words, exact_match, f1, score
-from detalbert.squad.windows import Example
+from detalbert.squad.windows import Example, Windows
 from tests.conftest import max_examples
 
 TEXTS = {
@@ -22,84 +23,124 @@ TEXTS = {
 }
 
 
+WORDS = st.lists(st.sampled_from(["red", "blue", "the", "go", "go"]), max_size=5).map(" ".join)
+
+
 def question(id_: str, *answers: str) -> Example:
+    """Return a question with these gold answers; none: an unanswerable one."""
     return Example(id_, "t", "context", "question", tuple((answer, 0) for answer in answers))
 
 
 def test_exact_match() -> None:
-    for text, normal in TEXTS.items():
-        assert answer_words(text) == tuple(normal.split())
-        assert exact_match(text, normal) == 1 and exact_match(text, f"{normal} too") == 0
+    for text, normalized in TEXTS.items():
+        assert answer_words(text) == tuple(normalized.split())
+        assert exact_match(text, normalized) == 1
+        assert exact_match(text, f"{normalized} too") == 0
     assert exact_match("us army", "army us") == 0
-
-
-WORDS = st.lists(st.sampled_from(["red", "blue", "the", "go", "go"]), max_size=5).map(" ".join)
 
 
 @given(WORDS, WORDS)
 @max_examples(150)
 def test_f1_is_the_overlap_of_two_bags(prediction: str, gold: str) -> None:
-    bags = [Counter(answer_words(text)) for text in (prediction, gold)]
-    same, sizes = sum((bags[0] & bags[1]).values()), [sum(bag.values()) for bag in bags]
-    want = 2 * same / sum(sizes) if all(sizes) else float(bags[0] == bags[1])
-    assert f1(prediction, gold) == pytest.approx(want, abs=1e-12)
+    predicted = Counter(answer_words(prediction))
+    expected = Counter(answer_words(gold))
+    if predicted and expected:
+        overlap = (predicted & expected).total()
+        score = 2 * overlap / (predicted.total() + expected.total())
+    else:
+        score = float(predicted == expected)
+
+    assert f1(prediction, gold) == pytest.approx(score, abs=1e-12)
 
 
-def test_what_counts() -> None:
-    """The best gold answer, and no blank one; questions that have a prediction. Where none is
-    unanswerable (SQuAD 1.1), nothing is said of such ones. Abstaining is above the threshold."""
+def test_the_best_gold_answer_counts_and_no_blank_one() -> None:
     examples = [question("q", "the", "red blue", "red")]
     assert score(examples, {"q": "red"})["exact"] == 100.0
     assert score(examples, {"q": ""})["exact"] == 0.0  # "the" is no answer at all
-    assert score([question("q", "the")], {"q": ""})["HasAns_exact"] == 100.0
+
+    only_blank = [question("q", "the")]
+    assert score(only_blank, {"q": ""})["HasAns_exact"] == 100.0
+
+
+def test_questions_that_have_a_prediction_count() -> None:
+    """If none is unanswerable (SQuAD 1.1), there are no scores of such ones."""
     examples = [question("a", "red"), question("b", "blue")]
-    right = {"exact": 100.0, "f1": 100.0, "total": 1}
-    every = right | {f"HasAns_{name}": value for name, value in right.items()}
-    assert score(examples, {"b": "blue"}) == every
+    assert score(examples, {"b": "blue"}) == {
+        "exact": 100.0,
+        "f1": 100.0,
+        "total": 1,
+        "HasAns_exact": 100.0,
+        "HasAns_f1": 100.0,
+        "HasAns_total": 1,
+    }
     assert score(examples, {}) == {"exact": 0.0, "f1": 0.0, "total": 0}
-    examples, odds = [question("a", "red"), question("b")], {"a": 1.5, "b": 1.5}
+
+
+def test_abstaining_is_above_the_threshold() -> None:
+    examples = [question("a", "red"), question("b")]
     predictions = {"a": "red", "b": "red"}
-    at, below = (score(examples, predictions, odds, t) for t in (1.5, 1.4))
-    assert (at["HasAns_exact"], at["NoAns_exact"]) == (100.0, 0.0)
-    assert (below["HasAns_exact"], below["NoAns_exact"]) == (0.0, 100.0)
+    odds = {"a": 1.5, "b": 1.5}
+
+    answering = score(examples, predictions, odds, threshold=1.5)
+    assert answering["HasAns_exact"] == 100.0
+    assert answering["NoAns_exact"] == 0.0
+
+    abstaining = score(examples, predictions, odds, threshold=1.4)
+    assert abstaining["HasAns_exact"] == 0.0
+    assert abstaining["NoAns_exact"] == 100.0
 
 
-def plain_best(examples: Any, predictions: Any, odds: Any, name: str) -> tuple[float, float]:
-    right = best = sum(not e.answers for e in examples)
-    by_id, threshold = {e.id: e for e in examples}, 0.0
-    for id_ in sorted(odds, key=lambda key: odds[key]):
+def plain_best(
+    examples: list[Example], predictions: dict[str, str], odds: dict[str, float], name: str
+) -> tuple[float, float]:
+    """Return the best score over all thresholds, in percent, and its threshold."""
+    by_id = {example.id: example for example in examples}
+    # Below all odds every question is abstained from; the threshold then passes one at a time.
+    right = best = sum(not example.answers for example in examples)
+    threshold = 0.0
+    for id_ in sorted(odds, key=lambda id_: odds[id_]):
         if by_id[id_].answers:
             right += score([by_id[id_]], predictions)[name] / 100
         elif predictions[id_]:
             right -= 1
         if right > best:
-            best, threshold = right, odds[id_]
+            best = right
+            threshold = odds[id_]
     return 100.0 * best / len(examples), threshold
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), WORDS, WORDS), min_size=1, max_size=12), st.randoms())
 @max_examples(150)
-def test_best_thresholds(rows: list[tuple], random: Any) -> None:
-    examples = [question(str(i), *([gold] if gold else [])) for i, (_, gold, _) in enumerate(rows)]
-    predictions = {str(i): row[2] for i, row in enumerate(rows)}
-    odds = [(str(i), float(row[0])) for i, row in enumerate(rows)]
-    random.shuffle(odds)
-    scores = score(examples, predictions, dict(odds))
+def test_best_thresholds(rows: list[tuple[int, str, str]], random: random.Random) -> None:
+    examples = []
+    predictions = {}
+    shuffled_odds = []
+    for number, (odds, gold, prediction) in enumerate(rows):
+        id_ = str(number)
+        examples.append(question(id_, gold) if gold else question(id_))
+        predictions[id_] = prediction
+        shuffled_odds.append((id_, float(odds)))
+    random.shuffle(shuffled_odds)
+    null_odds = dict(shuffled_odds)
+
+    scores = score(examples, predictions, null_odds)
+
     for name in ("exact", "f1"):
-        best, threshold = plain_best(examples, predictions, dict(odds), name)
+        best, threshold = plain_best(examples, predictions, null_odds, name)
         assert scores[f"best_{name}"] == pytest.approx(best, abs=1e-9)
         assert scores[f"best_{name}_thresh"] == threshold
 
 
-def test_golden_scores(shared: Any, dev: Any) -> None:
-    files = [shared / "golden" / f"{name}_dev.json" for name in ("scores", "predictions")]
-    golden, decoded = (json.loads(file.read_text()) for file in files)
+def test_golden_scores(shared: Path, dev: tuple[list[Example], Windows]) -> None:
+    golden = json.loads((shared / "golden" / "scores_dev.json").read_text())
+    decoded = json.loads((shared / "golden" / "predictions_dev.json").read_text())
     cases = {
         "scores": (golden["predictions"], None),
         "scores_with_null_scores_threshold_0": (golden["predictions"], golden["null_scores"]),
         "scores_of_predictions_file_threshold_0": (decoded["predictions"], decoded["null_odds"]),
     }
+    examples, _ = dev
     for name, (predictions, odds) in cases.items():
-        scores = score(dev[0], predictions, odds, threshold=0.0)
+        scores = score(examples, predictions, odds, threshold=0.0)
         assert list(scores) == list(golden[name])
         assert scores == pytest.approx(golden[name], abs=1e-9, rel=0), name

@@ -22,20 +22,27 @@ from detalbert.squad.sources import Reading, open_source, read_examples, read_qu
 from detalbert.squad.windows import Example, build_windows
 from tests.fakes.questions import read_squad
 
+QUOTED = 'Ada, "the first",\nwrote it.'
 ROWS = [
-    {"question": "Who, then?", "context": 'Ada, "the first",\nwrote it.', "answer": "Ada"},
+    {"question": "Who, then?", "context": QUOTED, "answer": "Ada"},
     {"question": "¿Qué?", "context": "Ça va, 東京.", "answer": ""},
     {"question": "Where?", "context": "In the  Old town.", "answer": "the old"},
 ]
 EXAMPLES = [
-    Example("1", "", ROWS[0]["context"], "Who, then?", (("Ada", 0),)),
-    Example("2", "", "Ça va, 東京.", "¿Qué?", ()),
-    Example("3", "", "In the  Old town.", "Where?", (("the  Old", 3),)),
+    Example("1", title="", context=QUOTED, question="Who, then?", answers=(("Ada", 0),)),
+    Example("2", title="", context="Ça va, 東京.", question="¿Qué?", answers=()),
+    Example(
+        "3",
+        title="",
+        context="In the  Old town.",
+        question="Where?",
+        answers=(("the  Old", 3),),
+    ),
 ]
 
 
 def write(path: Path, rows: list[dict[str, Any]], **how: Any) -> Path:
-    """A table of rows, in the format of the path's ending."""
+    """Write a table of rows, in the format of the path's ending."""
     if path.suffix == ".parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     elif path.suffix == ".jsonl":
@@ -48,8 +55,9 @@ def write(path: Path, rows: list[dict[str, Any]], **how: Any) -> Path:
     return path
 
 
-def read(name: Any, split: str = "train", notes: Any = None, **keys: Any) -> list[Example]:
-    return read_examples(open_source(str(name), split, Path(), Reading(**keys)), notes=notes)
+def read(name: Any, split: str = "train", notes: Notes | None = None, **keys: Any) -> list[Example]:
+    source = open_source(str(name), split, cache_dir=Path(), reading=Reading(**keys))
+    return read_examples(source, notes=notes)
 
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -66,11 +74,15 @@ FORMATS: dict[str, dict[str, Any]] = {
 def test_every_format_gives_the_same_questions(name, tmp_path):
     path = write(tmp_path / name, ROWS, **FORMATS[name])
     assert read(path) == EXAMPLES == list(read_questions(path))
-    theirs = {"question": "Frage", "context": "Text", "answer": "Antwort"}
-    renamed = [{theirs[name]: value for name, value in row.items()} for row in ROWS]
+
+    # Columns of other names.
+    german = {"question": "Frage", "context": "Text", "answer": "Antwort"}
+    renamed = [{german[name]: value for name, value in row.items()} for row in ROWS]
     other = write(tmp_path / f"other{path.suffix}", renamed)
-    assert read(other, columns=theirs) == EXAMPLES
-    assert read(path, columns=theirs) == EXAMPLES  # one file of a run may have the usual names
+    assert read(other, columns=german) == EXAMPLES
+    assert read(path, columns=german) == EXAMPLES  # one file of a run may have the usual names
+
+    # A folder, its splits by the files' names.
     folder = tmp_path / "folder"
     folder.mkdir()
     for stem, split in (("train", "train"), ("dev", "validation")):
@@ -79,24 +91,37 @@ def test_every_format_gives_the_same_questions(name, tmp_path):
 
 
 def test_what_a_row_may_say(tmp_path):
-    text = "Ada met Bo."
-    more = [
-        {"id": 7, "title": "T", "answer": ["Ada", "Bo"]},
-        {"answer": None},
-        {"answers": {"text": ["Bo"], "answer_start": [8]}},
-        {"answers": [{"text": "Bo"}], "answer": "Ada"},
-        {"answers": [], "is_impossible": True},
+    question = {"question": "Who?", "context": "Ada met Bo."}
+    rows = [
+        {**question, "id": 7, "title": "T", "answer": ["Ada", "Bo"]},
+        {**question, "answer": None},
+        {**question, "answers": {"text": ["Bo"], "answer_start": [8]}},
+        {**question, "answers": [{"text": "Bo"}], "answer": "Ada"},
+        {**question, "answers": [], "is_impossible": True},
     ]
-    rows = [{"question": "Who?", "context": text, **row} for row in more]
-    found = read(write(tmp_path / "a.jsonl", rows))
-    known = [(("Ada", 0), ("Bo", 8)), (), (("Bo", 8),), (("Bo", 8),), ()]
-    assert [example.answers for example in found] == known
-    assert [(e.id, e.title) for e in found[:2]] == [("7", "T"), ("2", "")]
-    cells = [{"question": "Who?", "context": text, "answer": json.dumps(["Bo", "Ada"])}]
-    assert read(write(tmp_path / "a.csv", cells))[0].answers == (("Bo", 8), ("Ada", 0))
-    sheet = f"question,context,answer\n,,\nWho?,{text}, \nHow?,{text},\n,,\n"  # of a spreadsheet
-    (tmp_path / "b.csv").write_text(sheet)
-    assert [(e.id, e.answers) for e in read(tmp_path / "b.csv")] == [("1", ()), ("2", ())]
+
+    examples = read(write(tmp_path / "a.jsonl", rows))
+
+    ada = ("Ada", 0)
+    bo = ("Bo", 8)
+    assert [example.answers for example in examples] == [(ada, bo), (), (bo,), (bo,), ()]
+    assert [example.id for example in examples[:2]] == ["7", "2"]
+    assert [example.title for example in examples[:2]] == ["T", ""]
+
+    # A cell of a CSV file may hold a list.
+    row = {**question, "answer": json.dumps(["Bo", "Ada"])}
+    (example,) = read(write(tmp_path / "a.csv", [row]))
+    assert example.answers == (bo, ada)
+
+
+def test_empty_rows_of_a_spreadsheet_are_passed_over(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("question,context,answer\n,,\nWho?,Ada met Bo., \nHow?,Ada met Bo.,\n,,\n")
+
+    examples = read(path)
+
+    assert [example.id for example in examples] == ["1", "2"]
+    assert [example.answers for example in examples] == [(), ()]
 
 
 PLACES = {
@@ -129,53 +154,87 @@ def test_where_an_answer_stands(context, answer):
 def test_whatever_is_there_is_found(context, data):
     start = data.draw(st.integers(0, len(context) - 1))
     end = data.draw(st.integers(start + 1, len(context)))
-    if answer := context[start:end].strip():
-        found = find_answer(context, answer)
-        assert found is not None and context[found[0] : found[1]] == answer
+    answer = context[start:end].strip()
+    if answer:
+        place = find_answer(context, answer)
+        assert place is not None
+        assert context[place[0] : place[1]] == answer
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, tmp_path):
     """But where a label's text stands twice: 32 of the 1,299 labels are at another place."""
     examples = read_squad(shared / "squad" / "dev.json")
-    rows = [
-        {"id": e.id, "question": e.question, "context": e.context, "title": e.title}
-        | {"answer": json.dumps([text for text, _ in e.answers]) if e.answers else ""}
-        for e in examples
-    ]
-    if ending != "csv":
-        rows = [row | {"answer": json.loads(row["answer"] or "[]")} for row in rows]
+    rows = []
+    for example in examples:
+        texts = [text for text, _ in example.answers]
+        row = {"id": example.id, "question": example.question, "context": example.context}
+        row |= {"title": example.title, "answer": texts}
+        if ending == "csv":
+            row["answer"] = json.dumps(texts) if texts else ""
+        rows.append(row)
+
     notes = Notes()
-    found = read(write(tmp_path / f"dev.{ending}", rows), notes=notes)
-    moved = [i for i, (a, b) in enumerate(zip(examples, found, strict=True)) if a != b]
-    labels = [i for i in moved if examples[i].answers[0] != found[i].answers[0]]
-    assert (len(labels), notes.counts[REPEATED]) == (32, 140)
-    same = np.setdiff1d(np.arange(len(examples)), labels)[:400]
-    ours, theirs = (build_windows([each[i] for i in same], albert) for each in (found, examples))
-    for name, column in theirs.columns().items():
-        assert np.array_equal(ours.columns()[name], column), name
+    read_back = read(write(tmp_path / f"dev.{ending}", rows), notes=notes)
+
+    # What moved is a label, the first answer, or one of the others.
+    labels_moved = []
+    for number, (before, after) in enumerate(zip(examples, read_back, strict=True)):
+        if before != after and before.answers[0] != after.answers[0]:
+            labels_moved.append(number)
+    assert len(labels_moved) == 32
+    assert notes.counts[REPEATED] == 140
+
+    same = np.setdiff1d(np.arange(len(examples)), labels_moved)[:400]
+    expected = build_windows([examples[number] for number in same], albert).columns()
+    columns = build_windows([read_back[number] for number in same], albert).columns()
+    for name, column in expected.items():
+        assert np.array_equal(columns[name], column), name
+
+
+def fraction_rows(count: int) -> list[dict[str, str]]:
+    """Return questions over at most sixty contexts, in turn."""
+    rows = []
+    for number in range(count):
+        text = f"Text {number % 60}"
+        row = {"question": f"Which {number}?", "context": f"{text} is here.", "answer": text}
+        rows.append(row)
+    return rows
 
 
 def test_a_fraction_cuts_whole_contexts_whatever_their_order(tmp_path):
-    names = "question", "context", "answer"
-    texts = [(f"Which {n}?", f"Text {n % 60} is here.", f"Text {n % 60}") for n in range(240)]
-    rows, parts = [dict(zip(names, each, strict=True)) for each in texts], []
-    for name, some in (("a.csv", rows), ("b.csv", rows[::-1])):
-        path = write(tmp_path / name, some)
-        split = {s: read(path, s, fraction=0.25) for s in ("train", "validation")}
-        train, held = ({e.context for e in split[s]} for s in split)
-        assert not train & held and sum(map(len, split.values())) == 240 and len(held) == 15
-        parts.append({e.question for e in split["validation"]})
-    assert parts[0] == parts[1]
-    few = write(tmp_path / "few.csv", rows[:2])
-    assert all(len(read(few, split, fraction=0.9)) == 1 for split in ("train", "validation"))
-    lone = write(tmp_path / "lone.csv", rows[:1])
+    rows = fraction_rows(240)
+    held_out = []
+    for name, ordered in (("a.csv", rows), ("b.csv", rows[::-1])):
+        path = write(tmp_path / name, ordered)
+        train = read(path, "train", fraction=0.25)
+        validation = read(path, "validation", fraction=0.25)
+
+        assert len(train) + len(validation) == 240
+        contexts = {example.context for example in validation}
+        assert len(contexts) == 15  # a quarter of sixty
+        assert contexts.isdisjoint(example.context for example in train)
+        held_out.append({example.question for example in validation})
+    assert held_out[0] == held_out[1]
+
+
+def test_a_fraction_needs_two_contexts_and_leaves_each_set_one(tmp_path):
+    two = write(tmp_path / "few.csv", fraction_rows(2))
+    assert len(read(two, "train", fraction=0.9)) == 1
+    assert len(read(two, "validation", fraction=0.9)) == 1
+
+    lone = write(tmp_path / "lone.csv", fraction_rows(1))
     with pytest.raises(UserError, match="lone.csv has one context, and each set needs one"):
         read(lone, fraction=0.25)
-    sources = [
-        open_source(str(path), "train", Path(), Reading(fraction=f)) for f in (None, 0.1, 0.2)
-    ]
-    assert len({source.fingerprint for source in sources}) == 3
+
+
+def test_a_fraction_is_in_the_fingerprint(tmp_path):
+    path = str(write(tmp_path / "a.csv", fraction_rows(240)))
+    fingerprints = set()
+    for fraction in (None, 0.1, 0.2):
+        source = open_source(path, "train", Path(), Reading(fraction=fraction))
+        fingerprints.add(source.fingerprint)
+    assert len(fingerprints) == 3
 
 
 def load(tmp_path: Path, **keys: Any) -> SquadData:
@@ -183,27 +242,44 @@ def load(tmp_path: Path, **keys: Any) -> SquadData:
     return SquadData.load(config, HParams(model_config={}, max_seq_length=192, doc_stride=64))
 
 
-def test_what_the_splits_say(tmp_path, caplog):
-    caplog.set_level("WARNING")
+def long_rows() -> list[dict[str, str]]:
+    """Return two questions that differ after their 64th token only, and answers of one context."""
     opening = "town " * 70
     context = "Zanto was built in Orvane. Zanto was loaded with salt."
-    rows = [
-        {"question": f"{opening}{end}?", "context": context, "answer": answer}
-        for end, answer in (("built where", "Orvane"), ("loaded with", "Zanto"))
+    return [
+        {"question": f"{opening}built where?", "context": context, "answer": "Orvane"},
+        {"question": f"{opening}loaded with?", "context": context, "answer": "Zanto"},
     ]
-    path = write(tmp_path / "long.csv", rows)
+
+
+def test_what_the_splits_say(tmp_path, caplog):
+    caplog.set_level("WARNING")
+    path = write(tmp_path / "long.csv", long_rows())
+
     loaded = load(tmp_path, train=str(path), validation=str(path))
+
     assert "2 of its 2 questions are in data.train" in caplog.text
     lines = loaded.summary().lines
-    for said in ("1 answers stand more than once", "2 questions are cut to 64 tokens"):
-        assert said in lines["train"]
+    assert "1 answers stand more than once" in lines["train"]
+    assert "2 questions are cut to 64 tokens" in lines["train"]
     assert "cut" not in lines["validation"]
-    cut, whole = loaded.train.windows, loaded.validation.windows
-    asked = [[w.pack([i])["input_ids"].tolist() for i in (0, 1)] for w in (cut, whole)]
-    assert asked[0][0] == asked[0][1] and asked[1][0] != asked[1][1]
-    other = write(tmp_path / "other.csv", [{**rows[0], "question": "Why?"}])
-    caplog.clear()
-    load(tmp_path, train=str(path), validation=str(other))
+
+    # Cut, the two questions are the same; in validation they are not cut.
+    train = loaded.train.windows
+    assert train.pack([0])["input_ids"].tolist() == train.pack([1])["input_ids"].tolist()
+    validation = loaded.validation.windows
+    first = validation.pack([0])["input_ids"].tolist()
+    assert first != validation.pack([1])["input_ids"].tolist()
+
+
+def test_splits_of_different_questions_say_nothing(tmp_path, caplog):
+    caplog.set_level("WARNING")
+    rows = long_rows()
+    train = write(tmp_path / "long.csv", rows)
+    validation = write(tmp_path / "other.csv", [{**rows[0], "question": "Why?"}])
+
+    load(tmp_path, train=str(train), validation=str(validation))
+
     assert caplog.text == ""
 
 
@@ -238,12 +314,13 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_file_is_one_line(name, tmp_path):
-    text, said = MISTAKES[name]
+    text, problem = MISTAKES[name]
     path = tmp_path / name
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UserError) as error:
         read(path)
-    assert str(error.value).startswith(str(path)) and said in str(error.value)
+    assert str(error.value).startswith(str(path))
+    assert problem in str(error.value)
 
 
 KEYS: dict[str, dict[str, Any]] = {
@@ -255,21 +332,25 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("said", KEYS)
-def test_a_mistake_in_the_keys_is_one_line(said):
+@pytest.mark.parametrize("problem", KEYS)
+def test_a_mistake_in_the_keys_is_one_line(problem):
+    config = {"train": "a.csv", "validation": "b.csv", **KEYS[problem]}
     with pytest.raises(UserError) as error:
-        parse_data_config({"train": "a.csv", "validation": "b.csv", **KEYS[said]})
-    assert said in str(error.value) and "\n" not in str(error.value)
+        parse_data_config(config)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_mistake_in_the_place_is_one_line(tmp_path):
-    for name, said in {
+    problems = {
         tmp_path / "no.xlsx": "no.xlsx: no such file",
         "nowhere.json": "nowhere.json: no such file; set data.train",
         "no_such_set": "data.train: 'no_such_set' is no file",
-    }.items():
-        with pytest.raises(UserError, match=said):
+    }
+    for name, problem in problems.items():
+        with pytest.raises(UserError, match=problem):
             read(name)
+
     for ending in ("csv", "jsonl"):
         write(tmp_path / f"train.{ending}", ROWS)
     with pytest.raises(UserError, match=r"train.csv, train.jsonl: which is it\? Name one file"):

@@ -19,39 +19,52 @@ from tests.conftest import TINY_PRETRAINING, configured
 from tests.fakes.runs import refusal
 from tests.fakes.trained import LocalRun
 
-HOPELESS = {"type": "Split", "behavior": "Isolated", "invert": False}
-HOPELESS |= {"pattern": {"Regex": "(a+)+$"}}
+# A regex that takes exponential time for TEXT.
+HOPELESS = {
+    "type": "Split",
+    "behavior": "Isolated",
+    "invert": False,
+    "pattern": {"Regex": "(a+)+$"},
+}
 TEXT = "a" * 40 + "!"
-SAID = r"^the tokenizer fails on a text \(.*retry-limit.*\); give another$"
+PROBLEM = r"^the tokenizer fails on a text \(.*retry-limit.*\); give another$"
 
 
 def plant(folder: Path) -> Path:
     """Have the tokenizer of a model folder split by a regex that takes exponential time."""
-    content = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(content | {"pre_tokenizer": HOPELESS}))
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["pre_tokenizer"] = HOPELESS
+    file.write_text(json.dumps(content))
     return folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plant(shutil.copytree("embedded/albert-tiny", tmp_path_factory.mktemp("model") / "it"))
+    folder = tmp_path_factory.mktemp("model") / "it"
+    return plant(shutil.copytree("embedded/albert-tiny", folder))
 
 
 def test_every_way_to_tokens_is_one_line(folder: Path) -> None:
     tokenizer: Any = named_tokenizer(str(folder))
     backend = tokenizer.backend_tokenizer
-    example = Example("1", "", TEXT, "What?", None)
-    for way in (
-        lambda: encode(backend, [TEXT]),
-        lambda: encode(backend, [TEXT] * 9),
-        lambda: encode(backend, [TEXT] * 9, with_offsets=False),
-        lambda: build_windows([example], tokenizer),
-        lambda: check_questions_fit([example._replace(question=TEXT)], tokenizer, 64, 16),
-        lambda: WordEncoder(backend)([TEXT] * 3),
-        lambda: encode_prompt(tokenizer, TEXT),
-    ):
-        with pytest.raises(UserError, match=SAID):
-            way()
+    in_context = Example("1", "", context=TEXT, question="What?", answers=None)
+    in_question = in_context._replace(question=TEXT)
+
+    with pytest.raises(UserError, match=PROBLEM):
+        encode(backend, [TEXT])
+    with pytest.raises(UserError, match=PROBLEM):
+        encode(backend, [TEXT] * 9)
+    with pytest.raises(UserError, match=PROBLEM):
+        encode(backend, [TEXT] * 9, with_offsets=False)
+    with pytest.raises(UserError, match=PROBLEM):
+        build_windows([in_context], tokenizer)
+    with pytest.raises(UserError, match=PROBLEM):
+        check_questions_fit([in_question], tokenizer, max_seq_length=64, doc_stride=16)
+    with pytest.raises(UserError, match=PROBLEM):
+        WordEncoder(backend)([TEXT] * 3)
+    with pytest.raises(UserError, match=PROBLEM):
+        encode_prompt(tokenizer, TEXT)
 
 
 class PanicException(BaseException):
@@ -69,25 +82,42 @@ def test_a_panic_of_any_library_is_an_error_and_nothing_else_is() -> None:
             raise other
 
 
-def test_predict_ends_with_one_line(local_run: LocalRun, tmp_path: Path, capsys: Any) -> None:
+def test_predict_ends_with_one_line(
+    local_run: LocalRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkpoint = Path(shutil.copytree(local_run.checkpoint, tmp_path / "checkpoint"))
     (checkpoint / "manifest.json").unlink()
     plant(checkpoint / "pretrained")
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": TEXT, "context": TEXT}))
-    data = ["--data", tmp_path / "rows.jsonl", "--output-dir", tmp_path / "out"]
-    for words in (["--question", TEXT, "--context", TEXT], data):
-        assert predict.main(["--model", str(checkpoint), *map(str, words)]) == 2
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"question": TEXT, "context": TEXT}))
+    output = tmp_path / "out"
+
+    one_question = ["--question", TEXT, "--context", TEXT]
+    a_file = ["--data", str(rows), "--output-dir", str(output)]
+    for words in (one_question, a_file):
+        assert predict.main(["--model", str(checkpoint), *words]) == 2
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line.startswith("predict.py: error: ") and "the tokenizer fails on a text" in line
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
+        assert line.startswith("predict.py: error: ")
+        assert "the tokenizer fails on a text" in line
+    assert [path.name for path in output.iterdir()] == [".lock"]
 
 
 def test_a_worker_of_a_corpus_ends_the_run_with_one_line(
-    folder: Path, tmp_path: Path, capsys: Any
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(configured(TINY_PRETRAINING, tmp_path / "cache")))
-    (tmp_path / "text.txt").write_text(f"{TEXT}\n" * 50)
-    sets = {"data.text": tmp_path / "text.txt", "data.tokenizer": folder}
-    words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-    assert "fails on a text" in refusal(capsys, config, tmp_path / "out", *words)
+    text = tmp_path / "text.txt"
+    text.write_text(f"{TEXT}\n" * 50)
+
+    error = refusal(
+        capsys,
+        config,
+        tmp_path / "out",
+        "--set",
+        f"data.text={text}",
+        "--set",
+        f"data.tokenizer={folder}",
+    )
+
+    assert "fails on a text" in error

@@ -58,25 +58,33 @@ SCHEMA = pyarrow.schema(
     stored=st.booleans(),
 )
 def test_rows_are_those_of_the_whole_table(
-    table: list[Any], group: int, dictionary: bool, size: int, stored: bool, tmp_path_factory: Any
+    table: list[Any],
+    group: int,
+    dictionary: bool,
+    size: int,
+    stored: bool,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.mktemp("table") / "rows.parquet"
-    whole = pyarrow.Table.from_pylist(table, schema=SCHEMA)
+    written = pyarrow.Table.from_pylist(table, schema=SCHEMA)
     if stored:  # as pandas writes a column of categories
-        whole = whole.set_column(0, "question", whole["question"].dictionary_encode())
-    parquet.write_table(whole, path, row_group_size=group, use_dictionary=dictionary)
+        categories = written["question"].dictionary_encode()
+        written = written.set_column(0, "question", categories)
+    parquet.write_table(written, path, row_group_size=group, use_dictionary=dictionary)
     with pytest.MonkeyPatch.context() as patch, open_table(path) as opened:
         patch.setattr(reader, "BATCH_BYTES", size)
         assert list(rows_of_table(opened, SCHEMA.names)) == table
         groups = range(opened.num_row_groups)[1:3]
-        part = [row["context"] for row in rows_of_table(opened, ["context"], groups)]
-    assert part == [row["context"] for row in table[group : 3 * group]]
+        contexts = [row["context"] for row in rows_of_table(opened, ["context"], groups)]
+    assert contexts == [row["context"] for row in table[group : 3 * group]]
 
 
 def test_a_name_twice_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     column = pyarrow.array(["a"])
-    parquet.write_table(pyarrow.Table.from_arrays([column] * 3, ["context", "q", "q"]), path)
+    table = pyarrow.Table.from_arrays([column] * 3, ["context", "q", "q"])
+    parquet.write_table(table, path)
+
     with pytest.raises(UserError, match=r"rows.parquet: .*2 columns are named 'q'"):
         list(read_questions(path))
     with pytest.raises(UserError, match="2 columns are named 'q'"):
@@ -93,15 +101,15 @@ from detalbert.squad.sources import read_questions
 path = Path({path!r})
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-begun = peak()
-def each():
+before = peak()
+def texts():
     if {corpus}:
         source = SourceConfig(str(path), text_key="context")
         (part,) = open_text(source, "data.text", "train").parts
         return (block.text for block in TextReader().read(part))
     return (example.context for example in read_questions(path))
-assert sum(map(len, each())) == 600 * 875_000 - 600 * {corpus}
-print(peak() - begun)
+assert sum(map(len, texts())) == 600 * 875_000 - 600 * {corpus}
+print(peak() - before)
 """
 
 
@@ -124,6 +132,7 @@ def test_a_text_that_many_rows_share_is_held_once(
     table = pyarrow.table(columns)
     parquet.write_table(table, path, compression="zstd", store_schema=False)
     assert path.stat().st_size < 20_000
+
     source = READ.format(path=str(path), corpus=corpus)
     done = subprocess.run(script(source), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

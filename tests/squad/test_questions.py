@@ -22,7 +22,7 @@ from detalbert.squad.sources import open_source, read_examples, read_questions
 from detalbert.squad.windows import Example
 from detalbert.squad.world import generate
 from tests.conftest import max_examples
-from tests.fakes.http import AnswerServer
+from tests.fakes.http import AnswerServer, Request
 from tests.fakes.questions import as_rows
 
 KNOWN = {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
@@ -30,21 +30,24 @@ NONE = {"id": "b", "question": "Why?", "answers": [], "is_impossible": True}
 OPEN = {"id": "c", "question": "Where?"}
 
 
-def document(*questions: Any, context: Any = "Ada wrote it.") -> Any:
-    return {"data": [{"title": "T", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+def document(*questions: Any, context: str | None = "Ada wrote it.") -> dict[str, Any]:
+    """Return a SQuAD file of one paragraph."""
+    paragraph = {"context": context, "qas": list(questions)}
+    return {"data": [{"title": "T", "paragraphs": [paragraph]}]}
 
 
 def write(path: Path, value: Any) -> Path:
-    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    text = value if isinstance(value, str) else json.dumps(value)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
-def read(name: Any, **options: Any) -> Any:
-    return read_examples(open_source(str(name), "train", Path()), **options)
+def read(name: Any, **options: Any) -> list[Example]:
+    return read_examples(open_source(str(name), "train", cache_dir=Path()), **options)
 
 
 def left_out(name: Any) -> tuple[list[Example], dict[str, int]]:
-    """The questions of a file without its faulty ones, and these by kind."""
+    """Return the questions of a file without its faulty ones, and these by kind."""
     faulty: list[LeftOut] = []
     examples = read(name, left_out=faulty)
     return examples, Counter(question.kind for question in faulty)
@@ -52,12 +55,17 @@ def left_out(name: Any) -> tuple[list[Example], dict[str, int]]:
 
 def test_training_and_predicting_read_alike(tmp_path: Path) -> None:
     path = write(tmp_path / "dev.json", {"version": "2.0", **generate("validation")})
+
     expected = read(path)
-    assert list(read_questions(path)) == expected and len(expected) == 600
+
+    assert len(expected) == 600
+    assert list(read_questions(path)) == expected
     assert left_out(path) == (expected, {})
     assert read(path, limit=7) == expected[:7]
-    lines = write(tmp_path / "dev.jsonl", "\n".join(map(json.dumps, as_rows(expected))))
-    assert read(lines) == expected
+
+    lines = [json.dumps(row) for row in as_rows(expected)]
+    assert read(write(tmp_path / "dev.jsonl", "\n".join(lines))) == expected
+
     folder = tmp_path / "squad_like"  # as `datasets` finds it
     folder.mkdir()
     datasets.Dataset.from_list(as_rows(expected)).to_parquet(folder / "train.parquet")
@@ -67,14 +75,18 @@ def test_training_and_predicting_read_alike(tmp_path: Path) -> None:
 def test_answers_in_either_layout_and_what_nobody_answered(tmp_path: Path) -> None:
     path = write(tmp_path / "some.json", document(KNOWN, NONE, OPEN))
     assert [example.answers for example in read_questions(path)] == [(("Ada", 0),), (), None]
-    columns = {"text": ["Ada"], "answer_start": [0]}
-    layouts = (columns, KNOWN["answers"], {"text": [], "answer_start": []})
+
     row = {"question": "Who?", "context": "Ada wrote it."}
-    rows = [json.dumps({**row, "answers": answers}) for answers in layouts]
-    rows += ["", json.dumps({**row, "id": "x"})]
-    found = list(read_questions(write(tmp_path / "rows.jsonl", "\n".join(rows))))
-    assert [example.answers for example in found] == [(("Ada", 0),), (("Ada", 0),), (), None]
-    assert [example.id for example in found] == ["1", "2", "3", "x"]
+    rows = [
+        {**row, "answers": {"text": ["Ada"], "answer_start": [0]}},
+        {**row, "answers": KNOWN["answers"]},
+        {**row, "answers": {"text": [], "answer_start": []}},
+    ]
+    lines = [json.dumps(row) for row in rows]
+    lines += ["", json.dumps({**row, "id": "x"})]  # an empty line is no question
+    examples = list(read_questions(write(tmp_path / "rows.jsonl", "\n".join(lines))))
+    assert [example.answers for example in examples] == [(("Ada", 0),), (("Ada", 0),), (), None]
+    assert [example.id for example in examples] == ["1", "2", "3", "x"]
 
 
 values = st.recursive(
@@ -85,7 +97,8 @@ values = st.recursive(
 before = st.dictionaries(st.text().filter(lambda x: x != "data"), values, max_size=3)
 
 
-def walk(text: str, size: int = 1 << 16) -> Any:
+def walk(text: str, size: int = 1 << 16) -> json_values.JsonValues:
+    """Return the values of a text that is read `size` bytes at a time."""
     content = text.encode()
     blocks = (content[begin : begin + size] for begin in range(0, len(content), size))
     return json_values.JsonValues("x", blocks)
@@ -93,53 +106,94 @@ def walk(text: str, size: int = 1 << 16) -> Any:
 
 @max_examples(200)
 @given(before, st.lists(values, max_size=5), st.integers(1, 30), st.sampled_from([None, 1]))
-def test_any_json_is_walked(before: Any, data: Any, piece: int, indent: Any) -> None:
+def test_any_json_is_walked(before: dict, data: list, size: int, indent: int | None) -> None:
+    # A second "data", deeper and after the first, is not read.
     text = json.dumps({**before, "data": data, "after": [1, {"data": 2}]}, indent=indent)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_values, "_PIECE", piece)
-        assert list(walk(text, piece).rows()) == data
+        patch.setattr(json_values, "_PIECE", size)
+        assert list(walk(text, size).rows()) == data
         with pytest.raises(UserError, match="x: line [0-9]+ is not JSON"):
-            list(walk(text[:-1], piece).rows())
+            list(walk(text[:-1], size).rows())
 
 
 def test_no_more_than_an_article_is_held() -> None:
     article = document(KNOWN, context="Ada " + "x" * 50_000)["data"][0]
     text = json.dumps({"data": [article] * 200})
     walker = walk(text)
-    held = [len(walker.text) for _ in walker.rows()]
-    assert len(held) == 200 and max(held) < 300_000 < len(text) / 30
+
+    held = [len(walker.text) for _ in walker.rows()]  # characters, at every article
+
+    assert len(held) == 200
+    assert max(held) < 300_000 < len(text) / 30
+
+
+def repeat_id(paragraph: dict[str, Any]) -> None:
+    paragraph["qas"][1]["id"] = "a"
+
+
+def misplace_answer(paragraph: dict[str, Any]) -> None:
+    paragraph["qas"][0]["answers"][0]["answer_start"] = 1
+
+
+def remove_text(paragraph: dict[str, Any]) -> None:
+    del paragraph["qas"][0]["answers"][0]["text"]
+
+
+def remove_answers(paragraph: dict[str, Any]) -> None:
+    paragraph["qas"][0]["answers"] = []
+
+
+def blank_question(paragraph: dict[str, Any]) -> None:
+    paragraph["qas"][0]["question"] = " "
+
+
+def text_for_question(paragraph: dict[str, Any]) -> None:
+    paragraph["qas"][0] = "Where?"
+
+
+def blank_context(paragraph: dict[str, Any]) -> None:
+    paragraph["context"] = " \n"
+    paragraph["qas"].pop()
 
 
 FAULTS = {
-    "duplicate id": lambda p: p["qas"][1].update(id="a"),
-    "misplaced answer": lambda p: p["qas"][0]["answers"][0].update(answer_start=1),
-    "bad answer": lambda p: p["qas"][0]["answers"][0].pop("text"),
-    "no answer": lambda p: p["qas"][0].update(answers=[]),
-    "no text": lambda p: p["qas"][0].update(question=" "),
-    "not a question": lambda p: p["qas"].__setitem__(0, "Where?"),
-    "empty context": lambda p: (p.update(context=" \n"), p["qas"].pop()),
+    "duplicate id": repeat_id,
+    "misplaced answer": misplace_answer,
+    "bad answer": remove_text,
+    "no answer": remove_answers,
+    "no text": blank_question,
+    "not a question": text_for_question,
+    "empty context": blank_context,
 }
 
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_faulty_question_is_named_or_skipped(tmp_path: Path, kind: str) -> None:
     content = copy.deepcopy(document(KNOWN, NONE))
-    (paragraph,) = content["data"][0]["paragraphs"]
-    fine = {**copy.deepcopy(paragraph), "qas": [{**KNOWN, "id": "d"}]}
-    FAULTS[kind](paragraph)
-    content["data"][0]["paragraphs"].append(fine)
+    paragraphs = content["data"][0]["paragraphs"]
+    faultless = copy.deepcopy(paragraphs[0])
+    faultless["qas"] = [{**KNOWN, "id": "d"}]
+    FAULTS[kind](paragraphs[0])
+    paragraphs.append(faultless)
     path = write(tmp_path / "faulty.json", content)
+
     with pytest.raises(UserError, match="faulty.json: .*; fix it") as error:
         read(path)
-    # Left out, all of them could be missing: a file without answers.
-    assert ("data.skip_invalid: true" in str(error.value)) == (kind != "no answer")
-    assert "\n" not in str(error.value)
-    assert f"question {'a' if kind != 'not a question' else '1'}:" in str(error.value)
+
+    problem = str(error.value)
+    assert "\n" not in problem
+    name = "1" if kind == "not a question" else "a"  # without an id it has a number
+    assert f"question {name}:" in problem
+    # Left out, all questions without an answer could be missing: a file without answers.
+    assert ("data.skip_invalid: true" in problem) == (kind != "no answer")
+
     examples, faults = left_out(path)
-    assert examples[-1].id == "d" and faults == {kind: 1}
+    assert examples[-1].id == "d"
+    assert faults == {kind: 1}
 
 
-def one(context: Any = "Ada wrote it.", **changes: Any) -> str:
+def one(context: str | None = "Ada wrote it.", **changes: Any) -> str:
+    """Return a SQuAD file of one question."""
     return json.dumps(document({**OPEN, **changes}, context=context))
 
 
@@ -178,8 +232,15 @@ BAD = {
     "question.csv": ("question,context\n,Ada\n", "line 2: question 1: it has no text"),
     "latin.csv": ('{"data": "\udce9"}\n', "not UTF-8 at byte 10"),
 }
-# Said in training, too, where faults of questions are skipped.
-OF_FILES = "list.json article.json paragraph.json deep.json digits.json latin.csv".split()
+# Reported in training, too, where faults of questions are skipped.
+OF_FILES = {
+    "list.json",
+    "article.json",
+    "paragraph.json",
+    "deep.json",
+    "digits.json",
+    "latin.csv",
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -194,41 +255,57 @@ def test_faults(name: str, tmp_path: Path) -> None:
             left_out(path)
 
 
-def test_an_official_file_is_downloaded_once(tmp_path: Path, monkeypatch: Any) -> None:
+def downloaded(cache: Path) -> list[str]:
+    """Return the files beside locks, and the mark of a file that was compared with its sum."""
+    names = [path.name for path in cache.iterdir()]
+    return [name for name in names if not name.endswith(".lock") and ".checked-" not in name]
+
+
+def test_an_official_file_is_downloaded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = json.dumps(document(KNOWN, NONE)).encode()
     served = {"/dev-v2.0.json": body}
+
+    def respond(request: Request) -> tuple[int, bytes | None]:
+        status = 200 if request.path in served else 404
+        return status, served.get(request.path)
+
     digest = hashlib.sha256(body).hexdigest()
     monkeypatch.setitem(sources.OFFICIAL_SHA256, "dev-v2.0.json", digest)
     monkeypatch.chdir(tmp_path)
-
-    def files(cache: Path) -> list[str]:
-        """What is there beside locks, and the mark of a file that was compared with its sum."""
-        names = [path.name for path in cache.iterdir()]
-        return [name for name in names if not name.endswith(".lock") and ".checked-" not in name]
-
-    cache, other = tmp_path / "new" / "cache", tmp_path / "other"
-    with AnswerServer(lambda r: (200 if r.path in served else 404, served.get(r.path))) as site:
+    cache = tmp_path / "new" / "cache"
+    other = tmp_path / "other"
+    with AnswerServer(respond) as site:
         monkeypatch.setattr(sources, "OFFICIAL_URL", site.url)
         first = open_source("dev-v2.0.json", "validation", cache)
+
+        # From now on the site has other bytes: what is in the cache is not downloaded again.
         served["/dev-v2.0.json"] = b"x" * len(body)
         again = open_source("dev-v2.0.json", "validation", cache)
-        assert first == again and len(read_examples(first)) == 2
+        assert first == again
+        assert len(read_examples(first)) == 2
+
         with pytest.raises(UserError, match="SHA-256 is not the official one"):
             open_source("dev-v2.0.json", "validation", other)
         with pytest.raises(UserError, match="train-v2.0.json: not here, and fetching"):
             open_source("train-v2.0.json", "train", other)
-    assert (files(cache), files(other)) == (["dev-v2.0.json"], [])
+    assert downloaded(cache) == ["dev-v2.0.json"]
+    assert downloaded(other) == []
 
 
-SPLITS = {
+# Published numbers and cached windows belong to these bytes.
+WORLD_SHA256 = {
     "train": "26a3caaae489164c765a82d0bb241de1c8405bd33464399919050f42f9946512",
     "validation": "7a7a19a8af513f516a36f9e27a07a0bea924e587faa392a5a011f9874faa1e36",
 }
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", WORLD_SHA256)
 def test_the_bytes_never_change_and_the_seed_matters(split: str) -> None:
-    """Published numbers and cached windows belong to these bytes."""
-    assert hashlib.sha256(json.dumps(generate(split)).encode()).hexdigest() == SPLITS[split]
-    first, again, other = (json.dumps(generate(split, seed=n, paragraphs=20)) for n in (3, 3, 4))
-    assert first == again != other
+    world = json.dumps(generate(split))
+    assert hashlib.sha256(world.encode()).hexdigest() == WORLD_SHA256[split]
+
+    small = generate(split, seed=3, paragraphs=20)
+    assert json.dumps(generate(split, seed=3, paragraphs=20)) == json.dumps(small)
+    assert json.dumps(generate(split, seed=4, paragraphs=20)) != json.dumps(small)
