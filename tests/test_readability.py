@@ -67,8 +67,10 @@ def count_splatted(function: ast.AST) -> int:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple()):
                 tuples.add(name)
-            case ast.Starred(value=ast.Name(id=name)):
-                splatted.append(name)
+            case ast.Call(args=arguments):
+                for argument in arguments:
+                    if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Name):
+                        splatted.append(argument.value.id)
     return sum(name in tuples for name in splatted)
 
 
