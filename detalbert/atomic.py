@@ -1,9 +1,9 @@
 """Atomic writes of files and folders, also across a power cut.
 
 They are written under a name with a mark (`_new_name`) in the same folder, flushed to disk and
-renamed. What a killed process leaves is never read, and removed by the next holder of the lock
+renamed. Leftovers of a killed process are never read, and the next holder of the lock removes them
 (`alone`, `sweep`): only names with the mark, a random number and a target that is written under
-this lock, so that no file of anybody else is taken for one of these.
+this lock, so that nobody else's file is taken for a leftover.
 
 What was traded: flushing makes a write wait for the disk, and a folder is on it twice while the new
 one replaces the old.

@@ -75,6 +75,9 @@ class PretrainText(NamedTuple):
             "validation": f"{self.validation.corpus.describe()}, {self._used:,} examples used",
             **self.train.corpus.describe_sources(np.diff(self.train.corpus.bounds)),
         }
+        order = self._describe_order()
+        if order:
+            lines["order"] = order
         return DataSummary(
             lines=lines,
             windows=len(self.train.lengths),
@@ -92,6 +95,24 @@ class PretrainText(NamedTuple):
             "data.max_validation_examples": self._used,
             **self.train.corpus.weights_by_name(),
         }
+
+    def _describe_order(self) -> str:
+        """Return a line if fewer than half of the windows can train sentence order, or none can
+        validate it; else "".
+        """
+        if not self.train.hparams.sentence_order:
+            return ""
+        windows = len(self.train.lengths)
+        pairs = self.train.pairs
+        if 2 * pairs >= windows and self.validation.pairs:
+            return ""
+        line = (
+            f"{pairs:,} of {windows:,} windows have two sentences or more; the others train "
+            "masked tokens alone (sentences end at a mark and at a line end)"
+        )
+        if not self.validation.pairs:
+            line += "; none of validation has, so there is no sop_accuracy"
+        return line
 
     @property
     def _used(self) -> int:

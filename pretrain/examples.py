@@ -55,6 +55,7 @@ class PretrainExamples:
         text, sentences = corpus.table.T.astype(np.int32)  # [E]: tokens, sentences
         makes_pairs = hparams.sentence_order or hparams.span_fraction > 0
         is_pair = (sentences > 1) & makes_pairs
+        self.pairs = int(np.count_nonzero(is_pair))  # examples with two segments
         # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few fewer if a span is selected.
         self.lengths = text + 2 + is_pair
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from reports.phases import OVER, PHASES, Story, work_entries
 from reports.run import Bill, Run, Work, data_name, model_name
-from reports.shares import NOBODY, NUMBERS, UNHELD, stories
+from reports.shares import NEVER_USED, NUMBERS, UNUSED, stories
 from reports.usage import Allocation, Experiment, Records, Span, merge_spans, whole_span
 
 
@@ -255,7 +255,7 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     named = owner.isin(names)
     key = table["month"] if by == "month" else owner.map(names)
     key = key.where(named, owner)
-    others = sorted({NOBODY, UNHELD, *key[~named]}, reverse=True)
+    others = sorted({UNUSED, NEVER_USED, *key[~named]}, reverse=True)
     table = table.assign(experiments=owner.where(named))
     order = [*sorted({*key[named]}), *others]
     rows = _sums(table, key=key, names=order)
@@ -283,8 +283,8 @@ def notes(records: Records, table: pd.DataFrame) -> list[str]:
         begin = f"from {records.since:%Y-%m-%d %H:%M} "
     lines = [f"cluster: {begin}until {records.until:%Y-%m-%d %H:%M}; times and months are in UTC"]
     others = {
-        NOBODY: "on the same machines are in no bill: nobody seen here used them",
-        UNHELD: "of machines that nobody held, and of free slots of your own machines",
+        UNUSED: "on the same machines are in no bill: nobody seen here used them",
+        NEVER_USED: "of machines that nobody held, and of free slots of your own machines",
     }
     for owner, text in others.items():
         rows = table[table["owner"] == owner]

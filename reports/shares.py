@@ -31,8 +31,8 @@ from reports.usage import (
 )
 
 NUMBERS = ["hours", "cost", "low", "high", "on demand"]
-NOBODY = "(nobody)"  # unused time of machines in use
-UNHELD = "(unheld)"  # machines and slots never held
+UNUSED = "(nobody)"  # unused time of machines in use
+NEVER_USED = "(unheld)"  # machines and slots never held
 MINUTE = 60.0  # seconds that AWS charges of a machine at least
 COLUMNS = "machine owner phase start end month kind allocation".split()
 
@@ -245,7 +245,7 @@ def _share_life(
             gaps.append((left, right))
         elif busy < slots:
             free = 1.0 - busy / slots
-            yield Share(UNHELD, phase="idle", start=left, end=right, share=free)
+            yield Share(NEVER_USED, phase="idle", start=left, end=right, share=free)
     yield from _share_gaps(machine, gaps, used)
 
 
@@ -267,7 +267,7 @@ def _share_gaps(
         payers = used
         if own or not used or right - left > limit:
             phase = "idle"
-            nobody = UNHELD if own or not machine.holds else NOBODY
+            nobody = NEVER_USED if own or not machine.holds else UNUSED
             payers = {nobody: 1.0}
         total = sum(payers.values())
         for owner, weight in payers.items():
@@ -288,7 +288,7 @@ def stories(records: Records) -> dict[int, Story]:
 def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
     """Return a row per machine, owner and stretch of time within one month: hours and dollars.
 
-    The owner is an experiment of the records, or a name. Other names than NOBODY need --since.
+    The owner is an experiment of the records, or a name. Other names than UNUSED need --since.
     Dollars are missing where a machine has no price; `kind` says of which machine.
     """
     rows = []
@@ -300,7 +300,7 @@ def segments(records: Records, rates: Rates, history: History) -> pd.DataFrame:
         tariff = _tariff(machine, rates, history)
         for share in _share_life(machine, courses):
             owner = share.owner
-            if records.since is None and owner not in (*named, NOBODY):
+            if records.since is None and owner not in (*named, UNUSED):
                 continue
             if isinstance(owner, int) and owner not in named:
                 owner = f"experiment {owner}, deleted"

@@ -81,6 +81,29 @@ def assert_starts_from(folder: Path, saved: dict[str, torch.Tensor]) -> None:
             assert torch.equal(value, saved[name]), name
 
 
+@pytest.mark.parametrize("sentence, has_pairs", [("船离开了港口。", True), ("เรือออกจากท่า ", False)])
+def test_text_that_cannot_train_sentence_order_is_told(
+    sentence: str,
+    has_pairs: bool,
+    config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [sentence * number for number in range(2, 60)]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    data = {"text": str(tmp_path / "text.txt"), "article": "line", "validation_fraction": 0.2}
+    options = [word for key, value in data.items() for word in ("--set", f"data.{key}={value}")]
+
+    assert run(config, tmp_path / "out", *options, *settings(max_steps=2)) == 0
+
+    log = capsys.readouterr().err
+    line = "none of validation has, so there is no sop_accuracy"
+    assert (line in log) != has_pairs
+    assert ("windows have two sentences or more; the others train" in log) != has_pairs
+    best = json.loads((tmp_path / "out" / "metrics.json").read_text())["best"]
+    assert ("sop_accuracy" in best) == has_pairs
+
+
 def test_the_local_config_learns_its_vocabulary_and_pretrains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
