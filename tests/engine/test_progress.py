@@ -121,7 +121,7 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
     bar = Mock()
     monkeypatch.setattr(waiting, "tqdm", bar)
     above: list[str] = []
-    monkeypatch.setattr(tqdm, "write", lambda line, _: above.append(line))
+    monkeypatch.setattr(tqdm, "write", lambda line, file: above.append(line))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     shown = Progress(100, done=40, chief=True, shown=["exact", "HasAns_f1"])
     shown.on_training_start()

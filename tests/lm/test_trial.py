@@ -160,8 +160,8 @@ def test_what_is_stored_is_the_state_at_the_call(plain, tmp_path, monkeypatch):
         trained_steps += 1
         return result
 
-    def save_slowly(*args: Any) -> Any:
-        write = save(*args)
+    def save_slowly(*args: Any, **kwargs: Any) -> Any:
+        write = save(*args, **kwargs)
         write_at = min(trained_steps + 3, 12)
 
         def write_later() -> None:

@@ -125,10 +125,10 @@ def test_half_a_checkpoint_does_not_count(
     """The bucket fails in the middle of the second checkpoint, which is whole here."""
     put = bucket.put
 
-    def put_or_fail(folder: Path, address: str, names: Any) -> None:
-        if address.endswith("/step-00000008") and MANIFEST in names:
+    def put_or_fail(folder: Path, address: str, files: Any) -> None:
+        if address.endswith("/step-00000008") and MANIFEST in files:
             raise Unavailable("the bucket does not answer")
-        put(folder, address, names)
+        put(folder, address, files=files)
 
     with monkeypatch.context() as patch:
         patch.setattr(bucket, "put", put_or_fail)
@@ -157,9 +157,9 @@ def test_of_a_damaged_checkpoint_the_one_before_it_is_used(
     download = bucket.download
     downloads: list[str] = []
 
-    def note_and_download(address: str, *arguments: Any) -> None:
+    def note_and_download(address: str, *arguments: Any, **options: Any) -> None:
         downloads.append(address)
-        download(address, *arguments)
+        download(address, *arguments, **options)
 
     monkeypatch.setattr(bucket, "download", note_and_download)
     assert start(tiny_config, monkeypatch) == 0

@@ -172,6 +172,7 @@ def test_a_long_stop_says_what_to_raise(
     assert timer.called == below
     if below:
         timer.assert_called_once()
-        delay, _, (line,) = timer.call_args.args
+        delay, _ = timer.call_args.args
+        (line,) = timer.call_args.kwargs["args"]
         assert delay == 0.5
         assert "torchrun kills its ranks after 1 s" in line
