@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.documents import document_kind
 from detalbert.corpus.learn_tokenizer import find_tokenizer
+from detalbert.corpus.shards import ShardPart
 from detalbert.corpus.writer import load_in_child, write_shards
 from detalbert.settings.text import DocumentsConfig
 
@@ -28,9 +29,13 @@ def load_tokenizer(
 
 
 def write_corpus(
-    data: DocumentsConfig, hparams: object, output: str | None, processes: int | None
+    data: DocumentsConfig,
+    hparams: object,
+    output: str | None,
+    processes: int | None,
+    part: ShardPart | None,
 ) -> str:
     """Write the shards of an experiment's `data:`, for any length; return where they are."""
     tokenizer = load_tokenizer(data, load_in_child)
     kind = document_kind(tokenizer)
-    return write_shards(data, tokenizer, kind, output=output, processes=processes)
+    return write_shards(data, tokenizer, kind, output=output, processes=processes, part=part)

@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.learn_tokenizer import find_tokenizer
+from detalbert.corpus.shards import ShardPart
 from detalbert.corpus.writer import load_in_child, write_shards
 from detalbert.settings.text import TextConfig
 from pretrain.hparams import PretrainHParams
@@ -34,9 +35,13 @@ def load_tokenizer(
 
 
 def write_corpus(
-    data: TextConfig, hparams: PretrainHParams, output: str | None, processes: int | None
+    data: TextConfig,
+    hparams: PretrainHParams,
+    output: str | None,
+    processes: int | None,
+    part: ShardPart | None,
 ) -> str:
     """Write the shards of an experiment's `data:`; return where they are."""
     tokenizer = load_tokenizer(data, hparams, load_in_child)
     kind = ExampleKind(hparams.max_seq_length)
-    return write_shards(data, tokenizer, kind, output=output, processes=processes)
+    return write_shards(data, tokenizer, kind, output=output, processes=processes, part=part)

@@ -2,6 +2,7 @@
 
 python -m detalbert.corpus configs/pretrain_base.yaml --set data.text=wiki.jsonl --output shards
 python -m detalbert.corpus configs/lm_1b.yaml --output s3://bucket/shards --workers 32
+python -m detalbert.corpus configs/lm_1b.yaml --output s3://bucket/shards --part 1/8   # ... 8/8
 
 Then data.shards: s3://bucket/shards is all that `data:` needs. If it is killed, the same command
 goes on and ends with the same bytes.
@@ -41,13 +42,28 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         help="config key to set, e.g. data.text=wiki.jsonl (repeatable)",
     )
     parser.add_argument("--workers", type=int, help="number of processes (default: one per core)")
+    parser.add_argument(
+        "--part",
+        type=_part,
+        metavar="I/N",
+        help="write part I of N, from 1/N to N/N, each on a machine of its own (default: all)",
+    )
     return parser.parse_args(argv)
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r}: give I/N, such as 1/3, 2/3 and 3/3")
+    return int(number), int(count)
 
 
 if __name__ == "__main__":
     parse_arguments(None)  # --help and mistakes need none of the imports below
 
+from detalbert.corpus.index import has_index
 from detalbert.corpus.reader import KINDS
+from detalbert.corpus.shards import ShardPart
 from detalbert.errors import UserError
 from detalbert.log import fail, start_logging
 from detalbert.settings import experiment
@@ -67,7 +83,10 @@ def main(argv: list[str] | None = None) -> int:
         data = parsers.data(config.get("data"))
         hparams = parsers.hyperparameters(config.get("hyperparameters"))
         write = resolve_name(row.corpus)
-        address = write(data, hparams, args.output, args.workers)
+        part = ShardPart(*args.part) if args.part else None
+        address = write(data, hparams, args.output, args.workers, part)
+        if not has_index(address):
+            return 0  # other parts are missing
         for split in ("train", "validation"):
             print(f"{split:<12}{KINDS[row.kind](address, split, data).describe()}")
     except UserError as error:

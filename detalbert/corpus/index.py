@@ -12,7 +12,7 @@ from typing import Any
 
 from detalbert.atomic import alone, whole_folder, writing
 from detalbert.corpus.shards import FILES, FORMAT, file_sums
-from detalbert.errors import UserError
+from detalbert.errors import Unavailable, UserError
 from detalbert.integrity import find_damaged, is_sealed
 from detalbert.names import hold
 from detalbert.reading import storage
@@ -47,6 +47,17 @@ def read_index(address: str) -> dict[str, Any]:
             cure="write again",
         )
     return index
+
+
+def has_index(address: str) -> bool:
+    """Return whether there is an index at `address`: all shards are written."""
+    try:
+        storage.read_all(storage.join(address, "index.json"))
+    except Unavailable:
+        raise
+    except UserError:
+        return False
+    return True
 
 
 def _check(index: dict[str, Any]) -> None:

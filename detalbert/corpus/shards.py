@@ -272,19 +272,31 @@ class _Column:
             yield values
 
 
+class ShardPart(NamedTuple):
+    """Part `number` of `total`, from 1 on, of the jobs of a corpus that several machines write."""
+
+    number: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.total}"
+
+
 class Target:
     """The place of shards. `folder` is where files are written; `remote`, if any, where they go
-    then: what is there is known by its records (`jobs/`), which follow their shards.
+    then: what is there is known by its records (`jobs/`), which follow their shards. Several parts
+    of a machine write to a remote place from folders of their own.
     """
 
-    def __init__(self, address: str, cache_dir: str) -> None:
+    def __init__(self, address: str, cache_dir: str, part: "ShardPart | None" = None) -> None:
         self.remote: str | None = None
         self.folder = Path(address)
         self.address = str(self.folder)
         if bucket.is_bucket(address):
             key = hashlib.sha256(address.encode()).hexdigest()
             self.remote = address
-            self.folder = Path(cache_dir) / f"writing-{key[:24]}"
+            suffix = "" if part is None else f"-{part.number}-of-{part.total}"
+            self.folder = Path(cache_dir) / f"writing-{key[:24]}{suffix}"
             self.address = address
 
     def open(self) -> None:

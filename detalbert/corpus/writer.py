@@ -25,9 +25,18 @@ from detalbert.corpus import shards
 from detalbert.corpus.blocks import Segments, cut_segments
 from detalbert.corpus.held_out import decide
 from detalbert.corpus.index import TOKENIZER, remove_damaged
+from detalbert.corpus.opened import OpenedText, fingerprints_of, open_texts
 from detalbert.corpus.read_text import TextReader
-from detalbert.corpus.shards import SPLITS, Kind, Rows, ShardFacts, Target, is_held_out
-from detalbert.corpus.sources import Part, Text, cut_parts, group, open_text, size_of, unpack_sizes
+from detalbert.corpus.shards import (
+    SPLITS,
+    Kind,
+    Rows,
+    ShardFacts,
+    ShardPart,
+    Target,
+    is_held_out,
+)
+from detalbert.corpus.sources import Part, cut_parts, group, size_of, unpack_sizes
 from detalbert.corpus.words import WordEncoder
 from detalbert.corpus.workers import map_in_processes
 from detalbert.errors import UserError
@@ -39,14 +48,6 @@ from detalbert.waiting import waiting
 log = logging.getLogger(__name__)
 _TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 characters per token, which takes two bytes
 _BATCH = 1 << 19  # characters that are tokenized at a time
-
-
-class OpenedText(NamedTuple):
-    """A source of the config, opened."""
-
-    purpose: str  # "text" or "validation"
-    name: str  # of the source; "" if it is the only one
-    text: Text
 
 
 class ShardText(NamedTuple):
@@ -79,8 +80,12 @@ def write_shards(
     kind: Kind,
     output: str | None = None,
     processes: int | None = None,
+    part: ShardPart | None = None,
 ) -> str:
     """Write missing or damaged shards of the configured text; return where they are.
+
+    Several machines may write a part each, at the same time: the shards are those of one machine.
+    Which part ends last writes the index; until then the folder is no corpus.
 
     Args:
         data: names the text.
@@ -89,20 +94,22 @@ def write_shards(
         output: a folder, or a remote address, to which each shard is moved once it is written;
             default: a folder below `data.cache_dir` that depends on all that the bytes do.
         processes: default: one per core.
+        part: of the shards; default: all.
 
     Raises:
         UserError: text cannot be read, or shards cannot be written.
     """
-    texts = _open_texts(data, exact=kind.exact)
+    texts = open_texts(data, exact=kind.exact)
     plan = _plan(data, texts=texts, kind=kind, tokenizer=tokenizer)
     notes = _notes(data, texts)
     key = hashlib.sha256(json.dumps(plan).encode()).hexdigest()
     cached = Path(data.cache_dir) / f"shards-{key[:24]}"
-    target = Target(output or str(cached), data.cache_dir)
+    target = Target(output or str(cached), data.cache_dir, part)
     folder = target.folder
+    lock = folder / (".lock" if part is None else f".lock-{part.number}-of-{part.total}")
     with writing(folder, what="token shards"):
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
-        with hold_lock(folder / ".lock", purpose=f"writes token shards to {folder}"):
+        with hold_lock(lock, purpose=f"writes token shards to {folder}"):
             # The plan comes before any shard: so no other text's are added to these.
             target.open()
             _keep_plan(folder, plan)
@@ -117,8 +124,13 @@ def write_shards(
             if not index or output and has_other_notes:
                 writer = ShardWriter(target, kind=kind, tokenizer=tokenizer, processes=processes)
                 jobs = writer.plan(texts, plan)
-                writer.write(jobs)
-                writer.finish(jobs, {**plan, **notes})
+                if part is None:
+                    writer.sweep()
+                    writer.write(jobs)
+                    writer.finish(jobs, {**plan, **notes})
+                else:
+                    writer.write(jobs[part.number - 1 :: part.total])
+                    writer.join(part, jobs, {**plan, **notes})
     return target.address
 
 
@@ -132,7 +144,7 @@ def _plan(
         **kind.facts(tokenizer),
         "part_bytes": max(1, int(data.shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE)),
         "held_out": 0.0 if has_validation else data.validation_fraction,
-        "text": _fingerprints(texts),
+        "text": fingerprints_of(texts),
     }
 
 
@@ -160,38 +172,6 @@ def _load(*arguments: str, kind: str) -> PreTrainedTokenizerBase:
     from detalbert.squad.tokenizer import named_tokenizer  # in the child alone
 
     return named_tokenizer(*arguments, kind=kind)
-
-
-def _open_texts(data: CorpusConfig, exact: bool) -> list[OpenedText]:
-    """Open the sources. Without any for "validation", some documents of "text" are held out."""
-    # Purpose, key of the config, split and source.
-    wanted = [("text", data.source, "train", source) for source in data.training]
-    for source in data.held_out:
-        wanted.append(("validation", data.held_out_source, "validation", source))
-    texts = []
-    for purpose, key, split, source in wanted:
-        text = open_text(
-            source,
-            key=f"data.{key}",
-            split=split,
-            exact=exact,
-            article=data.article,
-            form=source.form or data.form,
-        )
-        texts.append(OpenedText(purpose, name=source.name or "", text=text))
-    return texts
-
-
-def _fingerprints(texts: list[OpenedText]) -> dict[str, Any]:
-    """Return the fingerprints by purpose, and by name where a purpose has a list of sources."""
-    fingerprints: dict[str, Any] = {}
-    for purpose, name, text in texts:
-        if name:
-            by_name = fingerprints.setdefault(purpose, {})
-            by_name[name] = text.fingerprint
-        else:
-            fingerprints[purpose] = text.fingerprint
-    return fingerprints
 
 
 def _keep_plan(folder: Path, plan: dict[str, Any]) -> None:
@@ -260,11 +240,13 @@ class ShardWriter:
                 missing.append(job)
         return missing
 
-    def write(self, jobs: list[ShardText]) -> None:
-        """Write the shards that are missing, each with its record, in the order of the jobs."""
+    def sweep(self) -> None:
+        """Remove what killed processes have left. No other process may be writing shards."""
         sweep(self.folder, shards.FILES)
         sweep(self.folder / "jobs", r"\d{5,}\.json")
 
+    def write(self, jobs: list[ShardText]) -> None:
+        """Write the shards that are missing, each with its record, in the order of the jobs."""
         # Progress counts what is there already, too.
         missing = self.missing(jobs)
         total = sum(size_of(job.parts) for job in jobs)
@@ -318,6 +300,24 @@ class ShardWriter:
             rows = (batch.rows for batch in batches)
             names = shards.write_job(self.folder, number, self.kind, rows)
             self.target.move(names, shards.RECORD.format(number))
+
+    def join(self, part: ShardPart, jobs: list[ShardText], header: dict[str, Any]) -> None:
+        """Finish if all parts are written; log how many shards others have to write else."""
+        self.target.open()  # for the records of the others
+        with hold_lock(self.folder / ".lock", purpose=f"joins the shards of {self.folder}"):
+            missing = self.missing(jobs)
+            if missing:
+                log.info(
+                    "part %s is written; %d of %d shards are missing, of other parts",
+                    part,
+                    len(missing),
+                    len(jobs),
+                )
+                return
+            # Two parts may end at the same time: the second finds nothing to do.
+            if not (self.folder / shards.INDEX).is_file():
+                self.sweep()
+                self.finish(jobs, header)
 
     def finish(self, jobs: list[ShardText], header: dict[str, Any]) -> None:
         """Write the tokenizer, and the index last of all: the shards, their counts, the header."""

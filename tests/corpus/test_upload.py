@@ -92,3 +92,25 @@ def assert_same_shards(client: Any, folder: Path, cache: Path) -> None:
     local = PretrainText.load({"shards": str(folder), "cache_dir": str(cache)}, tiny())
     assert np.array_equal(remote.train.lengths, local.train.lengths)
     assert remote.fingerprints() == local.fingerprints()
+
+
+def test_parts_meet_in_a_bucket(
+    s3: tuple[Any, Faults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = s3
+    monkeypatch.setenv("AWS_ENDPOINT_URL", client.meta.endpoint_url)
+    sources = three(tmp_path)
+    data = {"text": sources, "tokenizer": TOKENIZER, "shard_mib": 0.01, "cache_dir": str(tmp_path)}
+    config = tmp_path / "c.yaml"
+    hparams = {"size": "tiny", "max_seq_length": LENGTH}
+    config.write_text(json.dumps({"hyperparameters": hparams, "data": data}))
+    command = [str(config), "--output", "s3://bucket/shards", "--workers", "1", "--part"]
+
+    # In any order, and one of them twice.
+    for part in ("3/3", "1/3", "3/3"):
+        assert main([*command, part]) == 0
+        keys = {item["Key"] for item in client.list_objects_v2(Bucket="bucket")["Contents"]}
+        assert "shards/index.json" not in keys
+    assert main([*command, "2/3"]) == 0
+
+    assert_same_shards(client, write(sources, tmp_path, shard_mib=0.01), tmp_path)

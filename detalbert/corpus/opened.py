@@ -1,0 +1,46 @@
+"""The sources of a config, opened: what there is to write, before any of it is read."""
+
+from typing import Any, NamedTuple
+
+from detalbert.corpus.sources import Text, open_text
+from detalbert.settings.text import CorpusConfig
+
+
+class OpenedText(NamedTuple):
+    """A source of the config, opened."""
+
+    purpose: str  # "text" or "validation"
+    name: str  # of the source; "" if it is the only one
+    text: Text
+
+
+def open_texts(data: CorpusConfig, exact: bool) -> list[OpenedText]:
+    """Open the sources. Without any for "validation", some documents of "text" are held out."""
+    # Purpose, key of the config, split and source.
+    wanted = [("text", data.source, "train", source) for source in data.training]
+    for source in data.held_out:
+        wanted.append(("validation", data.held_out_source, "validation", source))
+    texts = []
+    for purpose, key, split, source in wanted:
+        text = open_text(
+            source,
+            key=f"data.{key}",
+            split=split,
+            exact=exact,
+            article=data.article,
+            form=source.form or data.form,
+        )
+        texts.append(OpenedText(purpose, name=source.name or "", text=text))
+    return texts
+
+
+def fingerprints_of(texts: list[OpenedText]) -> dict[str, Any]:
+    """Return the fingerprints by purpose, and by name where a purpose has a list of sources."""
+    fingerprints: dict[str, Any] = {}
+    for purpose, name, text in texts:
+        if name:
+            by_name = fingerprints.setdefault(purpose, {})
+            by_name[name] = text.fingerprint
+        else:
+            fingerprints[purpose] = text.fingerprint
+    return fingerprints
