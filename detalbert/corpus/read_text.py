@@ -246,7 +246,7 @@ def _hub(part: Part, notes: Notes) -> Iterator[str]:
 def _whole_file(part: Part, notes: Notes) -> Iterator[str]:
     """Yield the texts of rows, or the contexts of SQuAD's articles."""
     assert part.content is not None
-    for place, row in rows_of_file(part.content, notes):
+    for place, row in rows_of_file(part.content, notes, needed=[part.text_key.lower()]):
         if isinstance(row, dict) and isinstance(row.get("paragraphs"), list):
             try:
                 texts = contexts({"data": [row]})

@@ -37,6 +37,7 @@ _ALONE = "。！？｡।॥۔։።។။"
 _GREEK = r"\u0370-\u03ff\u1f00-\u1fff"  # whose question mark looks like a semicolon
 _CLOSING = r"""\"'”’»›)\]」』）】"""
 _CLOSING_IN_SOME = "“«"  # in German, and opening in most languages
+_FRENCH_SPACE = "[ \u00a0\u202f]"  # inside of its quotation marks
 _OPENING = r"""\"'“‘„«»‹(\[¿¡「『（【"""
 # What can begin a sentence: capitals, letters of scripts without them, and digits.
 _FIRST = "A-Z0-9À-Þ" + _characters({"Lu", "Lt", "Lo", "Nd"})
@@ -49,7 +50,8 @@ _END = re.compile(
     rf"[{_SPACED}{_ALONE};\u037e\n](?:"
     r"(?<=\n)\n*"
     rf"|(?<=[{_ALONE}])([{_ALONE}]*[{_CLOSING}]*)\s*"
-    rf"|(?:(?<=[{_SPACED}])|(?<=[{_GREEK}][;\u037e]))([{_CLOSING}{_CLOSING_IN_SOME}]*)\s+(?=[{_OPENING}]?[{_FIRST}])"
+    rf"|(?:(?<=[{_SPACED}])|(?<=[{_GREEK}][;\u037e]))((?:[{_CLOSING}{_CLOSING_IN_SOME}]|{_FRENCH_SPACE}»)*)"
+    rf"\s+(?=(?:«{_FRENCH_SPACE}|[{_OPENING}])?[{_FIRST}])"
     ")"
 )
 # Words that end with a point inside a sentence, most of them before a name.
@@ -60,7 +62,7 @@ _WORDS = {
     "Greek": "κ κα κος Δρ π.χ βλ δηλ",
     "Hindi": "डॉ प्रो श्री",
     "Polish": "np tzn tzw ul św mgr inż",
-    "Russian": "ул им проф акад тов св обл рис гл т.е т.к",
+    "Russian": "ул проф акад тов св обл гл т.е т.к",
     "Spanish": "Sra Srta Dra Ud Uds pág núm EE",
     "Turkish": "Doç Av Sn Yrd",
 }
@@ -69,10 +71,11 @@ _FOREIGN = set(" ".join(_WORDS.values()).split()) - _ENGLISH
 _CAPITALIZED = {word[0].upper() + word[1:] for word in _FOREIGN}
 _LISTED = "|".join(re.escape(word) for word in sorted(_ENGLISH | _FOREIGN | _CAPITALIZED))
 _ABBREVIATION = re.compile(
-    rf"""(?:^|[\s("'“„«])(?:[{_INITIAL}]|{_LISTED}"""
+    # Kana, ideographs and Hangul are syllables and words, and no initials.
+    rf"""(?:^|[\s("'“„«])(?:(?![\u3040-\u9fff\uac00-\ud7a3])[{_INITIAL}]|{_LISTED}"""
     r"|(?<!\d\s)г"  # Russian for a town; behind a year it ends a sentence
     # German ordinals: "am 3. Oktober".
-    r"|(?:am|vom|zum|zur|den|dem|der|des|die|das|im|bis|ab|seit)\s\d{1,2})\.$"
+    r"|(?:am|vom|zum|zur|den|dem|der|die|das|im|bis|ab|seit)\s\d{1,2})\.$"
 )
 # A character that no match of _END takes in, and that ends what its look-ahead reads.
 _PLAIN = rf"[^\s{_SPACED}{_ALONE};\u037e{_CLOSING}{_OPENING}]"

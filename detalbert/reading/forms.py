@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from detalbert.errors import Cure, UserError
+from detalbert.reading.json_values import is_frame
 from detalbert.reading.packing import (
     UTF8,
     as_utf8,
@@ -61,8 +62,6 @@ _MARKUP = {
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a]")  # characters that are in no text but by mistake
 _MAPPING = re.compile(r'\s*(\[\s*)?\{\s*(\}\s*(\n|$)|"(?:[^"\\]|\\.)*"\s*:)')
 _LIST = re.compile(r'\s*\[\s*["\[\]]')
-# A frame as pandas writes it: by columns, {"question": {"0": ...}}, or by index, {"0": {...}}.
-_FRAME = re.compile(r'\s*\{\s*("0"\s*:\s*\{|"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"0"\s*:)')
 _KEY = re.compile(r'[\s,{]*"((?:[^"\\]|\\.)*)"\s*:\s*')
 # Its `raw_decode` returns where a value ends, and takes what follows for no mistake.
 _DECODER = json.JSONDecoder()
@@ -252,7 +251,7 @@ def _begins_json(text: str) -> bool:
 def _json_form(text: str, promised: str | None) -> str:
     """Return JSON_LINES if the first line is a row, JSON if all of the text is one value."""
     line, line_end, later_lines = text.lstrip().partition("\n")
-    if line.startswith("[") or _FRAME.match(line):
+    if line.startswith("["):
         return JSON
     try:
         row = json.loads(line)
@@ -264,8 +263,9 @@ def _json_form(text: str, promised: str | None) -> str:
         # The first line is broken, or a mapping goes on over several lines.
         is_line = promised == JSON_LINES or later_lines.lstrip().startswith("{")
         return JSON_LINES if is_line else JSON
-    has_data = isinstance(row.get("data"), list) and not later_lines.strip()
-    return JSON if has_data else JSON_LINES
+    if later_lines.strip():
+        return JSON_LINES
+    return JSON if isinstance(row.get("data"), list) or is_frame(row) else JSON_LINES
 
 
 def _reaches_data(text: str) -> bool:

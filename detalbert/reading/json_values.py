@@ -9,7 +9,7 @@ megabytes is parsed several times, in all at most about twice its length.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from detalbert.errors import UserError
 from detalbert.reading.lines import Decoder
@@ -27,11 +27,13 @@ class JsonValues:
     Args:
         where: the file, for messages.
         blocks: its content in UTF-8.
+        names: of columns that rows may have, in small letters: by them a frame is known.
     """
 
-    def __init__(self, where: str, blocks: Iterator[bytes]) -> None:
+    def __init__(self, where: str, blocks: Iterator[bytes], names: Collection[str] = ()) -> None:
         self.where = where
         self.blocks = blocks
+        self.names = names
         self.decoder = Decoder(where)
         self.text = ""  # read from the file
         self.at = 0  # the place in it up to which it is parsed
@@ -61,13 +63,30 @@ class JsonValues:
             if key == "data" and self._peek() == "[":
                 has_data = True
                 for element in self._elements():
-                    yield _name_cells(element, row.get("columns"))
+                    yield self._name_cells(element, row.get("columns"))
             elif has_data:
                 self._value()
             else:
                 row[key] = self._value()
-        if not has_data:
-            yield from _frame_rows(row)
+        if has_data:
+            return
+        if is_frame(row):
+            yield from frame_rows(row, self.names)
+        else:
+            yield row
+
+    def _name_cells(self, row: object, columns: object) -> object:
+        """Return a row of pandas' `split`, a list of cells, by the names of its columns; another
+        row as it is. Raises UserError if two columns have one name.
+        """
+        if not isinstance(row, list) or not isinstance(columns, list) or len(row) != len(columns):
+            return row
+        cells = dict(zip(map(str, columns), row, strict=True))
+        if len(cells) < len(columns):
+            names = [str(name) for name in columns]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UserError(f"two columns are named {twice!r}", key=self.where, cure="rename one")
+        return cells
 
     def _elements(self) -> Iterator[object]:
         for _ in self._items(begin="[", end="]"):
@@ -144,30 +163,28 @@ class JsonValues:
         return UserError(f"line {line} is not JSON ({fault})", key=self.where, cure="correct it")
 
 
-def _name_cells(row: object, columns: object) -> object:
-    """Return a row of pandas' `split`, a list of cells, by the names of its columns; another row as
-    it is.
+def is_frame(mapping: Mapping[str, object]) -> bool:
+    """Return whether a mapping is a frame of pandas, by columns or by index: mappings of equal keys
+    in equal order.
     """
-    if not isinstance(row, list) or not isinstance(columns, list) or len(row) != len(columns):
-        return row
-    return dict(zip(map(str, columns), row, strict=True))
+    parts = list(mapping.values())
+    if not parts or not all(isinstance(part, dict) for part in parts):
+        return False
+    keys = [list(part) for part in parts if isinstance(part, dict)]
+    return all(own == keys[0] for own in keys)
 
 
-def _frame_rows(mapping: dict[str, object]) -> list[object]:
-    """Return the rows of a mapping that is a frame of pandas with rows numbered from 0, by columns
-    or by index; else the mapping, as the only row.
+def frame_rows(frame: Mapping[str, object], names: Collection[str]) -> list[object]:
+    """Return the rows of a frame of pandas; if no column has one of `names`, in small letters, the
+    frame itself as the only row.
     """
-    parts = [part for part in mapping.values() if isinstance(part, dict)]
-    if not parts or len(parts) < len(mapping):
-        return [mapping]
+    parts = [part for part in frame.values() if isinstance(part, dict)]
     labels = list(parts[0])
-    if any(list(part) != labels for part in parts):
-        return [mapping]
-    if next(iter(mapping)) == "0":  # {"0": {"question": ...}, "1": ...}
+    if any(name.lower() in names for name in frame):  # {"question": {"0": ..., "1": ...}, ...}
+        rows: list[object] = []
+        for label in labels:
+            rows.append({name: part[label] for name, part in zip(frame, parts, strict=True)})
+        return rows
+    if any(label.lower() in names for label in labels):  # {"0": {"question": ...}, "1": ...}
         return list(parts)
-    if labels[:1] != ["0"]:  # else {"question": {"0": ..., "1": ...}, ...}
-        return [mapping]
-    rows: list[object] = []
-    for label in labels:
-        rows.append({name: part[label] for name, part in zip(mapping, parts, strict=True)})
-    return rows
+    return [frame]

@@ -45,7 +45,8 @@ def rows_of_file(
     Args:
         content: the file.
         notes: gets what a user should know of the rows.
-        needed: names of columns, in small letters, that no row of a table may lack.
+        needed: names of columns, in small letters, that no row of a table may lack; by them a
+            frame of pandas is known in JSON.
         longest: characters of a table's cell, at most.
 
     Raises:
@@ -55,7 +56,7 @@ def rows_of_file(
     if content.form == JSON_LINES:
         yield from _json_lines(content)
     elif content.form == JSON:
-        values = JsonValues(address, read_content(content)).rows()
+        values = JsonValues(address, read_content(content), names=needed).rows()
         for number, row in enumerate(values, start=1):
             yield RowPlace(address, f"row {number}"), row
     elif content.form == TABLE:

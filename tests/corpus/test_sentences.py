@@ -43,6 +43,18 @@ LANGUAGES = {
         "(They did not return.)",
         "Mrs. Brown bought salt, silk, etc. for the crew.",
     ],
+    "French": [
+        "Le bateau quitta le port le matin.",
+        "Où étaient les marins ?",
+        "Personne ne savait !",
+        "« Je ne sais pas. »",
+        "« Qui est là ? »",
+        "À midi, il pleuvait.",
+        "Ils étaient douze.",
+        "M. Dupont écrivit une lettre.",
+        "Élise n'avait rien.",
+        "En 1912 il coula.",
+    ],
     "German": [
         "Das Schiff verließ am Morgen den Hafen.",
         "Wo waren die Matrosen?",
@@ -78,6 +90,16 @@ LANGUAGES = {
         "लोग नदी के पास रहते थे।",
         "वे कब लौटे?",
         "रेशम घर में था।",
+    ],
+    "Korean": [
+        "배가 아침에 항구를 떠났다.",
+        "선원들은 어디에 있었나?",
+        "아무도 몰랐다!",
+        "내일 봐.",
+        "이제 집에 가.",
+        "1912년에 배가 가라앉았다.",
+        "“나는 몰라.”",
+        "소금과 비단이 있었다.",
     ],
     "Polish": [
         "Statek rano opuścił port.",
@@ -153,6 +175,15 @@ def test_at_least_95_percent_of_the_borders_are_right(language: str) -> None:
 def test_a_title_at_the_beginning_of_a_sentence_ends_none() -> None:
     sentences = ["He left.", "Mr. Smith came.", "J. R. Brown did not."]
     assert split_sentences(" ".join(sentences)) == sentences
+
+
+def test_words_that_end_sentences_are_no_abbreviations() -> None:
+    for text in (
+        "Я сказал им. Они ушли.",
+        "Он ест рис. Она пьёт чай.",
+        "Les autres des 12. Ils ont.",
+    ):
+        assert len(split_sentences(text)) == 2
 
 
 def test_lines_are_sentences_of_a_text_without_marks() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas
 import pytest
 
+from detalbert.errors import UserError
 from detalbert.reading.forms import HEAD, recognise
 from detalbert.reading.notes import Notes
 from detalbert.reading.rows import rows_of_file
@@ -25,7 +26,8 @@ ROWS = json.loads(FRAME.to_json(orient="records"))
 
 def read(path: Path) -> list[Any]:
     (file,) = list_files(str(path), key="data.train")
-    return [row for _, row in rows_of_file(recognise(file), Notes())]
+    rows = rows_of_file(recognise(file), Notes(), needed=["question", "text"])
+    return [row for _, row in rows]
 
 
 @pytest.mark.parametrize("orient", ["columns", "index", "split", "records", "table"])
@@ -44,6 +46,37 @@ def test_a_frame_longer_than_the_head(tmp_path: Path, orient: str) -> None:
     frame.to_json(tmp_path / "frame.json", orient=orient)
     assert (tmp_path / "frame.json").stat().st_size > 2 * HEAD
     assert read(tmp_path / "frame.json") == ROWS * (HEAD // 50)
+
+
+@pytest.mark.parametrize("labels", [[5, 0, 2], ["a", "b", "c"], [1.5, 2.5, 0.0], [1, 2, 3]])
+@pytest.mark.parametrize("orient", ["columns", "index", "split"])
+def test_a_frame_of_other_labels(tmp_path: Path, orient: str, labels: list[Any]) -> None:
+    FRAME.set_axis(labels).to_json(tmp_path / "frame.json", orient=orient)
+    assert read(tmp_path / "frame.json") == ROWS
+
+
+def test_a_column_named_0_is_a_column(tmp_path: Path) -> None:
+    FRAME.assign(**{"0": 1})[["0", *FRAME.columns]].to_json(tmp_path / "frame.json")
+    assert read(tmp_path / "frame.json") == [{"0": 1, **row} for row in ROWS]
+
+
+@pytest.mark.parametrize("orient", ["columns", "split", "records"])
+def test_a_frame_without_rows_has_none(tmp_path: Path, orient: str) -> None:
+    FRAME[:0].to_json(tmp_path / "frame.json", orient=orient)
+    assert read(tmp_path / "frame.json") == []
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    frame = {"columns": ["question", "question"], "index": [0], "data": [["a?", "b?"]]}
+    (tmp_path / "frame.json").write_text(json.dumps(frame))
+    with pytest.raises(UserError, match="two columns are named 'question'; rename one"):
+        read(tmp_path / "frame.json")
+
+
+def test_rows_with_a_list_named_data_are_rows(tmp_path: Path) -> None:
+    rows = [{"meta": {"0": 1}, "data": [{"question": "no?"}], "question": f"{n}?"} for n in "123"]
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    assert read(tmp_path / "rows.jsonl") == rows
 
 
 def test_rows_that_hold_mappings_stay_rows(tmp_path: Path) -> None:
