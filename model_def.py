@@ -19,6 +19,7 @@ from data import Split, SquadData
 from detalbert.atomic import write_json
 from detalbert.engine.evaluation import evaluate_row, row_losses
 from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
+from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
@@ -28,15 +29,28 @@ from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
 from detalbert.squad import calibration
 from detalbert.squad.answers import Answers, merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates
-from detalbert.squad.metrics import METRICS, score
+from detalbert.squad.metrics import score
 from detalbert.training import preflight
 from detalbert.training.folder import SCORES, write_predictions
 from detalbert.training.workload import Workload
 
-# What a run reports of a validation; all of it is in SCORES beside the checkpoint.
-CHARTED = ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "loss")
-# What it prints, as far as a line has room.
-SHOWN = tuple("exact f1 HasAns_f1 NoAns_exact loss best_f1 HasAns_exact best_exact".split())
+# The official scores, and the loss; `score` and the reducer below compute them.
+METRICS = (
+    Metric("exact", charted=True, logged=True),
+    Metric("f1", charted=True, logged=True),
+    Metric("HasAns_f1", charted=True, logged=True),
+    Metric("NoAns_exact", charted=True, logged=True),
+    Metric("loss", charted=True, logged=True, smaller_is_better=True),
+    Metric("best_f1", charted=True, logged=True),
+    Metric("HasAns_exact", logged=True),
+    Metric("best_exact", logged=True),
+    Metric("total"),
+    Metric("HasAns_total"),
+    Metric("NoAns_f1"),
+    Metric("NoAns_total"),
+    Metric("best_exact_thresh"),
+    Metric("best_f1_thresh"),
+)
 
 
 class SquadTrial(PackedTrial[HParams, SquadRow]):
@@ -53,8 +67,8 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
             hparams,
             model=build_span_model(hparams, self.data.tokenizer),
             examples=len(self.data.train.windows),
-            shown=SHOWN,
-            charted=CHARTED,
+            shown=logged_names(METRICS),
+            charted=charted_names(METRICS),
         )
         scores = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
         self.scores = context.wrap_reducer(scores, for_training=False)
@@ -184,7 +198,7 @@ FINE_TUNING = Workload(
     load=SquadData.load,
     trial=SquadTrial,
     check=preflight.check,
-    metrics=tuple(METRICS),
+    metrics=METRICS,
     metric="f1",
     use="python predict.py --model {} --data FILE (or --question, --serve, --export)",
 )

@@ -16,6 +16,7 @@ from determined import pytorch
 from detalbert.corpus.mixture import name_scores
 from detalbert.engine.flops import causal_flops, row_lengths
 from detalbert.engine.meter import TrainingMeter
+from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, StepTrial, read_experiment
 from detalbert.training.workload import Workload
@@ -32,10 +33,14 @@ from lm.sizing import SIZING
 from lm.token_bytes import token_bytes
 from lm.windows import WindowRows, validation_loader
 
-METRICS = ("perplexity", "bits_per_byte", "accuracy", "baseline_bits_per_byte")
-SHOWN = ("loss", "bits_per_byte", "baseline_bits_per_byte", "accuracy", "perplexity")
+METRICS = (
+    Metric("loss", charted=True, logged=True, smaller_is_better=True),
+    Metric("bits_per_byte", charted=True, logged=True, smaller_is_better=True),
+    Metric("baseline_bits_per_byte", logged=True, smaller_is_better=True),
+    Metric("accuracy", charted=True, logged=True),
+    Metric("perplexity", charted=True, logged=True, smaller_is_better=True),
+)
 BY_SOURCE = ("loss", "bits_per_byte")  # of each of several sources, too
-CHARTED = {"loss", "perplexity", "bits_per_byte", "accuracy"}
 
 
 class LmMeter(TrainingMeter):
@@ -107,8 +112,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             hparams,
             self.causal_loss.model,
             examples=len(self.data.train),
-            shown=SHOWN,
-            charted=CHARTED | name_scores(BY_SOURCE, held_out.shards.names),
+            shown=logged_names(METRICS),
+            charted=charted_names(METRICS) | name_scores(BY_SOURCE, held_out.shards.names),
         )
         scores = Scores(
             names=held_out.shards.names,
@@ -298,6 +303,5 @@ LANGUAGE_MODEL = Workload(
     metric="loss",
     sizing=SIZING,
     use="python predict.py --model {} --prompt TEXT (or --perplexity, --export)",
-    smaller_is_better=("loss", "perplexity", "bits_per_byte", "baseline_bits_per_byte"),
     sharded=True,
 )

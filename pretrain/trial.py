@@ -23,6 +23,7 @@ from detalbert.engine import models
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import flops_of_row
 from detalbert.engine.loaders import LazyLoader, validation_loader
+from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device, validation_rows
 from detalbert.engine.trial import Given, read_experiment
@@ -38,19 +39,17 @@ from pretrain.matching import start_matching
 from pretrain.sizing import SIZING
 
 METRICS = (
-    "mlm_loss",
-    "mlm_accuracy",
-    "mlm_baseline",
-    "sop_loss",
-    "sop_accuracy",
-    "span_loss",
-    "span_accuracy",
+    Metric("loss", charted=True, logged=True, smaller_is_better=True),
+    Metric("mlm_accuracy", charted=True, logged=True),
+    Metric("sop_accuracy", charted=True, logged=True),
+    Metric("span_accuracy", charted=True, logged=True),
+    Metric("mlm_baseline", logged=True),  # it never moves
+    Metric("mlm_loss", charted=True, smaller_is_better=True),
+    Metric("sop_loss", charted=True, smaller_is_better=True),
+    Metric("span_loss", charted=True, smaller_is_better=True),
 )
-# All but the baseline, which never moves.
-CHARTED = set(METRICS) - {"mlm_baseline"} | {"loss"}
 # Those that each of several sources has, too.
 BY_SOURCE = ("loss", "mlm_accuracy")
-SHOWN = ("loss", "mlm_accuracy", "sop_accuracy", "span_accuracy", "mlm_baseline")
 
 
 class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
@@ -71,8 +70,8 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
             hparams,
             model=build_albert(hparams, tokenizer=self.data.tokenizer),
             examples=len(self.data.train.lengths),
-            shown=SHOWN,
-            charted=CHARTED | name_scores(BY_SOURCE, names=held_out.names),
+            shown=logged_names(METRICS),
+            charted=charted_names(METRICS) | name_scores(BY_SOURCE, names=held_out.names),
         )
         scores = ScoreReducer(vocabulary=self.model.config.vocab_size, corpus=held_out)
         self.scores = context.wrap_reducer(scores, for_training=False)
@@ -316,5 +315,4 @@ PRETRAINING = Workload(
     metric="loss",
     sizing=SIZING,
     use="python predict.py --model {} --export DIR (or go on with it: pretrain/README.md)",
-    smaller_is_better=("loss", "mlm_loss", "sop_loss", "span_loss"),
 )

@@ -15,10 +15,6 @@ import numpy as np
 
 from detalbert.squad.windows import Example
 
-METRICS = tuple(
-    "exact f1 total HasAns_exact HasAns_f1 HasAns_total NoAns_exact NoAns_f1 NoAns_total "
-    "best_exact best_exact_thresh best_f1 best_f1_thresh".split()
-)
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 

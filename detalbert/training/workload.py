@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from determined import pytorch
 
+from detalbert.engine.metric import Metric
 from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError, nearest
 from detalbert.settings.hparams import StepHParams
@@ -49,14 +50,12 @@ class Workload(NamedTuple):
     trial: Callable[[pytorch.PyTorchTrialContext, Given], StepTrial]
     # From the config, the hyperparameters and the GPUs' UUIDs: preflight.check, or its like.
     check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]
-    # What a validation reports, besides `loss`.
-    metrics: tuple[str, ...]
+    # What a validation computes; any of it may be `searcher.metric`.
+    metrics: tuple[Metric, ...]
     # The searcher's metric if the config names none.
     metric: str
     # Command for a trained model, with {} for the run's output directory.
     use: str = ""
-    # Metrics of which less is better.
-    smaller_is_better: tuple[str, ...] = ("loss",)
     # Whether a model is split over the ranks.
     sharded: bool = False
     # What a job needs of each GPU, for the planner.
@@ -76,29 +75,33 @@ class Workload(NamedTuple):
         """
         searcher = config["searcher"]
         searcher.setdefault("metric", self.metric)
-        searcher.setdefault("smaller_is_better", searcher["metric"] in self.smaller_is_better)
+        searcher.setdefault("smaller_is_better", self.smaller_is_better(searcher["metric"]))
         self.check_searcher(searcher)
         self.parsers.data(config["data"])
         hparams = self.parsers.hyperparameters(values)
         check_start(hparams.model or "", language=self.sharded)
         return hparams
 
+    def smaller_is_better(self, name: str) -> bool:
+        """Return whether less of a metric is better; False of one that no validation computes."""
+        return any(metric.name == name and metric.smaller_is_better for metric in self.metrics)
+
     def check_searcher(self, searcher: Config) -> None:
         """Raise UserError unless a validation reports `searcher.metric`, and less of it is better
         exactly if `searcher.smaller_is_better` says so.
         """
-        metric = searcher["metric"]
-        reported = ["loss", *self.metrics]
-        if metric not in reported:
+        name = searcher["metric"]
+        names = [metric.name for metric in self.metrics]
+        if name not in names:
             raise UserError(
-                f"validation gives no {metric!r}",
+                f"validation gives no {name!r}",
                 key="searcher.metric",
-                cure=nearest(metric, reported),
+                cure=nearest(name, names),
             )
-        smaller = metric in self.smaller_is_better
+        smaller = self.smaller_is_better(name)
         if searcher["smaller_is_better"] is not smaller:
             raise UserError(
-                f"would keep the worst {metric}",
+                f"would keep the worst {name}",
                 key="searcher.smaller_is_better",
                 cure=f"set smaller_is_better: {str(smaller).lower()}",
             )

@@ -14,6 +14,7 @@ from transformers import AlbertConfig, AlbertForTokenClassification
 
 from detalbert.engine.attention import model_inputs
 from detalbert.engine.loaders import RowLoader
+from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.models import random_model
 from detalbert.engine.order import Steps, TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
@@ -26,6 +27,9 @@ from parity.data import TOKENS, ParityData, ParityRow
 from parity.hparams import PARSERS
 
 HELD_OUT = 64  # windows of a validation
+
+
+METRICS = (Metric("loss", charted=True, logged=True, smaller_is_better=True),)
 
 
 class ParityTrial(PackedTrial[StepHParams, ParityRow]):
@@ -42,8 +46,8 @@ class ParityTrial(PackedTrial[StepHParams, ParityRow]):
             hparams,
             random_model(AlbertForTokenClassification, config),
             examples=self.data.windows,
-            shown=["loss"],
-            charted=["loss"],
+            shown=logged_names(METRICS),
+            charted=charted_names(METRICS),
         )
         self.losses_of_rows = context.wrap_reducer(self.mean_loss, for_training=False)
         self.validation: dict[str, float] = {}
@@ -104,6 +108,6 @@ PARITY = Workload(
     load=ParityData.load,
     trial=ParityTrial,
     check=lambda config, hparams, gpu_uuids: check_gpus(gpu_uuids),
-    metrics=(),
+    metrics=METRICS,
     metric="loss",
 )

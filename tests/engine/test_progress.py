@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from detalbert import waiting
 from detalbert.engine import progress
+from detalbert.engine.metric import logged_names
 from detalbert.engine.progress import Progress, format_scores, format_step
 from detalbert.log import start_logging
 
@@ -147,7 +148,7 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
 def test_a_validation_fits_a_line(workload: str, capsys: Any) -> None:
     """In the WebUI at 1280 pixels: 91 characters of the text stand in a line, without its level."""
     start_logging()
-    names = importlib.import_module(workload).SHOWN
+    names = logged_names(importlib.import_module(workload).METRICS)
     best = {"steps": 132_198, **dict.fromkeys(names, 100.0)}
     Progress(132_198, done=0, chief=True, shown=names).say_best(best)
     (line,) = capsys.readouterr().err.splitlines()
