@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from detalbert.atomic import alone, whole_file
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import Cure, Unavailable, UserError
 from detalbert.hub import looks_like_path
 from detalbert.integrity import checksum, find_damaged
 from detalbert.reading import storage
@@ -142,7 +142,8 @@ def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.
 
     # A name of the hub, unless it looks like a file's.
     if looks_like_path(name, (*ENDINGS, *PACKED, ".xlsx")):
-        raise UserError("no such file", key=str(path), cure=f"set {key} to a file of questions")
+        cure = Cure(f"set {key} to a file of questions", by_flag="give --data a file of questions")
+        raise UserError("no such file", key=str(path), cure=cure)
     return []
 
 
