@@ -83,7 +83,10 @@ def main(argv: list[str] | None = None) -> int:
         data = parsers.data(config.get("data"))
         hparams = parsers.hyperparameters(config.get("hyperparameters"))
         write = resolve_name(row.corpus)
-        part = ShardPart(*args.part) if args.part else None
+        part = None
+        if args.part:
+            number, total = args.part
+            part = ShardPart(number, total=total)
         address = write(data, hparams, args.output, args.workers, part)
         if not has_index(address):
             return 0  # other parts are missing
