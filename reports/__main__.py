@@ -5,6 +5,7 @@ python -m reports runs --workspace squad                        # a cluster; als
 python -m reports cost --published runs/squad@p3.2xlarge --html cost.html
 python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
 python -m reports cost --since 2026-11-01 --by user --csv       # all that ran since then
+python -m reports scaling runs/scaling                          # one run per size; docs/scaling.md
 python -m reports scaling --published --run fused=bench.json
 
 Exit status 0; 3 when --budget is exceeded; 2 with one line: what is wrong and what to do; 4: a
@@ -61,8 +62,9 @@ def _parser() -> Parser:
         _add_form_flags(command)
         _add_master_flags(command)
         add_price_flags(command)
+        _add_runs(command)
         if name != "scaling":
-            _add_runs(command)
+            _add_price_pool(command)
         if name != "runs":
             _add_priced_flags(command)
         if name == "cost":
@@ -119,7 +121,10 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
         help="run's folder, a folder or a bucket of them, or a benchmark's JSON; RUN@INSTANCE "
         "prices it",
     )
-    add(
+
+
+def _add_price_pool(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--price-pool",
         action="append",
         default=[],

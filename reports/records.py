@@ -15,6 +15,7 @@ from cluster.configs.expconf import runs
 from cluster.facts.machines import SLOTS
 from detalbert.errors import UserError
 from reports.queries import Queries, Row, has_run, parse_time
+from reports.run import trained_model
 from reports.usage import (
     PATIENCE,
     Allocation,
@@ -215,7 +216,7 @@ class _Reader:
         slots = 1 if slots is None else int(slots)
         trials = self.queries.ask("GetExperimentTrials", experimentId=number, limit=0).trials
         # A search over models has no one model.
-        models = {(trial.hparams or {}).get("model") for trial in trials}
+        models = {trained_model(trial.hparams or {}) for trial in trials}
         predicts = runs(config, "predict.py")
         return Experiment(
             id=experiment.id,

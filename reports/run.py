@@ -118,6 +118,12 @@ def model_name(name: object) -> str | None:
     return re.sub(r"-v\d+$", "", last)
 
 
+def trained_model(hparams: Mapping[str, Any]) -> str | None:
+    """Return the name of the model that hyperparameters train: from a checkpoint, or of a size."""
+    size = hparams.get("size")
+    return hparams.get("model") or (f"albert-{size}" if size else None)
+
+
 def data_name(data: Mapping[str, object]) -> str | None:
     """Return the name of the data; SQuAD 2.0 has two, and a file's first part is other data."""
     name = data.get("train") or data.get("text")
@@ -283,7 +289,7 @@ def _local(name: str, file: Path, content: Config) -> tuple[Run, Hours]:
     run = Run(
         name=name,
         hardware="this machine",
-        slots=int(resources.get("slots_per_trial") or 1),
+        slots=int(speed.get("slots") or resources.get("slots_per_trial") or 1),
         pool="local",
         work=Work(
             windows=windows,
@@ -296,7 +302,7 @@ def _local(name: str, file: Path, content: Config) -> tuple[Run, Hours]:
             starts=len(starts) or 1,
         ),
         scores=content.get("best") or {},
-        model=model_name(hparams.get("model")),
+        model=model_name(trained_model(hparams)),
         data=data_name(config.get("data") or {}),
         config=config,
         notes=(note,),

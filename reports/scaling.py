@@ -1,7 +1,8 @@
 """The command `scaling`: throughput of N GPUs or machines relative to N times that of one.
 
-A series is of one model and one data set on one kind of machine; runs that differ in these are
-refused rather than joined, as their ratio would be no efficiency.
+A series is of one model and one data set on one kind of machine with one number of loader workers;
+runs that differ in model or data are refused rather than joined, as their ratio would be no
+efficiency. Published series of equal examples stand below every measured one, to compare with.
 """
 
 import argparse
@@ -16,10 +17,20 @@ from detalbert.errors import UserError
 from reports import bills
 from reports.ledger import fetch_ledger
 from reports.report import METHOD, Report, Table
-from reports.run import Run, read_runs
+from reports.run import SAME_WORK, Number, Run, read_runs
 from reports.usage import Selection
 
 UNIT = "windows/s over slots"
+# Columns without --wide.
+NARROW = {
+    "series": "series",
+    "source": "source",
+    "N": "N",
+    "seconds": "seconds",
+    "through-\nput": "throughput",
+    "speed-\nup": "speed-up",
+    "effi-\nciency": "efficiency",
+}
 
 
 class SeriesPoint(NamedTuple):
@@ -29,54 +40,38 @@ class SeriesPoint(NamedTuple):
     source: str  # measured or published
     size: int  # GPUs or machines
     throughput: float  # of all of them
+    windows: Number = None  # that were trained on
+    name: str = ""  # of the run
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Report efficiency over slots, published and measured; one series per model and data.
+    """Report time, speed-up and efficiency over slots, measured and published.
 
     Raises:
         UserError: if runs do not belong to one series, or have no throughput yet.
     """
-    points = []
-    firsts = dict[str, Run]()  # of each series
-    for series, run in _measured(args):
-        throughput = run.work.throughput
-        base = firsts.setdefault(series, run)
-        if run.model != base.model or run.data != base.data:
-            raise UserError(
-                f"not the model and data of {base.name}", key=run.name, cure="give it a LABEL="
-            )
-        if throughput is None:
-            raise UserError(
-                "no throughput in its records yet", key=run.name, cure="wait for a report"
-            )
-        points.append(SeriesPoint(series, "measured", size=run.slots, throughput=throughput))
-    if args.published:
-        fine_tuning = {run.slots: run.throughput for run in FINE_TUNING}
-        published = {"fine-tuning xxlarge, windows/s over GPUs": fine_tuning, **SERIES}
-        for series, throughputs in published.items():
-            for size, throughput in throughputs.items():
-                points.append(SeriesPoint(series, "published", size=size, throughput=throughput))
+    points = [*_measured_points(args)]
+    points += _published_points(all_series=args.published, beside=bool(points))
     if not points:
         raise UserError(
-            "nothing to report", key="scaling", cure="give --published, --run or --experiment"
+            "nothing to report", key="scaling", cure="give RUN, --experiment or --published"
         )
     table, notes = _efficiencies(points)
     return Report(
         title="How throughput scales",
-        tables=[Table("Scaling", frame=table)],
+        tables=[Table("Scaling", frame=table, narrow=NARROW)],
         method=METHOD["scaling"],
         notes=notes,
     )
 
 
 def _efficiencies(points: list[SeriesPoint]) -> tuple[pd.DataFrame, list[str]]:
-    """Return the measurements with their efficiency, and notes on series of one point.
+    """Return the measurements with their efficiency, and notes on those that have none.
 
     Raises:
         UserError: if a series has two throughputs for one size.
     """
-    table = pd.DataFrame(points, columns=["series", "source", "N", "throughput"])
+    table = pd.DataFrame(points, columns=["series", "source", "N", "throughput", "windows", "run"])
     repeated = table[table.duplicated(["series", "N"])]
     if len(repeated):
         name, size = repeated[["series", "N"]].iloc[0]
@@ -87,35 +82,117 @@ def _efficiencies(points: list[SeriesPoint]) -> tuple[pd.DataFrame, list[str]]:
     # Series in order of appearance, each by N; its first point has 100 %.
     by_series = table.groupby("series", sort=False)
     table = pd.concat(rows.sort_values("N") for _, rows in by_series)
-    per_unit = table["throughput"] / table["N"]
-    first = per_unit.groupby(table["series"]).transform("first")
-    table["efficiency"] = per_unit / first
+    first = table.groupby("series", sort=False)[["N", "throughput", "windows"]].transform("first")
+    table["seconds"] = table["windows"] / table["throughput"]
+    table["speed-up"] = table["throughput"] / first["throughput"]
+    table["efficiency"] = table["speed-up"] / (table["N"] / first["N"])
+
+    # Runs of other lengths spend other parts of their time on start and end.
+    difference = (table["windows"] - first["windows"]).abs()
+    unequal = difference > SAME_WORK * first["windows"]
+    table.loc[unequal, ["speed-up", "efficiency"]] = None
     notes = []
+    if unequal.any():
+        runs = [
+            f"{row.run} ({row.windows:,.0f} windows, not {windows:,.0f})"
+            for row, windows in zip(
+                table[unequal].itertuples(), first["windows"][unequal], strict=True
+            )
+        ]
+        notes.append(f"not of equal examples, so without an efficiency: {', '.join(runs)}")
     for name, rows in by_series:
         if len(rows) == 1:
             notes.append(f"{name}: one point alone has no efficiency")
     return table, notes
 
 
-def _measured(args: argparse.Namespace) -> Iterator[tuple[str, Run]]:
-    """Yield each run and experiment with the name of its series."""
+def _published_points(all_series: bool, beside: bool) -> Iterator[SeriesPoint]:
+    """Yield the published measurements.
+
+    Args:
+        all_series: whether to yield all of them.
+        beside: whether to yield at least the series of equal examples, beside measured ones.
+    """
+    if all_series:
+        for run in FINE_TUNING:
+            yield SeriesPoint(
+                series="fine-tuning xxlarge, windows/s over GPUs",
+                source="published",
+                size=run.slots,
+                throughput=run.throughput,
+            )
+    for row in SERIES:
+        if not (all_series or (beside and row.windows)):
+            continue
+        for size, throughput in row.throughput.items():
+            yield SeriesPoint(
+                series=row.series,
+                source="published",
+                size=size,
+                throughput=throughput,
+                windows=row.windows.get(size),
+            )
+
+
+def _measured_points(args: argparse.Namespace) -> Iterator[SeriesPoint]:
+    """Yield the measurements of runs and trials.
+
+    Raises:
+        UserError: if a run is of another model or other data than its series, or has no throughput.
+    """
+    first_runs = dict[str, Run]()  # of each series
+    for series, run in _measured_runs(args):
+        throughput = run.work.throughput
+        base = first_runs.setdefault(series, run)
+        if run.model != base.model or run.data != base.data:
+            raise UserError(
+                f"not the model and data of {base.name}", key=run.name, cure="give it a LABEL="
+            )
+        if throughput is None:
+            raise UserError(
+                "no throughput in its records yet", key=run.name, cure="wait for a report"
+            )
+        yield SeriesPoint(
+            series=series,
+            source="measured",
+            size=run.slots,
+            throughput=throughput,
+            windows=run.work.windows,
+            name=run.name,
+        )
+
+
+def _measured_runs(args: argparse.Namespace) -> Iterator[tuple[str, Run]]:
+    """Yield each run and trial with the name of its series."""
     # Prices are read for RUN@INSTANCE alone: this report has no dollars.
     rates = Rates(path=args.prices)
     for text in args.run:
-        label = f"measured, {UNIT}"
+        label = ""
         path = text
         if "=" in text:
             label, path = text.split("=", 1)
         runs, _ = read_runs([path], rates.table())
         for run in runs:
-            yield label, run
+            workers = _loader_workers(run)
+            name = f"{label}{workers}"
+            if not label:
+                name = f"{run.model or 'measured'}{workers}, {UNIT}"
+            yield name, run
     ledger = fetch_ledger(Selection.of(args), rates)
     if ledger is None:
         return
 
-    # An experiment that still runs is a series apart: its throughput is of its reports so far.
-    for run in bills.experiment_runs(ledger.records, ledger.table):
+    # A trial that still runs is a series apart: its throughput is of its reports so far.
+    for run in bills.trial_runs(ledger.records, ledger.table):
         _, _, machine = run.hardware.partition(" x ")
         model = run.model or "a model"
         running = ", still running" if run.work.running else ""
-        yield f"{model} on {machine or run.hardware}{running}, {UNIT}", run
+        workers = _loader_workers(run)
+        yield f"{model} on {machine or run.hardware}{workers}{running}, {UNIT}", run
+
+
+def _loader_workers(run: Run) -> str:
+    """Return the part of a series' name that has the loader workers; empty if not configured."""
+    hparams = run.config.get("hyperparameters") or {}
+    workers = hparams.get("num_workers")
+    return "" if workers is None else f", {workers} loader workers"

@@ -28,8 +28,17 @@ _RATES = {row["gpus"]: row["windows"] for row in SPEEDS if row["by"] == "Determi
 FINE_TUNING = []  # runs of MODEL
 for _row in _DATA["fine_tuning"]:
     FINE_TUNING.append(SimpleNamespace(**_row, throughput=_RATES[_row["slots"]]))
-SERIES = {row["series"]: row["throughput"] for row in _DATA["scaling"]}  # by GPUs or machines
+SERIES = []  # throughput and windows of each by GPUs or machines
+for _row in _DATA["scaling"]:
+    SERIES.append(
+        SimpleNamespace(
+            series=_row["series"],
+            throughput=dict(_row["throughput"]),
+            windows=_row.get("windows", {}),
+        )
+    )
+_BY_NAME = {row.series: row for row in SERIES}
 for _row in SPEEDS:
     if "series" in _row:
         # Of machines of eight GPUs, beside what was published by machines.
-        SERIES[_row["series"]][_row["gpus"] // 8] = _row["windows"]
+        _BY_NAME[_row["series"]].throughput[_row["gpus"] // 8] = _row["windows"]

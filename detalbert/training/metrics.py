@@ -252,6 +252,7 @@ class RunMetrics(core.DummyTrainContext):
             "training_seconds": seconds,
             "training_windows": windows,
             "checkpoint_seconds": self.stalls,
+            "slots": self.trial.slots,
         }
 
     def _starts(self) -> list[dict[str, str]] | None:
