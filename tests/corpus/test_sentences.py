@@ -31,6 +31,18 @@ LANGUAGES = {
         "人们住在河边，种小麦。",
         "（他们没有回来。）",
     ],
+    "Czech": [
+        "Loď ráno vyplula z přístavu.",
+        "Kde byli námořníci?",
+        "Nikdo neznal odpověď!",
+        "Ing. Novák napsal sv. Janovi dopis.",
+        "Stálo to 3,5 koruny, tj. málo.",
+        "„Nevím.“",
+        "V roce 1912 se loď potopila.",
+        "Žili v domě č. 7 u řeky.",
+        "Čekali do 5. května…",
+        "Měla mnoho, např. Hedvábí a sůl.",
+    ],
     "English": [
         "The ship left the harbour in the morning.",
         "Where were the sailors?",
@@ -149,6 +161,18 @@ LANGUAGES = {
         "Ölüm yoktu.",
         "Ipek evdeydi.",
     ],
+    "Ukrainian": [
+        "Корабель вранці вийшов із порту.",
+        "Де були матроси?",
+        "Ніхто не знав відповіді!",
+        "Т. Г. Шевченко написав листа.",
+        "Вони жили на вул. Садовій біля річки.",
+        "«Я не знаю.»",
+        "Корабель затонув у 1912 р.",
+        "Їхній дім стояв у м. Київ на р. Дніпро.",
+        "Йому було сто років…",
+        "Доц. Бойко працював у школі ім. Франка.",
+    ],
 }
 
 
@@ -184,6 +208,11 @@ def test_words_that_end_sentences_are_no_abbreviations() -> None:
         "Les autres des 12. Ils ont.",
     ):
         assert len(split_sentences(text)) == 2
+
+
+def test_marks_of_writing_direction_beside_an_end_mark_are_passed_over() -> None:
+    sentences = ["هل عاد القبطان؟\u200f", "\u200fكتب (رسالة).\u200e", "لا!"]
+    assert split_sentences(" ".join(sentences)) == sentences
 
 
 def test_lines_are_sentences_of_a_text_without_marks() -> None:
