@@ -20,8 +20,9 @@ COMPILING = 12.3
 TOKENIZING = 10_000
 LOADING = 1_500
 CORES = 8
-# Bytes of text per second and core that become token shards, and per token: docs/speed.md (7.7 MB/s
-# on two cores), English.
+# Bytes of text per second and core that become token shards, and per token, English. Measured on a
+# shared AMD EPYC: 7.7 MB/s on two cores (docs/speed.md, 2026-11-21), and by itself 105 MB in 20.5
+# seconds of a core, 5.1 MB/s (2026-11-27); the lower one counts.
 TEXT_BYTES_PER_SECOND = 3.8e6
 TEXT_BYTES_PER_TOKEN = 4.5
 LONG_SECONDS = 600  # for which GPUs wait for text: longer ones are worth a separate command
@@ -105,7 +106,6 @@ def _steps(estimate: Estimate, steps: int) -> Iterator[TimePart]:
 
 def _tokenizing(estimate: Estimate, steps: int) -> Iterator[TimePart]:
     """Yield the time in which each machine makes windows or token shards before it trains."""
-    hparams = estimate.hparams
     windows = estimate.job.size.training
     data = mapping(estimate.job.config.get("data"))
     if "train" in data and windows:
@@ -115,9 +115,8 @@ def _tokenizing(estimate: Estimate, steps: int) -> Iterator[TimePart]:
             source="measured",
             how=f"{windows:,} windows, {TOKENIZING:,} a second and core",
         )
-    elif data.get("documents") or data.get("text"):
-        tokens = steps * hparams.global_batch_size * hparams.max_seq_length
-        seconds = tokens * TEXT_BYTES_PER_TOKEN / TEXT_BYTES_PER_SECOND / CORES
+    elif _is_text(estimate):
+        tokens = _text_tokens(estimate, steps)
         text_gigabytes = tokens * TEXT_BYTES_PER_TOKEN / 1e9
 
         # Shards hold each token in two bytes if the vocabulary allows it.
@@ -126,9 +125,41 @@ def _tokenizing(estimate: Estimate, steps: int) -> Iterator[TimePart]:
         rate = TEXT_BYTES_PER_SECOND / 1e6
         how = f"at most {text_gigabytes:,.1f} GB of text, {rate} MB/s a core; "
         how += f"{shard_gigabytes:,.1f} GB of shards on each machine"
-        if seconds > LONG_SECONDS:
+        if writing_hours(estimate):
             how += "; write them first (python -m detalbert.corpus) and set data.shards"
+        seconds = _writing_seconds(estimate, steps)
         yield TimePart("tokenizing", seconds=seconds, source="measured", how=how)
+
+
+def writing_hours(estimate: Estimate) -> dict[int, float]:
+    """Return the hours in which 1, 2, 4 and 8 machines write a corpus' shards, each a part; {} if
+    there is no text to write, or if it takes less than LONG_SECONDS on one.
+    """
+    steps = estimate.job.steps
+    if steps is None or not _is_text(estimate):
+        return {}
+    seconds = _writing_seconds(estimate, steps)
+    if seconds <= LONG_SECONDS:
+        return {}
+    return {machines: seconds / machines / 3600 for machines in (1, 2, 4, 8)}
+
+
+def _is_text(estimate: Estimate) -> bool:
+    """Return whether the data is text that is not yet in shards."""
+    data = mapping(estimate.job.config.get("data"))
+    return bool(data.get("documents") or data.get("text"))
+
+
+def _text_tokens(estimate: Estimate, steps: int) -> int:
+    """Return the most tokens that the text of a run can have: each trained on once."""
+    hparams = estimate.hparams
+    return steps * hparams.global_batch_size * hparams.max_seq_length
+
+
+def _writing_seconds(estimate: Estimate, steps: int) -> float:
+    """Return the seconds in which one machine writes the shards of a run's text."""
+    text_bytes = _text_tokens(estimate, steps) * TEXT_BYTES_PER_TOKEN
+    return text_bytes / TEXT_BYTES_PER_SECOND / CORES
 
 
 def _validations(estimate: Estimate, length: Length) -> Iterator[TimePart]:

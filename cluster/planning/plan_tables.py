@@ -1,4 +1,4 @@
-"""The tables behind an option: memory, time, bill and layouts, each figure with its source.
+"""The tables behind an option: memory, time, shards, bill and layouts, each figure with its source.
 
 Cells are texts, or numbers that every form shows as they are: a terminal, a page and JSON have one
 set of rows, and no form rounds in its own way.
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from cluster.estimates.estimate import Estimate, ranked_layouts
-from cluster.estimates.times import time_parts
+from cluster.estimates.times import CORES, time_parts, writing_hours
 from cluster.planning.options import Option, layout_keys
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 
@@ -45,6 +45,7 @@ def tables(option: Option) -> dict[str, list[Row]]:
     return {
         "memory": memory_rows(estimate) if estimate else [],
         "time": time_rows(estimate) if estimate else [],
+        "shards": shard_rows(estimate) if estimate else [],
         "bill": bill_rows(option),
         "layouts": layout_rows(estimate) if estimate else [],
     }
@@ -111,6 +112,18 @@ def _rate_rows(estimate: Estimate) -> Iterator[Row]:
         how=f"of 120 s of notice: the step, {checkpoint.disk:.0f} s on disk, "
         f"{checkpoint.upload:.0f} s of upload",
     )
+
+
+def shard_rows(estimate: Estimate) -> list[Row]:
+    """Return the time in which N machines write the shards before the run; empty if that is short
+    or the text is in shards.
+    """
+    rows = []
+    for machines, hours in writing_hours(estimate).items():
+        row: Row = {"machines": machines, "hours": f"{hours:,.2f}", "source": "measured"}
+        row["how"] = f"{CORES} cores each; python -m detalbert.corpus --part I/{machines}"
+        rows.append(row)
+    return rows
 
 
 def bill_rows(option: Option) -> list[Row]:

@@ -121,6 +121,22 @@ def test_the_checker_passes_what_is_recommended(master_name, capsys):
     assert plans or master_name in WITHOUT_MACHINES
 
 
+def test_hours_of_shard_writing_are_those_of_n_machines(capsys):
+    """Of a long text alone, and not of shards; on one machine as in the time of the run."""
+    config = str(ROOT / "configs" / "pretrain_base.yaml")
+    text = ["--set", "data.shards=null", "--set", "data.text=wiki.jsonl"]
+
+    long = planned(capsys, config, *text)
+    assert planned(capsys, config)["shards"] == []
+    assert planned(capsys, config, *text, "--windows", "1e6")["shards"] == []
+
+    hours = {row["machines"]: float(row["hours"]) for row in long["shards"]}
+    (tokenizing,) = [row for row in long["time"] if row["what"] == "tokenizing"]
+    assert tokenizing["figure"] == f"{hours[1]:.2f} h"
+    assert hours == {n: pytest.approx(hours[1] / n, abs=0.01) for n in (1, 2, 4, 8)}
+    assert "--part I/8" in long["shards"][-1]["how"]
+
+
 def test_any_machine_that_aws_launches(capsys):
     options = planned(capsys, SINGLE, "--any", "--budget", "100")["options"]
 
