@@ -7,10 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 STARTS = "python make det torchrun pip export git curl cat head HF_HUB_OFFLINE=1".split()
 STARTS = rf"(?:{'|'.join(STARTS)}|\.venv/bin/\w+) "
+LINE = r"^for [^\n]*\n(?: [^\n]*\n)+done|^[^\n]+"  # a loop is one command
 PROGRAM = "python - <<'END'\n"
 # What a command needs that a test does not have, by the words of the command and its comment.
 NEEDS = {
-    "a cluster": r"^det |DET_MASTER|--experiment|--since|--as |trial:\d|experiment:\d",
+    "a cluster": r"(^|\n) ?det |DET_MASTER|--experiment|--since|--as |trial:\d|experiment:\d",
     "a bucket": r"(s3|gs|az)://",
     "a GPU": r"# .*\bGPUs?\b",
     "another checkout": r"^git |embedded\.pretrain",
@@ -33,15 +34,17 @@ def pages() -> list[str]:
 
 
 def commands(page: str) -> Iterator[str]:
-    """Yield the commands in the blocks of a page, continued lines joined; a program is one."""
+    """Yield the commands in the blocks of a page, continued lines joined; a program or a loop is
+    one command.
+    """
     text = (ROOT / page).read_text().replace("\\\n", " ")
     blocks = re.findall(r"^```(bash|sh|python|)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     for language, block in blocks:
         if language == "python":
             yield f"{PROGRAM}{block}END"
-        for line in block.splitlines() if language != "python" else ():
+        for line in re.findall(LINE, block, re.MULTILINE) if language != "python" else ():
             line = re.sub(r" {2,}(?!#)", " ", line.strip().removeprefix("$ "))
-            if re.match(STARTS, line):
+            if re.match(STARTS, line) or "\n" in line:
                 yield line
 
 

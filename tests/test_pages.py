@@ -39,6 +39,8 @@ ON_PAGES = [page for page in pages() if page != HOUR and not all(map(need, comma
 def shortened(command: str) -> str:
     if command.startswith(PROGRAM):
         return command
+    if command.startswith("for "):
+        return shortened_loop(command)
     words = shlex.split(command, comments=True)
     config = next((word for word in words if word in OTHERS), "")
     if not config or "cluster." in command:
@@ -49,6 +51,14 @@ def shortened(command: str) -> str:
     if "-m pretrain " not in command:
         options += SHORT
     return shlex.join(words + options).replace("step-00005000", "step-00000004")
+
+
+def shortened_loop(command: str) -> str:
+    """The loop with fewer steps and one number of loader workers."""
+    command = command.replace("in 0 4;", "in 1;").replace("((200/", "((8/")
+    for config, options in OTHERS.items():
+        command = command.replace(f"{config} ", f"{config} {options} ")
+    return command
 
 
 def write_program(path: Path, command: str) -> None:
@@ -108,7 +118,8 @@ def commands_of_det() -> list[str]:
     """Those in blocks of the pages, and those in their text."""
     lines = []
     for page in pages():
-        lines += [line for line in commands(page) if line.startswith("det ")]
+        for command in commands(page):
+            lines += re.findall(r"^ ?(det .*)", command, re.MULTILINE)
         lines += re.findall(r"`(det [^`]*[0-9][^`]*)`", (ROOT / page).read_text())
     # `det deploy` has a parser of its own.
     return [line for line in lines if not line.startswith("det deploy ")]
