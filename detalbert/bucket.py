@@ -143,9 +143,9 @@ def _hold_names(manager: Any) -> None:
     manager.download = download_inside
 
 
-for _manager in (
+for _manager_class in (
     storage.S3StorageManager,
     storage.GCSStorageManager,
     storage.AzureStorageManager,
 ):
-    _hold_names(_manager)
+    _hold_names(_manager_class)

@@ -156,8 +156,6 @@ class TrialLoop(pytorch._PyTorchTrialController):
         self.schedule = schedule
         # Called before the first step, after an initial validation.
         self.begin: Callable[[], None] = lambda: None
-        # By this name `_save` would copy the whole working directory, even into itself.
-        util.write_user_code = lambda path, on_cluster: self.copy_code(path)
 
     def copy_code(self, path: Path) -> None:
         """Save the code by which a checkpoint's trial can be loaded, below the folder `path`."""
@@ -175,7 +173,14 @@ class TrialLoop(pytorch._PyTorchTrialController):
 
     def save(self, exiting: bool) -> None:
         """Save a checkpoint; `exiting`: the last one of this start."""
-        super()._checkpoint(exiting)
+        # `_save` takes no other function than this one of the module, which would copy the whole
+        # working directory, even into itself. It is replaced while a checkpoint is saved.
+        write_user_code = util.write_user_code
+        util.write_user_code = lambda path, on_cluster: self.copy_code(path)
+        try:
+            super()._checkpoint(exiting)
+        finally:
+            util.write_user_code = write_user_code
 
     def validate(self) -> Json:
         """Validate; return the metrics."""

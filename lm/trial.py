@@ -146,7 +146,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             )
         return self.hparams.max_tokens_per_forward
 
-    def rounding(self) -> dict[str, Any]:
+    def numeric_settings(self) -> dict[str, Any]:
         return {
             "max_tokens_per_forward": self.max_tokens,
             "layout": str(self.layout),

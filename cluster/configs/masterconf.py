@@ -91,7 +91,7 @@ def is_helm(config: Config) -> bool:
     return not HELM_KEYS.isdisjoint(config)
 
 
-def _manager(config: Config) -> object:
+def _manager_type(config: Config) -> object:
     """Return the type of the resource manager: `agent`, `kubernetes`, or what a mistake left."""
     return mapping(config.get("resource_manager")).get("type", "agent")
 
@@ -114,7 +114,7 @@ def _check_pool_names(config: Config) -> Findings:
 def _check_default_pools(config: Config) -> Findings:
     """Yield a finding for each default pool of an agent manager that is not there."""
     manager = mapping(config.get("resource_manager"))
-    if _manager(config) != "agent" or manager.get("no_default_resource_pools"):
+    if _manager_type(config) != "agent" or manager.get("no_default_resource_pools"):
         return
     names = [str(pool.get("pool_name")) for pool in _pools(config)]
     for key in _DEFAULT_POOLS:
@@ -164,7 +164,7 @@ def cluster_of(config: Config) -> Cluster:
     tasks = mapping(config.get("task_container_defaults"))
     manager = mapping(config.get("resource_manager"))
     pools = [_pool(pool, tasks) for pool in _pools(config)]
-    if _manager(config) == "kubernetes":
+    if _manager_type(config) == "kubernetes":
         pools = [_with_pods(pool, manager) for pool in pools]
     return Cluster(
         pools={pool.name: pool for pool in pools},

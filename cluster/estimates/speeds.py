@@ -107,25 +107,25 @@ def _measurement(row: Config) -> Measurement:
 MEASUREMENTS = tuple(_measurement(row) for row in SPEEDS)  # of facts/speeds.yaml
 
 
-def distance(shape: Shape, other: Shape) -> float:
+def shape_distance(shape: Shape, other: Shape) -> float:
     """Return how far apart two shapes are: 0 for the same one.
 
     Most is what changes the kernels (the task, a GPU without bf16), then the GPU, then by the
     logarithm how much a forward computes and how many GPUs exchange gradients.
     """
-    far = 2.0 * (shape.task != other.task)
-    far += 1.5 * (shape.half != other.half)
-    far += 1.0 * (shape.gpu != other.gpu)
-    far += 0.2 * (shape.gigabytes != other.gigabytes)
-    far += 0.5 * (shape.compiled != other.compiled)
-    far += 1.0 * (shape.fp8 != other.fp8)
-    far += 0.3 * (shape.recomputed != other.recomputed)
-    far += 0.3 * (shape.ours != other.ours)
-    far += 0.3 * abs(math.log(shape.flops / other.flops))
-    far += 0.1 * abs(math.log(shape.gpus / other.gpus))
+    distance = 2.0 * (shape.task != other.task)
+    distance += 1.5 * (shape.half != other.half)
+    distance += 1.0 * (shape.gpu != other.gpu)
+    distance += 0.2 * (shape.gigabytes != other.gigabytes)
+    distance += 0.5 * (shape.compiled != other.compiled)
+    distance += 1.0 * (shape.fp8 != other.fp8)
+    distance += 0.3 * (shape.recomputed != other.recomputed)
+    distance += 0.3 * (shape.ours != other.ours)
+    distance += 0.3 * abs(math.log(shape.flops / other.flops))
+    distance += 0.1 * abs(math.log(shape.gpus / other.gpus))
     if shape.forward and other.forward:
-        far += 0.3 * abs(math.log(shape.forward / other.forward))
-    return far
+        distance += 0.3 * abs(math.log(shape.forward / other.forward))
+    return distance
 
 
 @functools.lru_cache(maxsize=4096)
@@ -135,16 +135,16 @@ def speed(shape: Shape, gpu: Gpu, rows: tuple[Measurement, ...] = MEASUREMENTS) 
     The range is that of the row's repeats if the shape is the row's own; else it is wide enough
     for SURE of the task's `rows` when each is estimated from the others.
     """
-    row = min(rows, key=lambda row: distance(shape, row.shape))
-    far = distance(shape, row.shape)
+    row = min(rows, key=lambda row: shape_distance(shape, row.shape))
+    distance = shape_distance(shape, row.shape)
     tokens = row.efficiency * gpu.teraflops * 1e12 / shape.work
     how = f"{row.name}, {row.efficiency:.0%} of the peak"
-    if far < 0.02:
+    if distance < 0.02:
         # The row's own shape, where only its repeats differ: by 5 % at least.
         factor = 1 + max(row.spread / 2, 0.05)
         source = row.source
     else:
-        factor = math.exp(_log_error(row.shape.task, rows) * (1 + far))
+        factor = math.exp(_log_error(row.shape.task, rows) * (1 + distance))
         source = "modelled"
         how = f"as efficient as {how}"
     return Rate(
@@ -165,7 +165,7 @@ def _log_error(task: str, rows: tuple[Measurement, ...]) -> float:
             continue
         # Estimate the row from the nearest of the others, as if it had not been measured.
         others = [other for other in rows if other is not row]
-        distances = [distance(row.shape, other.shape) for other in others]
+        distances = [shape_distance(row.shape, other.shape) for other in others]
         nearest = others[distances.index(min(distances))]
         error = abs(math.log(nearest.efficiency / row.efficiency))
         errors.append(error / (1 + min(distances)))

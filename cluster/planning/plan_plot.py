@@ -95,7 +95,7 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Point | None) -
         dollars.append((published.dollars, published.dollars, published.dollars))
     _scale(axes.xaxis, hours)
     _scale(axes.yaxis, dollars)
-    _name(axes, named, plan.best)
+    _label_options(axes, named, plan.best)
     return _inline_svg(figure)
 
 
@@ -128,7 +128,7 @@ def _scale(axis: Any, figures: Sequence[tuple[float, float, float]]) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def _name(axes: Axes, named: Sequence[Option], best: Option) -> None:
+def _label_options(axes: Axes, named: Sequence[Option], best: Option) -> None:
     """Draw the ranges of options, and names and slots beside the plot, the dearest on top."""
     by_cost = sorted(named, key=lambda option: option.mean("cost"))
     for number, option in enumerate(by_cost):

@@ -47,7 +47,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
         self.forward.compile_layers(max_tokens, longest)
         return max_tokens
 
-    def rounding(self) -> dict[str, object]:
+    def numeric_settings(self) -> dict[str, object]:
         return {
             "max_tokens_per_forward": self.max_tokens,
             "compile": bool(self.forward.layers),

@@ -18,13 +18,13 @@ from torch.profiler import profile, record_function, schedule, tensorboard_trace
 from detalbert.errors import UserError
 
 log = logging.getLogger(__name__)
-WARM_UP = 3  # steps before it: loaders start, buffers are made
+UNRECORDED_STEPS = 3  # before those of the profile: loaders start, buffers are made
 ROWS = 15
 
 
 class StepProfile(pytorch.PyTorchCallback):
-    """Records `steps` steps of the `left` ones, after WARM_UP of them; writes the trace into
-    `folder` and logs torch's table.
+    """Records `steps` steps of the `left` ones, after UNRECORDED_STEPS of them; writes the trace
+    into `folder` and logs torch's table.
 
     Args:
         steps: to record; 0: none.
@@ -40,12 +40,12 @@ class StepProfile(pytorch.PyTorchCallback):
         self.folder = folder
         self.device = device
         self.running: profile | None = None
-        if steps and left < WARM_UP + steps:
-            log.info("no profile: %d steps are left, %d are needed", left, WARM_UP + steps)
+        if steps and left < UNRECORDED_STEPS + steps:
+            log.info("no profile: %d steps are left, %d are needed", left, UNRECORDED_STEPS + steps)
         elif steps:
             os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would write its stages to stderr
             # torch warms its tracer up in the last step before those that count.
-            plan = schedule(wait=WARM_UP - 1, warmup=1, active=steps, repeat=1)
+            plan = schedule(wait=UNRECORDED_STEPS - 1, warmup=1, active=steps, repeat=1)
             self.running = profile(schedule=plan, on_trace_ready=self._finish)
 
     @contextlib.contextmanager

@@ -27,6 +27,7 @@ from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
 
 log = logging.getLogger(__name__)
+CALLBACK = "handover"  # interface: the name of ResumeCallback in checkpoints
 SavedState = Mapping[str, Any]  # of ResumeCallback, in a checkpoint; empty in one of other code
 
 
@@ -41,7 +42,7 @@ class Resumable(Protocol):
     warmup: int
     max_tokens: int
 
-    def rounding(self) -> dict[str, object]: ...
+    def numeric_settings(self) -> dict[str, object]: ...
 
     def keep_warmup(self, steps: int) -> None: ...
 
@@ -75,7 +76,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
         self.threads = set_threads(hparams.threads, context.distributed, fresh=fresh)
         self.threads_reason = f"hyperparameters.threads: {hparams.threads}"
         self.machine = _describe_machine(context)
-        self.saved_rounding: dict[str, object] = {}  # of a restart: that of the run's first start
+        self.saved_settings: dict[str, object] = {}  # of a restart: that of the run's first start
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, object] = {
@@ -85,17 +86,17 @@ class ResumeCallback(pytorch.PyTorchCallback):
             "not_finite": int(self.trial.finite.streak),  # steps in a row, up to this one
         }
         # What the run began with wins, over all restarts.
-        state.update(self._rounding())
-        state.update(self.saved_rounding)
+        state.update(self._numeric_settings())
+        state.update(self.saved_settings)
         return state
 
-    def _rounding(self) -> dict[str, object]:
-        """Return what this start's results are rounded by, besides the config."""
+    def _numeric_settings(self) -> dict[str, object]:
+        """Return the settings of this start that change the bits of results, besides the config."""
         # The machine's versions and device choose kernels, its ranks how sums are split.
-        rounding = {**self.trial.rounding(), **self.machine}
+        settings = {**self.trial.numeric_settings(), **self.machine}
         if self.on_cpu:
-            rounding["threads"] = self.threads
-        return rounding
+            settings["threads"] = self.threads
+        return settings
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
         """Note the first step, and the optimizer's settings before a checkpoint replaces them."""
@@ -109,7 +110,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
         """Restore from the trial's own checkpoint, before Determined loads it; remove all but the
         weights from another trial's.
         """
-        saved = checkpoint.get("callbacks", {}).get("handover") or {}
+        saved = checkpoint.get("callbacks", {}).get(CALLBACK) or {}
         if self.is_own(saved):
             self.restore(saved)
         else:
@@ -128,9 +129,10 @@ class ResumeCallback(pytorch.PyTorchCallback):
             self.threads_reason = "as the run began"
         self.trial.keep_warmup(saved["warmup"])
         self.trial.finite.resume(saved["not_finite"])
-        self.saved_rounding = {name: saved[name] for name in self._rounding() if name in saved}
+        names = self._numeric_settings()
+        self.saved_settings = {name: saved[name] for name in names if name in saved}
         # How a forward is cut and compiled makes its rounding, too.
-        self._restore_forward(self.saved_rounding)
+        self._restore_forward(self.saved_settings)
 
     def _restore_forward(self, saved: SavedState) -> None:
         """Restore the tokens of a forward and how its layers run, unless the config sets them."""
@@ -188,7 +190,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
         """Apply the config's rate, decay and betas; log threads, and what has changed."""
         self._apply_configured_groups()
         self._log_threads()
-        self._log_changed_rounding()
+        self._log_changed_settings()
 
     def _apply_configured_groups(self) -> None:
         """Set rate, decay and betas to the config's, which `det experiment continue` may have
@@ -228,13 +230,13 @@ class ResumeCallback(pytorch.PyTorchCallback):
         elif self.first_step == 0:
             self._log("threads", text)
 
-    def _log_changed_rounding(self) -> None:
+    def _log_changed_settings(self) -> None:
         """Log a warning if this start's results are rounded in another way than the run's first."""
-        rounding = self._rounding()
+        settings = self._numeric_settings()
         changes = {}
-        for name, saved in self.saved_rounding.items():
-            if saved != rounding[name]:
-                changes[name] = f"{name} {saved} -> {rounding[name]}"
+        for name, saved in self.saved_settings.items():
+            if saved != settings[name]:
+                changes[name] = f"{name} {saved} -> {settings[name]}"
         if not changes:
             return
         text = ", ".join(changes.values())

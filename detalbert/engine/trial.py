@@ -28,9 +28,9 @@ from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.optim import ListOptimizer, plan_steps
 from detalbert.engine.order import Order, Steps
 from detalbert.engine.precision import resolve_precision
-from detalbert.engine.profiling import WARM_UP, StepProfile
+from detalbert.engine.profiling import UNRECORDED_STEPS, StepProfile
 from detalbert.engine.progress import Progress
-from detalbert.engine.resume import ResumeCallback
+from detalbert.engine.resume import CALLBACK, ResumeCallback
 from detalbert.engine.rows import AnyRow
 from detalbert.engine.step import Gradients, OptimizerStep
 from detalbert.errors import Diverged, UserError
@@ -134,7 +134,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
         return {
-            "handover": self.resume,  # interface: the key in checkpoints
+            CALLBACK: self.resume,
             "progress": self.progress,
             "trial": self,  # after the progress, which prints metrics that the trial removes
             "early_stopping": self.early,
@@ -149,8 +149,8 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Accumulate the gradient of the step's loss, the mean over ranks, in every `.grad`."""
         raise NotImplementedError
 
-    def rounding(self) -> dict[str, object]:
-        """Return settings that may change at a restart and then change the rounding of results."""
+    def numeric_settings(self) -> dict[str, object]:
+        """Return settings that may change at a restart and then change the bits of results."""
         raise NotImplementedError
 
     def row_flops(self, row: AnyRow) -> float | None:
@@ -312,9 +312,10 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     def _prepare_profile(self) -> StepProfile:
         """Return the profile of `profile_steps` steps of rank 0, if so many are left."""
         steps = self.hparams.profile_steps
-        if steps and WARM_UP + steps > self.steps:
+        if steps and UNRECORDED_STEPS + steps > self.steps:
             raise UserError(
-                f"{steps} steps after {WARM_UP} of warm-up are more than the run's {self.steps}",
+                f"{steps} steps after the first {UNRECORDED_STEPS} are more than the run's "
+                f"{self.steps}",
                 key="hyperparameters.profile_steps",
                 cure="lower it",
             )

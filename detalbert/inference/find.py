@@ -26,7 +26,7 @@ from detalbert.inference.references import (
 )
 from detalbert.settings.yaml_files import read_yaml
 from detalbert.training.manifest import find_damage, find_fault, read_manifest
-from detalbert.training.metrics_file import METRICS, read_metrics
+from detalbert.training.metrics_file import METRICS_FILE, read_metrics
 from detalbert.training.table import TABLE
 from detalbert.training.timeline import list_checkpoints
 
@@ -132,8 +132,8 @@ def _best_of_run(folder: Path) -> Path:
     names = ", ".join(path.name for path in checkpoints.values()) or "(none yet)"
     cure = f"give one of {folder / 'checkpoints'}: {names}"
     metrics = read_metrics(folder)
-    if metrics is None and (folder / METRICS).exists():
-        raise UserError("cannot be read", key=str(folder / METRICS), cure=cure)
+    if metrics is None and (folder / METRICS_FILE).exists():
+        raise UserError("cannot be read", key=str(folder / METRICS_FILE), cure=cure)
     # The best validation's own checkpoint, if it was kept.
     metrics = metrics or {}
     best = (metrics.get("best") or {}).get("steps")

@@ -28,10 +28,10 @@ from detalbert.squad.question_stream import LeftOut, file_examples
 from detalbert.squad.sources import DEFAULT, Reading, open_source, read_examples
 from detalbert.squad.windows import Example, check_questions_fit
 from detalbert.training.folder import ELSEWHERE, claim_folder
+from detalbert.training.metrics_file import METRICS_FILE
 from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
-METRICS = "metrics.json"
 _COLUMNS = ("id", "question", "answer", "probability", "start", "end")  # of predictions.csv
 log = logging.getLogger(__name__)
 
@@ -110,11 +110,11 @@ def write_answers(
 
         # Scores that stand beside these answers must be theirs.
         if not losses:
-            _remove_scores(folder / METRICS)
+            _remove_scores(folder / METRICS_FILE)
             return {}
         metrics = tally.metrics(threshold)
         metrics["loss"] = float(np.concatenate(losses).mean(dtype=np.float64))
-        write_json(folder / METRICS, metrics)
+        write_json(folder / METRICS_FILE, metrics)
     return metrics
 
 

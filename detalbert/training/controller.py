@@ -22,6 +22,7 @@ from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
 from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.loaders import LazyLoader
+from detalbert.engine.resume import CALLBACK
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
 from detalbert.integrity import Json
@@ -281,7 +282,7 @@ def loop_of(training: Training) -> type[Controller]:
 
 def _resume_state(state: Json) -> Json:
     """Return the state of the trial's ResumeCallback."""
-    return state["callbacks"]["handover"]
+    return state["callbacks"][CALLBACK]
 
 
 def _read_state(path: Path) -> Json:

@@ -82,7 +82,7 @@ def describe(trial: StepTrial) -> dict[str, str]:
         "model": _describe_model(trial),
         "device": f"{_hardware(trial)}, {_dtype_name(trial)}",
     }
-    layout = trial.rounding().get("layout")
+    layout = trial.numeric_settings().get("layout")
     if layout is not None:  # of a sharded model
         lines["layout"] = str(layout)
     return lines | {

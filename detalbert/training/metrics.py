@@ -36,7 +36,7 @@ from detalbert.training.folder import (
     write_predictions,
 )
 from detalbert.training.manifest import find_fault, read_manifest
-from detalbert.training.metrics_file import METRICS, read_metrics
+from detalbert.training.metrics_file import METRICS_FILE, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -229,8 +229,8 @@ class RunMetrics(core.DummyTrainContext):
         starts = self._starts()
         if starts is not None:
             throughput["starts"] = starts
-        with writing(self.path / METRICS, cure=RESUME):
-            write_json(self.path / METRICS, {**self._scores(), "throughput": throughput})
+        with writing(self.path / METRICS_FILE, cure=RESUME):
+            write_json(self.path / METRICS_FILE, {**self._scores(), "throughput": throughput})
 
     def _scores(self) -> Json:
         """Return best and last validation as in JSON; {} before the first one."""

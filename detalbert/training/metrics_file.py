@@ -10,7 +10,7 @@ from pathlib import Path
 
 from detalbert.integrity import Json
 
-METRICS = "metrics.json"
+METRICS_FILE = "metrics.json"
 
 
 def read_metrics(folder: Path) -> Json | None:
@@ -20,7 +20,7 @@ def read_metrics(folder: Path) -> Json | None:
     validation `best` and `last`, each with its `steps`.
     """
     try:
-        content = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        content = json.loads((folder / METRICS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(content, dict):

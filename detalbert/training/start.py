@@ -12,7 +12,7 @@ from detalbert.atomic import writing
 from detalbert.training.checkpoints import find_checkpoint
 from detalbert.training.folder import ELSEWHERE, next_previous
 from detalbert.training.manifest import MANIFEST, read_manifest
-from detalbert.training.metrics_file import METRICS, read_metrics
+from detalbert.training.metrics_file import METRICS_FILE, read_metrics
 from detalbert.training.output import Output
 from detalbert.training.timeline import LENGTH, Settings, list_checkpoints, own_checkpoints
 
@@ -68,10 +68,10 @@ def leave_other_checkpoints(checkpoint: Path, run: Settings, output: Output) -> 
 
 def leave_broken_metrics(output: Output) -> None:
     """Move a `metrics.json` that is not one of a run aside; it is written anew by this start."""
-    file = output.folder / METRICS
+    file = output.folder / METRICS_FILE
     if file.is_file() and read_metrics(output.folder) is None:
         aside = next_previous(output.folder)
         with writing(output.folder, cure=ELSEWHERE):
             aside.mkdir()
-            file.rename(aside / METRICS)
+            file.rename(aside / METRICS_FILE)
         log.warning("%s is not that of a run: it is now in %s, and is written anew", file, aside)

@@ -170,7 +170,7 @@ def test_a_profile_ends_with_the_run_at_the_latest(
 @pytest.mark.parametrize(
     "steps, problem",
     [
-        (10, "10 steps after 3 of warm-up are more than the run's 12"),
+        (10, "10 steps after the first 3 are more than the run's 12"),
         (-1, "must be at least 0"),
     ],
 )
