@@ -57,7 +57,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
     """Fine-tunes an encoder on SQuAD; `given` are hyperparameters and data, if not `context`'s."""
 
     data: SquadData
-    scores: "AnswerReducer"
+    reducer: "AnswerReducer"
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         inputs = given or read_experiment(context, parse=parse_hparams, load=SquadData.load)
@@ -66,15 +66,15 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
             context,
             hparams,
             model=build_span_model(hparams, self.data.tokenizer),
-            examples=len(self.data.train.windows),
-            shown=logged_names(METRICS),
-            charted=charted_names(METRICS),
+            epoch_windows=len(self.data.train.windows),
+            logged_metrics=logged_names(METRICS),
+            charted_metrics=charted_names(METRICS),
         )
-        scores = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
-        self.scores = context.wrap_reducer(scores, for_training=False)
+        reducer = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
+        self.reducer = context.wrap_reducer(reducer, for_training=False)
 
     def validated(self) -> tuple[Answers | None, dict[str, float]]:
-        return self.scores.latest, self.scores.metrics
+        return self.reducer.latest, self.reducer.metrics
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
@@ -103,7 +103,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
 
     def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
         # The weights move on from what was validated.
-        self.scores.latest = None
+        self.reducer.latest = None
         windows = self.get_batch_length(batch)
         for row in batch:
             device_row = to_device(row, self.context.device)
@@ -117,7 +117,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         self.forward.refresh()
         for row in batch:
             spans, losses = evaluate_row(self.forward, row, self.hparams)
-            self.scores.update(spans, losses)
+            self.reducer.update(spans, losses)
         return {}
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:

@@ -75,7 +75,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     """Trains a causal language model; `given` are hyperparameters and data, if not `context`'s."""
 
     gradients: ShardedGradients
-    scores: "Scores"
+    reducer: "TargetReducer"
     meter: LmMeter
     meter_kind = LmMeter
     data: LmText
@@ -111,11 +111,11 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             context,
             hparams,
             self.causal_loss.model,
-            examples=len(self.data.train),
-            shown=logged_names(METRICS),
-            charted=charted_names(METRICS) | name_scores(BY_SOURCE, held_out.shards.names),
+            epoch_windows=len(self.data.train),
+            logged_metrics=logged_names(METRICS),
+            charted_metrics=charted_names(METRICS) | name_scores(BY_SOURCE, held_out.shards.names),
         )
-        scores = Scores(
+        reducer = TargetReducer(
             names=held_out.shards.names,
             sizes=token_bytes(
                 self.data.tokenizer,
@@ -124,7 +124,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             ),
             counts=self._counts,
         )
-        self.scores = context.wrap_reducer(scores, for_training=False)
+        self.reducer = context.wrap_reducer(reducer, for_training=False)
 
     @property
     def data_rank(self) -> int:
@@ -191,7 +191,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     def evaluate_batch(self, batch: list[CausalRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this rank's rows; the metrics come from the reducer, once for all ranks."""
         sums = evaluate(self.causal_loss, batch, self.layout)
-        self.scores.add(batch, sums, source=self.sources[batch_idx])
+        self.reducer.add(batch, sums, source=self.sources[batch_idx])
         return {}
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
@@ -218,7 +218,7 @@ class RankTotals(NamedTuple):
     bytes: np.ndarray  # float64 [sources]: of the text of this rank's targets
 
 
-class Scores(pytorch.MetricReducer):
+class TargetReducer(pytorch.MetricReducer):
     """Reducer of a validation's sums to its metrics, the same with every layout.
 
     Bits per byte are those of all targets over the bytes of text that these targets are.
@@ -237,7 +237,7 @@ class Scores(pytorch.MetricReducer):
 
     def reset(self) -> None:
         sources, vocabulary = self.sizes.shape
-        self.scores = RankTotals(
+        self.totals = RankTotals(
             sums=np.zeros((sources, 3)),
             targets=np.zeros(vocabulary, np.int64),
             bytes=np.zeros(sources),
@@ -247,7 +247,7 @@ class Scores(pytorch.MetricReducer):
         """Add rows of a source and `sums`, float64 [3]: all data ranks' loss, correct predictions,
         targets.
         """
-        self.scores.sums[source] += sums.cpu().numpy()
+        self.totals.sums[source] += sums.cpu().numpy()
         if not self.counts:
             return
         # Losses are of all ranks already; targets and bytes are counted here, and summed later.
@@ -255,22 +255,22 @@ class Scores(pytorch.MetricReducer):
         for row in rows:
             has_target = row["targets"] != NO_TARGET
             targets = row["targets"][has_target].numpy()
-            self.scores.targets[:] += np.bincount(targets, minlength=vocabulary)
-            self.scores.bytes[source] += self.sizes[source][targets].sum()
+            self.totals.targets[:] += np.bincount(targets, minlength=vocabulary)
+            self.totals.bytes[source] += self.sizes[source][targets].sum()
 
     def per_slot_reduce(self) -> RankTotals:
-        return self.scores
+        return self.totals
 
     def cross_slot_reduce(self, per_slot: list[RankTotals]) -> dict[str, float]:
         # The sums are of all ranks, on each of them.
         sums = per_slot[0].sums  # [sources, 3]
         loss, correct, targets = sums.sum(0).tolist()
         mean_loss = loss / targets
-        text_bytes = np.sum([scores.bytes for scores in per_slot], axis=0)  # [sources]
+        text_bytes = np.sum([totals.bytes for totals in per_slot], axis=0)  # [sources]
         all_bytes = text_bytes.sum()
 
         # The best that one guess for all targets can do: their own frequencies.
-        frequencies = np.sum([scores.targets for scores in per_slot], axis=0) / targets
+        frequencies = np.sum([totals.targets for totals in per_slot], axis=0) / targets
         frequencies = frequencies[frequencies > 0]
         entropy = float(-(frequencies * np.log(frequencies)).sum())
 

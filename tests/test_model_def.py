@@ -74,9 +74,9 @@ def validate(trial: SquadTrial) -> list[Slot]:
     trial.model.eval()
     slots = []
     for batch in trial.build_validation_data_loader():
-        trial.scores.reset()
+        trial.reducer.reset()
         assert trial.evaluate_batch(batch, 0) == {}
-        slots.append(trial.scores.per_slot_reduce())
+        slots.append(trial.reducer.per_slot_reduce())
     assert len(slots) > 2
     return slots
 
@@ -96,10 +96,10 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config):
         examples = trial.data.validation.examples
         assert trial.validated()[0] is None
 
-        metrics = trial.scores.cross_slot_reduce(slots)
+        metrics = trial.reducer.cross_slot_reduce(slots)
 
         answers = merge(trial, slots, -1.0)
-        assert trial.validated() == (answers, trial.scores.metrics)
+        assert trial.validated() == (answers, trial.reducer.metrics)
         loss = metrics.pop("loss")
         assert official(metrics) == score(examples, *answers, -1.0)
         assert official(metrics) != score(examples, *merge(trial, slots, 0.0))
@@ -107,8 +107,8 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config):
         assert len(losses) == len(trial.data.validation.windows)
         assert loss == pytest.approx(losses.mean(), rel=1e-6)
         # However rows are dealt, the bits are the same; what is kept is not what is handed on.
-        assert trial.scores.cross_slot_reduce(slots[::-1])["loss"] == loss
-        assert trial.scores.metrics["loss"] == loss
+        assert trial.reducer.cross_slot_reduce(slots[::-1])["loss"] == loss
+        assert trial.reducer.metrics["loss"] == loss
 
         other_rank = AnswerReducer(trial.hparams, trial.data.validation, rank=1)
         assert other_rank.cross_slot_reduce(slots) == {}
@@ -118,11 +118,11 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config):
 def test_answers_are_in_the_checkpoint_of_their_weights(tiny_config, tmp_path):
     with trial_of(tiny_config) as trial:
         slots = validate(trial)
-        trial.scores.cross_slot_reduce(slots)
+        trial.reducer.cross_slot_reduce(slots)
         answers, _ = trial.validated()
         validated = tmp_path / "scored"
         trial.on_checkpoint_write_end(str(validated))
-        assert json.loads((validated / SCORES).read_text()) == trial.scores.metrics
+        assert json.loads((validated / SCORES).read_text()) == trial.reducer.metrics
         assert json.loads((validated / "predictions.json").read_text()) == answers.predictions
         assert (validated / PRETRAINED).is_dir()
 

@@ -27,11 +27,12 @@ from detalbert.waiting import waiting
 ROW_MULTIPLE = 64  # tokens: compiled code takes few kinds of row, with less than 1 % of padding
 
 # (model, row on the device and maybe padded, its real tokens) -> what a forward gives
-Read = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
+ReadLogits = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
 
 
 class Forward:
-    """Runs packed rows through a transformers encoder; `forward(row)` returns the result of `read`.
+    """Runs packed rows through a transformers encoder; `forward(row)` returns the result of
+    `read_logits`.
 
     Layers are compiled on a dummy row (`compile_layers`), never on the data: so the code depends
     only on config and machine, which an exact restart needs.
@@ -40,7 +41,7 @@ class Forward:
         model: on `device`, float32, packed or padded (see padded.py); changed in place.
         precision: auto, fp32, bf16 or fp16.
         compiled: compile the layers; default: of packed models on CUDA GPUs from Volta on.
-        read: calls the model and its heads; default: start and end logits [T]. Must accept
+        read_logits: calls the model and its heads; default: start and end logits [T]. Must accept
             `dummy_row`.
     """
 
@@ -50,12 +51,12 @@ class Forward:
         precision: str,
         device: torch.device,
         compiled: bool | None = None,
-        read: Read = answer_logits,
+        read_logits: ReadLogits = answer_logits,
     ) -> None:
         self.model = model
         self.device = device
         self.padded = is_padded(model)  # its rows hold windows of like lengths
-        self.read = padded_logits if self.padded else read
+        self.read_logits = padded_logits if self.padded else read_logits
         self.dtype = resolve_precision(precision, device)
         self.required = bool(compiled)
         self.layers: list[nn.Module] = []  # those that are compiled
@@ -90,11 +91,11 @@ class Forward:
             linear.refresh()
 
     def __call__(self, row: Row) -> tuple[Tensor, ...]:
-        """Return the result of `read` for a row on the device, float32 or half precision."""
+        """Return the result of `read_logits` for a row on the device, float32 or half precision."""
         tokens = len(row["input_ids"])
         half = self.dtype is not torch.float32
         with torch.autocast(self.device.type, self.dtype, enabled=half):
-            return self.read(self.model, pad_row(row, self.multiple), tokens)
+            return self.read_logits(self.model, pad_row(row, self.multiple), tokens)
 
     def zero_loss_backward(self, row: Row) -> None:
         """Run forward and backward with the loss times zero, to compile or to measure memory."""

@@ -23,7 +23,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
     """
 
     gradients: FlatGradients
-    read: Any = staticmethod(answer_logits)  # a `Read`, see forward.py
+    read_logits: Any = staticmethod(answer_logits)  # a `ReadLogits`, see forward.py
 
     def prepare_gradients(self) -> int:
         hparams = self.hparams
@@ -32,7 +32,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
             precision=hparams.precision,
             device=self.context.device,
             compiled=hparams.compile,
-            read=self.read,
+            read_logits=self.read_logits,
         )
         # Frozen parameters take no place in the buffer, and none on the network.
         trained = [p for p in self.model.parameters() if p.requires_grad]

@@ -29,14 +29,14 @@ class Progress(pytorch.PyTorchCallback):
         steps: optimizer steps of the whole run.
         done: steps completed before this start.
         chief: whether this is rank 0, which alone prints.
-        shown: names of the validation metrics to print, in this order.
+        logged_metrics: names of the validation metrics to print, in this order.
     """
 
-    def __init__(self, steps: int, done: int, chief: bool, shown: Sequence[str]) -> None:
+    def __init__(self, steps: int, done: int, chief: bool, logged_metrics: Sequence[str]) -> None:
         self.steps = steps
         self.done = done
         self.chief = chief
-        self.shown = shown
+        self.logged_metrics = logged_metrics
         self.wait = Wait("training", total=steps, unit="steps", done=done)
         self._waits = contextlib.ExitStack()
         self.reports = 0  # of this start
@@ -86,9 +86,9 @@ class Progress(pytorch.PyTorchCallback):
     def on_validation_end(self, metrics: dict[str, float]) -> None:
         head = f"validation at step {self.done}:"
         if sys.stderr.isatty():
-            self.say(format_table(metrics, shown=self.shown, head=head))
+            self.say(format_table(metrics, names=self.logged_metrics, head=head))
         else:
-            self.say(format_scores(metrics, shown=self.shown, head=head))
+            self.say(format_scores(metrics, names=self.logged_metrics, head=head))
         self.resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
@@ -101,7 +101,7 @@ class Progress(pytorch.PyTorchCallback):
     def say_best(self, best: Mapping[str, float]) -> None:
         """Log the best validation of a finished run."""
         head = f"best validation (step {best['steps']:.0f}):"
-        self.say(format_scores(best, shown=self.shown, head=head))
+        self.say(format_scores(best, names=self.logged_metrics, head=head))
 
     def say(self, line: str) -> None:
         if self.chief:
@@ -142,12 +142,12 @@ def format_step(head: str, values: Mapping[str, str]) -> str:
     return line
 
 
-def format_scores(metrics: Mapping[str, float], shown: Sequence[str], head: str) -> str:
-    """Return `head` and the validation metrics named in `shown`, in this order, as many as fit a
+def format_scores(metrics: Mapping[str, float], names: Sequence[str], head: str) -> str:
+    """Return `head` and the validation metrics named in `names`, in this order, as many as fit a
     line of the WebUI: "validation at step 9:  exact 83.67  f1 84.27".
     """
     line = head
-    for name in shown:
+    for name in names:
         if name not in metrics:
             continue
         longer = f"{line}  {name} {metrics[name]:.2f}"
@@ -156,13 +156,13 @@ def format_scores(metrics: Mapping[str, float], shown: Sequence[str], head: str)
     return line
 
 
-def format_table(metrics: Mapping[str, float], shown: Sequence[str], head: str) -> str:
-    """Return `head`, and below it the metrics named in `shown` as a table of names and numbers."""
-    names = []
+def format_table(metrics: Mapping[str, float], names: Sequence[str], head: str) -> str:
+    """Return `head`, and below it the metrics named in `names` as a table of names and numbers."""
+    heads = []
     numbers = []
-    for name in shown:
+    for name in names:
         if name in metrics:
             column = name.rjust(6)
-            names.append(column)
+            heads.append(column)
             numbers.append(f"{metrics[name]:.2f}".rjust(len(column)))
-    return "\n".join([head, "  ".join(names), "  ".join(numbers)])
+    return "\n".join([head, "  ".join(heads), "  ".join(numbers)])

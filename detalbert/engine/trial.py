@@ -52,7 +52,7 @@ class TrialData(Protocol):
         """Return a DataSummary, see training/workload.py."""
 
 
-class ValidationScores(Protocol):
+class ValidationReducer(Protocol):
     """Reducer of a validation."""
 
     metrics: dict[str, float]  # all of the last validation's
@@ -84,24 +84,25 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         context: of Determined.
         hparams: the workload's hyperparameters.
         model: float32.
-        examples: training windows per epoch.
-        shown: names of the validation metrics that the progress prints.
-        charted: names of those that are reported besides the searcher's: one WebUI chart each.
+        epoch_windows: training windows per epoch.
+        logged_metrics: names of the validation metrics that the progress prints.
+        charted_metrics: names of those that are reported besides the searcher's: one WebUI chart
+            each.
     """
 
     meter_kind = TrainingMeter
     data: TrialData  # set by the subclass, as the workload's `load` returns it
     gradients: Gradients  # set by `prepare_gradients`
-    scores: ValidationScores  # set by the subclass
+    reducer: ValidationReducer  # set by the subclass
 
     def __init__(
         self,
         context: pytorch.PyTorchTrialContext,
         hparams: AnyHParams,
         model: nn.Module,
-        examples: int,
-        shown: Sequence[str],
-        charted: Iterable[str],
+        epoch_windows: int,
+        logged_metrics: Sequence[str],
+        charted_metrics: Iterable[str],
     ) -> None:
         self.context = context
         self.hparams = hparams
@@ -117,14 +118,14 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         self.scaler = context.wrap_scaler(scaler)
         self.model: PreTrainedModel = wrap_model(context, model)
         self.max_tokens = self.prepare_gradients()
-        self._prepare_optimizer(examples)
+        self._prepare_optimizer(epoch_windows)
         self.finite = FiniteSteps(context.device)
         self.optimizer_step = self._build_step()
 
         # Whatever measures, prints, or ends the run.
-        self._prepare_reports(examples, shown)
+        self._prepare_reports(epoch_windows, logged_metrics)
         searcher = context.get_experiment_config()["searcher"]
-        self.charted = {*charted, searcher["metric"]}
+        self.charted_metrics = {*charted_metrics, searcher["metric"]}
         self.early = EarlyStopping(searcher, hparams.early_stopping, chief=self.rank == 0)
         self.profile = self._prepare_profile()
 
@@ -162,7 +163,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Rank whose random numbers this process draws; processes with the same rows share it."""
         return self.rank
 
-    def _prepare_optimizer(self, examples: int) -> None:
+    def _prepare_optimizer(self, epoch_windows: int) -> None:
         hparams = self.hparams
         groups = optim.parameter_groups(
             self.model, decay=hparams.weight_decay, optimizer=hparams.optimizer
@@ -172,7 +173,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         )
         # Determined registers both, and returns them as they are.
         self.optimizer = cast(ListOptimizer, self.context.wrap_optimizer(optimizer))
-        self.steps, self.warmup = plan_steps(hparams, examples)
+        self.steps, self.warmup = plan_steps(hparams, epoch_windows)
         schedule = self.context.wrap_lr_scheduler(
             self._build_scheduler(),  # type: ignore[arg-type]  # torch's name for it before 2.0
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
@@ -194,18 +195,20 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             max_norm=self.hparams.max_grad_norm,
         )
 
-    def _prepare_reports(self, examples: int, shown: Sequence[str]) -> None:
+    def _prepare_reports(self, epoch_windows: int, logged_metrics: Sequence[str]) -> None:
         """Create the meter, which is reset at each report, and the progress."""
         completed = self.context.get_initial_batch()
         # A resumed run counts epochs from its first start on.
         meter = self.meter_kind(
-            epoch=examples / self.hparams.global_batch_size,
+            epoch=epoch_windows / self.hparams.global_batch_size,
             device=self.context.device,
             half=self.dtype is not torch.float32,
             step=completed,
         )
         self.meter = self.context.wrap_reducer(meter, for_validation=False)
-        self.progress = Progress(self.steps, completed, chief=self.rank == 0, shown=shown)
+        self.progress = Progress(
+            self.steps, completed, chief=self.rank == 0, logged_metrics=logged_metrics
+        )
 
     def keep_warmup(self, steps: int) -> None:
         """Set the warm-up of wsd to that with which the run began, when it had another length."""
@@ -225,7 +228,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Return the last validation's answers (None after a step, or if there are none) and all
         its scores. Rank 0 only.
         """
-        return None, self.scores.metrics
+        return None, self.reducer.metrics
 
     def on_validation_end(self, metrics: dict[str, float]) -> None:
         """Remove metrics that are not charted and add fractional `epochs`; raise Diverged if one is
@@ -233,12 +236,12 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         are removed. Determined's own `epochs` would be whole ones.
         """
         step = self.meter.step
-        for name in self.charted & metrics.keys():
+        for name in self.charted_metrics & metrics.keys():
             value = metrics[name]
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value}", key=f"validation at step {step}", cure=CURE)
         self.early.record(metrics)  # all of them: a resumed run may search by another one
-        for name in metrics.keys() - self.charted:
+        for name in metrics.keys() - self.charted_metrics:
             del metrics[name]
         metrics["epochs"] = self.meter.epochs(step)
 

@@ -23,7 +23,7 @@ from transformers import (
 
 from detalbert.engine import determinism
 from detalbert.engine.finite import check_finite_weights, is_usable
-from detalbert.engine.forward import Forward, Read
+from detalbert.engine.forward import Forward, ReadLogits
 from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.rows import Row
@@ -219,13 +219,15 @@ def prepare(
     budget = hparams.max_tokens_per_forward
     tokens = 2 * longest if budget == "auto" else budget
     forward.compile_layers(tokens, longest, training=False)
-    forward.read = partial(_read_finite, forward.read)
+    forward.read_logits = partial(_read_finite, forward.read_logits)
     return forward
 
 
-def _read_finite(read: Read, model: nn.Module, row: Row, tokens: int) -> tuple[Tensor, ...]:
-    """Return the logits that `read` gives. Raises NotFinite if they are no numbers to answer by."""
-    logits = read(model, row, tokens)
+def _read_finite(
+    read_logits: ReadLogits, model: nn.Module, row: Row, tokens: int
+) -> tuple[Tensor, ...]:
+    """Return the logits of a row. Raises NotFinite if they are no numbers to answer by."""
+    logits = read_logits(model, row, tokens)
     if not all(map(is_usable, logits)):
         raise NotFinite("the model's logits are not finite numbers", cure="give another --model")
     return logits

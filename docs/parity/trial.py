@@ -45,9 +45,9 @@ class ParityTrial(PackedTrial[StepHParams, ParityRow]):
             context,
             hparams,
             random_model(AlbertForTokenClassification, config),
-            examples=self.data.windows,
-            shown=logged_names(METRICS),
-            charted=charted_names(METRICS),
+            epoch_windows=self.data.windows,
+            logged_metrics=logged_names(METRICS),
+            charted_metrics=charted_names(METRICS),
         )
         self.losses_of_rows = context.wrap_reducer(self.mean_loss, for_training=False)
         self.validation: dict[str, float] = {}
@@ -67,7 +67,7 @@ class ParityTrial(PackedTrial[StepHParams, ParityRow]):
         return RowLoader(self.data, [held_out[self.rank :: self.slots]])
 
     @staticmethod
-    def read(model: Any, row: ParityRow, tokens: int) -> tuple[Tensor]:
+    def read_logits(model: Any, row: ParityRow, tokens: int) -> tuple[Tensor]:
         """Return the logits of a row, fp32 [tokens, 2]; the rest of a compiled row is padding."""
         outputs = model(**model_inputs(model, row))
         return (outputs.logits[0, :tokens].float(),)

@@ -25,13 +25,13 @@ from lm.gradients import add_row, zero_sums
 from lm.inference.load import SavedLm, load_model
 from lm.model import CausalLoss
 from lm.token_bytes import token_bytes
-from lm.trial import Scores
+from lm.trial import TargetReducer
 from lm.windows import LmWindows, validation_loader
 
 
 def print_perplexity(source: SavedLm, text: str, as_json: bool) -> None:
-    """Print the scores of lm/trial.Scores over the whole of `text`, and its windows, one per line,
-    or one line of JSON.
+    """Print the scores of lm/trial.TargetReducer over the whole of `text`, and its windows, one per
+    line, or one line of JSON.
 
     Text, windows and rows are those of a run with `data.validation_documents=TEXT`, whose
     validation may be shorter: max_validation_windows. What that leaves out at a shard's end, since
@@ -103,8 +103,8 @@ def measure(model: PreTrainedModel, windows: LmWindows, source: SavedLm) -> dict
     sizes = token_bytes(
         source.tokenizer, vocabulary=model.config.vocab_size, averages=windows.average_bytes()
     )
-    scores = Scores(names=windows.shards.names, sizes=sizes, counts=True)
-    scores.reset()
+    reducer = TargetReducer(names=windows.shards.names, sizes=sizes, counts=True)
+    reducer.reset()
     loader, _ = validation_loader(
         windows, limit=None, rank=0, ranks=1, max_tokens=source.hparams.max_tokens_per_forward
     )
@@ -115,5 +115,5 @@ def measure(model: PreTrainedModel, windows: LmWindows, source: SavedLm) -> dict
             for row in rows:
                 row_loss, correct = causal_loss(to_device(row, device))
                 add_row(sums, row, loss=row_loss, correct=correct)
-            scores.add(rows, sums)
-    return scores.cross_slot_reduce([scores.per_slot_reduce()])
+            reducer.add(rows, sums)
+    return reducer.cross_slot_reduce([reducer.per_slot_reduce()])

@@ -276,7 +276,7 @@ def test_half_precision_is_for_the_forward_alone(precision: str, half: torch.dty
         calls.append((torch.get_autocast_dtype("cpu") if autocast else None, tokens))
         return (torch.zeros(tokens),)
 
-    forward = Forward(make_model(), precision, CPU, read=read)
+    forward = Forward(make_model(), precision, CPU, read_logits=read)
     assert len(forward(make_row([3, 4]))) == 1
     assert not torch.is_autocast_enabled("cpu")
     assert calls == [(half, 7)]

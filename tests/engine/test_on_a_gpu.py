@@ -55,7 +55,7 @@ def weights_after(workload: str, dropout: bool, cache: Path, folder: Path) -> li
 def validate(trial: Any) -> None:
     """One validation, as at the end of a period."""
     trial.model.eval()
-    trial.scores.reset()
+    trial.reducer.reset()
     with torch.no_grad():
         for number, rows in enumerate(trial.build_validation_data_loader()):
             trial.evaluate_batch(rows, number)

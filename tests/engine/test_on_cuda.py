@@ -242,7 +242,7 @@ def test_a_step_and_a_validation(
             trial.train_batch(rows, 0, 4)  # the fifth: the count of skipped steps is copied
         with Watch() as validation, torch.no_grad():
             trial.model.eval()
-            trial.scores.reset()
+            trial.reducer.reset()
             trial.evaluate_batch(validation_batch, 0)
         parameters = [p for p in trial.model.parameters() if p.requires_grad]
 

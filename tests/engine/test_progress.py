@@ -33,7 +33,7 @@ def report(shown: Progress, steps: int, **metrics: float) -> None:
 
 
 def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
-    shown = Progress(100, done=40, chief=True, shown=["f1"])
+    shown = Progress(100, done=40, chief=True, logged_metrics=["f1"])
     clock.now += 500  # before the training begins
     shown.on_training_start()
     clock.now += 20
@@ -58,7 +58,7 @@ def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
 
 
 def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> None:
-    shown = Progress(100, done=0, chief=True, shown=[])
+    shown = Progress(100, done=0, chief=True, logged_metrics=[])
     for steps in (1, 2, 2, 1):
         clock.now += 1
         report(shown, steps)
@@ -67,7 +67,7 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> N
 
 
 def test_the_last_step_leaves_nothing(clock: Any, capsys: Any) -> None:
-    shown = Progress(6, done=0, chief=True, shown=[])
+    shown = Progress(6, done=0, chief=True, logged_metrics=[])
     for steps in (1, 5):
         clock.now += 1
         report(shown, steps)
@@ -75,7 +75,7 @@ def test_the_last_step_leaves_nothing(clock: Any, capsys: Any) -> None:
 
 
 def test_a_gpus_use_is_shown_where_it_is_known(clock: Any, capsys: Any) -> None:
-    shown = Progress(100, done=0, chief=True, shown=[])
+    shown = Progress(100, done=0, chief=True, logged_metrics=[])
     for steps in (1, 5):
         clock.now += 1
         report(shown, steps)
@@ -100,7 +100,7 @@ def test_a_gpus_use_is_shown_where_it_is_known(clock: Any, capsys: Any) -> None:
     ],
 )
 def test_the_time_left_has_two_units(seconds: float, text: str, clock: Any, capsys: Any) -> None:
-    shown = Progress(13, done=0, chief=True, shown=[])
+    shown = Progress(13, done=0, chief=True, logged_metrics=[])
     report(shown, 1)
     clock.now += seconds
     report(shown, 6)
@@ -109,7 +109,7 @@ def test_the_time_left_has_two_units(seconds: float, text: str, clock: Any, caps
 
 def test_other_ranks_say_nothing(clock: Any, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    shown = Progress(10, done=0, chief=False, shown=["f1"])
+    shown = Progress(10, done=0, chief=False, logged_metrics=["f1"])
     shown.on_training_start()
     clock.now += 1
     report(shown, 5)
@@ -124,7 +124,7 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
     above: list[str] = []
     monkeypatch.setattr(tqdm, "write", lambda line, file: above.append(line))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    shown = Progress(100, done=40, chief=True, shown=["exact", "HasAns_f1"])
+    shown = Progress(100, done=40, chief=True, logged_metrics=["exact", "HasAns_f1"])
     shown.on_training_start()
     clock.now += 1
     report(shown, 5)
@@ -150,7 +150,7 @@ def test_a_validation_fits_a_line(workload: str, capsys: Any) -> None:
     start_logging()
     names = logged_names(importlib.import_module(workload).METRICS)
     best = {"steps": 132_198, **dict.fromkeys(names, 100.0)}
-    Progress(132_198, done=0, chief=True, shown=names).say_best(best)
+    Progress(132_198, done=0, chief=True, logged_metrics=names).say_best(best)
     (line,) = capsys.readouterr().err.splitlines()
     begin = f"INFO: best validation (step 132198):  {names[0]} 100.00  {names[1]} 100.00"
     assert line.startswith(begin)

@@ -61,7 +61,7 @@ def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config:
     with trial_of(tiny_config, precision="bf16") as trial:
         rows = first_batch(trial)
         validation_batch = next(iter(trial.build_validation_data_loader()))
-        trial.scores.reset()
+        trial.reducer.reset()
         linear = trial.forward.linears[0]
 
         def change_weight() -> None:

@@ -104,4 +104,4 @@ def make_forward(**hparams: Any) -> Forward:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    return Forward(model.eval(), "fp32", torch.device("cpu"), read=read_pretraining)
+    return Forward(model.eval(), "fp32", torch.device("cpu"), read_logits=read_pretraining)

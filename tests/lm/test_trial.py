@@ -14,7 +14,7 @@ from torch.distributed import checkpoint as dcp
 from detalbert.training.controller import ShardedController
 from detalbert.training.parts import TensorSaver
 from detalbert.training.timeline import list_checkpoints
-from lm.trial import RankTotals, Scores
+from lm.trial import RankTotals, TargetReducer
 from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.damage import rewrite
 from tests.fakes.runs import metrics, newest, refusal, run, steps_of, train_into, wait_for
@@ -60,7 +60,7 @@ def test_scores_are_of_all_ranks_and_by_source():
     ]
     token_bytes = np.ones((3, VOCABULARY))
 
-    scores = Scores(["a", "b", "none"], token_bytes, counts=False).cross_slot_reduce(totals)
+    scores = TargetReducer(["a", "b", "none"], token_bytes, counts=False).cross_slot_reduce(totals)
 
     assert scores["loss"] == 2
     assert scores["loss_a"] == 3
