@@ -56,8 +56,8 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     """Pretrains an ALBERT; `given` are hyperparameters and data, default: from `context`."""
 
     data: PretrainText
-    scores: "ScoreReducer"
-    read = staticmethod(objectives.read_pretraining)
+    reducer: "ScoreReducer"
+    read_logits = staticmethod(objectives.read_pretraining)
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         inputs = given or read_experiment(
@@ -69,12 +69,12 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
             context,
             hparams,
             model=build_albert(hparams, tokenizer=self.data.tokenizer),
-            examples=len(self.data.train.lengths),
-            shown=logged_names(METRICS),
-            charted=charted_names(METRICS) | name_scores(BY_SOURCE, names=held_out.names),
+            epoch_windows=len(self.data.train.lengths),
+            logged_metrics=logged_names(METRICS),
+            charted_metrics=charted_names(METRICS) | name_scores(BY_SOURCE, names=held_out.names),
         )
-        scores = ScoreReducer(vocabulary=self.model.config.vocab_size, corpus=held_out)
-        self.scores = context.wrap_reducer(scores, for_training=False)
+        reducer = ScoreReducer(vocabulary=self.model.config.vocab_size, corpus=held_out)
+        self.reducer = context.wrap_reducer(reducer, for_training=False)
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         examples = self.data.train
@@ -146,7 +146,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         for row in batch:
             device_row = to_device(row, self.context.device)
             sums = objectives.score_row(device_row, *self.forward(device_row))
-            self.scores.update(row, sums)
+            self.reducer.update(row, sums)
         return {}
 
 
