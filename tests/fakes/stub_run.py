@@ -60,7 +60,7 @@ class StubRun:
         if checkpoint:
             metrics.restore(checkpoint)
         self.done = metrics.done
-        trial: Any = None  # of each validation its own, see `_step`
+        trial: Any = SimpleNamespace(slots=1)  # of each validation its own, see `_validate`
         metrics.follow(trial, stalls=[])
         alone = core.DummyDistributedContext()
         self.checkpoints = LocalCheckpoints(alone, metrics, run, self.pruning)
@@ -85,7 +85,7 @@ class StubRun:
         best = self.metrics.get_experiment_best_validation()
         scores = self.scores(step)
         trial: Any = SimpleNamespace(
-            validated=lambda: (None, scores), meter=SimpleNamespace(throughput={})
+            slots=1, validated=lambda: (None, scores), meter=SimpleNamespace(throughput={})
         )
         self.metrics.follow(trial, stalls=[])
         self.metrics.report_validation_metrics(step, scores)

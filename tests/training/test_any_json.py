@@ -80,7 +80,7 @@ def test_any_json_is_read_as_metrics_or_not_at_all(
     path = folder / "metrics.json"
     path.write_text(json.dumps(content))
     run_metrics = RunMetrics(folder, {"metric": "f1", "smaller_is_better": False})
-    run_metrics.follow(Mock(), stalls=[])
+    run_metrics.follow(Mock(slots=1), stalls=[])
     run_metrics.validations = [{"steps": 4, "f1": 1.0}]
     run_metrics.begin()
     assert read_metrics(folder) is not None
