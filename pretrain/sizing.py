@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 
-from transformers import AlbertForPreTraining, PretrainedConfig
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AlbertForPreTraining, PretrainedConfig
 
 from detalbert.engine.memory import Sizes
 from detalbert.engine.models import encoder_sizes
 from detalbert.training.sizing import Demand, Model, Sizing, Slots, encoder_config, encoder_demand
-from pretrain.hparams import PretrainHParams
+from pretrain.encoders import check_family
+from pretrain.hparams import ALBERT, PretrainHParams
 
 
 def _find_config(config: Mapping[str, object], hparams: PretrainHParams) -> PretrainedConfig | None:
@@ -15,7 +16,10 @@ def _find_config(config: Mapping[str, object], hparams: PretrainHParams) -> Pret
 
 
 def _count(config: PretrainedConfig) -> Sizes | None:
-    return encoder_sizes(config, AlbertForPreTraining)
+    if config.model_type == ALBERT:
+        return encoder_sizes(config, AlbertForPreTraining)
+    check_family(config)
+    return encoder_sizes(config, MODEL_FOR_MASKED_LM_MAPPING[type(config)])
 
 
 def _demand(model: Model, hparams: PretrainHParams, slots: Slots) -> Demand:

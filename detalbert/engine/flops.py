@@ -96,8 +96,14 @@ def flops_of_row(config: "PretrainedConfig", row: Mapping[str, Any]) -> float:
     """Return the FLOPs of `training_flops` plus the vocabulary head on masked tokens. The head's
     products, h x e and e x V, are counted alike. `row` is a `PretrainRow` on the CPU.
     """
-    head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)  # per token
-    return training_flops(config, row_lengths(row)) + 3 * head * len(row["masked"])
+    head = masked_flops(config) * len(row["masked"])
+    return training_flops(config, row_lengths(row)) + head
+
+
+def masked_flops(config: "PretrainedConfig") -> float:
+    """Return the FLOPs of the vocabulary head's forward and backward, per masked token."""
+    embedding = getattr(config, "embedding_size", config.hidden_size)
+    return 3 * 2 * embedding * (config.hidden_size + config.vocab_size)
 
 
 def row_lengths(row: Mapping[str, Any]) -> np.ndarray:
@@ -112,10 +118,7 @@ def encoder_flops_per_token(
     head, in windows of `length` tokens.
     """
     flops = training_flops(config, np.array([length])) / length
-    if masked:
-        embedding = getattr(config, "embedding_size", config.hidden_size)
-        flops += 3 * masked * 2 * embedding * (config.hidden_size + config.vocab_size)
-    return flops
+    return flops + masked * masked_flops(config)
 
 
 def causal_flops_per_token(config: "PretrainedConfig", length: int) -> float:
