@@ -54,19 +54,19 @@ def build_encoder(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) 
         config = models.named_config(hparams.model)
     else:
         config = models.config_from_keys(hparams.model_keys(), tokenizer)
-    check_family(config)
+    check_masked_lm(config)
     attention = attention_of(config, MODEL_FOR_MASKED_LM_MAPPING)
     if hparams.model is not None:
         model = models.load_encoder(AutoModelForMaskedLM, hparams.model, attention)
     else:
         model = models.random_model(AutoModelForMaskedLM, config, attention)
     models.check_vocabulary(model.config, tokenizer)
-    pack_or_pad(model, read_all)
+    pack_or_pad(model, read_every_token)
     hparams.check_positions(positions(model))
     return model
 
 
-def check_family(config: PretrainedConfig) -> None:
+def check_masked_lm(config: PretrainedConfig) -> None:
     """Raise UserError unless transformers has a masked language model of `config`'s family."""
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise UserError(
@@ -102,7 +102,7 @@ def masked_logits(model: PreTrainedModel, row: Row, places: Tensor) -> Tensor:
         hook.remove()
 
 
-def read_all(model: PreTrainedModel, row: Row, tokens: int) -> tuple[Tensor, ...]:
+def read_every_token(model: PreTrainedModel, row: Row, tokens: int) -> tuple[Tensor, ...]:
     """Return the logits of a row's first `tokens` tokens, of each token of the vocabulary."""
     places = torch.arange(tokens, device=row["input_ids"].device)
     return masked_logits(model, row, places).unbind(1)

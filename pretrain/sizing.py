@@ -7,7 +7,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AlbertForPreTraining, Pret
 from detalbert.engine.memory import Sizes
 from detalbert.engine.models import encoder_sizes
 from detalbert.training.sizing import Demand, Model, Sizing, Slots, encoder_config, encoder_demand
-from pretrain.encoders import check_family
+from pretrain.encoders import check_masked_lm
 from pretrain.hparams import ALBERT, PretrainHParams
 
 
@@ -18,7 +18,7 @@ def _find_config(config: Mapping[str, object], hparams: PretrainHParams) -> Pret
 def _count(config: PretrainedConfig) -> Sizes | None:
     if config.model_type == ALBERT:
         return encoder_sizes(config, AlbertForPreTraining)
-    check_family(config)
+    check_masked_lm(config)
     return encoder_sizes(config, MODEL_FOR_MASKED_LM_MAPPING[type(config)])
 
 

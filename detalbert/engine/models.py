@@ -53,6 +53,17 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
 )
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
+# Keys that a family's code reads though its config class does not list them: DeBERTa-v3's.
+_UNLISTED = {
+    "deberta-v2": {
+        "norm_rel_ebd",
+        "share_att_key",
+        "position_buckets",
+        "conv_kernel_size",
+        "conv_act",
+        "conv_groups",
+    }
+}
 ModelClass = Any  # transformers' class of a model, or an auto class of several
 
 
@@ -226,8 +237,9 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
             key="hyperparameters.model_config.model_type",
             cure="use one of its model types",
         ) from None
+    known_keys = defaults.keys() | _UNLISTED.get(model_type, set())
     for key in keys:
-        if key not in defaults:
+        if key not in known_keys:
             raise UnknownKey(key, "hyperparameters.model_config", known=defaults)
     # ModernBERT's config has more of the tokenizer's tokens.
     for token in ("cls_token_id", "sep_token_id"):
