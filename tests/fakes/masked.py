@@ -31,7 +31,7 @@ SHAPE = {
     "intermediate_size": 64,
     "initializer_range": 0.2,
 }
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 POSITIONS = 130
 DEBERTA_V2 = {
     "relative_attention": True,
@@ -59,25 +59,27 @@ def _family(model_type: str, **keys: Any) -> dict[str, Any]:
 
 
 FAMILIES = {
-    "bert": MaskedFamily(_family("bert", **NO_DROPOUT), tokenizer="bert"),
+    "bert": MaskedFamily(_family("bert", **DROPOUT), tokenizer="bert"),
     "roberta": MaskedFamily(
-        _family("roberta", type_vocab_size=1, **NO_DROPOUT), tokenizer="roberta", has_types=False
+        _family("roberta", type_vocab_size=1, **DROPOUT), tokenizer="roberta", has_types=False
     ),
     "xlm-roberta": MaskedFamily(
-        _family("xlm-roberta", type_vocab_size=1, **NO_DROPOUT), tokenizer="xlm", has_types=False
+        _family("xlm-roberta", type_vocab_size=1, **DROPOUT), tokenizer="xlm", has_types=False
     ),
-    "electra": MaskedFamily(_family("electra", embedding_size=16, **NO_DROPOUT), tokenizer="bert"),
+    "electra": MaskedFamily(_family("electra", embedding_size=16, **DROPOUT), tokenizer="bert"),
     "modernbert": MaskedFamily(
-        _family("modernbert", local_attention=16), tokenizer="modernbert", has_types=False
+        _family("modernbert", local_attention=16, mlp_dropout=0.1),
+        tokenizer="modernbert",
+        has_types=False,
     ),
     "deberta-v2": MaskedFamily(
-        _family("deberta-v2", **DEBERTA_V2, **NO_DROPOUT),
+        _family("deberta-v2", **DEBERTA_V2, **DROPOUT),
         tokenizer="deberta",
         packed=False,
         has_types=False,
     ),
     "mpnet": MaskedFamily(
-        _family("mpnet", **NO_DROPOUT), tokenizer="mpnet", packed=False, has_types=False
+        _family("mpnet", **DROPOUT), tokenizer="mpnet", packed=False, has_types=False
     ),
 }
 
@@ -106,7 +108,7 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         tokenizer.decoder = decoders.ByteLevel()
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         trainer = BpeTrainer(**options, initial_alphabet=alphabet)
-    tokenizer.train_from_iterator([*contexts(60), "## a heading ##"] * 2, trainer)
+    tokenizer.train_from_iterator([*contexts(60), "## a heading ##, really!"] * 2, trainer)
 
     cls, sep = special_tokens["cls_token"], special_tokens["sep_token"]
     between = f"{sep} {sep}" if is_fairseq else sep
