@@ -28,20 +28,28 @@ def load_tokenizer(
     Raises:
         UserError: if it lacks a mask, cls or sep token.
     """
-    if data.shards is None and data.tokenizer is None and data.vocab_size is None:
-        if hparams.model is None:
-            raise UserError(
-                "missing",
-                key="data.tokenizer",
-                cure="set it (a folder or hub name), or vocab_size to learn one",
-            )
-        name = hparams.model
-    else:
+    name = model_tokenizer(data, hparams)
+    if name is None:
         # Held-out documents teach the tokenizer nothing.
         held_out = 0.0 if data.validation is not None else data.validation_fraction
         positions = hparams.model_keys().get("max_position_embeddings", 512)
         name = find_tokenizer(data, held_out, positions=positions)
     return load(name, "mask_token", "cls_token", "sep_token", kind="an ALBERT or BERT")
+
+
+def model_tokenizer(data: TextConfig, hparams: PretrainHParams) -> str | None:
+    """Return the model whose tokenizer is the text's; None if `data` has or learns one. Raises
+    UserError if there is none at all.
+    """
+    if data.shards or data.tokenizer or data.vocab_size:
+        return None
+    if hparams.model is None:
+        raise UserError(
+            "missing",
+            key="data.tokenizer",
+            cure="set it (a folder or hub name), or vocab_size to learn one",
+        )
+    return hparams.model
 
 
 def write_corpus(

@@ -57,7 +57,17 @@ def peak_flops(device: str, half: bool) -> float | None:
     return 1e12 * (half_peak if half else fp32_peak)
 
 
-ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against torch's counter
+# Held against torch's counter.
+ENCODERS = (
+    "albert",
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "electra",
+    "distilbert",
+    "mpnet",
+    "modernbert",
+)
 
 
 def training_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float:
@@ -80,16 +90,29 @@ def training_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float:
 
     # ALBERT's shared layer counts as often as it runs. Weights that each token is multiplied with:
     projections = 4 * hidden * hidden  # q, k, v, output
-    feed_forward = 2 * hidden * inner
+    gated = config.model_type == "modernbert"  # its feed-forward has a third product
+    feed_forward = (3 if gated else 2) * hidden * inner
     mapping = embedding * hidden if embedding != hidden else 0
     head = 2 * hidden  # start and end logit
     weights = layers * (projections + feed_forward) + mapping + head
 
-    # Every pair of tokens of a window: q k and the weighted sum of v, 2 * hidden each.
-    per_pair = layers * 4 * hidden
+    # Every pair of tokens of a window: q k and the weighted sum of v, 2 * hidden each. In
+    # ModernBERT's local layers only pairs within reach.
     lengths = np.asarray(lengths, dtype=np.float64)
-    forward = 2 * weights * lengths.sum() + per_pair * np.square(lengths).sum()
+    local_layers = (getattr(config, "layer_types", None) or []).count("sliding_attention")
+    pairs = (layers - local_layers) * np.square(lengths).sum()
+    if local_layers:
+        pairs += local_layers * near_pairs(lengths, config.sliding_window)
+    forward = 2 * weights * lengths.sum() + 4 * hidden * pairs
     return float(3 * forward)
+
+
+def near_pairs(lengths: np.ndarray, reach: int) -> float:
+    """Return the pairs of tokens of a window that are at most `reach` apart, over all windows. Of 4
+    tokens and reach 1: 4 with themselves, 6 with a neighbour.
+    """
+    reaches = np.minimum(lengths - 1, reach)
+    return float((lengths * (2 * reaches + 1) - reaches * (reaches + 1)).sum())
 
 
 def flops_of_row(config: "PretrainedConfig", row: Mapping[str, Any]) -> float:
