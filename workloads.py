@@ -59,6 +59,7 @@ TABLE = (
         workload="pretrain.trial:PRETRAINING",
         kind=EXAMPLES,
         corpus="pretrain.corpus:write_corpus",
+        own_keys=frozenset({"masked_fraction", "max_ngram", "sentence_order", "span_fraction"}),
     ),
     WorkloadRow(
         keys=("train", "validation"),

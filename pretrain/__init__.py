@@ -1,1 +1,1 @@
-"""Pretraining of ALBERT on text: token shards, masked language model, sentence order."""
+"""Pretraining of encoders on text: token shards, masked language model, sentence order."""

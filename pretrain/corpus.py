@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.examples import ExampleKind
+from detalbert.corpus.examples import example_kind
 from detalbert.corpus.learn_tokenizer import find_tokenizer
 from detalbert.corpus.shards import ShardPart
 from detalbert.corpus.writer import load_in_child, write_shards
+from detalbert.errors import UserError
 from detalbert.settings.text import TextConfig
 from pretrain.hparams import PretrainHParams
 
@@ -17,7 +18,7 @@ def load_tokenizer(
     hparams: PretrainHParams,
     load: Callable[..., PreTrainedTokenizerBase],
 ) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of `data.tokenizer`, or one trained on the text.
+    """Return the fast tokenizer of `data.tokenizer`, the model's own, or one trained on the text.
 
     Args:
         data: `data:` of the experiment.
@@ -27,11 +28,28 @@ def load_tokenizer(
     Raises:
         UserError: if it lacks a mask, cls or sep token.
     """
-    # Held-out documents teach the tokenizer nothing.
-    held_out = 0.0 if data.validation is not None else data.validation_fraction
-    positions = hparams.model_keys()["max_position_embeddings"]
-    name = find_tokenizer(data, held_out, positions=positions)
+    name = model_tokenizer(data, hparams)
+    if name is None:
+        # Held-out documents teach the tokenizer nothing.
+        held_out = 0.0 if data.validation is not None else data.validation_fraction
+        positions = hparams.model_keys().get("max_position_embeddings", 512)
+        name = find_tokenizer(data, held_out, positions=positions)
     return load(name, "mask_token", "cls_token", "sep_token", kind="an ALBERT or BERT")
+
+
+def model_tokenizer(data: TextConfig, hparams: PretrainHParams) -> str | None:
+    """Return the model whose tokenizer is the text's; None if `data` has or learns one. Raises
+    UserError if there is none at all.
+    """
+    if data.shards or data.tokenizer or data.vocab_size:
+        return None
+    if hparams.model is None:
+        raise UserError(
+            "missing",
+            key="data.tokenizer",
+            cure="set it (a folder or hub name), or vocab_size to learn one",
+        )
+    return hparams.model
 
 
 def write_corpus(
@@ -43,5 +61,5 @@ def write_corpus(
 ) -> str:
     """Write the shards of an experiment's `data:`; return where they are."""
     tokenizer = load_tokenizer(data, hparams, load_in_child)
-    kind = ExampleKind(hparams.max_seq_length)
+    kind = example_kind(tokenizer, hparams.max_seq_length)
     return write_shards(data, tokenizer, kind, output=output, processes=processes, part=part)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.examples import ExampleKind
+from detalbert.corpus.examples import example_kind
 from detalbert.corpus.mixture import draw_windows
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_shards
@@ -20,6 +20,7 @@ from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
 from pretrain.corpus import load_tokenizer
+from pretrain.encoders import find_family
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import read_vocabulary
@@ -45,10 +46,11 @@ class PretrainText(NamedTuple):
             UserError: if text, tokenizer or shards are invalid or do not match.
         """
         data = parse_text_config(config)
+        hparams = hparams.of_family(find_family(hparams))
         tokenizer = load_tokenizer(data, hparams, load=named_tokenizer)
         address = data.shards
         if address is None:
-            address = write_shards(data, tokenizer, ExampleKind(hparams.max_seq_length))
+            address = write_shards(data, tokenizer, example_kind(tokenizer, hparams.max_seq_length))
 
         vocabulary = read_vocabulary(tokenizer)
         splits = {}
@@ -93,6 +95,8 @@ class PretrainText(NamedTuple):
             "data.tokenizer": tokenizer_sum(self.tokenizer),
             "data.shuffle_shards": self.train.corpus.data.shuffle_shards,
             "data.max_validation_examples": self._used,
+            # As it is trained: a run of before has it in its manifest.
+            "hyperparameters.sentence_order": self.train.hparams.sentence_order,
             **self.train.corpus.weights_by_name(),
         }
 

@@ -57,7 +57,8 @@ class PretrainExamples:
         is_pair = (sentences > 1) & makes_pairs
         self.pairs = int(np.count_nonzero(is_pair))  # examples with two segments
         # int32 [E]: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; a few fewer if a span is selected.
-        self.lengths = text + 2 + is_pair
+        around = len(vocabulary.prefix) + len(vocabulary.suffix)
+        self.lengths = text + around + is_pair * np.int32(len(vocabulary.middle))
 
     def make(self, epoch: int, number: int) -> MaskedExample:
         """Return one example. If a span is to be selected, nothing is masked.
@@ -83,7 +84,8 @@ class PretrainExamples:
         # Without an answer in the passage [CLS] is the answer.
         if cloze.first < 0:
             return self._lay_out(segments, start_positions=0, end_positions=0)
-        begin = len(cloze.query) + 2  # of the passage, after [CLS] query [SEP]
+        # Of the passage, after [CLS] query [SEP].
+        begin = len(self.vocabulary.prefix) + len(cloze.query) + len(self.vocabulary.middle)
         return self._lay_out(
             segments,
             start_positions=begin + cloze.first,
@@ -116,7 +118,8 @@ class PretrainExamples:
 
         # In the example [CLS] comes before a token, and after the first segment a [SEP] too.
         first_length = len(segments[0])
-        masked = chosen + 1 + (chosen >= first_length)
+        middle_length = len(self.vocabulary.middle)
+        masked = chosen + len(self.vocabulary.prefix) + middle_length * (chosen >= first_length)
         shown = [text[:first_length]]
         if len(segments) == 2:
             shown.append(text[first_length:])
@@ -132,13 +135,15 @@ class PretrainExamples:
         end_positions: int = NO_LABEL,
     ) -> MaskedExample:
         """Return [CLS] A [SEP] or [CLS] A [SEP] B [SEP], with its targets."""
-        pieces: list[np.ndarray | list[int]] = [[self.vocabulary.cls]]
-        for segment in segments:
-            pieces.append(segment)
-            pieces.append([self.vocabulary.sep])
-        ids = np.concatenate(pieces)  # [T]
+        vocabulary = self.vocabulary
+        pieces = [vocabulary.prefix, segments[0]]
+        for segment in segments[1:]:
+            pieces += [vocabulary.middle, segment]
+        first_length = sum(map(len, pieces[:3]))  # of the first segment and what is around it
+        ids = np.concatenate([*pieces, vocabulary.suffix]).astype(np.int64)  # [T]
         types = np.zeros(len(ids), np.int64)
-        types[len(segments[0]) + 2 :] = 1
+        if len(segments) == 2:
+            types[first_length:] = 1
         return {
             "input_ids": ids,
             "token_type_ids": types,
@@ -279,9 +284,13 @@ class ExampleRows(PackedRows):
     """
 
     def __init__(
-        self, examples: PretrainExamples, max_tokens: int, order: ExampleOrder | None = None
+        self,
+        examples: PretrainExamples,
+        max_tokens: int,
+        order: ExampleOrder | None = None,
+        padded: bool = False,
     ) -> None:
-        super().__init__(examples, max_tokens)
+        super().__init__(examples, max_tokens, padded)
         self.corpus = examples.corpus
         self.order = order
 

@@ -2,21 +2,23 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from tokenizers import decoders
 from transformers import (
     AlbertForPreTraining,
+    AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from detalbert.engine.models import load_weights
+from detalbert.engine.models import load_weights, named_config
 from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.hub import find_local, is_checkpoint
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.model import find_scores, read_settings
-from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
+from pretrain.hparams import ALBERT, PretrainHParams, parse_pretrain_hparams
 from pretrain.objectives import AlbertForSpanPreTraining
 
 CARD = Path(__file__).with_name("card.md")
@@ -27,9 +29,9 @@ _ORDER_HEAD = ("albert.pooler.", "sop_classifier.")  # its parameters' prefixes
 def export(checkpoint: Path, folder: Path, license_id: str = "unknown") -> None:
     """Write weights (fp32), config, tokenizer, settings and card to a new `folder`.
 
-    Heads have transformers' names: masked tokens (`predictions`), sentence order (`sop_classifier`
-    with the pooler) and spans (`qa_outputs`); an untrained one is left out. The folder is written
-    atomically.
+    Heads have transformers' names: masked tokens (ALBERT's `predictions`), sentence order
+    (`sop_classifier` with the pooler) and spans (`qa_outputs`); an untrained one is left out. The
+    folder is written atomically.
 
     Args:
         checkpoint: of a pretraining.
@@ -43,15 +45,17 @@ def export(checkpoint: Path, folder: Path, license_id: str = "unknown") -> None:
         raise UserError(f"{checkpoint} is a model folder already", key="--export", cure="copy it")
     settings = read_settings(checkpoint)
     hparams = parse_pretrain_hparams(settings["hyperparameters"])
+    hparams = hparams.of_family(named_config(str(checkpoint)).model_type)
     model, tokenizer = _load(checkpoint, hparams)
     settings["scores"] = find_scores(checkpoint, settings["steps"])
     source = SimpleNamespace(**settings, hparams=hparams, tokenizer=tokenizer)
 
     # Without sentence order the exported class has no head for it.
     weights = model.state_dict()
-    architecture = "AlbertForPreTraining"
-    if not hparams.sentence_order:
-        architecture = "AlbertForMaskedLM"
+    architecture = type(model).__name__
+    if isinstance(model, AlbertForPreTraining):
+        architecture = "AlbertForPreTraining" if hparams.sentence_order else "AlbertForMaskedLM"
+    if architecture == "AlbertForMaskedLM":
         for name in list(weights):
             if name.startswith(_ORDER_HEAD):
                 del weights[name]
@@ -75,8 +79,10 @@ def _load(
             cure="give another",
         )
 
-    kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
     with as_user_error(no_model):
+        kind: Any = AutoModelForMaskedLM
+        if named_config(str(checkpoint)).model_type == ALBERT:
+            kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
         model, _ = load_weights(kind, str(checkpoint), None)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(checkpoint)))
     # One that was learned here has no decoder, which users of the export need.

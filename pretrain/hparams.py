@@ -1,9 +1,10 @@
 """Keys of `hyperparameters:` of a pretraining experiment.
 
-Defaults are the published recipe for ALBERT-base and large.
+Defaults are the published recipe for ALBERT-base and large; for another model set the learning
+rate, the batch and the optimizer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from detalbert.errors import UserError
@@ -13,6 +14,8 @@ from detalbert.settings.sections import Parsers, parse_section, setting
 from detalbert.settings.text import parse_text_config
 from detalbert.settings.values import Config
 
+ALBERT = "albert"  # transformers' name of the family that has all objectives
+
 
 @dataclass(frozen=True)
 class PretrainHParams(StepHParams):
@@ -21,7 +24,8 @@ class PretrainHParams(StepHParams):
     # A published size; model_config changes its keys.
     size: str | None = setting(None, choices=tuple(SIZES))
     matching_start: bool = False  # for small models: see matching.py
-    sentence_order: bool = True  # False: masked language model alone, one segment
+    # False: masked language model alone, one segment. Default: True of ALBERT, which has its head.
+    sentence_order: bool | None = None
     masked_fraction: float = setting(0.15, gt=0, lt=1)
     max_ngram: int = setting(3, gt=0, le=1_000)
     # This part of the windows trains to select a span instead: see spans.py.
@@ -38,6 +42,8 @@ class PretrainHParams(StepHParams):
 
     def model_keys(self) -> Config:
         """Return the model's config keys: those of `size`, overridden by `model_config`."""
+        if self._is_of_another_family():
+            return self.model_config or {}
         keys: Config = {"max_position_embeddings": 512}
         if self.size is not None:
             keys.update(zip(SIZE_KEYS, SIZES[self.size], strict=True))
@@ -48,6 +54,26 @@ class PretrainHParams(StepHParams):
             **(self.model_config or {}),
         }
 
+    def of_family(self, model_type: object) -> "PretrainHParams":
+        """Return them for a model of transformers' `model_type`, `sentence_order` set. Raises
+        UserError for a key that is ALBERT's alone, of another model.
+        """
+        is_albert = model_type == ALBERT
+        for key in ("sentence_order", "span_fraction", "matching_start", "size"):
+            if getattr(self, key) and not is_albert:
+                raise UserError(
+                    f"only ALBERT is pretrained with it, and the model is {model_type}",
+                    key=f"hyperparameters.{key}",
+                    cure="leave it out",
+                )
+        if self.sentence_order is not None:
+            return self
+        return replace(self, sentence_order=is_albert)
+
+    def _is_of_another_family(self) -> bool:
+        """Return whether a `model_config` is not ALBERT's."""
+        return (self.model_config or {}).get("model_type", ALBERT) != ALBERT
+
     def check(self) -> None:
         draws_weights = self.size is not None or self.model_config is not None
         if (self.model is not None) == draws_weights:
@@ -57,7 +83,9 @@ class PretrainHParams(StepHParams):
             )
         super().check()
         keys = self.model_keys()
-        if self.model is None:
+        if self._is_of_another_family():
+            self.of_family(keys["model_type"])
+        elif self.model is None:
             self.check_positions(keys["max_position_embeddings"])
         # transformers' defaults
         embedding_size = keys.get("embedding_size", 128)

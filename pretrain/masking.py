@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from tokenizers.decoders import ByteLevel
 from transformers import PreTrainedTokenizerBase
+
+from detalbert.squad.cutting import pair_layout
 
 # Shares of the masked tokens that [MASK] and a random token replace.
 AS_MASK = 0.8
@@ -22,8 +25,10 @@ class Vocabulary(NamedTuple):
     lettered: np.ndarray  # bool [V]: holds a letter or a digit
     ordinary: np.ndarray  # int64: every token that is not special
     mask: int
-    cls: int
-    sep: int
+    # Special tokens before, between and behind two segments; a single one has no `middle`.
+    prefix: np.ndarray
+    middle: np.ndarray
+    suffix: np.ndarray
 
 
 class Words(NamedTuple):
@@ -41,24 +46,45 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     size = len(tokenizer)
     ids = list(range(size))
     tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
-    lettered = np.array([any(map(str.isalnum, token)) for token in tokens])  # [V]
+    backend = tokenizer.backend_tokenizer
+    texts = tokens
+    if isinstance(backend.decoder, ByteLevel):
+        # Whose tokens spell bytes; part of a character is no punctuation.
+        decoded = map(backend.decoder.decode, ([token] for token in tokens))
+        texts = [text.replace("\ufffd", "a") for text in decoded]
+    lettered = np.array([any(map(str.isalnum, text)) for text in texts])  # [V]
 
     # WordPiece marks what continues a word; others mark what begins one.
-    continues = np.array([token.startswith("##") for token in tokens])  # [V]
-    if continues.any():
-        marked = ~continues
+    continuing = getattr(backend.model, "continuing_subword_prefix", None)
+    if continuing:
+        marked = np.array([not token.startswith(continuing) for token in tokens])  # [V]
     else:
         marked = np.array([token[0] in "▁Ġ" for token in tokens])
     special = np.zeros(size, bool)
     special[tokenizer.all_special_ids] = True
+    prefix, middle, suffix = _special_tokens(tokenizer)
     return Vocabulary(
         starts_word=~lettered | marked,
         lettered=lettered & ~special,
         ordinary=np.flatnonzero(~special),
         mask=tokenizer.mask_token_id,
-        cls=tokenizer.cls_token_id,
-        sep=tokenizer.sep_token_id,
+        prefix=prefix,
+        middle=middle,
+        suffix=suffix,
     )
+
+
+def _special_tokens(
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the tokens before, between and behind two segments: [CLS] A [SEP] B [SEP], or as the
+    tokenizer has it, <s> A </s></s> B </s>.
+    """
+    if tokenizer.num_special_tokens_to_add(pair=True):
+        layout = pair_layout(tokenizer)
+        return layout.prefix_ids, layout.middle_ids, layout.suffix_ids
+    separator = np.array([tokenizer.sep_token_id])
+    return np.array([tokenizer.cls_token_id]), separator, separator
 
 
 def find_words(segments: Sequence[np.ndarray], vocabulary: Vocabulary) -> Words:

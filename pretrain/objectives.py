@@ -1,19 +1,21 @@
 """Objectives over packed rows: masked language model, sentence order, span selection.
 
-The losses are those of transformers' AlbertForPreTraining and AlbertForQuestionAnswering for the
-same examples, padded. But logits are computed for masked tokens only, [M, V] and not [T, V].
+The losses are those of transformers' AlbertForPreTraining and AlbertForQuestionAnswering, or of
+AutoModelForMaskedLM, for the same examples, padded. But logits are computed for masked tokens only,
+[M, V] and not [T, V].
 """
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AlbertConfig, AlbertForPreTraining
+from transformers import AlbertConfig, AlbertForPreTraining, PreTrainedModel
 
 from detalbert.engine.attention import model_inputs
 from detalbert.engine.evaluation import row_losses, window_grid
 from detalbert.engine.rows import Row
+from pretrain.encoders import masked_logits
 from pretrain.examples import NO_LABEL, PretrainRow
 
 # Of masked tokens, pairs and spans.
@@ -32,47 +34,48 @@ class AlbertForSpanPreTraining(AlbertForPreTraining):
 
 
 def read_pretraining(
-    model: AlbertForPreTraining, row: PretrainRow | Row, tokens: int
+    model: PreTrainedModel, row: PretrainRow | Row, tokens: int
 ) -> tuple[Tensor, ...]:
-    """Return logits of the masked tokens [M, V] and of sentence order [n, 2], and, if the model has
-    a span head, of start and end [T, 2].
+    """Return logits of the masked tokens [M, V], and of an ALBERT of sentence order [n, 2] and, if
+    it has a span head, of start and end [T, 2].
 
     Args:
-        model: ALBERT with its heads.
+        model: ALBERT with its heads, or a model with a masked language model's head.
         row: on the device, maybe padded; in one without labels about 15 % are masked.
         tokens: T, its real tokens.
     """
-    hidden = model.albert(**model_inputs(model, row)).last_hidden_state[0]  # [T, h]
-    masked = row.get("masked")
+    masked: Any = row.get("masked")
     if masked is None:
-        masked = torch.arange(0, tokens, _MASKED_EVERY, device=hidden.device)
+        masked = torch.arange(0, tokens, _MASKED_EVERY, device=row["input_ids"].device)
+    if not isinstance(model, AlbertForPreTraining):
+        return (masked_logits(model, row, masked),)
+    hidden = model.albert(**model_inputs(model, row)).last_hidden_state[0]  # [T, h]
 
     # A window begins with [CLS], of which its order is read; padding windows come last.
     cls_places = row["cu_seqlens"][: len(row["windows"])].long()  # [n]
     pooled = model.albert.pooler(hidden[cls_places])
     pooled = model.albert.pooler_activation(pooled)  # [n, h]
-    masked_logits = model.predictions(hidden[masked])
+    mlm_logits = model.predictions(hidden[masked])
     order_logits = model.sop_classifier(pooled)
     if not isinstance(model, AlbertForSpanPreTraining):
-        return masked_logits, order_logits
+        return mlm_logits, order_logits
     span_logits = model.qa_outputs(hidden)[:tokens]
-    return masked_logits, order_logits, span_logits
+    return mlm_logits, order_logits, span_logits
 
 
 def label_losses(
     row: PretrainRow,
-    masked_logits: Tensor,
-    order_logits: Tensor,
+    mlm_logits: Tensor,
+    order_logits: Tensor | None = None,
     span_logits: Tensor | None = None,
 ) -> list[Tensor]:
-    """Return the cross-entropy in nats, fp32, of each masked token [M] and of each window's order
-    [n], and, if there are logits of spans, the mean of start and end [n]; 0 without a label.
+    """Return the cross-entropy in nats, fp32, of each masked token [M] and, if there are such
+    logits, of each window's order [n] and the mean of start and end [n]; 0 without a label.
     """
     # Softmax and sums are in fp32, whatever the logits are in.
-    losses = [
-        F.cross_entropy(masked_logits.float(), row["mlm_labels"], reduction="none"),
-        F.cross_entropy(order_logits.float(), row["sop_labels"], reduction="none"),
-    ]
+    losses = [F.cross_entropy(mlm_logits.float(), row["mlm_labels"], reduction="none")]
+    if order_logits is not None:
+        losses.append(F.cross_entropy(order_logits.float(), row["sop_labels"], reduction="none"))
     if span_logits is not None:
         start_logits = span_logits[:, 0]
         end_logits = span_logits[:, 1]
@@ -91,20 +94,19 @@ def count_labels(row: PretrainRow) -> Tensor:
 
 def score_row(
     row: PretrainRow,
-    masked_logits: Tensor,
-    order_logits: Tensor,
+    mlm_logits: Tensor,
+    order_logits: Tensor | None = None,
     span_logits: Tensor | None = None,
 ) -> Tensor:
     """Return loss, correct predictions and number of labels of each objective, summed over a row,
     float64 [objectives, 3].
     """
     losses = label_losses(
-        row, masked_logits=masked_logits, order_logits=order_logits, span_logits=span_logits
+        row, mlm_logits=mlm_logits, order_logits=order_logits, span_logits=span_logits
     )
-    correct = [
-        masked_logits.argmax(-1) == row["mlm_labels"],
-        order_logits.argmax(-1) == row["sop_labels"],
-    ]
+    correct = [mlm_logits.argmax(-1) == row["mlm_labels"]]
+    if order_logits is not None:
+        correct.append(order_logits.argmax(-1) == row["sop_labels"])
     if span_logits is not None:
         # Each end is the likeliest token of its window, and both must be right.
         starts = _likeliest_places(row, span_logits[:, 0])

@@ -1,4 +1,4 @@
-"""`PretrainTrial`: ALBERT's pretraining as a Determined PyTorchTrial.
+"""`PretrainTrial`: an encoder's pretraining as a Determined PyTorchTrial.
 
 The optimizer step is `PackedTrial`'s. The loss of a step is the mean over all masked tokens of the
 global batch, plus the mean over all its pairs and the mean over all its spans, regardless of how
@@ -15,26 +15,28 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from determined import pytorch
-from transformers import AlbertConfig, AlbertForPreTraining, PreTrainedTokenizerBase
+from transformers import AlbertForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
 from detalbert.corpus.mixture import name_scores
 from detalbert.corpus.reader import Corpus
 from detalbert.engine import models
 from detalbert.engine.attention import check_model
-from detalbert.engine.flops import flops_of_row
+from detalbert.engine.flops import ENCODERS, flops_of_row
 from detalbert.engine.loaders import LazyLoader, validation_loader
 from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device, validation_rows
 from detalbert.engine.trial import Given, read_experiment
-from detalbert.errors import UserError, as_user_error
+from detalbert.errors import as_user_error
 from detalbert.settings.text import parse_text_config
 from detalbert.training import preflight
+from detalbert.training.sizing import encoder_config
 from detalbert.training.workload import Workload
 from pretrain import objectives
 from pretrain.data import PretrainText
+from pretrain.encoders import build_encoder, find_family
 from pretrain.examples import ExampleOrder, ExampleRows, PretrainRow
-from pretrain.hparams import PARSERS, PretrainHParams, parse_pretrain_hparams
+from pretrain.hparams import ALBERT, PARSERS, PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.sizing import SIZING
 
@@ -53,7 +55,7 @@ BY_SOURCE = ("loss", "mlm_accuracy")
 
 
 class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
-    """Pretrains an ALBERT; `given` are hyperparameters and data, default: from `context`."""
+    """Pretrains an encoder; `given` are hyperparameters and data, default: from `context`."""
 
     data: PretrainText
     reducer: "ScoreReducer"
@@ -68,7 +70,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         super().__init__(
             context,
             hparams,
-            model=build_albert(hparams, tokenizer=self.data.tokenizer),
+            model=build_model(hparams, tokenizer=self.data.tokenizer),
             epoch_windows=len(self.data.train.lengths),
             logged_metrics=logged_names(METRICS),
             charted_metrics=charted_names(METRICS) | name_scores(BY_SOURCE, names=held_out.names),
@@ -85,13 +87,15 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
             seed=self.hparams.known_seed,
             group=examples.corpus.data.shuffle_shards,
         )
-        rows = partial(ExampleRows, examples, order=order)
+        rows = partial(ExampleRows, examples, order=order, padded=self.forward.padded)
         return LazyLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         def load() -> torch.utils.data.DataLoader:
             # A row has examples of one source, so that each source has scores of its own.
-            rows = ExampleRows(self.data.validation, max_tokens=self.max_tokens)
+            rows = ExampleRows(
+                self.data.validation, max_tokens=self.max_tokens, padded=self.forward.padded
+            )
             shares: list[np.ndarray] = []
             for examples in self.data.held_out:
                 lengths = self.data.validation.lengths[examples]
@@ -104,8 +108,9 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
 
         return LazyLoader(load)
 
-    def row_flops(self, row: PretrainRow) -> float:
-        return flops_of_row(self.model.config, row)
+    def row_flops(self, row: PretrainRow) -> float | None:
+        config = self.model.config
+        return flops_of_row(config, row) if config.model_type in ENCODERS else None
 
     def losses(self, batch: list[PretrainRow]) -> Iterator[torch.Tensor]:
         # Numbers of labels are of the whole step, so they are summed before its first row.
@@ -235,6 +240,16 @@ def _average(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
     return metrics
 
 
+def build_model(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Build the model with its heads in fp32. Raises UserError as `build_albert`, and for a key
+    that is ALBERT's alone, of another model.
+    """
+    family = find_family(hparams)
+    hparams = hparams.of_family(family)
+    build = build_albert if family == ALBERT else build_encoder
+    return build(hparams, tokenizer)
+
+
 def build_albert(
     hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase
 ) -> AlbertForPreTraining:
@@ -248,7 +263,7 @@ def build_albert(
         tokenizer: its own.
 
     Raises:
-        UserError: if the model cannot be built, or is not an ALBERT.
+        UserError: if the model cannot be built.
     """
     # Heads that a named model lacks are drawn, too.
     torch.manual_seed(hparams.known_seed)
@@ -265,12 +280,8 @@ def build_albert(
             start_matching(model.albert)
     models.check_vocabulary(model.config, tokenizer)
     check_model(model)
-    if model.config.model_type != "albert":
-        raise UserError(
-            "only albert is pretrained here", key="hyperparameters.model_config.model_type"
-        )
     hparams.check_positions(model.config.max_position_embeddings)
-    if not hparams.sentence_order:
+    if hparams.sentence_order is False:
         model.albert.pooler.requires_grad_(False)
         model.sop_classifier.requires_grad_(False)
     return model
@@ -294,8 +305,8 @@ def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequen
     # Those of a named model are not known before it is downloaded.
     sizes = None
     if hparams.model is None:
-        model_config = AlbertConfig(**hparams.model_keys())
-        sizes = models.encoder_sizes(model_config, AlbertForPreTraining)
+        model_config = encoder_config(None, hparams.model_keys())
+        sizes = None if model_config is None else SIZING.count_sizes(model_config)
     preflight.check_room(
         config,
         hparams,

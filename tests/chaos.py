@@ -4,6 +4,7 @@
     python -m tests.chaos --cuts 10 --processes 2       # two gloo processes
     python -m tests.chaos --cuts 6 --without position   # must find a difference, exit status 1
     python -m tests.chaos --pretraining                 # another workload
+    python -m tests.chaos --pretraining --family deberta-v2
     python -m tests.chaos --cuts 10 --processes 4 --lm '{shard: 2, tensor: 2}'
 
 Cuts are SIGKILL of train.py or of torchrun alone, SIGTERM, a spot notice (from a metadata server on
@@ -26,6 +27,7 @@ import psutil
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from tests.conftest import ROOT, launcher, settings
+from tests.fakes.masked import FAMILIES
 from tests.fakes.metadata import MetadataServer
 from tests.fakes.runs import steps_of
 from tests.leftovers import Started
@@ -155,14 +157,20 @@ def soak(
         return differences(uncut, chopped)
 
 
-def words_of(pretraining: bool = False, layout: str | None = None) -> list[str]:
-    """The config of a workload, as arguments of train.py."""
+def words_of(
+    pretraining: bool = False, layout: str | None = None, family: str | None = None
+) -> list[str]:
+    """The config of a workload, as arguments of train.py; `family` is one to pretrain."""
     if layout:
         name = "language_model"
         options = ["--set", f"hyperparameters.layout={layout}"]
     elif pretraining:
         name = "pretraining"
-        options = settings(span_fraction=0.3, max_tokens_per_forward=256)
+        options = settings(max_tokens_per_forward=256)
+        if family is None:
+            options += settings(span_fraction=0.3)
+        else:
+            options += settings(model_config=FAMILIES[family].keys, optimizer="adamw")
     else:
         name = "finetuning"
         options = settings(max_tokens_per_forward=256)
@@ -177,6 +185,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pretraining", action="store_true", help="instead of fine-tuning")
+    parser.add_argument("--family", choices=FAMILIES, help="to pretrain, instead of ALBERT")
     parser.add_argument("--lm", metavar="LAYOUT", help="a language model at this layout")
     args = parser.parse_args()
     different = soak(
@@ -185,7 +194,7 @@ def main() -> int:
         without=args.without,
         seed=args.seed,
         steps=args.steps,
-        workload=words_of(args.pretraining, args.lm),
+        workload=words_of(args.pretraining, args.lm, args.family),
     )
     if different:
         print(f"different: {', '.join(different)}")

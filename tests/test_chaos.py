@@ -14,6 +14,8 @@ RUNS = {  # processes and workload
     "one process": (1, chaos.words_of()),
     "two": (2, chaos.words_of()),
     "pretraining": (1, chaos.words_of(pretraining=True)),
+    "a ModernBERT goes on": (1, chaos.words_of(pretraining=True, family="modernbert")),
+    "a DeBERTa goes on": (1, chaos.words_of(pretraining=True, family="deberta-v2")),
     "a language model": (4, chaos.words_of(layout="{shard: 2, tensor: 2}")),
 }
 

@@ -17,6 +17,11 @@ FITTING: list[tuple[Any, Any, str]] = [
     ({"documents": "a", "train": "b"}, {}, LM),
     ({"shards": "a"}, {"layout": "auto"}, LM),
     ({"shards": "a"}, {"size": "base"}, PRETRAINING),
+    (
+        {"shards": "a"},
+        {"model_config": {"model_type": "modernbert"}, "masked_fraction": 0.3},
+        PRETRAINING,
+    ),
     ({"text": "a", "validation": "b"}, {"layout": "auto"}, PRETRAINING),
     ({"validation": "a", "trian": "b"}, {}, SQUAD),
     ({"train": "a"}, None, SQUAD),

@@ -1,4 +1,4 @@
-"""ALBERT's examples: consecutive sentences of one document, as many as fit in a window."""
+"""Examples of encoders: consecutive sentences of one document, as many as fit in a window."""
 
 import bisect
 from collections.abc import Iterator
@@ -15,25 +15,54 @@ from detalbert.corpus.shards import DOCUMENT, OPEN, SENTENCE, Columns, Kind, Row
 from detalbert.corpus.words import WordEncoder
 from detalbert.integrity import checksum
 from detalbert.reading.storage import join, read
+from detalbert.squad.encoding import tokenizing
 
 _EXAMPLES = 1 << 18  # whose lengths are read at a time
+_SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+
+
+def example_kind(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> "ExampleKind":
+    """Return the kind of a tokenizer's examples."""
+    backend = tokenizer.backend_tokenizer
+    with tokenizing():
+        # Those of GPT-2's kind have the space before a word in its token.
+        first_word, word = (backend.encode(text).ids for text in ("a", " a"))
+    special_tokens = tokenizer.num_special_tokens_to_add(pair=True)
+    return ExampleKind(
+        max_seq_length,
+        special_tokens=max(special_tokens, _SPECIAL_TOKENS),
+        spaced=word != first_word,
+    )
 
 
 class ExampleKind(Kind):
-    """Examples for windows of `max_seq_length` tokens."""
+    """Examples for windows of `max_seq_length` tokens.
+
+    Args:
+        max_seq_length: tokens of the longest window.
+        special_tokens: of a window with two segments.
+        spaced: whether a sentence has the space before it, as its first word's token then has.
+    """
 
     counts = "examples", "documents", "sentences", "tokens"
     exact = False
 
-    def __init__(self, max_seq_length: int) -> None:
+    def __init__(
+        self, max_seq_length: int, special_tokens: int = _SPECIAL_TOKENS, spaced: bool = False
+    ) -> None:
         self.max_seq_length = max_seq_length
+        self.special_tokens = special_tokens
+        self.spaced = spaced
 
     def facts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        return {
+        facts = {
             "max_seq_length": self.max_seq_length,
             "sentences": RULE,
             **super().facts(tokenizer),
         }
+        if self.spaced:
+            facts["spaced"] = True
+        return facts
 
     def find_cut(self, text: str) -> int:
         """Return the place behind the last sentence; behind a word of a longer sentence."""
@@ -45,7 +74,7 @@ class ExampleKind(Kind):
         starts = segments.starts
         for text, is_last in zip(segments.texts, segments.ends, strict=True):
             # A segment without sentences has an empty one, which may end a document.
-            text_sentences = split_sentences(text, starts) or [""]
+            text_sentences = split_sentences(text, starts, self.spaced) or [""]
             sentences += text_sentences
             ends += [SENTENCE] * len(text_sentences)
             if is_last:
@@ -62,7 +91,7 @@ class ExampleKind(Kind):
         )
 
     def columns(self) -> Columns:
-        return ExampleColumns(self.max_seq_length - 3)  # [CLS] A [SEP] B [SEP] takes three more
+        return ExampleColumns(self.max_seq_length - self.special_tokens)
 
     def describe(
         self, folder: Path, address: str, split: str, shards: list[ShardFacts]

@@ -90,24 +90,35 @@ _TAILS = (4096, 32_768, SEGMENT)
 _LONGEST_ABBREVIATION = 12  # characters, with those around it
 
 
-def split_sentences(text: str, starts: bool = True) -> list[str]:
+def split_sentences(text: str, starts: bool = True, spaced: bool = False) -> list[str]:
     """Return the sentences of a segment in order, without the white space between them. `starts`
-    says whether a document begins with it.
+    says whether a document begins with it; if `spaced`, a sentence behind white space begins with
+    one space.
 
     >>> split_sentences('Dr. Who came. "Who?" He left.')
     ['Dr. Who came.', '"Who?"', 'He left.']
+    >>> split_sentences('He left. She stayed.', spaced=True)
+    ['He left.', ' She stayed.']
     """
     if not starts:
         text = "\n" + text  # _ABBREVIATION's ^ is the start of a document
-    sentences: list[str] = []
-    begin = 0  # of the sentence
+    begins = [0]
+    stops: list[int] = []
     for end in _END.finditer(text):
-        stop = _find_stop(text, begin, end)
+        stop = _find_stop(text, begins[-1], end)
         if stop is not None:
-            sentences.append(text[begin:stop].strip())
-            begin = end.end()
-    sentences.append(text[begin:].strip())
-    return [sentence for sentence in sentences if sentence]
+            stops.append(stop)
+            begins.append(end.end())
+    stops.append(len(text))
+
+    sentences: list[str] = []
+    for begin, stop in zip(begins, stops, strict=True):
+        sentence = text[begin:stop].strip()
+        if spaced and any(map(str.isspace, text[max(0, begin - 1) : begin + 1])):
+            sentence = f" {sentence}"
+        if sentence.strip():
+            sentences.append(sentence)
+    return sentences
 
 
 def find_sentence_end(text: str) -> int | None:

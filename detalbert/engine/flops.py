@@ -57,7 +57,17 @@ def peak_flops(device: str, half: bool) -> float | None:
     return 1e12 * (half_peak if half else fp32_peak)
 
 
-ENCODERS = "albert", "bert", "roberta", "electra", "distilbert"  # held against torch's counter
+# Held against torch's counter.
+ENCODERS = (
+    "albert",
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "electra",
+    "distilbert",
+    "mpnet",
+    "modernbert",
+)
 
 
 def training_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float:
@@ -80,24 +90,43 @@ def training_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float:
 
     # ALBERT's shared layer counts as often as it runs. Weights that each token is multiplied with:
     projections = 4 * hidden * hidden  # q, k, v, output
-    feed_forward = 2 * hidden * inner
+    gated = config.model_type == "modernbert"  # its feed-forward has a third product
+    feed_forward = (3 if gated else 2) * hidden * inner
     mapping = embedding * hidden if embedding != hidden else 0
     head = 2 * hidden  # start and end logit
     weights = layers * (projections + feed_forward) + mapping + head
 
-    # Every pair of tokens of a window: q k and the weighted sum of v, 2 * hidden each.
-    per_pair = layers * 4 * hidden
+    # Every pair of tokens of a window: q k and the weighted sum of v, 2 * hidden each. In
+    # ModernBERT's local layers only pairs within reach.
     lengths = np.asarray(lengths, dtype=np.float64)
-    forward = 2 * weights * lengths.sum() + per_pair * np.square(lengths).sum()
+    local_layers = (getattr(config, "layer_types", None) or []).count("sliding_attention")
+    pairs = (layers - local_layers) * np.square(lengths).sum()
+    if local_layers:
+        pairs += local_layers * near_pairs(lengths, config.sliding_window)
+    forward = 2 * weights * lengths.sum() + 4 * hidden * pairs
     return float(3 * forward)
+
+
+def near_pairs(lengths: np.ndarray, reach: int) -> float:
+    """Return the pairs of tokens of a window that are at most `reach` apart, over all windows. Of 4
+    tokens and reach 1: 4 with themselves, 6 with a neighbour.
+    """
+    reaches = np.minimum(lengths - 1, reach)
+    return float((lengths * (2 * reaches + 1) - reaches * (reaches + 1)).sum())
 
 
 def flops_of_row(config: "PretrainedConfig", row: Mapping[str, Any]) -> float:
     """Return the FLOPs of `training_flops` plus the vocabulary head on masked tokens. The head's
     products, h x e and e x V, are counted alike. `row` is a `PretrainRow` on the CPU.
     """
-    head = 2 * config.embedding_size * (config.hidden_size + config.vocab_size)  # per token
-    return training_flops(config, row_lengths(row)) + 3 * head * len(row["masked"])
+    head = masked_flops(config) * len(row["masked"])
+    return training_flops(config, row_lengths(row)) + head
+
+
+def masked_flops(config: "PretrainedConfig") -> float:
+    """Return the FLOPs of the vocabulary head's forward and backward, per masked token."""
+    embedding = getattr(config, "embedding_size", config.hidden_size)
+    return 3 * 2 * embedding * (config.hidden_size + config.vocab_size)
 
 
 def row_lengths(row: Mapping[str, Any]) -> np.ndarray:
@@ -112,10 +141,7 @@ def encoder_flops_per_token(
     head, in windows of `length` tokens.
     """
     flops = training_flops(config, np.array([length])) / length
-    if masked:
-        embedding = getattr(config, "embedding_size", config.hidden_size)
-        flops += 3 * masked * 2 * embedding * (config.hidden_size + config.vocab_size)
-    return flops
+    return flops + masked * masked_flops(config)
 
 
 def causal_flops_per_token(config: "PretrainedConfig", length: int) -> float:

@@ -16,18 +16,14 @@ from torch import Tensor, nn
 from torch.fx.experimental import _config
 from transformers.activations import GELUTanh, NewGELUActivation
 
-from detalbert.engine.attention import answer_logits
 from detalbert.engine.cpu import CpuDropout, CpuGelu, keep_freed_memory
-from detalbert.engine.padded import is_padded, padded_logits
+from detalbert.engine.padded import is_padded, read_spans
 from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
-from detalbert.engine.rows import AnyRow, Row, dummy_row
+from detalbert.engine.rows import AnyRow, ReadLogits, Row, dummy_row
 from detalbert.errors import UserError
 from detalbert.waiting import waiting
 
 ROW_MULTIPLE = 64  # tokens: compiled code takes few kinds of row, with less than 1 % of padding
-
-# (model, row on the device and maybe padded, its real tokens) -> what a forward gives
-ReadLogits = Callable[[nn.Module, Row, int], tuple[Tensor, ...]]
 
 
 class Forward:
@@ -51,12 +47,12 @@ class Forward:
         precision: str,
         device: torch.device,
         compiled: bool | None = None,
-        read_logits: ReadLogits = answer_logits,
+        read_logits: ReadLogits = read_spans,
     ) -> None:
         self.model = model
         self.device = device
         self.padded = is_padded(model)  # its rows hold windows of like lengths
-        self.read_logits = padded_logits if self.padded else read_logits
+        self.read_logits = read_logits
         self.dtype = resolve_precision(precision, device)
         self.required = bool(compiled)
         self.layers: list[nn.Module] = []  # those that are compiled

@@ -63,6 +63,8 @@ KEPT = {
     "gpt2": _GPT2,
     "bert": _BERT,
     "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "modernbert": _LLAMA,  # gated and rotated, too
     "electra": _BERT,
     "albert": _ALBERT,
     "distilbert": _DISTILBERT,

@@ -53,6 +53,17 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
 )
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
+# Keys that a family's code reads though its config class does not list them: DeBERTa-v3's.
+_UNLISTED = {
+    "deberta-v2": {
+        "norm_rel_ebd",
+        "share_att_key",
+        "position_buckets",
+        "conv_kernel_size",
+        "conv_act",
+        "conv_groups",
+    }
+}
 ModelClass = Any  # transformers' class of a model, or an auto class of several
 
 
@@ -69,7 +80,9 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
         config = _config_from_scratch(hparams, tokenizer)
         model = random_model(AutoModelForQuestionAnswering, config, attention=attention_of(config))
     else:
-        model = _pretrained_span_model(str(hparams.model))
+        name = str(hparams.model)
+        attention = attention_of(named_config(name))
+        model = load_encoder(AutoModelForQuestionAnswering, name, attention)
     # What follows refuses the model, or settles how it runs: with which segments, packed or not.
     check_vocabulary(model.config, tokenizer)
     follow_tokenizer(model, tokenizer)
@@ -87,13 +100,12 @@ def _config_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -
     return config
 
 
-def _pretrained_span_model(name: str) -> PreTrainedModel:
-    """Load an encoder with its weights, and a span head, which a pretraining lacks. Raises
-    UserError if the encoder's weights are not complete.
+def load_encoder(model_class: ModelClass, name: str, attention: str | None) -> PreTrainedModel:
+    """Load an encoder with its weights, and a head of `model_class`, which they may lack. Raises
+    UserError if the encoder's weights are not complete; the rest is as of `load_weights`.
     """
     with as_user_error(partial(model_error, name)):
-        attention = attention_of(hub.load_named(read_config, name))
-        model, missing = load_weights(AutoModelForQuestionAnswering, name, attention=attention)
+        model, missing = load_weights(model_class, name, attention=attention)
     encoder = f"{model.base_model_prefix}."
     missing = {parameter for parameter in missing if parameter.startswith(encoder)}
     if missing:
@@ -225,9 +237,14 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
             key="hyperparameters.model_config.model_type",
             cure="use one of its model types",
         ) from None
+    known_keys = defaults.keys() | _UNLISTED.get(model_type, set())
     for key in keys:
-        if key not in defaults:
+        if key not in known_keys:
             raise UnknownKey(key, "hyperparameters.model_config", known=defaults)
+    # ModernBERT's config has more of the tokenizer's tokens.
+    for token in ("cls_token_id", "sep_token_id"):
+        if token in defaults and getattr(tokenizer, token, None) is not None:
+            keys.setdefault(token, getattr(tokenizer, token))
     with as_user_error(not_built):
         config = AutoConfig.for_model(model_type, **keys)
         check_heads(config)

@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from detalbert.engine import token_budget
-from detalbert.engine.attention import answer_logits
 from detalbert.engine.flops import ENCODERS, row_lengths, training_flops
 from detalbert.engine.forward import Forward
 from detalbert.engine.gradients import FlatGradients
+from detalbert.engine.padded import read_spans
 from detalbert.engine.rows import AnyRow
 from detalbert.engine.trial import AnyHParams, StepTrial
 
@@ -23,7 +23,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
     """
 
     gradients: FlatGradients
-    read_logits: Any = staticmethod(answer_logits)  # a `ReadLogits`, see forward.py
+    read_logits: Any = staticmethod(read_spans)  # a `ReadLogits`, see rows.py
 
     def prepare_gradients(self) -> int:
         hparams = self.hparams

@@ -7,6 +7,8 @@ A list of model types would be shorter, and silently wrong for the next one.
 import contextlib
 import inspect
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,18 +17,20 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, PretrainedConfig,
 from detalbert.engine import attention
 from detalbert.engine.attention import PACKED, RowBounds
 from detalbert.engine.finite import is_usable
-from detalbert.engine.rows import Row, convert_row, dummy_row
+from detalbert.engine.rows import ReadLogits, Row, convert_row, dummy_row
 from detalbert.engine.segments import takes_segments
 from detalbert.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
 
-def attention_of(config: PretrainedConfig) -> str | None:
-    """Return the attention to load a question-answering model with: PACKED if its code takes one
-    from outside, else None, the library's choice.
+def attention_of(
+    config: PretrainedConfig, classes: Mapping[Any, Any] = MODEL_FOR_QUESTION_ANSWERING_MAPPING
+) -> str | None:
+    """Return the attention to load a model with: PACKED if its code takes one from outside, else
+    None, the library's choice. `classes` are transformers' models for a task, by their configs.
     """
-    model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
+    model_class = classes.get(type(config), None)
     return PACKED if getattr(model_class, "_supports_attention_backend", False) else None
 
 
@@ -35,20 +39,31 @@ def is_padded(model: PreTrainedModel) -> bool:
     return model.config._attn_implementation != PACKED
 
 
+def read_spans(model: PreTrainedModel, row: Row, tokens: int | None = None) -> tuple[Tensor, ...]:
+    """Return start and end logits [tokens] of a row, packed or padded as `model` runs; default:
+    all tokens. `model` is any question-answering encoder.
+    """
+    if is_padded(model):
+        return padded_logits(model, row, tokens)
+    return attention.answer_logits(model, row, tokens)
+
+
 @torch.no_grad()
-def pack_or_pad(model: PreTrainedModel) -> None:
+def pack_or_pad(model: PreTrainedModel, read: ReadLogits = read_spans) -> None:
     """Leave a model packed if packed rows give the logits of padded ones; else make it run padded,
-    and log it. Raises UserError if it does not run on questions and contexts at all.
+    and log it. `read` returns logits [T] of all tokens of a row, one or more of each. Raises
+    UserError if the model does not run on windows of tokens at all.
     """
     was_training = model.training
     model.eval()
     row = _probe(model)
+    tokens = len(row["input_ids"])
     packed = None
     if not is_padded(model):
         with contextlib.suppress(Exception):  # whatever a model raises that takes no layout
-            packed = torch.stack(attention.answer_logits(model, row))  # [2, T]
+            packed = torch.stack(read(model, row, tokens))  # [logits, T]
         model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-    padded = _run_padded(model, row)
+    padded = _run_padded(model, row, read)
 
     # By their own spread: those of a new head may all be small.
     if packed is not None and (packed - padded).abs().max() <= 1e-3 * padded.std():
@@ -58,18 +73,18 @@ def pack_or_pad(model: PreTrainedModel) -> None:
             "%s runs windows of like lengths, padded: its attention is not softmax(q k) v alone",
             type(model).__name__,
         )
-        _warn_of_padding(model, row, padded)
+        _warn_of_padding(model, row, padded, read)
     model.train(was_training)
 
 
-def _run_padded(model: PreTrainedModel, row: Row) -> Tensor:
-    """Return the padded logits of a row, [2, T]; raise UserError if they are not usable."""
+def _run_padded(model: PreTrainedModel, row: Row, read: ReadLogits) -> Tensor:
+    """Return the padded logits of a row, [logits, T]; raise UserError if they are not usable."""
     name = type(model).__name__
     try:
-        logits = torch.stack(padded_logits(model, row))
+        logits = torch.stack(read(model, row, len(row["input_ids"])))
     except Exception as error:  # whatever a model raises for inputs that are not its own
         raise UserError(
-            f"{name} does not run on a question and its context ({first_line(error)})",
+            f"{name} does not run on windows of tokens ({first_line(error)})",
             key="hyperparameters.model",
             cure="use an encoder such as BERT",
         ) from None
@@ -82,20 +97,20 @@ def _run_padded(model: PreTrainedModel, row: Row) -> Tensor:
     return logits
 
 
-def _warn_of_padding(model: PreTrainedModel, row: Row, padded: Tensor) -> None:
-    """Log a warning if the last window of `row` has other logits alone than in `padded` [2, T],
-    where it is padded to the longest.
+def _warn_of_padding(model: PreTrainedModel, row: Row, padded: Tensor, read: ReadLogits) -> None:
+    """Log a warning if the last window of `row` has other logits alone than in `padded`
+    [logits, T], where it is padded to the longest.
     """
     # The last window is the shorter one, which is padded beside the first.
     begin, end = row["cu_seqlens"][-2:].tolist()
     last = convert_row(row, kind=Tensor, change=lambda column: column[begin:end])
     last["cu_seqlens"] = row["cu_seqlens"][-2:] - begin
     last["max_length"] = end - begin
-    alone = torch.stack(padded_logits(model, last))  # [2, end - begin]
+    alone = torch.stack(read(model, last, end - begin))  # [logits, end - begin]
     difference = (alone - padded[:, begin:end]).abs().max()
     if difference > 1e-3 * padded.std():
         log.warning(
-            "%s: its answers depend on the padding, and so on the other questions of a row",
+            "%s: its logits depend on the padding, and so on the other windows of a row",
             type(model).__name__,
         )
 
@@ -105,6 +120,19 @@ def padded_logits(
 ) -> tuple[Tensor, ...]:
     """Return start and end logits [tokens] of the windows of a row, run as a padded batch; default:
     all tokens. `model` is any of the library's question-answering models.
+    """
+    inputs, bounds = padded_inputs(model, row)
+    output = model(**inputs)
+
+    # From [n, L] back to the row's tokens.
+    start_logits = output.start_logits.reshape(-1)[bounds.cell]
+    end_logits = output.end_logits.reshape(-1)[bounds.cell]
+    return start_logits[:tokens], end_logits[:tokens]
+
+
+def padded_inputs(model: PreTrainedModel, row: Row) -> tuple[dict[str, Tensor], RowBounds]:
+    """Return the arguments with which `model` processes the n windows of a row as a padded batch,
+    int64 [n, L] each, and the bounds, which know the cell of each token.
     """
     accepted = inspect.signature(model.forward).parameters
     bounds = RowBounds(
@@ -120,12 +148,7 @@ def padded_logits(
         inputs["attention_mask"] = bounds.is_key[:, 0, 0].long()
     if takes_segments(model) and "token_type_ids" in accepted:
         inputs["token_type_ids"] = bounds.grid(row["token_type_ids"])
-    output = model(**inputs)
-
-    # From [n, L] back to the row's tokens.
-    start_logits = output.start_logits.reshape(-1)[bounds.cell]
-    end_logits = output.end_logits.reshape(-1)[bounds.cell]
-    return start_logits[:tokens], end_logits[:tokens]
+    return inputs, bounds
 
 
 def positions(model: PreTrainedModel) -> int | None:

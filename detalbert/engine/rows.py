@@ -46,6 +46,8 @@ class SquadRow(SpanRow):
 
 
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
+# (model, row on the device and maybe padded, its real tokens) -> what a forward gives
+ReadLogits = Callable[[Any, Any, int], tuple[Tensor, ...]]
 Column = TypeVar("Column", Tensor, np.ndarray)
 
 

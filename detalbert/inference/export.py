@@ -141,6 +141,7 @@ def card(template: Path, trained: Described, model: PreTrainedModel, license_id:
         "architecture": model.config.model_type,
         "parameters": f"{model.num_parameters():,}",
         "tokens": f"{len(trained.tokenizer):,}",
+        "mask": str(trained.tokenizer.mask_token),
         "base_model": _name(base),
         "steps": str(trained.steps or "an unknown number of"),
         "data": markdown_table(data) if data else "Not recorded.",

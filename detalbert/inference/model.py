@@ -23,10 +23,10 @@ from transformers import (
 
 from detalbert.engine import determinism
 from detalbert.engine.finite import check_finite_weights, is_usable
-from detalbert.engine.forward import Forward, ReadLogits
+from detalbert.engine.forward import Forward
 from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
-from detalbert.engine.rows import Row
+from detalbert.engine.rows import ReadLogits, Row
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.engine.segments import follow_tokenizer
 from detalbert.errors import NotFinite, UserError, all_lines, as_user_error

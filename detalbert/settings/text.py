@@ -83,6 +83,7 @@ class CorpusConfig(Section):
 
     source: ClassVar[str]
     held_out_source: ClassVar[str]
+    model_has_tokenizer: ClassVar[bool] = False  # then `tokenizer` may be left out
 
     tokenizer: str | None = None  # a folder or hub name
     # Or: pieces of a tokenizer that is learned from the text.
@@ -136,7 +137,10 @@ class CorpusConfig(Section):
             raise UserError(
                 "shards have a tokenizer already", key="data.vocab_size", cure="leave it out"
             )
-        if text is not None and (self.tokenizer is None) == (self.vocab_size is None):
+        is_learned = self.vocab_size is not None
+        is_named = self.tokenizer is not None
+        is_missing = not is_learned and not is_named and not self.model_has_tokenizer
+        if text is not None and (is_missing or is_learned and is_named):
             raise UserError(
                 "set either 'tokenizer' (a folder or hub name) or 'vocab_size' (to learn one)",
                 key="data.tokenizer",
@@ -145,10 +149,11 @@ class CorpusConfig(Section):
 
 @dataclass(frozen=True)
 class TextConfig(CorpusConfig):
-    """Text for pretraining ALBERT."""
+    """Text for pretraining an encoder; default of `tokenizer`: that of `hyperparameters.model`."""
 
     source = "text"
     held_out_source = "validation"
+    model_has_tokenizer = True
 
     text: Sources = None  # one source, or a list of sources
     validation: Sources = None  # held-out text; default: a fraction of the documents

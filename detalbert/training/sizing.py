@@ -5,6 +5,7 @@ without memory; nothing is downloaded. So a plan takes seconds, at the price tha
 the hub knows has no estimate.
 """
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -144,8 +145,12 @@ def encoder_config(name: str | None, keys: Mapping[str, Any]) -> PretrainedConfi
     is_searched = any(isinstance(value, dict) and "type" in value for value in keys.values())
     if is_searched:
         return None
-    # Of a tokenizer only the length counts.
-    tokenizer = cast(Any, range(VOCABULARY))
+    # Of a tokenizer only the length counts: that of the family's own.
+    vocabulary = VOCABULARY
+    with contextlib.suppress(ValueError):  # an unknown family, which is refused below
+        family = AutoConfig.for_model(keys.get("model_type", "albert"))
+        vocabulary = getattr(family, "vocab_size", VOCABULARY)
+    tokenizer = cast(Any, range(vocabulary))
     return config_from_keys(dict(keys), tokenizer=tokenizer)
 
 

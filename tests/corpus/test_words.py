@@ -236,7 +236,7 @@ def test_a_learned_tokenizer_is_like_alberts(text: Path, tmp_path: Path) -> None
     assert find_word_rule(tokenizer.backend_tokenizer) == "apart"
     vocabulary = read_vocabulary(tokenizer)
     marks = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]", "[MASK]"])
-    assert [vocabulary.cls, vocabulary.sep, vocabulary.mask] == marks
+    assert [*vocabulary.prefix, *vocabulary.suffix, vocabulary.mask] == marks
 
 
 def test_held_out_documents_are_not_read(tmp_path: Path) -> None:

@@ -6,13 +6,22 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from detalbert.engine import flops
-from detalbert.engine.flops import causal_flops, flops_of_row, training_flops
+from detalbert.engine.flops import (
+    causal_flops,
+    flops_of_row,
+    masked_flops,
+    near_pairs,
+    training_flops,
+)
 from tests.conftest import ROOT
 from tests.fakes.encoders import LENGTHS, MODELS, make_model
+from tests.fakes.masked import FAMILIES
 from tests.lm.ranks import SHAPES, tiny
+
+MASKED = ["modernbert", "mpnet", "xlm-roberta", "bert"]  # families whose head counts
 
 
 def test_counting_needs_no_torch(real_python: str) -> None:
@@ -29,6 +38,27 @@ def test_flops_are_what_torch_counts(name: str) -> None:
             library(input_ids=torch.full((1, length), 7))
     counted = training_flops(library.config, np.array(LENGTHS))
     assert counted == 3 * counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_flops_of_a_masked_language_model_are_what_torch_counts(name: str) -> None:
+    """Windows shorter than the reach of ModernBERT's local layers; the head on every token."""
+    config = AutoConfig.for_model(**FAMILIES[name].keys, vocab_size=100, pad_token_id=1)
+    library = AutoModelForMaskedLM.from_config(config, attn_implementation="eager").eval()
+    lengths = [5, 7, 8]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        for length in lengths:
+            library(input_ids=torch.full((1, length), 7))
+    span_head = 3 * 2 * 2 * config.hidden_size  # which fine-tuning has instead
+    counted = training_flops(config, np.array(lengths)) - sum(lengths) * span_head
+    assert counted + sum(lengths) * masked_flops(config) == 3 * counter.get_total_flops()
+
+
+def test_pairs_within_reach() -> None:
+    for length, reach in ((1, 4), (5, 4), (9, 4), (4, 1)):
+        place = np.arange(length)
+        near = np.abs(place[:, None] - place) <= reach
+        assert near_pairs(np.array([length]), reach) == near.sum()
 
 
 def test_flops_of_a_row_of_pretraining() -> None:
@@ -83,7 +113,7 @@ def test_backward_is_two_products_for_each_of_forward() -> None:
 
 
 def test_every_family_that_is_tested_has_a_formula() -> None:
-    assert set(flops.ENCODERS) == set(MODELS)
+    assert set(flops.ENCODERS) == set(MODELS) | set(MASKED)
     assert set(flops.FFN_PRODUCTS) == set(SHAPES)
     assert causal_flops(AutoConfig.for_model("opt"), np.array([4])) is None
 

@@ -141,12 +141,17 @@ def encoder_config(family: str, dropout: float = 0.0, layers: int = 12) -> Pretr
             "attention_dropout": 0.0,
             "qa_dropout": 0.0,
         }
+    if family == "modernbert":  # whose own dropouts are 0
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            del shape[name]
+        del shape["classifier_dropout_prob"]
+        shape |= {"pad_token_id": 0, "layer_types": ["full_attention"] * layers}
     return AutoConfig.for_model(family, vocab_size=128, max_position_embeddings=300, **shape)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@pytest.mark.parametrize("family", ["albert", "bert", "distilbert"])
+@pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "modernbert"])
 def test_an_encoder_s_layer_keeps_what_the_hooks_see(
     family: str, precision: str, dropout: float
 ) -> None:

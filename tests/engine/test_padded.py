@@ -260,11 +260,11 @@ def test_padded_micro_batches_have_like_lengths_and_fit(lengths, budget):
 def test_a_model_of_other_inputs_is_one_line():
     config = AutoConfig.for_model("lxmert", **SHAPE)
     model = AutoModelForQuestionAnswering.from_config(config)
-    with pytest.raises(UserError, match="does not run on a question and its context"):
+    with pytest.raises(UserError, match="does not run on windows of tokens"):
         pack_or_pad(model)
 
 
-DEPENDENT = "the padding, and so on the other questions of a row"
+DEPENDENT = "the padding, and so on the other windows of a row"
 
 
 @pytest.mark.parametrize("name", ALL_FAMILIES)

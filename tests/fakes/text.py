@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from detalbert.corpus.examples import ExampleKind
+from detalbert.corpus.examples import example_kind
 from detalbert.corpus.reader import Corpus
 from detalbert.corpus.writer import write_shards
 from detalbert.engine.forward import Forward
@@ -15,7 +15,7 @@ from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad import world
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import PretrainExamples
-from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
+from pretrain.hparams import ALBERT, PretrainHParams, parse_pretrain_hparams
 from pretrain.masking import Vocabulary, read_vocabulary
 from pretrain.objectives import read_pretraining
 from pretrain.trial import build_albert
@@ -30,8 +30,9 @@ VOCABULARY = Vocabulary(
     lettered=NUMBERS > 4,
     ordinary=NUMBERS[5:],
     mask=4,
-    cls=2,
-    sep=3,
+    prefix=np.array([2]),
+    middle=np.array([3]),
+    suffix=np.array([3]),
 )
 
 
@@ -55,7 +56,9 @@ def text_config(text: Any, folder: Path, **more: Any) -> TextConfig:
 def write(text: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
     config = text_config(text, folder, **more)
     tokenizer = named_tokenizer(TOKENIZER)
-    return Path(write_shards(config, tokenizer, ExampleKind(LENGTH), processes=processes))
+    return Path(
+        write_shards(config, tokenizer, example_kind(tokenizer, LENGTH), processes=processes)
+    )
 
 
 def sums(folder: Path) -> dict[str, str]:
@@ -65,7 +68,8 @@ def sums(folder: Path) -> dict[str, str]:
 
 
 def tiny(**hparams: Any) -> PretrainHParams:
-    return parse_pretrain_hparams({"size": "tiny", "max_seq_length": LENGTH, "seed": 42, **hparams})
+    values = {"size": "tiny", "max_seq_length": LENGTH, "seed": 42, **hparams}
+    return parse_pretrain_hparams(values).of_family(ALBERT)
 
 
 def read_examples(address: Any, config: TextConfig, **hparams: Any) -> PretrainExamples:

@@ -17,7 +17,7 @@ from tests.same_bits import of_value
 
 def assert_of_document(example: dict[str, Any], tokens: np.ndarray, vocabulary: Vocabulary) -> None:
     """Assert that an example shows all of `tokens`, in order, in two segments at most."""
-    special_ids = [vocabulary.cls, vocabulary.sep]
+    special_ids = [*vocabulary.prefix, *vocabulary.suffix]
     assert not np.isin(example["mlm_labels"], special_ids).any()
     special = np.flatnonzero(np.isin(example["input_ids"], special_ids))
     assert set(special).isdisjoint(example["masked"])

@@ -182,7 +182,7 @@ def test_exercises_hide_nothing_and_point_at_their_answer(tmp_path: Path) -> Non
         assert not len(example["masked"])
         assert example["sop_labels"] == NO_LABEL
         ids = example["input_ids"]
-        passage_begin = int(np.flatnonzero(ids == vocabulary.sep)[0]) + 1
+        passage_begin = int(np.flatnonzero(ids == vocabulary.suffix)[0]) + 1
         types = example["token_type_ids"]
         assert not types[:passage_begin].any()
         assert types[passage_begin:].all()

@@ -1,0 +1,108 @@
+"""Encoders of any family that has a masked language model in transformers, and their logits.
+
+The head is that of transformers, run on the masked tokens alone: a hook hands it their hidden
+states in place of those of all tokens. So no family needs code of its own; the price is a forward
+that only this package can read, which is compared with the library's at the start (padded.py).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModelForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from detalbert.engine import models
+from detalbert.engine.attention import model_inputs
+from detalbert.engine.padded import (
+    attention_of,
+    is_padded,
+    pack_or_pad,
+    padded_inputs,
+    positions,
+)
+from detalbert.engine.rows import Row
+from detalbert.errors import UserError
+from pretrain.hparams import ALBERT, PretrainHParams
+
+
+def find_family(hparams: PretrainHParams) -> str:
+    """Return transformers' model type of the model to pretrain."""
+    if hparams.model is not None:
+        return models.named_config(hparams.model).model_type
+    return hparams.model_keys().get("model_type", ALBERT)
+
+
+def build_encoder(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Build an encoder with the head of its masked language model in fp32. Random weights, and a
+    head that named weights lack, are drawn from `seed`.
+
+    Args:
+        hparams: name the model, or its config.
+        tokenizer: its own.
+
+    Raises:
+        UserError: if the model cannot be built, lacks weights, or has no masked language model.
+    """
+    torch.manual_seed(hparams.known_seed)
+    if hparams.model is not None:
+        config = models.named_config(hparams.model)
+    else:
+        config = models.config_from_keys(hparams.model_keys(), tokenizer)
+    check_masked_lm(config)
+    attention = attention_of(config, MODEL_FOR_MASKED_LM_MAPPING)
+    if hparams.model is not None:
+        model = models.load_encoder(AutoModelForMaskedLM, hparams.model, attention)
+    else:
+        model = models.random_model(AutoModelForMaskedLM, config, attention)
+    models.check_vocabulary(model.config, tokenizer)
+    pack_or_pad(model, read_every_token)
+    hparams.check_positions(positions(model))
+    return model
+
+
+def check_masked_lm(config: PretrainedConfig) -> None:
+    """Raise UserError unless transformers has a masked language model of `config`'s family."""
+    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        raise UserError(
+            f"transformers has no masked language model of {config.model_type}",
+            key="hyperparameters.model",
+            cure="use an encoder such as ModernBERT or RoBERTa",
+        )
+
+
+def masked_logits(model: PreTrainedModel, row: Row, places: Tensor) -> Tensor:
+    """Return the logits of the tokens at `places` of a row, [M, V].
+
+    Args:
+        model: of AutoModelForMaskedLM, packed or padded.
+        row: on the model's device.
+        places: int64 [M].
+    """
+    if is_padded(model):
+        inputs, bounds = padded_inputs(model, row)
+        places = bounds.cell[places]
+    else:
+        inputs = model_inputs(model, row)
+
+    def gather(encoder: nn.Module, arguments: object, output: Any) -> Any:
+        hidden = output.last_hidden_state.flatten(0, 1)  # [T, h], or [n * L, h] of a padded batch
+        output.last_hidden_state = hidden[places][None]  # [1, M, h]
+        return output
+
+    hook = model.base_model.register_forward_hook(gather)
+    try:
+        return model(**inputs).logits[0]
+    finally:
+        hook.remove()
+
+
+def read_every_token(model: PreTrainedModel, row: Row, tokens: int) -> tuple[Tensor, ...]:
+    """Return the logits of a row's first `tokens` tokens, of each token of the vocabulary."""
+    places = torch.arange(tokens, device=row["input_ids"].device)
+    return masked_logits(model, row, places).unbind(1)
