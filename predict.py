@@ -240,7 +240,12 @@ def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
         open_for_model = open_questions(args)
         questions = open_for_model(model)
         metrics = predict(model, questions, args.output_dir, threshold)
-        print_scores(metrics, folder=args.output_dir, as_json=args.json)
+        print_scores(
+            metrics,
+            folder=args.output_dir,
+            calibrated=model.is_calibrated,
+            as_json=args.json,
+        )
     elif args.interactive:
         converse(model, threshold=threshold, context=context, print_reply=print_reply)
     else:
@@ -344,10 +349,10 @@ def converse(
             fail("predict.py", error)
 
 
-def print_scores(metrics: dict[str, float], folder: Path, as_json: bool) -> None:
+def print_scores(metrics: dict[str, float], folder: Path, calibrated: bool, as_json: bool) -> None:
     """Print where a file's answers are, and their scores, if the file has answers."""
     if as_json:
-        print(json_line({**metrics, "output_dir": str(folder)}))
+        print(json_line({**metrics, "calibrated": calibrated, "output_dir": str(folder)}))
         return
     if metrics:
         print(score_table(metrics))

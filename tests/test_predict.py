@@ -173,11 +173,12 @@ def test_a_model_without_temperatures_says_so_once(scores, model, caplog):
     caplog.set_level("INFO")
     assert choose_probabilities(model._replace(scores=scores), raw=False).scores == scores
     (line,) = caplog.messages
-    assert "as with --raw" in line
+    assert "uncalibrated" in line
 
 
-def test_a_model_with_temperatures_says_nothing(model, caplog):
+def test_a_calibrated_model_says_nothing(model, caplog):
     caplog.set_level("INFO")
+    model = model._replace(scores={**model.scores, calibration.UNCALIBRATED: 0.0})
     assert choose_probabilities(model, raw=False) is model
     assert choose_probabilities(model, raw=True).scores == {}
     assert caplog.messages == []

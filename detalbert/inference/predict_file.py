@@ -32,7 +32,8 @@ from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
 METRICS = "metrics.json"
-_COLUMNS = ("id", "question", "answer", "probability", "start", "end")  # of predictions.csv
+# Of predictions.csv.
+_COLUMNS = ("id", "question", "answer", "probability", "calibration", "start", "end")
 log = logging.getLogger(__name__)
 
 
@@ -58,6 +59,7 @@ def predict(
             total=total,
             folder=folder,
             threshold=threshold,
+            calibrated=trained.is_calibrated,
             left_out=questions.left_out,
         )
 
@@ -67,6 +69,7 @@ def write_answers(
     total: int,
     folder: Path,
     threshold: float,
+    calibrated: bool,
     left_out: Sequence[LeftOut] = (),
 ) -> dict[str, float]:
     """Write the files of `predict`; return the scores.
@@ -74,6 +77,7 @@ def write_answers(
     Args:
         chunks: the answers to all questions, in order.
         total: number of questions.
+        calibrated: whether a validation shows that the probabilities hold.
         left_out: questions without an answer, which predictions.csv lists at its end.
     """
     tally = Tally()
@@ -96,7 +100,7 @@ def write_answers(
                 add_predictions(chunk.predictions)
                 add_null_odds(chunk.null_odds)
                 add_n_best(chunk.n_best)
-                table.writerows(_csv_rows(chunk))
+                table.writerows(_csv_rows(chunk, calibrated))
                 labelled = [example for example in chunk.examples if example.answers is not None]
                 if labelled:
                     tally.add(labelled, chunk.predictions, chunk.null_odds)
@@ -293,8 +297,9 @@ def _json_mapping(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]
         file.write("\n}")
 
 
-def _csv_rows(chunk: Answered) -> Iterator[Sequence[str | int]]:
+def _csv_rows(chunk: Answered, calibrated: bool) -> Iterator[Sequence[str | int]]:
     """Yield the rows of _COLUMNS, an answer without the white space around it."""
+    calibration = "calibrated" if calibrated else "uncalibrated"
     for example in chunk.examples:
         prediction = chunk.predictions[example.id]
         answer_text = prediction.strip()
@@ -310,6 +315,7 @@ def _csv_rows(chunk: Answered) -> Iterator[Sequence[str | int]]:
             csv_cell(example.question),
             csv_cell(answer_text),
             f"{probability:.4f}",
+            calibration,
             *place,
         )
 

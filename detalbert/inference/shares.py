@@ -105,7 +105,13 @@ def answer_on_all_slots(
             _record(name, data, request)
 
         # Answer what an earlier allocation of the trial has left.
-        job = _Job(context, asked=request, source=questions, own=Path(folder))
+        job = _Job(
+            context,
+            asked=request,
+            source=questions,
+            own=Path(folder),
+            calibrated=trained.is_calibrated,
+        )
         if job.restore(master.task().latest_checkpoint):
             chunks = answer(trained, job.questions(), null_threshold)
             job.run(zip(job.remaining, chunks, strict=True))
@@ -170,15 +176,22 @@ class _Job:
             questions (SHA-256 of the file, or `--data` itself), their number, the threshold.
         source: the questions.
         own: gets a file for each part that this rank answers.
+        calibrated: whether a validation shows that the model's probabilities hold.
     """
 
     def __init__(
-        self, context: core.Context, asked: JsonObject, source: Questions, own: Path
+        self,
+        context: core.Context,
+        asked: JsonObject,
+        source: Questions,
+        own: Path,
+        calibrated: bool,
     ) -> None:
         self.context = context
         self.asked = asked
         self.source = source
         self.own = own
+        self.calibrated = calibrated
         self.distributed = context.distributed
         self.is_chief = self.distributed.rank == 0
         self.parts = -(-asked["total"] // CHUNK)
@@ -308,6 +321,7 @@ class _Job:
                 total=self.asked["total"],
                 folder=Path(folder),
                 threshold=self.asked["threshold"],
+                calibrated=self.calibrated,
                 left_out=self.source.left_out,
             )
             stored = checkpoint.upload(folder, {"steps_completed": steps})
