@@ -262,14 +262,9 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
     return threshold
 
 
-def choose_probabilities(trained: Trained, raw: bool, quiet: bool = False) -> Trained:
-    """Return the model, without its temperatures if `raw`.
-
-    Args:
-        quiet: do not log that the probabilities are uncalibrated.
-
-    Raises:
-        UserError: a temperature is no number above 0, or the offset is not finite.
+def choose_probabilities(trained: Trained, raw: bool) -> Trained:
+    """Return the model, without its temperatures if `raw`. Raises UserError if a temperature is no
+    number above 0, or the offset is not finite.
     """
     if raw:
         return trained._replace(scores={})
@@ -284,6 +279,4 @@ def choose_probabilities(trained: Trained, raw: bool, quiet: bool = False) -> Tr
     if not isinstance(offset, (int, float)) or not math.isfinite(offset):
         problem = f"its {OFFSET} is {offset!r}, not a finite number"
         raise UserError(problem, key="--model", cure="give --raw")
-    if not trained.is_calibrated and not quiet:
-        log.info("the probabilities are uncalibrated: no validation shows that they hold")
     return trained

@@ -6,6 +6,7 @@ The place goes along as data, not as text: a message on ten rows of a file names
 import io
 import json
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from detalbert.errors import Cure, UserError, all_lines, as_user_error
@@ -14,9 +15,10 @@ from detalbert.reading.json_values import JsonValues
 from detalbert.reading.lines import Lines
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import open_table, rows_of_arrow, rows_of_table
+from detalbert.reading.sheets import sheet_rows
 from detalbert.reading.storage import as_file, open_ranges
 from detalbert.reading.tables import LONGEST_CELL, table_rows
-from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, TABLE
+from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, SHEETS, TABLE
 
 
 class RowPlace(NamedTuple):
@@ -66,6 +68,8 @@ def rows_of_file(
             yield RowPlace(address, f"line {line}"), row
     elif content.form in (PARQUET, ARROW):
         yield from _columnar(content)
+    elif content.form in SHEETS:
+        yield from _sheet(content, notes)
     else:
         raise UserError(
             "plain text has no rows",
@@ -95,14 +99,8 @@ def _json_lines(content: Content) -> Rows:
 
 def _columnar(content: Content) -> Rows:
     address = content.file.address
-
-    def unreadable(error: BaseException) -> UserError:
-        return UserError(
-            f"not a whole {content.form} file ({all_lines(error)})", key=address, cure="fix it"
-        )
-
     # All in the block, as a damaged file may be found at any of its rows.
-    with as_user_error(unreadable):
+    with as_user_error(partial(_unreadable, content)):
         source = open_content(content)
         if content.form == ARROW:
             rows = rows_of_arrow(source)
@@ -111,6 +109,28 @@ def _columnar(content: Content) -> Rows:
             rows = rows_of_table(table, columns=table.schema_arrow.names)
         for number, row in enumerate(rows, start=1):
             yield RowPlace(address, f"row {number}"), row
+
+
+def _sheet(content: Content, notes: Notes) -> Rows:
+    address = content.file.address
+    with as_user_error(partial(_unreadable, content)):
+        rows = sheet_rows(
+            address,
+            source=open_content(content),
+            form=content.form,
+            sheet=content.sheet,
+            notes=notes,
+        )
+        for number, row in rows:
+            yield RowPlace(address, f"row {number}"), row
+
+
+def _unreadable(content: Content, error: BaseException) -> UserError:
+    return UserError(
+        f"not a whole {content.form} file ({all_lines(error)})",
+        key=content.file.address,
+        cure="fix it",
+    )
 
 
 def open_content(content: Content) -> BinaryIO:

@@ -11,9 +11,13 @@ probability. That of an answer is the sum over the listed spans which the scorer
 "the ash" and "ash".
 
 A prior draws log T, log N and b to 0 with the weight of about one question, so a few questions give
-a usable fit. It lost to no cross-validated choice between fitted and unfitted numbers on 20 to 160
-questions, and needs no folds. Whether the result deserves the name of a probability is another
-matter: `is_calibrated` is False until the validation shows it.
+a usable fit: on 2,900 other questions of eight models, it was as likely as or likelier than a
+cross-validated choice between fitted and unfitted numbers (fitted to 20, 40, 80 and 160 questions),
+and needs no folds. An offset is needed for a model that abstains too often: on the page's example
+two temperatures leave answers 0.12 more probable than right, however many questions they have.
+
+Whether the result deserves the name of a probability is another matter: `is_calibrated` is False
+until the validation shows it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
