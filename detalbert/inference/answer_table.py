@@ -109,7 +109,11 @@ class AnswerTable:
         prediction = chunk.predictions[example.id]
         answer_text = prediction.strip()
         entry, probability = given(chunk.n_best[example.id], prediction)
-        cells = [answer_text, round(probability, 4), self.calibration]
+        cells: list[str | int | float] = [
+            answer_text,
+            round(probability, 4),
+            self.calibration,
+        ]
         if not prediction:
             return [*cells, "", ""]
 

@@ -66,10 +66,8 @@ def rows_of_file(
         table = table_rows(address, lines, notes=notes, needed=needed, longest=longest)
         for line, row in table:
             yield RowPlace(address, f"line {line}"), row
-    elif content.form in (PARQUET, ARROW):
-        yield from _columnar(content)
-    elif content.form in SHEETS:
-        yield from _sheet(content, notes)
+    elif content.form in (PARQUET, ARROW, *SHEETS):
+        yield from _binary(content, notes)
     else:
         raise UserError(
             "plain text has no rows",
@@ -97,32 +95,26 @@ def _json_lines(content: Content) -> Rows:
         yield place, row
 
 
-def _columnar(content: Content) -> Rows:
-    address = content.file.address
+def _binary(content: Content, notes: Notes) -> Rows:
     # All in the block, as a damaged file may be found at any of its rows.
     with as_user_error(partial(_unreadable, content)):
         source = open_content(content)
-        if content.form == ARROW:
-            rows = rows_of_arrow(source)
+        rows: Iterator[tuple[int, object]]
+        if content.form in SHEETS:
+            rows = sheet_rows(
+                content.file.address,
+                source=source,
+                form=content.form,
+                sheet=content.sheet,
+                notes=notes,
+            )
+        elif content.form == ARROW:
+            rows = enumerate(rows_of_arrow(source), start=1)
         else:
             table = open_table(source)
-            rows = rows_of_table(table, columns=table.schema_arrow.names)
-        for number, row in enumerate(rows, start=1):
-            yield RowPlace(address, f"row {number}"), row
-
-
-def _sheet(content: Content, notes: Notes) -> Rows:
-    address = content.file.address
-    with as_user_error(partial(_unreadable, content)):
-        rows = sheet_rows(
-            address,
-            source=open_content(content),
-            form=content.form,
-            sheet=content.sheet,
-            notes=notes,
-        )
+            rows = enumerate(rows_of_table(table, columns=table.schema_arrow.names), start=1)
         for number, row in rows:
-            yield RowPlace(address, f"row {number}"), row
+            yield RowPlace(content.file.address, f"row {number}"), row
 
 
 def _unreadable(content: Content, error: BaseException) -> UserError:

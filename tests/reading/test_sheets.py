@@ -207,7 +207,7 @@ def test_merged_cells_of_a_header_are_told(tmp_path):
 
 def test_merged_cells_of_a_header_of_libreoffice_are_told(tmp_path):
     path = libre(
-        tmp_path / "a.ods", cell="><text:p>Bo</text:p></table:table-cell><table:table-cell" + DATE
+        tmp_path / "a.ods", cell="><text:p>Bo</text:p></table:table-cell><table:table-cell " + DATE
     )
     with pytest.raises(UserError, match=r"row 4: cell D4 is under no name .*merged cells"):
         read_rows(path, sheet="Questions")
