@@ -35,7 +35,7 @@ LIBRE = f"""<?xml version="1.0" encoding="UTF-8"?>
 <table:table-cell office:value-type="string"><text:p>question</text:p></table:table-cell>
 <table:table-cell office:value-type="string"><text:p>context</text:p></table:table-cell>
 <table:table-cell HEADER office:value-type="string"><text:p>answer</text:p></table:table-cell>
-<table:covered-table-cell/>
+<table:covered-table-cell><text:p>hidden</text:p></table:covered-table-cell>
 </table:table-row></table:table-header-rows>
 <table:table-row table:number-rows-repeated="2"><table:table-cell
  table:number-columns-repeated="16384"/></table:table-row>
