@@ -216,6 +216,7 @@ def open_split(config: DataConfig, split: str) -> Source:
     reading = Reading(
         columns=config.columns or {},
         form=config.form,
+        sheet=config.sheet,
         no_answer=tuple(config.no_answer or ()),
         fraction=config.validation_fraction,
     )

@@ -26,6 +26,7 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,10 @@ MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "s
 UNREAD = {
     "json": ("export", "serve"),
     "raw": ("export",),
+    **dict.fromkeys(
+        ("output", "errors"),
+        ("question", "interactive", "prompt", "perplexity", "export", "serve"),
+    ),
     "top": ("data", "export", "serve"),
     **dict.fromkeys(SAMPLING, ("perplexity", "export")),
 }
@@ -99,8 +104,9 @@ from detalbert.errors import UserError
 from detalbert.escapes import escape_controls, json_line
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
-from detalbert.inference.predict_file import Questions, predict, score_table
+from detalbert.inference.predict_file import UNCALIBRATED_LINE, Questions, predict, score_table
 from detalbert.inference.reply import Reply, ask, format_reply, keep_best
+from detalbert.inference.wrong_answers import format_counts
 from detalbert.log import fail, start_logging
 from detalbert.squad.question_stream import check_text
 from detalbert.squad.rows import MAX_CONTEXT
@@ -200,6 +206,7 @@ def answer_in_trial(args: argparse.Namespace) -> None:
         raise UserError(
             "a trial reports its scores to the master", key="--json", cure="leave it out"
         )
+    refuse_flags(args, names=["output", "errors"], problem="a trial's files are in its checkpoint")
     answer_on_all_slots(
         args.model,
         args.data,
@@ -239,8 +246,23 @@ def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
     if args.data is not None:
         open_for_model = open_questions(args)
         questions = open_for_model(model)
-        metrics = predict(model, questions, args.output_dir, threshold)
-        print_scores(metrics, folder=args.output_dir, as_json=args.json)
+        errors: Counter[str] | None = Counter() if args.errors else None
+        metrics = predict(
+            model,
+            questions,
+            args.output_dir,
+            threshold,
+            workbook=args.output,
+            errors=errors,
+        )
+        if errors is not None and not args.json:
+            print(format_counts(errors) if metrics else "no known answers to compare with")
+        print_scores(
+            metrics,
+            folder=args.output_dir,
+            calibrated=model.is_calibrated,
+            as_json=args.json,
+        )
     elif args.interactive:
         converse(model, threshold=threshold, context=context, print_reply=print_reply)
     else:
@@ -278,6 +300,7 @@ def open_questions(args: argparse.Namespace) -> Callable[[Trained], Questions]:
         data=args.data,
         columns=args.columns or {},
         form=args.form,
+        sheet=args.sheet,
         skip_invalid=args.skip_invalid,
     )
 
@@ -344,13 +367,15 @@ def converse(
             fail("predict.py", error)
 
 
-def print_scores(metrics: dict[str, float], folder: Path, as_json: bool) -> None:
+def print_scores(metrics: dict[str, float], folder: Path, calibrated: bool, as_json: bool) -> None:
     """Print where a file's answers are, and their scores, if the file has answers."""
     if as_json:
-        print(json_line({**metrics, "output_dir": str(folder)}))
+        print(json_line({**metrics, "calibrated": calibrated, "output_dir": str(folder)}))
         return
     if metrics:
         print(score_table(metrics))
+    if not calibrated:
+        print(UNCALIBRATED_LINE)
     print(escape_controls(f"predictions are in {folder}"))
 
 

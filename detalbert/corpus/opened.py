@@ -29,6 +29,7 @@ def open_texts(data: CorpusConfig, exact: bool) -> list[OpenedText]:
             exact=exact,
             article=data.article,
             form=source.form or data.form,
+            sheet=data.sheet,
         )
         texts.append(OpenedText(purpose, name=source.name or "", text=text))
     return texts

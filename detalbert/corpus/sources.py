@@ -41,7 +41,8 @@ from detalbert.squad import world
 from detalbert.waiting import waiting
 
 T = TypeVar("T")
-_UNCUT = ("generated", "botocore", "file", forms.JSON, forms.ARROW)  # forms that cannot be cut
+# Forms that cannot be cut.
+_UNCUT = ("generated", "botocore", "file", forms.JSON, forms.ARROW, *forms.SHEETS)
 # The form that a name promises; other names promise text.
 _NAMED_FORMS = {
     ".jsonl": forms.JSON_LINES,
@@ -95,6 +96,7 @@ def open_text(
     exact: bool = False,
     article: str = "line",
     form: str | None = None,
+    sheet: str | None = None,
 ) -> Text:
     """Return the text of `source`, none of it in memory.
 
@@ -106,6 +108,7 @@ def open_text(
         exact: keep white space at the ends of documents, as for `data.documents`.
         article: of plain text, as `data.article`.
         form: of every file, as `data.form`; default: found.
+        sheet: of spreadsheets, as `data.sheet`; default: the first.
 
     Raises:
         UserError: the address has no text.
@@ -119,7 +122,7 @@ def open_text(
         return _hub_text(source, key=key, exact=exact)
 
     # Files: how plain text is cut matters only if there is some.
-    contents = _recognise_all(find_files(address, key=key, split=split), form)
+    contents = _recognise_all(find_files(address, key=key, split=split), form, sheet)
     parts = [_file_part(content, exact, article, source.text_key) for content in contents]
     is_plain = any(part.form == article for part in parts)
     articles = article if is_plain else ""
@@ -161,7 +164,7 @@ def _hub_text(source: SourceConfig, key: str, exact: bool) -> Text:
     return Text([part], fingerprint=rows._fingerprint + _own_key(source))
 
 
-def _recognise_all(files: list[storage.File], form: str | None) -> list[Content]:
+def _recognise_all(files: list[storage.File], form: str | None, sheet: str | None) -> list[Content]:
     """Return what the files hold; the first bytes of several are read at the same time."""
     with (
         ThreadPoolExecutor(_REQUESTS) as threads,
@@ -172,7 +175,7 @@ def _recognise_all(files: list[storage.File], form: str | None) -> list[Content]
             quiet=True,
         ) as wait,
     ):
-        return list(wait.each(threads.map(partial(recognise, form=form), files)))
+        return list(wait.each(threads.map(partial(recognise, form=form, sheet=sheet), files)))
 
 
 def _stamp(contents: list[Content], article: str, exact: bool) -> str:
@@ -192,6 +195,8 @@ def _stamp(contents: list[Content], article: str, exact: bool) -> str:
         is_plain_utf8 = content.encoding == UTF8 or content.form != forms.TEXT
         if content.form != named_form or not is_plain_utf8:
             values.append((path.name, content.form, content.encoding))
+        if content.sheet:
+            values.append(content.sheet)
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 

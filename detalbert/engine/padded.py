@@ -49,9 +49,9 @@ def read_spans(model: PreTrainedModel, row: Row, tokens: int | None = None) -> t
 
 
 @torch.no_grad()
-def pack_or_pad(model: PreTrainedModel, read: ReadLogits = read_spans) -> None:
+def pack_or_pad(model: PreTrainedModel, read_logits: ReadLogits = read_spans) -> None:
     """Leave a model packed if packed rows give the logits of padded ones; else make it run padded,
-    and log it. `read` returns logits [T] of all tokens of a row, one or more of each. Raises
+    and log it. `read_logits` returns logits [T] of all tokens of a row, one or more of each. Raises
     UserError if the model does not run on windows of tokens at all.
     """
     was_training = model.training
@@ -61,9 +61,9 @@ def pack_or_pad(model: PreTrainedModel, read: ReadLogits = read_spans) -> None:
     packed = None
     if not is_padded(model):
         with contextlib.suppress(Exception):  # whatever a model raises that takes no layout
-            packed = torch.stack(read(model, row, tokens))  # [logits, T]
+            packed = torch.stack(read_logits(model, row, tokens))  # [logits, T]
         model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-    padded = _run_padded(model, row, read)
+    padded = _run_padded(model, row, read_logits)
 
     # By their own spread: those of a new head may all be small.
     if packed is not None and (packed - padded).abs().max() <= 1e-3 * padded.std():
@@ -73,15 +73,15 @@ def pack_or_pad(model: PreTrainedModel, read: ReadLogits = read_spans) -> None:
             "%s runs windows of like lengths, padded: its attention is not softmax(q k) v alone",
             type(model).__name__,
         )
-        _warn_of_padding(model, row, padded, read)
+        _warn_of_padding(model, row, padded, read_logits)
     model.train(was_training)
 
 
-def _run_padded(model: PreTrainedModel, row: Row, read: ReadLogits) -> Tensor:
+def _run_padded(model: PreTrainedModel, row: Row, read_logits: ReadLogits) -> Tensor:
     """Return the padded logits of a row, [logits, T]; raise UserError if they are not usable."""
     name = type(model).__name__
     try:
-        logits = torch.stack(read(model, row, len(row["input_ids"])))
+        logits = torch.stack(read_logits(model, row, len(row["input_ids"])))
     except Exception as error:  # whatever a model raises for inputs that are not its own
         raise UserError(
             f"{name} does not run on windows of tokens ({first_line(error)})",
@@ -97,7 +97,9 @@ def _run_padded(model: PreTrainedModel, row: Row, read: ReadLogits) -> Tensor:
     return logits
 
 
-def _warn_of_padding(model: PreTrainedModel, row: Row, padded: Tensor, read: ReadLogits) -> None:
+def _warn_of_padding(
+    model: PreTrainedModel, row: Row, padded: Tensor, read_logits: ReadLogits
+) -> None:
     """Log a warning if the last window of `row` has other logits alone than in `padded`
     [logits, T], where it is padded to the longest.
     """
@@ -106,7 +108,7 @@ def _warn_of_padding(model: PreTrainedModel, row: Row, padded: Tensor, read: Rea
     last = convert_row(row, kind=Tensor, change=lambda column: column[begin:end])
     last["cu_seqlens"] = row["cu_seqlens"][-2:] - begin
     last["max_length"] = end - begin
-    alone = torch.stack(read(model, last, end - begin))  # [logits, end - begin]
+    alone = torch.stack(read_logits(model, last, end - begin))  # [logits, end - begin]
     difference = (alone - padded[:, begin:end]).abs().max()
     if difference > 1e-3 * padded.std():
         log.warning(

@@ -7,18 +7,24 @@ defaults stand where the values are used. Imports are few, for a fast --help.
 import argparse
 from pathlib import Path
 
-from detalbert.settings.forms import FORMS
+from detalbert.settings.forms import FORMS, WORKBOOKS
 from detalbert.settings.hparams import COLUMNS
 
 # Flags that only a model that answers questions takes, and only a language model.
-OF_QUESTIONS = "context context_file threshold raw top columns form skip_invalid".split()
+OF_QUESTIONS = "context context_file threshold raw top columns form sheet skip_invalid".split()
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 
 
 def add_question_flags(group: argparse._ArgumentGroup) -> None:
     """Add the flags of a model that answers questions."""
     add = group.add_argument
-    add("--data", help="questions: SQuAD JSON, .csv, .tsv, .jsonl, .parquet, a folder or hub name")
+    add(
+        "--data",
+        help="questions: SQuAD JSON, .csv, .tsv, .xlsx, .ods, .jsonl, .parquet, a folder or hub "
+        "name",
+    )
+    add("--output", type=_workbook, metavar="FILE", help="workbook for the answers: .xlsx or .ods")
+    add("--errors", action="store_true", help="group --data's wrong answers, in errors.csv")
     add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
     add(
         "--threshold",
@@ -32,6 +38,7 @@ def add_question_flags(group: argparse._ArgumentGroup) -> None:
         help="the file's names of columns: question=Frage,context=Text (default: the model's)",
     )
     add("--form", choices=FORMS, help="what --data holds (default: by its first bytes)")
+    add("--sheet", metavar="NAME", help="sheet of a spreadsheet (default: the first)")
     add("--skip-invalid", action="store_true", help="answer the rest of a file with faults")
     add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
     add("--top", type=_positive, metavar="K", help="list the K best answers that do not overlap")
@@ -69,6 +76,13 @@ def _columns(text: str) -> dict[str, str]:
         names = ", ".join(COLUMNS)
         raise argparse.ArgumentTypeError(f"{text!r}: give NAME=OWN,... with names of {names}")
     return columns
+
+
+def _workbook(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in WORKBOOKS:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a name that ends in .xlsx or .ods")
+    return path
 
 
 def _positive(text: str) -> int:

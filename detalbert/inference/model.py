@@ -34,7 +34,7 @@ from detalbert.hub import PRETRAINED, STATE_DICT, find_local
 from detalbert.inference.find import find, read_json
 from detalbert.inference.references import EXPERIMENT, JsonObject
 from detalbert.settings.hparams import HParams, parse_hparams
-from detalbert.squad.calibration import NULL, SPAN
+from detalbert.squad.calibration import NULL, OFFSET, SPAN, is_calibrated
 from detalbert.training.folder import SCORES
 from detalbert.training.manifest import MANIFEST, find_fault
 from detalbert.training.metrics_file import read_metrics
@@ -55,6 +55,11 @@ class Trained(NamedTuple):
     scores: dict[str, float]  # of its validation; empty where there was none
     data: JsonObject  # `data:` of its experiment config; empty for a folder of another make
     steps: int | None  # optimizer steps trained, where known
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether its probabilities are the shares of answers that are right."""
+        return is_calibrated(self.scores)
 
 
 def load_model(name: str, device: torch.device | None = None) -> Trained:
@@ -259,14 +264,9 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
     return threshold
 
 
-def choose_probabilities(trained: Trained, raw: bool, quiet: bool = False) -> Trained:
-    """Return the model, without its temperatures if `raw`.
-
-    Args:
-        quiet: do not log that the model has no temperatures.
-
-    Raises:
-        UserError: a temperature is no number above 0.
+def choose_probabilities(trained: Trained, raw: bool) -> Trained:
+    """Return the model, without its temperatures if `raw`. Raises UserError if a temperature is no
+    number above 0, or the offset is not finite.
     """
     if raw:
         return trained._replace(scores={})
@@ -277,6 +277,8 @@ def choose_probabilities(trained: Trained, raw: bool, quiet: bool = False) -> Tr
         if not is_number or not 0 < value < math.inf:
             problem = f"its {name} is {value!r}, no number above 0"
             raise UserError(problem, key="--model", cure="give --raw")
-    if set(temperatures.values()) == {1} and not quiet:
-        log.info("no validation fitted this model's probabilities: they are as with --raw")
+    offset = trained.scores.get(OFFSET, 0.0)
+    if not isinstance(offset, (int, float)) or not math.isfinite(offset):
+        problem = f"its {OFFSET} is {offset!r}, not a finite number"
+        raise UserError(problem, key="--model", cure="give --raw")
     return trained

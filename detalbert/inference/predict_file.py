@@ -6,10 +6,10 @@ memory does not grow with the file.
 """
 
 import contextlib
-import csv
 import itertools
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,11 +18,12 @@ import numpy as np
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
-from detalbert.escapes import csv_cell
+from detalbert.inference.answer_table import AnswerTable, open_tables
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
+from detalbert.inference.wrong_answers import open_errors
 from detalbert.reading.notes import Notes
-from detalbert.squad.calibration import given
+from detalbert.reading.parquet import RawRow
 from detalbert.squad.metrics import Tally
 from detalbert.squad.question_stream import LeftOut, file_examples
 from detalbert.squad.sources import DEFAULT, Reading, open_source, read_examples
@@ -32,12 +33,18 @@ from detalbert.training.metrics_file import METRICS_FILE
 from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
-_COLUMNS = ("id", "question", "answer", "probability", "start", "end")  # of predictions.csv
+ERRORS = "errors.csv"
+UNCALIBRATED_LINE = "the probabilities are uncalibrated: no validation shows that they hold"
 log = logging.getLogger(__name__)
 
 
 def predict(
-    trained: Trained, questions: "Questions", folder: Path, threshold: float
+    trained: Trained,
+    questions: "Questions",
+    folder: Path,
+    threshold: float,
+    workbook: Path | None = None,
+    errors: Counter[str] | None = None,
 ) -> dict[str, float]:
     """Answer questions into `folder`; return the scores, {} without any answers.
 
@@ -46,19 +53,26 @@ def predict(
 
     Args:
         threshold: null odds above which the model abstains.
+        workbook: gets predictions.csv as .xlsx or .ods.
+        errors: gets the number of wrong answers by group; `folder` then gets errors.csv.
 
     Raises:
         UserError: `folder` is a run's, or a question cannot be answered.
     """
     _check_folder(folder)
     total = questions.read_through(trained)
+    cells: dict[str, RawRow] = {}
     with claim_folder(folder):
         return write_answers(
-            answer(trained, questions, threshold),
+            answer(trained, questions.examples(cells), threshold),
             total=total,
             folder=folder,
             threshold=threshold,
+            calibrated=trained.is_calibrated,
             left_out=questions.left_out,
+            cells=cells,
+            workbook=workbook,
+            errors=errors,
         )
 
 
@@ -67,14 +81,22 @@ def write_answers(
     total: int,
     folder: Path,
     threshold: float,
-    left_out: Sequence[LeftOut] = (),
+    calibrated: bool,
+    left_out: Sequence[LeftOut],
+    cells: dict[str, RawRow],
+    workbook: Path | None = None,
+    errors: Counter[str] | None = None,
 ) -> dict[str, float]:
     """Write the files of `predict`; return the scores.
 
     Args:
         chunks: the answers to all questions, in order.
         total: number of questions.
+        calibrated: whether a validation shows that the probabilities hold.
         left_out: questions without an answer, which predictions.csv lists at its end.
+        cells: gets the rows of the questions' table with the questions; see `AnswerTable`.
+        workbook: gets predictions.csv as .xlsx or .ods.
+        errors: as for `predict`.
     """
     tally = Tally()
     losses = []
@@ -87,16 +109,19 @@ def write_answers(
             _json_mapping(folder / "null_odds.json") as add_null_odds,
             _json_mapping(folder / "nbest.json") as add_n_best,
             waiting("answering", total=total, unit="questions") as wait,
-            whole_file(folder / "predictions.csv") as file,
+            open_tables(folder / "predictions.csv", workbook) as write,
+            open_errors(folder / ERRORS, errors) as wrong,
         ):
-            file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
-            table = csv.writer(file)
-            table.writerow([*_COLUMNS, "left_out"] if left_out else _COLUMNS)
+            table = AnswerTable(
+                write, calibrated=calibrated, cells=cells, has_left_out=bool(left_out)
+            )
             for chunk in chunks:
                 add_predictions(chunk.predictions)
                 add_null_odds(chunk.null_odds)
                 add_n_best(chunk.n_best)
-                table.writerows(_csv_rows(chunk))
+                table.add(chunk)
+                if wrong is not None:
+                    wrong.add(chunk)
                 labelled = [example for example in chunk.examples if example.answers is not None]
                 if labelled:
                     tally.add(labelled, chunk.predictions, chunk.null_odds)
@@ -105,8 +130,9 @@ def write_answers(
 
             # Questions without an answer come last; their ids may be those of others.
             for question in left_out:
-                empty = [""] * (len(_COLUMNS) - 1)
-                table.writerow([csv_cell(question.name), *empty, csv_cell(question.problem)])
+                table.add_left_out(question)
+                if wrong is not None:
+                    wrong.add_left_out(question)
 
         # Scores that stand beside these answers must be theirs.
         if not losses:
@@ -134,7 +160,12 @@ def _check_folder(folder: Path) -> None:
 
 
 # Flags of predict.py by keys of a config.
-_FLAGS = {"data.validation": "--data", "data.columns": "--columns", "data.form": "--form"}
+_FLAGS = {
+    "data.validation": "--data",
+    "data.columns": "--columns",
+    "data.form": "--form",
+    "data.sheet": "--sheet",
+}
 
 
 class Questions:
@@ -165,6 +196,7 @@ class Questions:
         data: str,
         columns: Mapping[str, str],
         form: str | None,
+        sheet: str | None,
         skip_invalid: bool,
     ) -> "Questions":
         """Return the questions of `data`, read as those that a model was trained on.
@@ -172,20 +204,26 @@ class Questions:
         Args:
             columns: the file's names of columns, in place of those of the training's file.
             form: what the file holds; default: found by its first bytes.
+            sheet: of a spreadsheet; default: the first.
             skip_invalid: leave out what cannot be answered, as is done if the training did it.
         """
         config = trained.data
         reading = Reading(
             columns={**(config.get("columns") or {}), **columns},
             form=form,
+            sheet=sheet,
             no_answer=tuple(config.get("no_answer") or ()),
         )
         skip_invalid = skip_invalid or bool(config.get("skip_invalid"))
         return cls(data, reading, skip_invalid=skip_invalid)
 
     def __iter__(self) -> Iterator[Example]:
+        return self.examples()
+
+    def examples(self, cells: dict[str, RawRow] | None = None) -> Iterator[Example]:
+        """Return the questions; `cells` gets the row of each, by id, if they are of a table."""
         # `read_through` has told of faults and notes: here they go nowhere.
-        examples = self._read(Notes(), left_out=[] if self.skip_invalid else None)
+        examples = self._read(Notes(), left_out=[] if self.skip_invalid else None, cells=cells)
         return (example for example in examples if example.id not in self._unfit)
 
     def stamp(self) -> str:
@@ -193,7 +231,12 @@ class Questions:
         stamp = self._source.fingerprint if self._source.contents else self.data
         return f"{stamp} without faulty ones" if self.skip_invalid else stamp
 
-    def _read(self, notes: Notes, left_out: list[LeftOut] | None) -> Iterable[Example]:
+    def _read(
+        self,
+        notes: Notes,
+        left_out: list[LeftOut] | None,
+        cells: dict[str, RawRow] | None = None,
+    ) -> Iterable[Example]:
         if not self._source.contents:  # of the hub, or the generated world
             return read_examples(self._source, left_out, notes=notes)
         return file_examples(
@@ -202,6 +245,7 @@ class Questions:
             no_answer=self.reading.no_answer,
             notes=notes,
             left_out=left_out,
+            cells=cells,
         )
 
     def read_through(self, trained: Trained) -> int:
@@ -291,27 +335,6 @@ def _json_mapping(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]
 
         yield add
         file.write("\n}")
-
-
-def _csv_rows(chunk: Answered) -> Iterator[Sequence[str | int]]:
-    """Yield the rows of _COLUMNS, an answer without the white space around it."""
-    for example in chunk.examples:
-        prediction = chunk.predictions[example.id]
-        answer_text = prediction.strip()
-        entry, probability = given(chunk.n_best[example.id], prediction)
-
-        # First character of the answer in the context, and the one after its last.
-        place: tuple[str | int, str | int] = ("", "")
-        if prediction:
-            start = entry["start"] + len(prediction) - len(prediction.lstrip())
-            place = (start, start + len(answer_text))
-        yield (
-            csv_cell(example.id),
-            csv_cell(example.question),
-            csv_cell(answer_text),
-            f"{probability:.4f}",
-            *place,
-        )
 
 
 # Without `indent`, ten times as fast.

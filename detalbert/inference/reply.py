@@ -36,7 +36,8 @@ class Choice:
 class Reply:
     """The model's answer to a question: "", with start and end null, if it abstains.
 
-    probability is that of the answer in all its wordings (see calibration), or of "no answer";
+    probability is that of the answer in all its wordings (see calibration), or of "no answer", and
+    calibrated whether a validation shows that such answers are right as often as it says;
     margin the score of the best span minus that of "no answer", in logits, null if no span is
     possible. The model abstains if -margin is above threshold. n_best: answers, best first.
     """
@@ -47,6 +48,7 @@ class Reply:
     start: int | None
     end: int | None
     probability: float
+    calibrated: bool
     margin: float | None
     threshold: float
     n_best: list[Choice]
@@ -81,10 +83,13 @@ def ask_together(
     chunk = answering.featurise(trained, examples)
     spans, losses = answering.evaluate_windows(trained, chunk, should_continue)
     answered = answering.merge_chunk(trained, chunk, spans, losses, threshold)
-    return [_reply(example, answered, threshold) for example in examples]
+    calibrated = trained.is_calibrated
+    return [_reply(example, answered, threshold, calibrated) for example in examples]
 
 
-def _reply(example: Example, answered: answering.Answered, threshold: float) -> Reply:
+def _reply(
+    example: Example, answered: answering.Answered, threshold: float, calibrated: bool
+) -> Reply:
     # Without a span that has text, the official files have a placeholder; a reply abstains.
     entries = answered.n_best[example.id]
     choices = _stripped(entries)
@@ -98,6 +103,7 @@ def _reply(example: Example, answered: answering.Answered, threshold: float) -> 
         start=None,
         end=None,
         probability=probability,
+        calibrated=calibrated,
         margin=-answered.null_odds[example.id] if spans else None,
         threshold=threshold,
         n_best=choices,
@@ -143,9 +149,10 @@ def format_reply(
         marks: put before and after the answer in its sentence.
         listed: add all of `n_best`.
     """
+    note = "" if reply.calibrated else " (uncalibrated)"
     lines = {
         "answer": _displayed(reply.answer) or "(no answer)",
-        "probability": f"{reply.probability:.3f}",
+        "probability": f"{reply.probability:.3f}{note}",
         "margin": _format_margin(reply),
     }
     # Escapes move what is behind them: with each part escaped alone, the answer's place is known.

@@ -37,9 +37,15 @@ from detalbert.inference.model import (
     choose_threshold,
     load_model,
 )
-from detalbert.inference.predict_file import Questions, score_table, write_answers
+from detalbert.inference.predict_file import (
+    UNCALIBRATED_LINE,
+    Questions,
+    score_table,
+    write_answers,
+)
 from detalbert.inference.references import JsonObject, describe_reference
 from detalbert.log import silence
+from detalbert.reading.parquet import RawRow
 from detalbert.squad.windows import Example
 from detalbert.training import master
 from detalbert.training.local import Ranks
@@ -88,7 +94,7 @@ def answer_on_all_slots(
         model = _find_same(name, distributed)
         trained = load_model(str(model), device=_device(distributed))
         null_threshold = choose_threshold(trained, threshold)
-        trained = choose_probabilities(trained, raw, quiet=distributed.rank != 0)
+        trained = choose_probabilities(trained, raw)
 
         # Every rank reads all questions, so that all fail, or none does.
         questions = open_questions(trained)
@@ -105,7 +111,13 @@ def answer_on_all_slots(
             _record(name, data, request)
 
         # Answer what an earlier allocation of the trial has left.
-        job = _Job(context, asked=request, source=questions, own=Path(folder))
+        job = _Job(
+            context,
+            asked=request,
+            source=questions,
+            own=Path(folder),
+            calibrated=trained.is_calibrated,
+        )
         if job.restore(master.task().latest_checkpoint):
             chunks = answer(trained, job.questions(), null_threshold)
             job.run(zip(job.remaining, chunks, strict=True))
@@ -170,15 +182,22 @@ class _Job:
             questions (SHA-256 of the file, or `--data` itself), their number, the threshold.
         source: the questions.
         own: gets a file for each part that this rank answers.
+        calibrated: whether a validation shows that the model's probabilities hold.
     """
 
     def __init__(
-        self, context: core.Context, asked: JsonObject, source: Questions, own: Path
+        self,
+        context: core.Context,
+        asked: JsonObject,
+        source: Questions,
+        own: Path,
+        calibrated: bool,
     ) -> None:
         self.context = context
         self.asked = asked
         self.source = source
         self.own = own
+        self.calibrated = calibrated
         self.distributed = context.distributed
         self.is_chief = self.distributed.rank == 0
         self.parts = -(-asked["total"] // CHUNK)
@@ -303,23 +322,30 @@ class _Job:
             tempfile.TemporaryDirectory() as folder,
         ):
             _check(parts, self.stored)
+            cells: dict[str, RawRow] = {}
             metrics = write_answers(
-                self._read(parts),
+                self._read(parts, cells),
                 total=self.asked["total"],
                 folder=Path(folder),
                 threshold=self.asked["threshold"],
+                calibrated=self.calibrated,
                 left_out=self.source.left_out,
+                cells=cells,
             )
             stored = checkpoint.upload(folder, {"steps_completed": steps})
         if metrics:
             self.context.train.report_validation_metrics(steps, metrics)
             self.say(score_table(metrics))
+        if not self.calibrated:
+            self.say(UNCALIBRATED_LINE)
         where = f"predictions are in checkpoint {stored}: det checkpoint download {stored}"
         self.say(where, state="done")
 
-    def _read(self, parts: Path) -> Iterator[Answered]:
-        """Yield the answers in the folder of a checkpoint, in the order of the questions."""
-        questions = iter(self.source)
+    def _read(self, parts: Path, cells: dict[str, RawRow]) -> Iterator[Answered]:
+        """Yield the answers in the folder of a checkpoint, in the order of the questions, whose
+        rows `cells` gets.
+        """
+        questions = self.source.examples(cells)
         for number in range(self.parts):
             values = json.loads((parts / _name(number)).read_text())
             losses = np.array(values.pop("losses"), dtype=np.float32)

@@ -18,8 +18,11 @@ from detalbert.reading.storage import File, list_files, prefix_of, read_all
 from detalbert.settings.forms import TEXT
 
 _PATTERN = re.compile(r"[^/]*[*?\[].*")
-# Beside the data in folders of Dask, Spark and Delta; results that `datasets` keeps in a saved one.
-_OTHERS = re.compile(r"__MACOSX|_metadata|_common_metadata|_delta_log|cache-[0-9a-f]{16}.*\.arrow")
+# Beside the data: locks of Excel; in folders of Dask, Spark and Delta; results that `datasets`
+# keeps in a saved one.
+_OTHERS = re.compile(
+    r"__MACOSX|~\$.*|_metadata|_common_metadata|_delta_log|cache-[0-9a-f]{16}.*\.arrow"
+)
 log = logging.getLogger(__name__)
 
 

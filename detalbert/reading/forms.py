@@ -23,7 +23,17 @@ from detalbert.reading.packing import (
     not_text,
 )
 from detalbert.reading.storage import File, read
-from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, TABLE, TEXT
+from detalbert.settings.forms import (
+    ARROW,
+    JSON,
+    JSON_LINES,
+    ODS,
+    PARQUET,
+    SHEETS,
+    TABLE,
+    TEXT,
+    XLSX,
+)
 
 # The forms of names, in small letters, without the ending of a compression.
 ENDINGS = {
@@ -34,15 +44,23 @@ ENDINGS = {
     ".tsv": TABLE,
     ".parquet": PARQUET,
     ".arrow": ARROW,
+    ".xlsx": XLSX,
+    ".xlsm": XLSX,
+    ".ods": ODS,
     ".txt": TEXT,
     ".md": TEXT,
 }
 PACKED = (".gz", ".zst", ".bz2", ".xz")
+_BINARY = (PARQUET, ARROW, *SHEETS)
 HEAD = 1 << 16  # bytes of content by which a file is known
 
 # What some other files begin with: what they are, and what to do.
 _FOREIGN = {
-    b"PK\x03\x04": ("a workbook or zip archive", "save the sheet as CSV UTF-8, or unpack it"),
+    b"PK\x03\x04": ("a zip archive", "unpack it"),
+    b"\xd0\xcf\x11\xe0": (
+        "a workbook of before 2007 or with a password",
+        "save it as .xlsx without one",
+    ),
     b"%PDF": ("a PDF", "give its text"),
     b"version https://git-lfs": (
         "a pointer of Git LFS",
@@ -51,6 +69,11 @@ _FOREIGN = {
     b"\x89HDF": ("an HDF5 file", "write its rows as Parquet or JSON lines"),
     b"SQLite format 3": ("a SQLite database", "write its rows as CSV or JSON lines"),
 }
+# A zip archive by the names of its members: Excel's folder, and the type that comes first in .ods.
+_XLSX_MEMBER = re.compile(rb"PK\x03\x04.{26}xl/", re.DOTALL)
+_ODS_TYPE = re.compile(
+    rb"PK\x03\x04.{26}mimetype.{0,64}?application/vnd\.oasis\.opendocument\.spreadsheet", re.DOTALL
+)
 _TAR = slice(257, 262)  # where a tar archive says that it is one
 # The same of text; a file that is named as text is read all the same.
 _MARKUP = {
@@ -74,6 +97,7 @@ class Content(NamedTuple):
     form: str
     compression: str = ""
     encoding: str = UTF8
+    sheet: str | None = None  # of a spreadsheet; default: the first
 
     @property
     def is_packed(self) -> bool:
@@ -94,12 +118,15 @@ def stem_of(address: str) -> str:
     return inner.stem
 
 
-def recognise(file: File, form: str | None = None, plain: str = TEXT) -> Content:
+def recognise(
+    file: File, form: str | None = None, plain: str = TEXT, sheet: str | None = None
+) -> Content:
     """Return what a file holds.
 
     Args:
         form: one of FORMS, as the user says; default: found by the first bytes.
         plain: TABLE or TEXT, for text whose name does not say it.
+        sheet: name of a spreadsheet's sheet that is read; default: the first.
 
     Raises:
         UserError: it is neither text nor a form of FORMS, or not what the name promises.
@@ -110,11 +137,11 @@ def recognise(file: File, form: str | None = None, plain: str = TEXT) -> Content
         content = decompress(_blocks(file), compression=compression, where=file.address)
         head = _first(content)
 
-    # Columnar forms say what they are, whatever the user says.
-    columnar = _columnar_form(head)
-    if columnar:
-        return Content(file, form=columnar, compression=compression)
-    if form in (PARQUET, ARROW):
+    # Binary forms say what they are, whatever the user says.
+    binary = _binary_form(head)
+    if binary:
+        return Content(file, form=binary, compression=compression, sheet=sheet)
+    if form in _BINARY:
         raise UserError(
             f"no {form} file by its first bytes",
             key=file.address,
@@ -159,12 +186,16 @@ def _first(blocks: Iterator[bytes]) -> bytes:
     return head[:HEAD]
 
 
-def _columnar_form(head: bytes) -> str:
+def _binary_form(head: bytes) -> str:
     if head.startswith(b"PAR1"):
         return PARQUET
     # An Arrow file, or a stream, whose first message begins with the mark of a long length.
     if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
         return ARROW
+    if _ODS_TYPE.match(head):
+        return ODS
+    if head.startswith(b"PK") and _XLSX_MEMBER.search(head):
+        return XLSX
     return ""
 
 
@@ -206,7 +237,7 @@ def _text_form(file: File, text: str, plain: str) -> str:
                 by_flag="correct it, or name what it is in --form",
             ),
         )
-    if promised in (PARQUET, ARROW):
+    if promised in _BINARY:
         raise UserError(f"text, and no {promised} file", key=file.address, cure="rename it")
     return TABLE if promised == TABLE else plain
 

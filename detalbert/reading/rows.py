@@ -6,6 +6,7 @@ The place goes along as data, not as text: a message on ten rows of a file names
 import io
 import json
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from detalbert.errors import Cure, UserError, all_lines, as_user_error
@@ -14,9 +15,10 @@ from detalbert.reading.json_values import JsonValues
 from detalbert.reading.lines import Lines
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import open_table, rows_of_arrow, rows_of_table
+from detalbert.reading.sheets import sheet_rows
 from detalbert.reading.storage import as_file, open_ranges
 from detalbert.reading.tables import LONGEST_CELL, table_rows
-from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, TABLE
+from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, SHEETS, TABLE
 
 
 class RowPlace(NamedTuple):
@@ -64,8 +66,8 @@ def rows_of_file(
         table = table_rows(address, lines, notes=notes, needed=needed, longest=longest)
         for line, row in table:
             yield RowPlace(address, f"line {line}"), row
-    elif content.form in (PARQUET, ARROW):
-        yield from _columnar(content)
+    elif content.form in (PARQUET, ARROW, *SHEETS):
+        yield from _binary(content, notes)
     else:
         raise UserError(
             "plain text has no rows",
@@ -93,24 +95,34 @@ def _json_lines(content: Content) -> Rows:
         yield place, row
 
 
-def _columnar(content: Content) -> Rows:
-    address = content.file.address
-
-    def unreadable(error: BaseException) -> UserError:
-        return UserError(
-            f"not a whole {content.form} file ({all_lines(error)})", key=address, cure="fix it"
-        )
-
+def _binary(content: Content, notes: Notes) -> Rows:
     # All in the block, as a damaged file may be found at any of its rows.
-    with as_user_error(unreadable):
+    with as_user_error(partial(_unreadable, content)):
         source = open_content(content)
-        if content.form == ARROW:
-            rows = rows_of_arrow(source)
+        rows: Iterator[tuple[int, object]]
+        if content.form in SHEETS:
+            rows = sheet_rows(
+                content.file.address,
+                source=source,
+                form=content.form,
+                sheet=content.sheet,
+                notes=notes,
+            )
+        elif content.form == ARROW:
+            rows = enumerate(rows_of_arrow(source), start=1)
         else:
             table = open_table(source)
-            rows = rows_of_table(table, columns=table.schema_arrow.names)
-        for number, row in enumerate(rows, start=1):
-            yield RowPlace(address, f"row {number}"), row
+            rows = enumerate(rows_of_table(table, columns=table.schema_arrow.names), start=1)
+        for number, row in rows:
+            yield RowPlace(content.file.address, f"row {number}"), row
+
+
+def _unreadable(content: Content, error: BaseException) -> UserError:
+    return UserError(
+        f"not a whole {content.form} file ({all_lines(error)})",
+        key=content.file.address,
+        cure="fix it",
+    )
 
 
 def open_content(content: Content) -> BinaryIO:

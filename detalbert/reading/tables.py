@@ -61,7 +61,7 @@ def table_rows(
     width = 0  # cells of a row
     begin = lines_before + 1  # line on which the row begins
     try:
-        names = _names(where, next(reader, []))
+        names = column_names(where, next(reader, []))
         begin = lines_before + reader.line_num + 1
         recorded.lines.clear()
         for cells in reader:
@@ -147,7 +147,7 @@ def _find_separator(header: str) -> str:
     return max(_SEPARATORS, key=outside_quotes.count)
 
 
-def _names(where: str, cells: list[str]) -> list[str]:
+def column_names(where: str, cells: list[str]) -> list[str]:
     """Return the names of the columns. Raises UserError if two are equal."""
     names = [cell.strip() for cell in cells]
     for name, count in Counter(names).items():

@@ -42,6 +42,7 @@ class DataConfig(Section):
     validation_fraction: float | None = setting(None, gt=0, lt=1)  # by whole contexts
     columns: Config | None = None  # the file's names: {question: Frage, context: Text}
     form: str | None = setting(None, choices=FORMS)  # of the files; default: by their first bytes
+    sheet: str | None = None  # of a spreadsheet; default: the first
     no_answer: list[Any] | None = None  # answers that stand for none: [n/a, "-"]
     tokenizer: str | None = None  # a folder or hub name; default: the one beside the model
     cache_dir: str = ".cache"

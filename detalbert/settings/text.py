@@ -92,6 +92,7 @@ class CorpusConfig(Section):
     validation_fraction: float = setting(0.01, ge=0, lt=1)
     article: str = "line"  # a document of plain text: line, file, blank_line, or "100 lines"
     form: str | None = setting(None, choices=FORMS)  # of all files; default: by their first bytes
+    sheet: str | None = None  # of spreadsheets; default: the first
     # A folder or address of token shards, which say what they hold and have their tokenizer.
     shards: str | None = None
     shard_mib: float = setting(1024, gt=0, le=1_000_000)  # of tokens in a shard, about

@@ -25,6 +25,7 @@ REPEATED = "answers stand more than once in their text (the first is taken)"  # 
 INSIDE = "answers stand only inside a longer word"
 MARKS = "answers have no letter or digit (data.no_answer: [...] if they mean that there is none)"
 FOLDED = "answers stand in their text with other quotes, dashes, accents or spaces"
+NOT_IN_CONTEXT = "answer not found"  # the kind of a fault
 _LISTED = 10  # faults of a file in its error
 _OFTEN = 3  # rows with one text that stands nowhere: it is a mark, and no answer
 _MARKS_COUNTED = 1000  # rows; a mark is among the first ones
@@ -61,6 +62,7 @@ def file_examples(
     no_answer: Sequence[str] = (),
     notes: Notes | None = None,
     left_out: list[LeftOut] | None = None,
+    cells: dict[str, RawRow] | None = None,
 ) -> Iterator[Example]:
     """Yield the questions of a file to answer; `answers` is None if the file has none.
 
@@ -69,12 +71,15 @@ def file_examples(
         columns, no_answer: as `data.columns` and `data.no_answer`.
         notes: gets what a user should know of them.
         left_out: gets the faulty ones; default: they are an error.
+        cells: gets the row of each question of a table, by id, just before the question.
 
     Raises:
         UserError: something is not a question.
     """
     notes = Notes() if notes is None else notes
     questions = file_questions(contents, notes=notes, columns=columns, answers_needed=False)
+    if cells is not None:
+        questions = _recording(questions, cells)
     checked = checked_examples(
         questions,
         notes=notes,
@@ -88,6 +93,14 @@ def file_examples(
         yield example
     if is_empty_file:
         raise UserError("no question in it", key=contents[0].file.address)
+
+
+def _recording(questions: Iterable[Question], cells: dict[str, RawRow]) -> Iterator[Question]:
+    """Yield the questions; `cells` gets the rows of those of a table, of one id the first."""
+    for question in questions:
+        if question.cells is not None:
+            cells.setdefault(str(question.row["id"]), question.cells)
+        yield question
 
 
 def checked_examples(
@@ -110,7 +123,7 @@ def checked_examples(
     """
     ids: set[str] = set()
     faults = _Faults()
-    for place, row in questions:
+    for place, row, _ in questions:
         try:
             example = _checked(row, answers_needed, no_answer=no_answer, notes=notes)
             if not answers_needed:
@@ -293,7 +306,7 @@ def _find_span(
     place = find_answer(context, text) if text.strip() else None
     if place is None:
         problem = f"question {name}: answer {text!r:.80} is not in its context"
-        raise Fault("answer not found", problem, answer=text.strip())
+        raise Fault(NOT_IN_CONTEXT, problem, answer=text.strip())
 
     # It is found, but may not be what is meant.
     if not re.search(r"\w", text):

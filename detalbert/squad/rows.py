@@ -29,6 +29,7 @@ class Question(NamedTuple):
 
     place: RowPlace
     row: RawRow  # values by names of COLUMNS; with an id
+    cells: RawRow | None = None  # of a table: all values, by its own names
 
 
 def file_questions(
@@ -63,9 +64,9 @@ def file_questions(
             needed=names.of_table(),
             longest=MAX_CONTEXT + 1,
         )
-        for place, row in _questions(rows, names, form=content.form):
+        for question in _questions(rows, names, form=content.form):
             number += 1
-            yield Question(place, _with_id(row, number))
+            yield question._replace(row=_with_id(question.row, number))
         names.check_all()
 
 
@@ -80,8 +81,8 @@ def row_questions(
     # JSON's rules for columns: a data set's rows may lack some.
     placed = ((RowPlace(where, f"row {number}"), row) for number, row in enumerate(rows, start=1))
     questions = _questions(placed, names, form=forms.JSON)
-    for number, (place, row) in enumerate(questions, start=1):
-        yield Question(place, _with_id(row, number))
+    for number, question in enumerate(questions, start=1):
+        yield question._replace(row=_with_id(question.row, number))
     names.check_all()
 
 
@@ -97,7 +98,8 @@ def _with_id(row: RawRow, number: int) -> RawRow:
 
 def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question]:
     # A row of a table has all columns; one of JSON may lack some.
-    is_table = form in (forms.TABLE, forms.PARQUET, forms.ARROW)
+    has_cells = form in (forms.TABLE, *forms.SHEETS)
+    is_table = has_cells or form in (forms.PARQUET, forms.ARROW)
     needed = COLUMNS if is_table else ("question", "context")
     article_number = 0
     for place, row in rows:
@@ -123,7 +125,7 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
             )
         elif tuple(row) != ("header",):  # which MRQA writes first
             names.check(place, row, needed)
-            yield Question(place, row=names.rename(row))
+            yield Question(place, row=names.rename(row), cells=row if has_cells else None)
 
 
 def _article_questions(

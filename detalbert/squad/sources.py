@@ -48,6 +48,7 @@ class Reading:
 
     columns: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the source's own names
     form: str | None = None  # of its file; default: found
+    sheet: str | None = None  # of a spreadsheet; default: the first
     no_answer: Sequence[str] = ()  # texts of answers that stand for none
     fraction: float | None = None  # of the texts of one source that are the validation set
 
@@ -60,6 +61,8 @@ class Reading:
             parts += [sorted(self.columns.items()), self.fraction]
         if self.form or self.no_answer:
             parts.append({"form": self.form, "no_answer": list(self.no_answer)})
+        if self.sheet:
+            parts.append({"sheet": self.sheet})
         return parts
 
 
@@ -87,7 +90,9 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading = DEFAU
     """
     split_read = "train" if reading.fraction else split
     files = find_question_files(name, split=split_read, cache_dir=cache_dir)
-    contents = [recognise(file, form=reading.form, plain=TABLE) for file in files]
+    contents = [
+        recognise(file, form=reading.form, plain=TABLE, sheet=reading.sheet) for file in files
+    ]
     if files:
         fingerprint = "".join(map(_stamp, files))  # of one file its own
     elif name == "generated":
@@ -141,7 +146,7 @@ def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.
         return _only(files, address=name, key=key)
 
     # A name of the hub, unless it looks like a file's.
-    if looks_like_path(name, (*ENDINGS, *PACKED, ".xlsx")):
+    if looks_like_path(name, (*ENDINGS, *PACKED)):
         cure = Cure(f"set {key} to a file of questions", by_flag="give --data a file of questions")
         raise UserError("no such file", key=str(path), cure=cure)
     return []

@@ -117,7 +117,7 @@ def test_a_restart_answers_the_same_questions_and_what_is_left_of_them(tmp_path)
     def job(**changes: Any) -> _Job:
         folder = tmp_path / uuid.uuid4().hex
         folder.mkdir()
-        return _Job(context, {**request, **changes}, "questions.json", folder)
+        return _Job(context, {**request, **changes}, "questions.json", folder, calibrated=True)
 
     with core.init(checkpoint_storage=str(tmp_path / "storage")) as context:
         restarted = job()

@@ -59,7 +59,8 @@ def metrics(output: Path) -> dict[str, Any]:
 
 def official(scores: dict[str, float]) -> dict[str, float]:
     """What a prediction has of a validation's scores: all but its calibration."""
-    return {k: v for k, v in scores.items() if "temperature" not in k and "calibration" not in k}
+    others = ("temperature", "calibrat", "null_offset")
+    return {k: v for k, v in scores.items() if not any(word in k for word in others)}
 
 
 def newest(output: Path) -> Path:

@@ -11,6 +11,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from detalbert.inference import web
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
+from detalbert.squad import calibration
 from detalbert.squad.sources import read_questions
 from detalbert.squad.windows import Example
 from tests.fakes.trained import LocalRun
@@ -69,11 +70,16 @@ class Page:
 
 
 @pytest.fixture
+def calibrated_model(model: Trained) -> Trained:
+    return model._replace(scores={**model.scores, calibration.UNCALIBRATED: 0.0})
+
+
+@pytest.fixture
 def page(
-    browser: Any, questions: Questions, model: Trained, monkeypatch: pytest.MonkeyPatch
+    browser: Any, questions: Questions, calibrated_model: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Page]:
     monkeypatch.setattr(web, "CONTEXT", 5000)
-    with serving_here(model, questions.threshold) as port:
+    with serving_here(calibrated_model, questions.threshold) as port:
         yield Page(browser, port)
         for entry in browser.get_log("browser"):
             assert entry["level"] != "SEVERE" or "/answer" in entry["message"], entry
@@ -131,6 +137,18 @@ def test_a_limit_is_said(page: Page, questions: Questions) -> None:
 
     page.ask(question, questions.answerable.context)
     assert page.is_answered()
+
+
+def test_uncalibrated_probabilities_are_not_drawn(
+    browser: Any, questions: Questions, model: Trained
+) -> None:
+    model = model._replace(scores={})
+    with serving_here(model, questions.threshold) as port:
+        page = Page(browser, port)
+        page.ask(questions.answerable.question, questions.answerable.context)
+        assert page.text("#facts").startswith("Uncalibrated: ")
+        assert not page.find("#meter").is_displayed()
+        assert "%" not in page.text("#result")
 
 
 def test_the_page_asks_for_the_token(browser: Any, questions: Questions, model: Trained) -> None:

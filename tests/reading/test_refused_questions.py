@@ -97,13 +97,14 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         {},
         ": line 1: question a: an answer ends at character 999, its context at 84",
     ),
-    "a workbook": (
+    "a zip archive": ("a.xlsx", b"PK\x03\x04\x14\0", {}, ": a zip archive; unpack it"),
+    "an old workbook": ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", {}, "; save it as .xlsx without one"),
+    "a table as a workbook": (
         "a.xlsx",
-        b"PK\x03\x04\x14\0",
+        "question,context\n",
         {},
-        ": a workbook or zip archive; save the sheet",
+        ": text, and no xlsx file; rename",
     ),
-    "a workbook by another name": ("a.csv", b"PK\x03\x04\x14\0", {}, "save the sheet as CSV UTF-8"),
     "a pointer": ("a.json", "version https://git-lfs.github.com/spec/v1\n", {}, "git lfs pull"),
     "a web page": ("a.json", "<!DOCTYPE html>\n<html>\n", {}, ": a web page; download the file"),
     "Latin-1": ("a.csv", f"{QUESTIONS}2,Où?,x,\n".encode("latin-1"), {}, ": not UTF-8 at byte 152"),

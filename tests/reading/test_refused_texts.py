@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "half a bz2": ("a.bz2", bz2.compress(LINES.encode())[:-9], ": damaged, or cut off (bz2: "),
     "half a Parquet": ("a.parquet", files.parquet(ROWS)[:-9], ": not a whole Parquet file ("),
     "a broken Arrow stream": ("a.arrow", files.broken_arrow(), ": not a whole arrow file ("),
-    "an archive": ("a.txt", b"PK\x03\x04\0", ": a workbook or zip archive; save the sheet as"),
+    "an archive": ("a.txt", b"PK\x03\x04\0", ": a zip archive; unpack it"),
     "a tar archive": ("a.txt.gz", gzip.compress(tar(LINES)), ": a tar archive; unpack it"),
     "UTF-16 without a mark": (
         "a.txt",

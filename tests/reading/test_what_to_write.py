@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import openpyxl
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -92,6 +93,14 @@ def write_sheets(folder: Path) -> None:
     write_csv(folder / "sheet.csv", ROWS, encoding="utf-8-sig", delimiter=";")
 
 
+def write_book(folder: Path) -> None:
+    book = openpyxl.Workbook()
+    sheet = book.create_sheet("Questions")
+    for row in (list(ROWS[0]), *(list(row.values()) for row in ROWS)):
+        sheet.append(row)
+    book.save(folder / "book.xlsx")
+
+
 def write_rows(folder: Path) -> None:
     (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
 
@@ -122,6 +131,7 @@ def write_squad(folder: Path) -> None:
 
 # By how the name of the file begins.
 MAKERS: dict[str, Callable[[Path], None]] = {
+    "book": write_book,
     "sheet": write_sheets,
     "squad": write_squad,
     "rows.jsonl": write_rows,

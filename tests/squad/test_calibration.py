@@ -23,17 +23,17 @@ class Answered(NamedTuple):
     predictions: dict[str, str]
 
 
-def made_up(questions: int, span: float, null: float) -> Answered:
+def made_up(questions: int, span: float, null: float, offset: float = 0, seed: int = 1) -> Answered:
     """Return questions whose answers are as likely as a model says whose scores are `span` and
-    `null` times too large."""
-    rng = np.random.default_rng(1)
+    `null` times too large, and whose log-odds of "no answer" are `offset` too small."""
+    rng = np.random.default_rng(seed)
     answered = Answered([], {}, {})
     for number in range(questions):
         name = str(number)
         logits = rng.normal(0, 2, 4)
         null_logit = rng.normal(0, 2)  # the log-odds of "no answer"
         scores = logits * span
-        null_score = np.logaddexp.reduce(scores) + null_logit * null
+        null_score = np.logaddexp.reduce(scores) + (null_logit - offset) * null
 
         # The true answer is drawn by the logits, and not by the scores.
         probabilities = np.exp(logits) / np.exp(logits).sum()
@@ -59,7 +59,9 @@ def test_temperatures_of_scores_that_are_too_large_are_found(span, null):
 
     assert fitted[calibration.SPAN] == pytest.approx(span, rel=0.1)
     assert fitted[calibration.NULL] == pytest.approx(null, rel=0.1)
+    assert fitted[calibration.OFFSET] == pytest.approx(0, abs=0.1)
     assert fitted["calibration_error"] < 0.03
+    assert calibration.is_calibrated(fitted)
     if null > 1:
         assert fitted["calibration_error"] < fitted["calibration_error_raw"] / 2
 
@@ -70,14 +72,75 @@ def test_temperatures_of_scores_that_are_too_large_are_found(span, null):
     assert fitted_again == pytest.approx(fitted, abs=1e-6)
 
 
-def test_with_few_questions_nothing_is_fitted():
-    answered = made_up(40, span=3, null=6)
+def test_a_model_that_abstains_too_seldom_gets_an_offset():
+    answered = made_up(4000, span=1, null=1, offset=1.5)
     fitted = calibration.fit_temperatures(**answered._asdict())
-    assert fitted[calibration.SPAN] == 1
-    assert fitted[calibration.NULL] == 1
-    assert fitted["calibration_error"] == fitted["calibration_error_raw"]
 
-    assert calibration.fit_temperatures([], {}, {})["calibration_error"] == 0
+    assert fitted[calibration.NULL] == pytest.approx(1, rel=0.1)
+    assert fitted[calibration.OFFSET] == pytest.approx(1.5, abs=0.1)
+    assert fitted["calibration_error"] < 0.03 < fitted["calibration_error_raw"]
+
+
+@pytest.mark.parametrize("count", [20, 40, 80, 160])
+def test_few_questions_help_and_do_not_make_probabilities_calibrated(count):
+    """On 600 other questions, over 20 draws of the few."""
+    others = made_up(600, span=3, null=6, offset=1, seed=99)
+    raw = surprise(others, {calibration.SPAN: 1.0, calibration.NULL: 1.0})
+    for seed in range(20):
+        few = made_up(count, span=3, null=6, offset=1, seed=seed)
+        fitted = calibration.fit_temperatures(**few._asdict())
+        assert surprise(others, fitted) < raw
+        if calibration.is_calibrated(fitted):
+            assert gap(others, fitted) <= 0.1
+        assert count > 40 or not calibration.is_calibrated(fitted)
+
+
+def probabilities(answered: Answered, scores: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probability of each answer given, and whether it is right."""
+    confidence = []
+    right = []
+    for example in answered.examples:
+        prediction = answered.predictions[example.id]
+        entries = calibration.calibrated(answered.n_best[example.id], scores)
+        _, probability = calibration.given(entries, prediction)
+        gold = [text for text, _ in example.answers] or [""]
+        confidence.append(probability)
+        right.append(prediction in gold)
+    return np.array(confidence), np.array(right)
+
+
+def surprise(answered: Answered, scores: dict[str, float]) -> float:
+    """Return the mean negative log-likelihood of what is right."""
+    confidence, right = probabilities(answered, scores)
+    return -np.log(np.where(right, confidence, 1 - confidence)).mean()
+
+
+def gap(answered: Answered, scores: dict[str, float]) -> float:
+    """Return the distance from probability to share, over answers that are likely."""
+    confidence, right = probabilities(answered, scores)
+    likely = confidence >= 0.5
+    return abs(confidence[likely].mean() - right[likely].mean())
+
+
+def test_without_questions_of_a_kind_no_answer_keeps_its_probability():
+    answered = made_up(400, span=3, null=6)
+    answerable = [example for example in answered.examples if example.answers]
+    fitted = calibration.fit_temperatures(**answered._replace(examples=answerable)._asdict())
+    assert fitted[calibration.NULL] == 1
+    assert fitted[calibration.OFFSET] == 0
+
+    nothing = calibration.fit_temperatures([], {}, {})
+    assert nothing["calibration_error"] == 0
+    assert nothing[calibration.UNCALIBRATED] == 1
+
+
+@pytest.mark.parametrize("span, null, expected", [(1, 1, False), (1, 2, False), (3, 6, True)])
+def test_scores_of_version_1_0_are_calibrated_if_both_temperatures_were_fitted(
+    span, null, expected
+):
+    scores = {calibration.SPAN: span, calibration.NULL: null}
+    assert calibration.is_calibrated(scores) == expected
+    assert not calibration.is_calibrated({})
 
 
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=6), st.floats(-30, 30))

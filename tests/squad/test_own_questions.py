@@ -307,7 +307,7 @@ MISTAKES = {
         "question,context,answers\nWho?,Ada did.,\"{'text': ['Ada, Bo']}\"\n",
         "question 1: answer 'Ada, Bo' is not in its context",
     ),
-    "book.xlsx": ("PK\x03\x04", "a workbook or zip archive; save the sheet as CSV UTF-8"),
+    "book.xlsx": ("PK\x03\x04", "a zip archive; unpack it"),
     "latin.csv": (f"{LINE}\udce9,b,c\n", "not UTF-8 at byte 24; save the file as UTF-8"),
 }
 

@@ -145,6 +145,8 @@ OF_LOGITS = [
     "calibration_error_raw",
     "span_temperature",
     "null_temperature",
+    "null_offset",
+    "uncalibrated",
 ]
 
 

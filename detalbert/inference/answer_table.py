@@ -1,0 +1,122 @@
+"""The table of answers: predictions.csv, and the workbook of --output.
+
+Who asks from a sheet wants it back with the answers beside it: of questions from a table a row
+begins with the table's own columns, in their order; of others with id and question.
+"""
+
+import contextlib
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from detalbert.atomic import whole_file
+from detalbert.escapes import csv_cell
+from detalbert.inference.answering import Answered
+from detalbert.inference.workbook import Row, open_workbook
+from detalbert.reading.parquet import RawRow
+from detalbert.squad.calibration import given
+from detalbert.squad.question_stream import LeftOut
+from detalbert.squad.windows import Example
+
+_ANSWER = ("answer", "probability", "calibration", "start", "end")
+
+
+@contextlib.contextmanager
+def open_tables(table: Path, workbook: Path | None) -> Iterator[Callable[[Row], None]]:
+    """Yield a function that appends a row to a CSV file and to a workbook, if any.
+
+    Raises:
+        UserError: a library for the workbook is not installed.
+        OSError: a file cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(whole_file(table))
+        file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
+        write_csv = csv.writer(file).writerow
+        append = stack.enter_context(open_workbook(workbook)) if workbook else None
+
+        def write(row: Row) -> None:
+            write_csv([_csv_value(value) for value in row])
+            if append is not None:
+                append(row)
+
+        yield write
+
+
+def _csv_value(value: str | int | float) -> str | int:
+    if isinstance(value, str):
+        return csv_cell(value)
+    return f"{value:.4f}" if isinstance(value, float) else value
+
+
+class AnswerTable:
+    """The rows of answers, written as they come, below a header.
+
+    Args:
+        write: appends a row.
+        calibrated: whether a validation shows that the probabilities hold.
+        cells: rows of the questions' table, by id; a row is removed when it is written.
+        has_left_out: whether a last column says why questions are left out.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Row], None],
+        calibrated: bool,
+        cells: dict[str, RawRow],
+        has_left_out: bool,
+    ) -> None:
+        self.write = write
+        self.calibration = "calibrated" if calibrated else "uncalibrated"
+        self.cells = cells
+        self.has_left_out = has_left_out
+        self.own: list[str] = []  # the first columns, known with the first row
+
+    def add(self, chunk: Answered) -> None:
+        """Write the answers to some questions."""
+        for example in chunk.examples:
+            # Without a table, id and question stand for its row.
+            own = {"id": example.id, "question": example.question}
+            row = self.cells.pop(example.id, own)
+            if not self.own:
+                self._write_header(row)
+            entry = self._answer_cells(example, chunk)
+            self._write(row, entry)
+
+    def add_left_out(self, question: LeftOut) -> None:
+        """Write a question without an answer, and why it has none."""
+        row = self.cells.pop(question.name, {"id": question.name})
+        empty = [""] * len(_ANSWER)
+        self._write(row, [*empty, question.problem])
+
+    def _write_header(self, row: RawRow) -> None:
+        self.own = list(row)
+        # A column of the table may have one of our names, as `answer`.
+        names = []
+        for name in _ANSWER:
+            while name in row:
+                name = f"model_{name}"
+            names.append(name)
+        left_out = ["left_out"] if self.has_left_out else []
+        self.write([*self.own, *names, *left_out])
+
+    def _write(self, row: RawRow, entry: Row) -> None:
+        own = [row.get(column) or "" for column in self.own]
+        self.write([*own, *entry])
+
+    def _answer_cells(self, example: Example, chunk: Answered) -> Row:
+        """Return the cells of _ANSWER, the answer without the white space around it."""
+        prediction = chunk.predictions[example.id]
+        answer_text = prediction.strip()
+        entry, probability = given(chunk.n_best[example.id], prediction)
+        cells: list[str | int | float] = [
+            answer_text,
+            round(probability, 4),
+            self.calibration,
+        ]
+        if not prediction:
+            return [*cells, "", ""]
+
+        # First character of the answer in the context, and the one after its last.
+        start = entry["start"] + len(prediction) - len(prediction.lstrip())
+        return [*cells, start, start + len(answer_text)]
