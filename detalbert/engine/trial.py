@@ -23,6 +23,7 @@ from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import determinism, optim
 from detalbert.engine.early_stopping import EarlyStopping
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
+from detalbert.engine.history import History
 from detalbert.engine.loaders import RowLoader, default_workers
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.optim import ListOptimizer, plan_steps
@@ -138,6 +139,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             "progress": self.progress,
             "trial": self,  # after the progress, which prints metrics that the trial removes
             "early_stopping": self.early,
+            "history": self.history,
             "profile": self.profile,
         }
 
@@ -206,6 +208,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         )
         self.meter = self.context.wrap_reducer(meter, for_validation=False)
         self.progress = Progress(self.steps, completed, chief=self.rank == 0, shown=shown)
+        self.history = History(completed)
 
     def keep_warmup(self, steps: int) -> None:
         """Set the warm-up of wsd to that with which the run began, when it had another length."""
@@ -238,6 +241,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value}", key=f"validation at step {step}", cure=CURE)
         self.early.record(metrics)  # all of them: a resumed run may search by another one
+        self.history.record(metrics)
         for name in metrics.keys() - self.charted:
             del metrics[name]
         metrics["epochs"] = self.meter.epochs(step)
