@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     """Print the plan; return the exit status."""
     try:
         args = _parser().parse_args(argv)
-        with needing("cluster/requirements.txt"):
+        with needing("requirements.txt"):
             plan = make_plan(args)
             if args.html is not None:
                 from cluster.planning.plan_page import write_page

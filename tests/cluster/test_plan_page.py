@@ -164,7 +164,7 @@ def test_only_the_page_needs_its_libraries(library, made, monkeypatch, capsys, t
     capsys.readouterr()
     assert plan.main([CONFIG, *FLAGS, "--html", str(tmp_path / "plan.html")]) == 2
 
-    problem = f"{library} is not installed; run pip install -r cluster/requirements.txt\n"
+    problem = f"{library} is not installed; run pip install -r requirements.txt\n"
     assert capsys.readouterr().err.endswith(problem)
     assert not list(tmp_path.iterdir())
 

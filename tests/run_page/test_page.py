@@ -22,7 +22,7 @@ def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
     text = page.read_text()
     assert page.stat().st_size < FULL
     assert "<script" not in text
-    assert re.findall(r'(?:src|href)="([^#"]*)', text) == []
+    assert re.findall(r'(?:src|href)="([^#"][^"]*)', text) == []
     assert "url(http" not in text
     best = local_run.best
     for name in ("exact", "f1", "loss"):
