@@ -6,6 +6,7 @@ be no score: a question's windows may be on several of them. So rank 0 merges al
 seconds, and the result is the same on any number of ranks.
 """
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,10 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         )
         scores = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
         self.scores = context.wrap_reducer(scores, for_training=False)
+
+    def guess_loss(self) -> float:
+        summary = self.data.summary()
+        return math.log(summary.tokens / summary.windows)  # any token may be the answer's first
 
     def validated(self) -> tuple[Answers | None, dict[str, float]]:
         return self.scores.latest, self.scores.metrics
