@@ -164,6 +164,8 @@ def run_locally(args: argparse.Namespace) -> int:
     seed = experiment.trial_seed(config)
     hparams = workload.read(config, draw_hyperparameters(config, seed=seed, draw=args.draw))
     output = Output(args.output_dir)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        preflight.check_local_gpus()
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
         ranks = Ranks(distributed)
