@@ -6,6 +6,7 @@ be no score: a question's windows may be on several of them. So rank 0 merges al
 seconds, and the result is the same on any number of ranks.
 """
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from determined import pytorch
+from determined import get_cluster_info, pytorch
 
 from data import Split, SquadData
 from detalbert.atomic import write_json
@@ -25,6 +26,8 @@ from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import SquadRow, to_device, validation_rows
 from detalbert.engine.trial import Given, read_experiment
+from detalbert.run_page.outcomes import Outcomes, collect
+from detalbert.run_page.run import describe_run
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
 from detalbert.squad import calibration
 from detalbert.squad.answers import Answers, merge_answers, n_best_list
@@ -72,6 +75,10 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         )
         reducer = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
         self.reducer = context.wrap_reducer(reducer, for_training=False)
+
+    def guess_loss(self) -> float:
+        summary = self.data.summary()
+        return math.log(summary.tokens / summary.windows)  # any token may be the answer's first
 
     def validated(self) -> tuple[Answers | None, dict[str, float]]:
         return self.reducer.latest, self.reducer.metrics
@@ -124,9 +131,20 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         """Save predictions and scores as well, if the checkpoint's weights were validated."""
         super().on_checkpoint_write_end(checkpoint_dir)
         answers, scores = self.validated()
-        if answers is not None:
-            write_predictions(Path(checkpoint_dir), answers)
-            write_json(Path(checkpoint_dir) / SCORES, scores)
+        if answers is None:
+            return
+        folder = Path(checkpoint_dir)
+        write_predictions(folder, answers)
+        write_json(folder / SCORES, scores)
+        # A local run has one page, in its output directory.
+        if get_cluster_info() is not None:
+            best = {**scores, "steps": self.meter.step}
+            outcomes = collect_outcomes(self, answers)
+            from detalbert.run_page.page import (
+                write_report,  # with matplotlib, which takes a second
+            )
+
+            write_report(describe_run(self, METRICS, best=best, outcomes=outcomes), folder)
 
 
 # The candidates of a rank's rows, and the losses of each row's windows, fp32 [n].
@@ -187,10 +205,22 @@ class AnswerReducer(pytorch.MetricReducer):
             metrics |= calibration.fit_temperatures(
                 examples, n_best=n_best, predictions=self.latest.predictions
             )
+            if calibration.is_calibrated(metrics):
+                probabilities = calibration.probabilities(n_best, self.latest.predictions, metrics)
+                self.latest = self.latest._replace(probabilities=probabilities)
 
         # Kept for the checkpoint's files, which are written after Determined has the metrics.
         self.metrics = metrics
         return dict(metrics)  # the trainer adds counts to what it gets
+
+
+def collect_outcomes(trial: SquadTrial, answers: Answers) -> Outcomes:
+    """Return the answers of a validation beside its questions, for the page of a run."""
+    return collect(
+        trial.data.validation.examples,
+        answers,
+        threshold=trial.hparams.null_score_diff_threshold,
+    )
 
 
 FINE_TUNING = Workload(
@@ -200,5 +230,11 @@ FINE_TUNING = Workload(
     check=preflight.check,
     metrics=METRICS,
     metric="f1",
-    use="python predict.py --model {} --data FILE (or --question, --serve, --export)",
+    outcomes=collect_outcomes,
+    commands=(
+        "python predict.py --model {} --data FILE --output-dir answers",
+        "python predict.py --model {} --context-file FILE --question TEXT",
+        "python predict.py --model {} --serve",
+        "python predict.py --model {} --export FOLDER",
+    ),
 )

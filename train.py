@@ -90,10 +90,12 @@ import torch
 from determined import core, pytorch
 
 from detalbert import hub
+from detalbert.atomic import writing
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, as_raised
+from detalbert.run_page.run import REPORT, describe_run
 from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run
@@ -162,6 +164,8 @@ def run_locally(args: argparse.Namespace) -> int:
     seed = experiment.trial_seed(config)
     hparams = workload.read(config, draw_hyperparameters(config, seed=seed, draw=args.draw))
     output = Output(args.output_dir)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        preflight.check_local_gpus()
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
         ranks = Ranks(distributed)
@@ -313,10 +317,30 @@ def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: 
     if (metrics.path / "predictions.json").is_file():
         contents = f"predictions, {contents}"
     log.info("%s are in %s", contents, metrics.path)
-    run = shlex.quote(str(metrics.path))
-    log.info("charts: tensorboard --logdir %s", run)
-    if training.workload.use:
-        log.info("next: %s", training.workload.use.format(run))
+    path = shlex.quote(str(metrics.path))
+    commands = [command.format(path) for command in training.workload.commands]
+    if best is not None:
+        answers = metrics.best_answers()
+        outcomes = None
+        if answers is not None and training.workload.outcomes is not None:
+            outcomes = training.workload.outcomes(trial, answers)
+        run = describe_run(
+            trial,
+            training.workload.metrics,
+            best=best,
+            outcomes=outcomes,
+            commands=commands,
+        )
+        # One file for a person, of what the others have for programs.
+        from detalbert.run_page.page import write_report  # with matplotlib, which takes a second
+
+        with writing(metrics.path / REPORT, cure=folder.RESUME):
+            write_report(run, metrics.path)
+        output.sync()
+        log.info("report: %s", metrics.path / REPORT)
+    log.info("charts: tensorboard --logdir %s", path)
+    for command in commands[:1]:
+        log.info("next: %s", command)
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:

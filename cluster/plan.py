@@ -3,6 +3,7 @@
 python -m cluster.plan configs/modern8.yaml --deadline 2
 python -m cluster.plan configs/lm_13b.yaml --master my.yaml --set hyperparameters.max_steps=900
 python -m cluster.plan configs/pretrain_base.yaml --any --budget 500 --html plan.html
+python -m cluster.plan configs/single.yaml --gpu 12GB
 
 Nothing is started or downloaded. Work, batch, layout, periods and notice come from CONFIG, machines
 and image from the master; --any takes every machine that AWS launches. cluster/planning.md has the
@@ -24,6 +25,11 @@ from cluster.flags import Parser, add_price_flags, needing, number
 from detalbert.errors import UserError
 
 
+def gigabytes(text: str) -> float:
+    """Return the number of a --gpu, "12GB" or "12"."""
+    return number("--gpu", 0.1, 1e4)(text.strip().upper().removesuffix("GB"))
+
+
 def _parser() -> Parser:
     parser = Parser(prog="cluster.plan", description=__doc__)
     add = parser.add_argument
@@ -36,6 +42,12 @@ def _parser() -> Parser:
         "--ask", action="store_true", help="plan for the pools of the master of DET_MASTER"
     )
     pools.add_argument("--any", action="store_true", help="every machine that AWS launches")
+    pools.add_argument(
+        "--gpu",
+        type=gigabytes,
+        metavar="GB",
+        help="whether it fits one GPU of your own with so much memory, such as 12GB",
+    )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
     add(
         "--deadline",
@@ -88,6 +100,7 @@ from cluster.facts.prices import Price, parse_machine, price_notes, prices_head
 from cluster.facts.rates import Rates
 from cluster.planning import plan_text
 from cluster.planning.choice import recommend
+from cluster.planning.one_gpu import describe_fit, fit_one_gpu
 from cluster.planning.options import Option, Request, first_fault, plan_options
 from cluster.planning.plan_text import Plan
 from detalbert.log import fail
@@ -106,7 +119,9 @@ def main(argv: list[str] | None = None) -> int:
     """Print the plan; return the exit status."""
     try:
         args = _parser().parse_args(argv)
-        with needing("cluster/requirements.txt"):
+        with needing("requirements.txt"):
+            if args.gpu is not None:
+                return print_fit(args)
             plan = make_plan(args)
             if args.html is not None:
                 from cluster.planning.plan_page import write_page
@@ -119,6 +134,16 @@ def main(argv: list[str] | None = None) -> int:
     else:
         plan_text.print_plan(plan)
     return 0 if plan.choice.within_limits else 3
+
+
+def print_fit(args: Namespace) -> int:
+    """Print whether the experiment fits one GPU; return 0 if it does, else 3."""
+    config = read_config(args.config, args.set)
+    fit = fit_one_gpu(next(parse_jobs(config, pool=None, root=ROOT)))
+    print(f"{args.config} on one GPU of {args.gpu:g} GB")
+    for line in describe_fit(fit, args.gpu):
+        print(line)
+    return 0 if fit.fits(args.gpu) else 3
 
 
 def make_plan(args: Namespace) -> Plan:
@@ -168,10 +193,7 @@ def read_work(
         windows: to train on, in place of the config's steps; None: the config's.
         tokens: the same in tokens.
     """
-    config = load(path, changes)
-    fault = first_fault(check_experiment(config))
-    if fault is not None:
-        raise UserError(fault.problem, key=f"{path}: {fault.key}", cure=fault.cure)
+    config = read_config(path, changes)
     if slots_of(config) == 0:
         raise UserError("0 slots train on no GPU", key=f"{path}: {SLOTS}", cure="use 1 or more")
     job = next(parse_jobs(config, pool=None, root=ROOT))
@@ -184,6 +206,17 @@ def read_work(
         config["hyperparameters"] = {**config["hyperparameters"], "max_steps": steps}
         job = next(parse_jobs(config, pool=None, root=ROOT))
     return config, read_size(job)
+
+
+def read_config(path: Path, changes: Sequence[str]) -> Config:
+    """Return an experiment config with the KEY=VALUE texts `changes`; raises UserError for its
+    first fault.
+    """
+    config = load(path, changes)
+    fault = first_fault(check_experiment(config))
+    if fault is not None:
+        raise UserError(fault.problem, key=f"{path}: {fault.key}", cure=fault.cure)
+    return config
 
 
 def find_cluster(config: Config, masters: Sequence[Path]) -> Cluster:

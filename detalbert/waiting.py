@@ -25,6 +25,8 @@ T = TypeVar("T")
 PERIOD = 30.0
 # Seconds of work whose end is not logged.
 SHORT = 5.0
+# The bar of what is counted, tqdm's way: its own, without steps per second, has no room for more.
+COUNTED = "{desc}: {percentage:3.0f} %|{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}"
 # Bytes that may take over five seconds to read.
 LARGE = 500_000_000
 log = logging.getLogger(__name__)
@@ -57,13 +59,18 @@ class Wait:
 
     def start(self) -> None:
         if sys.stderr.isatty() and rank() == 0:
+            bar_format = None  # tqdm's own
+            if self.total is None:
+                bar_format = "{desc}: {elapsed}"
+            elif self.unit != "B":
+                bar_format = COUNTED
             self.bar = tqdm(
                 desc=self.what,
                 total=self.total,
                 initial=self.done,
                 unit=self.unit,
                 unit_scale=self.unit == "B",
-                bar_format="{desc}: {elapsed}" if self.total is None else None,
+                bar_format=bar_format,
                 dynamic_ncols=True,
                 leave=False,
             )

@@ -302,6 +302,10 @@ LANGUAGE_MODEL = Workload(
     metrics=METRICS,
     metric="loss",
     sizing=SIZING,
-    use="python predict.py --model {} --prompt TEXT (or --perplexity, --export)",
+    commands=(
+        "python predict.py --model {} --prompt TEXT",
+        "python predict.py --model {} --perplexity FILE",
+        "python predict.py --model {} --export FOLDER",
+    ),
     sharded=True,
 )

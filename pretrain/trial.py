@@ -325,5 +325,8 @@ PRETRAINING = Workload(
     metrics=METRICS,
     metric="loss",
     sizing=SIZING,
-    use="python predict.py --model {} --export DIR (or go on with it: pretrain/README.md)",
+    commands=(
+        "python predict.py --model {} --export FOLDER",
+        "python train.py --config configs/finetune_pretrained.yaml --set hyperparameters.model={}",
+    ),
 )

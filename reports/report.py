@@ -19,10 +19,10 @@ from rich import box
 from rich import table as rich_table
 from rich.console import Console
 
-from cluster.planning.page import fill_template
 from detalbert import atomic
 from detalbert.errors import UserError
 from detalbert.escapes import csv_cell, escape_controls
+from detalbert.pages.template import fill_template
 
 HERE = Path(__file__).parent
 TABLES = yaml.safe_load((HERE / "tables.yaml").read_text(encoding="utf-8"))

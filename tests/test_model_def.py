@@ -99,10 +99,13 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config):
         metrics = trial.reducer.cross_slot_reduce(slots)
 
         answers = merge(trial, slots, -1.0)
-        assert trial.validated() == (answers, trial.reducer.metrics)
+        latest, scores = trial.validated()
+        assert latest._replace(probabilities={}) == answers
+        assert scores == trial.reducer.metrics
         loss = metrics.pop("loss")
-        assert official(metrics) == score(examples, *answers, -1.0)
-        assert official(metrics) != score(examples, *merge(trial, slots, 0.0))
+        assert official(metrics) == score(examples, answers.predictions, answers.null_odds, -1.0)
+        at_zero = merge(trial, slots, 0.0)
+        assert official(metrics) != score(examples, at_zero.predictions, at_zero.null_odds)
         losses = np.concatenate([slot_losses[0] for _, slot_losses in slots])
         assert len(losses) == len(trial.data.validation.windows)
         assert loss == pytest.approx(losses.mean(), rel=1e-6)

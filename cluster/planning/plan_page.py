@@ -14,11 +14,11 @@ from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
 from cluster.planning import plan_text
 from cluster.planning.choice import finishing
 from cluster.planning.options import Option
-from cluster.planning.page import fill_template
 from cluster.planning.plan_plot import plot_options
 from cluster.planning.plan_tables import NUMBERS, tables
 from cluster.planning.plan_text import Plan, open_options, spread_front
 from detalbert.atomic import whole_file, writing
+from detalbert.pages.template import fill_template
 
 
 class PublishedRun(NamedTuple):

@@ -5,10 +5,7 @@ itself and takes the colours of its style sheet, light or dark; names stand besi
 none is over another.
 """
 
-import io
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from markupsafe import Markup
@@ -20,18 +17,10 @@ from matplotlib.ticker import LogLocator, NullLocator
 from cluster.planning.choice import finishing, front
 from cluster.planning.options import Option
 from cluster.planning.plan_text import Plan
+from detalbert.pages.svg import FIRST, OTHER, SECOND, STYLE, TEXT, inline_svg
 
-STYLE = Path(__file__).with_name("page.mplstyle")
-# Colours of a figure, which become those of the page (page.css), light or dark.
-TEXT = "#000000"
-LINE = "#d9d9d9"
-OTHER = "#9aa1a9"
-SPOT = "#0b5cad"
-DEMAND = "#b34700"
-_COLOURS = {
-    TEXT: "currentColor", LINE: "var(--line)", OTHER: "var(--other)", SPOT: "var(--spot)",
-    DEMAND: "var(--demand)", "#ffffff": "var(--page)",
-}  # fmt: skip
+SPOT = FIRST
+DEMAND = SECOND
 LABEL = "Expected hours against dollars of all options; the table below has the numbers"
 MOST = 30  # times the longest mean or the highest cost: ranges beyond leave the plot
 
@@ -96,7 +85,7 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Point | None) -
     _scale(axes.xaxis, hours)
     _scale(axes.yaxis, dollars)
     _label_options(axes, named, plan.best)
-    return _inline_svg(figure)
+    return inline_svg(figure, LABEL)
 
 
 def _draw_point(axes: Axes, option: Option, large: bool) -> None:
@@ -153,19 +142,3 @@ def _label_options(axes: Axes, named: Sequence[Option], best: Option) -> None:
             arrowprops={"arrowstyle": "-", "lw": 0.5, "color": OTHER, "relpos": (0, 0.5)},
             gid=f"name{number}",
         )
-
-
-def _inline_svg(figure: Figure) -> Markup:
-    """Return a figure as SVG in the page's colours, its text as text."""
-    buffer = io.StringIO()
-    # Without metadata, whose date would make two pages of one plan differ.
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", metadata=nothing)
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)  # HTML knows them
-    svg = svg.replace("xlink:href", "href")
-    for colour, name in _COLOURS.items():
-        svg = svg.replace(colour, name)
-    svg = svg.replace("<svg", f'<svg role="img" aria-label="{LABEL}"', 1)
-    return Markup(svg)

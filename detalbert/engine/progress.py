@@ -5,6 +5,7 @@ A line has what fits the WebUI's log unbroken; what does not fit is left out, fo
 
 import contextlib
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from detalbert.waiting import Wait, clock, waiting
 
 log = logging.getLogger(__name__)
 LINE = 91  # characters that the WebUI shows unbroken at 1280 pixels, after container and rank
+BAR = 55  # characters beside a bar: its name, a bar of some length, steps and time left
+LEFT_OUT = ("GiB", "mfu", "norm", "windows/s", "tokens/s")  # where there is no room, in this order
 SETTLED = 5  # steps of a start, after its first report, before it says how long the rest takes
 
 
@@ -67,7 +70,8 @@ class Progress(pytorch.PyTorchCallback):
 
         values = format_report(avg_metrics, batch_metrics[-1])
         if self.wait.bar is not None:
-            self.wait.bar.set_postfix(values)
+            room = shutil.get_terminal_size().columns - BAR
+            self.wait.bar.set_postfix_str(join_fitting(values, room))
         else:
             # The first steps of a start are slow, and say nothing of the rest.
             if self.trained >= SETTLED and self.done < self.steps:
@@ -129,17 +133,19 @@ def format_report(means: Mapping[str, float], last_step: Mapping[str, float]) ->
 
 
 def format_step(head: str, values: Mapping[str, str]) -> str:
-    """Return `head` and the values of a report, without the charted ones that the WebUI's line has
-    no room for.
-    """
+    """Return `head` and the values of a report, as many as fit a line of the WebUI."""
+    return f"{head}  {join_fitting(values, LINE - len(head) - 2)}"
+
+
+def join_fitting(values: Mapping[str, str], room: int) -> str:
+    """Return the values of a report, without those charted ones for which there is no `room`."""
     printed = dict(values)
-    for name in ("", "GiB", "mfu", "norm"):  # in the order in which they are left out
+    for name in ("", *LEFT_OUT):
         printed.pop(name, None)
-        words = [f"{key} {value}" for key, value in printed.items()]
-        line = "  ".join([head, *words])
-        if len(line) <= LINE:
+        text = "  ".join(f"{key} {value}" for key, value in printed.items())
+        if len(text) <= room:
             break
-    return line
+    return text
 
 
 def format_scores(metrics: Mapping[str, float], names: Sequence[str], head: str) -> str:

@@ -23,7 +23,9 @@ from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import determinism, optim
 from detalbert.engine.early_stopping import EarlyStopping
 from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
+from detalbert.engine.history import History
 from detalbert.engine.loaders import RowLoader, default_workers
+from detalbert.engine.loss_watch import LossWatch
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.optim import ListOptimizer, plan_steps
 from detalbert.engine.order import Order, Steps
@@ -139,6 +141,8 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             "progress": self.progress,
             "trial": self,  # after the progress, which prints metrics that the trial removes
             "early_stopping": self.early,
+            "history": self.history,
+            "loss_watch": self.loss_watch,
             "profile": self.profile,
         }
 
@@ -209,6 +213,18 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         self.progress = Progress(
             self.steps, completed, chief=self.rank == 0, logged_metrics=logged_metrics
         )
+        self.history = History(completed)
+        self.loss_watch = LossWatch(
+            completed,
+            warmup=self.warmup,
+            guess=self.guess_loss(),
+            rate=self.hparams.base_learning_rate,
+            chief=self.rank == 0,
+        )
+
+    def guess_loss(self) -> float:
+        """Return the loss of a model that gives all choices the same probability."""
+        return math.log(self.model.config.vocab_size)
 
     def keep_warmup(self, steps: int) -> None:
         """Set the warm-up of wsd to that with which the run began, when it had another length."""
@@ -241,6 +257,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value}", key=f"validation at step {step}", cure=CURE)
         self.early.record(metrics)  # all of them: a resumed run may search by another one
+        self.history.record(metrics)
         for name in metrics.keys() - self.charted_metrics:
             del metrics[name]
         metrics["epochs"] = self.meter.epochs(step)

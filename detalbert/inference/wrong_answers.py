@@ -7,7 +7,7 @@ places at which spans end.
 import contextlib
 import csv
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,9 @@ from detalbert.atomic import whole_file
 from detalbert.escapes import csv_cell
 from detalbert.inference.answering import Answered
 from detalbert.squad.calibration import given
-from detalbert.squad.metrics import answer_words
+from detalbert.squad.error_groups import GROUPS, LABEL, find_group
 from detalbert.squad.question_stream import NOT_IN_CONTEXT, LeftOut
 
-ABSTAINED = "abstained though there is one"
-ANSWERED = "answered though there is none"
-TOO_LONG = "span too long"
-TOO_SHORT = "span too short"
-OTHER = "other span"
-LABEL = "label not in its text"
-_GROUPS = (ABSTAINED, ANSWERED, TOO_LONG, TOO_SHORT, OTHER, LABEL)
 _COLUMNS = ("group", "id", "question", "answer", "probability", "labels", "context")
 
 
@@ -78,34 +71,10 @@ def open_errors(path: Path, counts: Counter[str] | None) -> Iterator[WrongAnswer
         yield WrongAnswers(writer, counts)
 
 
-def find_group(labels: Sequence[str], prediction: str) -> str:
-    """Return the group of a wrong answer, "" of a correct one.
-
-    Args:
-        labels: the correct answers; none: the text has no answer.
-        prediction: the answer given; "": none.
-    """
-    if not labels or not prediction:
-        if labels:
-            return ABSTAINED
-        return ANSWERED if prediction else ""
-
-    # Compared as the scorer does it, and word by word.
-    answer = f" {' '.join(answer_words(prediction))} "
-    correct = [f" {' '.join(answer_words(label))} " for label in labels]
-    if answer in correct:
-        return ""
-    if any(label in answer for label in correct):
-        return TOO_LONG
-    if any(answer in label for label in correct):
-        return TOO_SHORT
-    return OTHER
-
-
 def format_counts(counts: Counter[str]) -> str:
     """Format the number of wrong answers by group as a short table."""
     lines = [f"{'wrong answers':32}{'questions':>9}"]
-    for group in _GROUPS:
+    for group in GROUPS:
         if counts[group]:
             lines.append(f"{group:32}{counts[group]:9,}")
     lines.append(f"{'all':32}{counts.total():9,}")

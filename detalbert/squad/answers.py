@@ -21,6 +21,8 @@ class Answers(NamedTuple):
 
     predictions: dict[str, str]  # "" is "no answer"
     null_odds: dict[str, float]  # null score - best span's score: how unanswerable
+    spans: dict[str, str]  # the best span's text, also where "no answer" is the answer
+    probabilities: dict[str, float]  # calibrated, of each prediction; empty: not known
 
 
 class NBestEntry(TypedDict):
@@ -111,7 +113,7 @@ def merge_answers(
     null_odds = null - start_logit - end_logit  # float32 [questions]
 
     # Python's numbers and the text of each.
-    answers = Answers(predictions={}, null_odds={})
+    answers = Answers(predictions={}, null_odds={}, spans={}, probabilities={})
     rows = zip(
         question.tolist(),
         pool.begin[best].tolist(),
@@ -124,6 +126,7 @@ def merge_answers(
         text = example.context[begin:end] or _PLACEHOLDER
         answers.predictions[example.id] = "" if odds > null_score_diff_threshold else text
         answers.null_odds[example.id] = odds
+        answers.spans[example.id] = text
     return answers
 
 

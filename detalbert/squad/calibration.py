@@ -200,6 +200,18 @@ def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[NBestEntry]:
     return result
 
 
+def probabilities(
+    n_best: Mapping[str, NBest], predictions: Mapping[str, str], scores: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the probability of each answer given, by question id and the temperatures in
+    `scores`.
+    """
+    result = {}
+    for name, prediction in predictions.items():
+        _, result[name] = given(calibrated(n_best[name], scores), prediction)
+    return result
+
+
 def given(entries: NBest, prediction: str) -> tuple[NBestEntry, float]:
     """Return the entry of the answer given ("": no answer), and its probability."""
     is_answer = bool(prediction)

@@ -103,7 +103,7 @@ class Tally:
             if example.id not in predictions:
                 continue
             prediction = predictions[example.id]
-            exact, overlap = _best_of_gold(prediction, example)
+            exact, overlap = gold_scores(prediction, example)
             answerable = bool(example.answers)
             silent = not prediction
             null_score = odds.get(example.id, 0.0)
@@ -173,7 +173,7 @@ def _best_scores(columns: _Columns) -> dict[str, float]:
     return best
 
 
-def _best_of_gold(prediction: str, example: Example) -> tuple[int, float]:
+def gold_scores(prediction: str, example: Example) -> tuple[int, float]:
     """Return the largest exact match and F1 over gold answers with words, or "" without any."""
     answers = example.answers or ()
     # As the official scorer: gold answers without words do not count.

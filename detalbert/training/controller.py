@@ -259,6 +259,8 @@ class ShardedController(Controller):
             if state["scaler"]:  # empty but for fp16
                 trial.scaler.load_state_dict(state["scaler"])
             trial.early.load_state_dict(state["callbacks"]["early_stopping"])
+            if "history" in state["callbacks"]:  # since 1.1.0
+                trial.history.load_state_dict(state["callbacks"]["history"])
         self.load_state(state["trial"] if is_own else {})
 
     def _wants_all(self, state: Json) -> bool:

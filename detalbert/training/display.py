@@ -11,9 +11,9 @@ from dataclasses import asdict
 import torch
 import transformers
 
-from detalbert.engine.models import starts_from_scratch
 from detalbert.engine.trial import StepTrial
 from detalbert.integrity import Json
+from detalbert.run_page.run import count_parameters, describe_model
 from detalbert.training.workload import Training
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def warn_of_a_cpu(trial: StepTrial) -> None:
     signs = []
     if trial.hparams.compile:
         signs.append("compile: true")
-    parameters = _count_parameters(trial)
+    parameters = count_parameters(trial)
     if parameters > 100e6:
         signs.append(f"{parameters / 1e6:,.0f} M parameters")
     if signs:
@@ -79,7 +79,7 @@ def describe(trial: StepTrial) -> dict[str, str]:
     )
     lines: dict[str, str] = {
         **summary.lines,
-        "model": _describe_model(trial),
+        "model": describe_model(trial),
         "device": f"{_hardware(trial)}, {_dtype_name(trial)}",
     }
     layout = trial.numeric_settings().get("layout")
@@ -95,21 +95,6 @@ def describe(trial: StepTrial) -> dict[str, str]:
         "periods": f"validation {hparams.validation_period}, checkpoint "
         f"{hparams.checkpoint_period}, report {hparams.reporting_period} steps",
     }
-
-
-def _describe_model(trial: StepTrial) -> str:
-    """Return a model's name, whether it starts from random weights, and its size."""
-    hparams = trial.hparams
-    name = hparams.model or getattr(hparams, "size", None)
-    if name is None:
-        name = f"{trial.model.config.model_type} of hyperparameters.model_config"
-    if starts_from_scratch(hparams, trial.data.tokenizer):
-        name += " from random weights"
-    return f"{name}, {_count_parameters(trial):,} parameters"
-
-
-def _count_parameters(trial: StepTrial) -> int:
-    return sum(parameter.numel() for parameter in trial.model.parameters())
 
 
 def _dtype_name(trial: StepTrial) -> str:

@@ -1,6 +1,7 @@
 """Output directory of a local run: creation, lock, and moving of earlier runs."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,12 +28,29 @@ def step_name(steps: int) -> str:
 
 
 PREDICTIONS = "predictions.json", "null_odds.json"
+# What the page of a run needs besides these: the best spans, and the probabilities.
+SPANS = "spans.json"
 
 
 def write_predictions(folder: Path, answers: Answers) -> None:
-    """Write `predictions.json` (id to text) and `null_odds.json` (id to score), as SQuAD does."""
+    """Write `predictions.json` (id to text) and `null_odds.json` (id to score), as SQuAD does, and
+    `spans.json`.
+    """
     write_json(folder / "predictions.json", answers.predictions)
     write_json(folder / "null_odds.json", answers.null_odds)
+    spans = {"spans": answers.spans, "probabilities": answers.probabilities}
+    write_json(folder / SPANS, spans)
+
+
+def read_predictions(folder: Path) -> Answers | None:
+    """Return what `write_predictions` wrote; None if a file is missing or damaged."""
+    try:
+        predictions, null_odds, spans = (
+            json.loads((folder / name).read_text()) for name in (*PREDICTIONS, SPANS)
+        )
+        return Answers(predictions=predictions, null_odds=null_odds, **spans)
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 _WRITTEN = (
@@ -41,12 +59,14 @@ _WRITTEN = (
     "metrics.json",
     "null_odds.json",
     "predictions.json",
+    "report.html",
+    "spans.json",
     "tensorboard",
 )
 # Regular expressions of what is written under the lock of an output directory, by any command.
 _FILES = (
-    r"config\.yaml|predictions\.csv|scores\.md"
-    r"|(metrics|nbest|null_odds|predictions|scores)\.json"
+    r"config\.yaml|predictions\.csv|report\.html|scores\.md"
+    r"|(metrics|nbest|null_odds|predictions|scores|spans)\.json"
 )
 _HEAD = "# The config of this run, as train.py resolved it.\n"
 _CHECKPOINTS = r"step-\d{8,}"

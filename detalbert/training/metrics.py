@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
@@ -31,7 +31,9 @@ from detalbert.squad.answers import Answers
 from detalbert.training.folder import (
     PREDICTIONS,
     RESUME,
+    SPANS,
     next_previous,
+    read_predictions,
     step_name,
     write_predictions,
 )
@@ -116,16 +118,18 @@ class RunMetrics(core.DummyTrainContext):
         """Have the output directory hold the predictions of the best validation, at step `steps`:
         as they are, if they are as written, else from its checkpoint. Others are moved aside.
         """
-        if self.predicted and not any(self._is_changed(name) for name in PREDICTIONS):
+        recorded = self.predicted.keys() - {"steps"}
+        if recorded and not any(self._is_changed(name) for name in recorded):
             return
 
         # The checkpoint of that step has a copy, if pruning has left it.
         source = checkpoints / step_name(steps)
         if self.predicted:  # else that validation wrote none
             self.fetch(source)
-        has_copy = find_fault(source, names=PREDICTIONS) is None
-        if has_copy:
-            for name in PREDICTIONS:
+        names = _copied_predictions(source)
+        if names:
+            (self.path / SPANS).unlink(missing_ok=True)  # those of another validation
+            for name in names:
                 with whole_file(self.path / name, binary=True) as file:
                     file.write((source / name).read_bytes())
             self._record_predictions(steps)
@@ -140,7 +144,10 @@ class RunMetrics(core.DummyTrainContext):
 
     def _record_predictions(self, steps: int) -> None:
         """Note whose predictions the output directory has, and their SHA-256, for the manifests."""
-        sums = {name: checksum(self.path / name) for name in PREDICTIONS}
+        sums = {}
+        for name in (*PREDICTIONS, SPANS):
+            if (self.path / name).is_file():
+                sums[name] = checksum(self.path / name)
         self.predicted = {"steps": steps, **sums}
 
     def _has_other_best(self) -> bool:
@@ -150,7 +157,7 @@ class RunMetrics(core.DummyTrainContext):
     def _leave_predictions(self) -> None:
         """Move the predictions of a validation that is not the best one aside."""
         aside = next_previous(self.path)
-        for name in PREDICTIONS:
+        for name in (*PREDICTIONS, SPANS):
             file = self.path / name
             if file.is_file():
                 aside.mkdir(exist_ok=True)
@@ -161,6 +168,13 @@ class RunMetrics(core.DummyTrainContext):
     def best(self) -> Validation | None:
         """Return the best validation so far."""
         return next(iter(best_first(self.validations, self.searcher)), None)
+
+    def best_answers(self) -> Answers | None:
+        """Return the answers of the best validation; None if there are none, or they are lost."""
+        best = self.best()
+        if best is None or self.predicted.get("steps") != best["steps"]:
+            return None
+        return read_predictions(self.path)
 
     def best_steps(self, count: int, among: Collection[int]) -> set[int]:
         """Return the steps of the `count` best validations so far that are `among` these."""
@@ -201,12 +215,8 @@ class RunMetrics(core.DummyTrainContext):
         self.write_metrics()
 
     def report_validation_metrics(self, steps_completed: int, metrics: Json) -> None:
-        # Determined adds these two: as charts they would say what the axis says.
-        charted = {
-            name: value for name, value in metrics.items() if name not in ("batches", "epochs")
-        }
         if not self._is_drawn(steps_completed):
-            self._events("validation", step=steps_completed, metrics=charted)
+            self._events("validation", step=steps_completed, metrics=metrics)
         answers, scores = self.trial.validated()
         self.validations.append({"steps": steps_completed, **scores})
         if answers is not None and self.best() is self.validations[-1]:
@@ -215,6 +225,16 @@ class RunMetrics(core.DummyTrainContext):
                 self._record_predictions(steps_completed)
         self.begun = True
         self.write_metrics()
+
+    def _tag(self, group: str, name: str) -> str:
+        """Return the name of a chart. TensorBoard sorts them: the losses and the searcher's metric
+        come first, in a group of their own.
+        """
+        if name == "loss":
+            return f"main/loss, {group}"
+        if group == "validation" and name == self.searcher["metric"]:
+            return f"main/{name}"
+        return f"{group}/{name}"
 
     def _is_drawn(self, step: int) -> bool:
         """Return whether an earlier start drew the validation of the step from which this one goes
@@ -278,11 +298,13 @@ class RunMetrics(core.DummyTrainContext):
             first_step = self.done + 1 if self.done else 0
             session = SessionLog(status=SessionLog.START)
             events.append(Event(step=first_step, session_log=session))
-        values = [
-            Summary.Value(tag=f"{group}/{name}", simple_value=float(value))
-            for name, value in metrics.items()
-            if isinstance(value, (int, float, np.number))
-        ]
+        values = []
+        for name, value in metrics.items():
+            # As charts these two, of Determined, would say what the axis says.
+            is_number = isinstance(value, (int, float, np.number))
+            if is_number and name not in ("batches", "epochs"):
+                tag = self._tag(group, name)
+                values.append(Summary.Value(tag=tag, simple_value=float(value)))
         events.append(Event(step=step, summary=Summary(value=values)))
         with writing(self._chart.parent, cure=RESUME):
             self._chart.parent.mkdir(parents=True, exist_ok=True)
@@ -290,6 +312,16 @@ class RunMetrics(core.DummyTrainContext):
                 for event in events:
                     event.wall_time = time.time()
                     RecordWriter(file).write(event.SerializeToString())
+
+
+def _copied_predictions(checkpoint: Path) -> Sequence[str]:
+    """Return the files of predictions that a checkpoint has whole, none if one is damaged. Those of
+    1.0.0 have no spans.
+    """
+    if find_fault(checkpoint, names=PREDICTIONS) is not None:
+        return ()
+    every = (*PREDICTIONS, SPANS)
+    return PREDICTIONS if find_fault(checkpoint, names=every) is not None else every
 
 
 def _now() -> str:

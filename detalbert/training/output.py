@@ -19,7 +19,14 @@ from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
 # Of a run's folder, besides checkpoints and TensorBoard's events.
-FILES = ("config.yaml", "metrics.json", "null_odds.json", "predictions.json")
+FILES = (
+    "config.yaml",
+    "metrics.json",
+    "null_odds.json",
+    "predictions.json",
+    "report.html",
+    "spans.json",
+)
 # Tries to fetch a checkpoint whose files arrive damaged.
 TRIES = 3
 _CHECKPOINT_MANIFEST = re.compile(rf"checkpoints/(step-[0-9]{{8,}})/{MANIFEST}")

@@ -7,6 +7,7 @@ model that does not fit is found here only if its estimate is right.
 
 import contextlib
 import datetime
+import logging
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.settings.hparams import HParams, StepHParams, parse_data_config
 
 GIB = 2**30
+log = logging.getLogger(__name__)
 
 
 def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str]) -> None:
@@ -53,7 +55,40 @@ def check_gpus(gpu_uuids: Sequence[str]) -> None:
             "a CPU build, or a CUDA newer than the machine's driver",
             cure="take another image (cluster/Dockerfile)",
         )
-    for index in range(len(gpu_uuids)):
+    check_architectures()
+
+
+def check_local_gpus() -> None:
+    """Log a warning if this machine has GPUs that torch does not see, so that it would train on the
+    CPU without a word; raise UserError as `check_architectures`.
+    """
+    problem = _unseen_gpus()
+    if problem:
+        log.warning("%s; training on the CPU", problem)
+    check_architectures()
+
+
+def _unseen_gpus() -> str:
+    """Return why torch sees none of this machine's GPUs; "" if it does, or nobody wants it to."""
+    gpus = len(gpu_memory())
+    # A list of GPUs, even an empty one, is a wish.
+    if not gpus or torch.cuda.is_available() or "CUDA_VISIBLE_DEVICES" in os.environ:
+        return ""
+    text = f"{gpus} NVIDIA GPU(s), and torch {torch.__version__}"
+    if torch.version.cuda is None:
+        return f"{text} is a build without CUDA: install another (docs/one-gpu.md)"
+    driver = pynvml.nvmlSystemGetDriverVersion()
+    major, thousandths = divmod(pynvml.nvmlSystemGetCudaDriverVersion_v2(), 1000)
+    return (
+        f"{text} is built for CUDA {torch.version.cuda}, and driver {driver} for CUDA "
+        f"{major}.{thousandths // 10}: update the driver, or install a torch of an older CUDA "
+        "(docs/one-gpu.md)"
+    )
+
+
+def check_architectures() -> None:
+    """Raise UserError if this torch build has no code for a GPU that it sees."""
+    for index in range(torch.cuda.device_count()):
         check_architecture(
             f"GPU {index} ({torch.cuda.get_device_name(index)})",
             capability=torch.cuda.get_device_capability(index),
@@ -132,8 +167,7 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
     raise UserError(
         f"{name} is sm_{capability[0]}{capability[1]}, and torch {torch.__version__} has code for "
         f"{' '.join(built_for) or 'no GPU'} only",
-        cure="take an image with another torch build (cluster/Dockerfile; for a V100 a CUDA 12.6 "
-        "one)",
+        cure="take another torch build (docs/one-gpu.md; in an image: cluster/Dockerfile)",
     )
 
 

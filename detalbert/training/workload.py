@@ -14,9 +14,11 @@ from determined import pytorch
 from detalbert.engine.metric import Metric
 from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError, nearest
+from detalbert.run_page.outcomes import Outcomes
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, changeable_keys
 from detalbert.settings.values import Config
+from detalbert.squad.answers import Answers
 from detalbert.training.model_kind import check_start
 from detalbert.training.sizing import ENCODER_SIZING, Sizing
 
@@ -54,8 +56,11 @@ class Workload(NamedTuple):
     metrics: tuple[Metric, ...]
     # The searcher's metric if the config names none.
     metric: str
-    # Command for a trained model, with {} for the run's output directory.
-    use: str = ""
+    # Commands for a trained model, the most likely first, with {} for the run's output directory.
+    commands: tuple[str, ...] = ()
+    # From a trial and the answers of a validation to what the page of a run shows of them; None:
+    # its validations have no answers.
+    outcomes: Callable[[Any, Answers], Outcomes] | None = None
     # Whether a model is split over the ranks.
     sharded: bool = False
     # What a job needs of each GPU, for the planner.

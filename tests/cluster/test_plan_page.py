@@ -154,15 +154,17 @@ def test_what_is_no_file_is_not_replaced(made, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("library", ["jinja2", "matplotlib"])
 def test_only_the_page_needs_its_libraries(library, made, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(plan, "make_plan", lambda args: made)
-    for name in ("plan_page", "plan_plot", "page"):
-        monkeypatch.delitem(sys.modules, f"cluster.planning.{name}")
+    for name in ("cluster.planning.plan_page", "cluster.planning.plan_plot"):
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("detalbert.pages.template", "detalbert.pages.svg"):
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
 
     assert plan.main([CONFIG, *FLAGS]) == 0
     capsys.readouterr()
     assert plan.main([CONFIG, *FLAGS, "--html", str(tmp_path / "plan.html")]) == 2
 
-    problem = f"{library} is not installed; run pip install -r cluster/requirements.txt\n"
+    problem = f"{library} is not installed; run pip install -r requirements.txt\n"
     assert capsys.readouterr().err.endswith(problem)
     assert not list(tmp_path.iterdir())
 

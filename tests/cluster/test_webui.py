@@ -62,6 +62,8 @@ def test_the_scores_and_the_resolved_config_of_a_run(ran):
     assert {"total", "HasAns_total", "NoAns_f1", "best_f1_thresh"} <= scores.keys()
     for name in scores.keys() & last.keys():
         assert scores[name] == last[name]
+    page = (folder / "report.html").read_text()
+    assert f"<dt>f1</dt><dd><b>{scores['f1']:.2f}</b>" in page
 
     metadata = ran.master.metadata
     resolved = metadata["resolved"]

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from detalbert.inference import wrong_answers
-from detalbert.inference.wrong_answers import find_group
+from detalbert.squad import error_groups
+from detalbert.squad.error_groups import find_group
 from detalbert.squad.metrics import exact_match
 from tests.test_predict import predict_here
 
@@ -16,11 +16,11 @@ from tests.test_predict import predict_here
     [
         (["the ash"], "Ash!", ""),
         ([], "", ""),
-        (["ash"], "", wrong_answers.ABSTAINED),
-        ([], "ash", wrong_answers.ANSWERED),
-        (["ash"], "ash of Salno", wrong_answers.TOO_LONG),
-        (["ash of Salno", "Salno"], "ash", wrong_answers.TOO_SHORT),
-        (["ash"], "ashes", wrong_answers.OTHER),
+        (["ash"], "", error_groups.ABSTAINED),
+        ([], "ash", error_groups.ANSWERED),
+        (["ash"], "ash of Salno", error_groups.TOO_LONG),
+        (["ash of Salno", "Salno"], "ash", error_groups.TOO_SHORT),
+        (["ash"], "ashes", error_groups.OTHER),
         (["ash", "maple"], "maple", ""),
     ],
 )
@@ -51,7 +51,7 @@ def test_errors_of_a_file(local_run, tmp_path, capsys):
         for name, texts in correct.items()
         if not any(exact_match(predictions[name], text) for text in texts)
     }
-    assert [row["id"] for row in rows if row["group"] == wrong_answers.LABEL] == ["odd"]
+    assert [row["id"] for row in rows if row["group"] == error_groups.LABEL] == ["odd"]
     assert {row["id"] for row in rows} == {*wrong, "odd"}
     assert len(rows) == len(wrong) + 1
 

@@ -142,9 +142,10 @@ def restore(output: Path) -> None:
 
 
 PREDICTIONS = ["predictions.json", "null_odds.json"]
+SPANS = "spans.json"
 
 
-@pytest.mark.parametrize("name", PREDICTIONS)
+@pytest.mark.parametrize("name", [*PREDICTIONS, SPANS])
 def test_predictions_are_those_of_the_best_checkpoint(name: str, copied: Path) -> None:
     """Never damaged ones. Another start of the finished run restores them."""
     path = copied / name
@@ -170,6 +171,21 @@ def test_predictions_are_gone_if_the_best_checkpoints_are_damaged(
     assert not (copied / "predictions.json").exists()
     assert not (copied / "null_odds.json").exists()
     assert "predictions that are not of the best validation are now in" in caplog.text
+
+
+def test_a_checkpoint_of_1_0_0_has_no_spans(copied: Path) -> None:
+    """Its predictions are restored, and no spans of another validation stay beside them."""
+    best = metrics(copied)["best"]["steps"]
+    checkpoint = copied / "checkpoints" / f"step-{best:08d}"
+    for path in {checkpoint, newest(copied)}:
+        (path / SPANS).unlink(missing_ok=True)
+        manifest = read_manifest(path)
+        predicted = {key: manifest["predictions"][key] for key in ("steps", *PREDICTIONS)}
+        rewrite(path, predictions=predicted)
+    (copied / "predictions.json").write_bytes(b"{}")
+    restore(copied)
+    assert json.loads((copied / "predictions.json").read_text())
+    assert not (copied / SPANS).exists()
 
 
 @pytest.mark.parametrize("best, claimed", [(12, True), (7, False)])

@@ -30,7 +30,7 @@ def contents_of(output: Path) -> list[dict[str, str]]:
 def validation_losses(output: Path) -> list[tuple[int, float]]:
     """Step and value of each point of the chart."""
     accumulator = EventAccumulator(str(output / "tensorboard")).Reload()
-    return [(event.step, event.value) for event in accumulator.Scalars("validation/loss")]
+    return [(event.step, event.value) for event in accumulator.Scalars("main/loss, validation")]
 
 
 @pytest.mark.parametrize("config", [TINY, TINY_LM], ids=["encoder", "causal"])

@@ -68,7 +68,7 @@ def test_every_gpu_is_held_against_the_build(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CU126)
     preflight.check_gpus(["GPU-a", "GPU-b"])
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CU128)
-    with pytest.raises(UserError, match=r"GPU 1 \(Tesla\) is sm_70.*code for sm_75 .*CUDA 12.6"):
+    with pytest.raises(UserError, match=r"GPU 1 \(Tesla\) is sm_70.*code for sm_75 .*one-gpu.md"):
         preflight.check_gpus(["GPU-a", "GPU-b"])
 
 
@@ -88,6 +88,49 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", names.__getitem__)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", str)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", memory_of)
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    "built_for, words",
+    [
+        (None, "2 NVIDIA GPU(s), and torch {} is a build without CUDA"),
+        ("13.2", "torch {} is built for CUDA 13.2, and driver 550.54 for CUDA 12.4: update"),
+    ],
+    ids=["cpu build", "old driver"],
+)
+def test_gpus_that_torch_does_not_see_are_told(
+    built_for: str | None,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "550.54")
+    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion_v2", lambda: 12_040)
+    preflight.check_local_gpus()
+    (record,) = caplog.records
+    assert words.format(torch.__version__) in record.getMessage()
+    assert record.getMessage().endswith("; training on the CPU")
+
+    # Who hides them knows.
+    caplog.clear()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    preflight.check_local_gpus()
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_local_gpu_needs_code_of_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "GTX 1080")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (6, 1))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CU128)
+    with pytest.raises(UserError, match=r"GPU 0 \(GTX 1080\) is sm_61.*docs/one-gpu.md"):
+        preflight.check_local_gpus()
 
 
 @pytest.mark.usefixtures("two_gpus")

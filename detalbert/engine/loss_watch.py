@@ -1,0 +1,57 @@
+"""A line for a run that learns nothing: its loss is that of guessing, and does not fall.
+
+Nearly always the learning rate is wrong for the model: one for a small model from random weights is
+too high for a pretrained one. A person would see it in the curve after an hour; the line says it
+after a hundred steps. A model that begins with a low loss, as one that goes on, is let alone.
+"""
+
+import logging
+from typing import Any
+
+from determined import pytorch
+
+log = logging.getLogger(__name__)
+STEPS = 100  # of a run, and its warm-up, before it is judged
+FALL = 0.9  # of the first report's loss that a run is to reach
+GUESS = 0.5  # of the loss of guessing; below, something was learned
+
+
+class LossWatch(pytorch.PyTorchCallback):
+    """Logs a warning if the loss has not fallen in the first steps.
+
+    Args:
+        done: steps before this start; a run is judged in its first start alone.
+        warmup: steps of the run in which the rate rises.
+        guess: loss of a model that knows nothing.
+        rate: `hyperparameters.base_learning_rate`.
+        chief: whether this is rank 0, which alone logs.
+    """
+
+    def __init__(self, done: int, warmup: int, guess: float, rate: float, chief: bool) -> None:
+        self.step = done
+        self.judged = done > 0 or not chief
+        self.due = max(STEPS, warmup)
+        self.guess = guess
+        self.rate = rate
+        self.first: float | None = None  # loss of the first report
+
+    def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
+        """Judge the loss once, at the first report after the steps that are due."""
+        self.step += len(batch_metrics)
+        loss = float(avg_metrics["loss"])
+        if self.first is None:
+            self.first = loss
+        if self.judged or self.step < self.due:
+            return
+        self.judged = True
+        if loss > FALL * self.first and loss > GUESS * self.guess:
+            log.warning(
+                "the loss has not fallen in %d steps (%.2f, at first %.2f); if it stays so, the "
+                "learning rate does not suit this model: try hyperparameters.base_learning_rate "
+                "%g, or %g",
+                self.step,
+                loss,
+                self.first,
+                self.rate / 10,
+                self.rate * 3,
+            )

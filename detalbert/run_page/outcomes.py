@@ -1,0 +1,151 @@
+"""Held-out questions with what a model made of them, as arrays: thresholds, probabilities, errors.
+
+Every figure of the page of a run comes from here, and is computed from the answers as written in
+its files: a page can be drawn again later, and agrees with the scores.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from detalbert.squad.answers import Answers
+from detalbert.squad.error_groups import find_group
+from detalbert.squad.metrics import gold_scores
+from detalbert.squad.windows import Example
+
+BINS = 10  # of probabilities, equally wide
+FEWEST = 5  # answers of a bin that is drawn
+
+
+class Outcomes(NamedTuple):
+    """Q held-out questions and their answers."""
+
+    examples: Sequence[Example]
+    answers: Answers
+    exact: np.ndarray  # float64 [Q], of the best span, as if it were always the answer
+    f1: np.ndarray  # float64 [Q], the same
+    threshold: float  # of the run
+    odds: np.ndarray  # float64 [Q], null odds: above the threshold the model abstains
+    abstained: np.ndarray  # bool [Q], at the threshold of the run
+    answerable: np.ndarray  # bool [Q]
+    probabilities: np.ndarray | None  # float64 [Q], of the answers given; None: uncalibrated
+
+    @property
+    def right(self) -> np.ndarray:
+        """Whether the answer given is right, or abstaining is, bool [Q]."""
+        return np.where(self.abstained, ~self.answerable, self.exact == 1)
+
+    def group(self, place: int) -> str:
+        """Return the group of a wrong answer, "" of a right one."""
+        example = self.examples[place]
+        labels = [text for text, _ in example.answers or ()]
+        return find_group(labels, self.answers.predictions[example.id])
+
+    def count_errors(self) -> dict[str, int]:
+        """Return the number of wrong answers by group, the largest group first."""
+        groups = Counter(self.group(int(place)) for place in np.flatnonzero(~self.right))
+        return dict(groups.most_common())
+
+
+def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> Outcomes:
+    """Return the outcomes of all `examples` that have an answer; `threshold`: of the answers."""
+    answered = [example for example in examples if example.id in answers.predictions]
+    scores = [gold_scores(answers.spans[example.id], example) for example in answered]
+    exact, f1 = np.array(scores, dtype=np.float64).reshape(-1, 2).T  # [Q] each
+    probabilities = None
+    if answers.probabilities:
+        probabilities = np.array([answers.probabilities[example.id] for example in answered])
+    return Outcomes(
+        examples=answered,
+        answers=answers,
+        exact=exact,
+        f1=f1,
+        threshold=threshold,
+        odds=np.array([answers.null_odds[example.id] for example in answered]),
+        abstained=np.array([not answers.predictions[example.id] for example in answered], bool),
+        answerable=np.array([bool(example.answers) for example in answered], bool),
+        probabilities=probabilities,
+    )
+
+
+class Sweep(NamedTuple):
+    """Scores at n thresholds, ascending; percent of all questions, but for `right`."""
+
+    thresholds: np.ndarray  # float64 [n]
+    answered: np.ndarray  # float64 [n]
+    right: np.ndarray  # float64 [n], percent of the answers given that match; 100 without any
+    exact: np.ndarray  # float64 [n]
+    f1: np.ndarray  # float64 [n]
+
+    def at(self, threshold: float) -> int:
+        """Return the place of the highest threshold that is not above `threshold`."""
+        place = np.searchsorted(self.thresholds, threshold, side="right") - 1
+        return max(0, int(place))
+
+
+def sweep_thresholds(outcomes: Outcomes) -> Sweep:
+    """Return the scores at every threshold that changes an answer: the null odds of each question,
+    and one below all of them, at which every question is abstained from.
+    """
+    order = np.argsort(outcomes.odds, kind="stable")
+    odds = outcomes.odds[order]
+    exact = outcomes.exact[order]
+    f1 = outcomes.f1[order]
+    abstained_right = ~outcomes.answerable[order]  # [Q], a question scores this when abstained
+
+    # A threshold that rises past a question swaps the score of abstaining for that of its span.
+    count = len(odds)
+    start = float(abstained_right.sum())
+    exact_sums = start + np.append(0, np.cumsum(exact - abstained_right))  # [Q + 1]
+    f1_sums = start + np.append(0, np.cumsum(f1 - abstained_right))
+    answered = np.arange(count + 1)
+    matches = np.append(0, np.cumsum(exact))
+    right = np.divide(matches, answered, out=np.ones(count + 1), where=answered > 0)
+
+    # Of questions with equal odds only the last one's threshold can be set.
+    below_all = odds[0] - 1 if count else 0.0
+    thresholds = np.append(below_all, odds)
+    is_last = np.append(thresholds[1:] > thresholds[:-1], True)
+    percent = 100 / max(count, 1)
+    return Sweep(
+        thresholds=thresholds[is_last],
+        answered=percent * answered[is_last],
+        right=100 * right[is_last],
+        exact=percent * exact_sums[is_last],
+        f1=percent * f1_sums[is_last],
+    )
+
+
+class Bin(NamedTuple):
+    """Answers of similar probability."""
+
+    probability: float  # mean
+    right: float  # share
+    answers: int
+
+
+def reliability(probabilities: np.ndarray, right: np.ndarray) -> list[Bin]:
+    """Return the bins of at least FEWEST answers, ascending; both arrays are [Q]."""
+    place = np.minimum((probabilities * BINS).astype(int), BINS - 1)  # [Q]
+    bins = []
+    for number in range(BINS):
+        chosen = place == number
+        if chosen.sum() >= FEWEST:
+            bins.append(
+                Bin(
+                    probability=float(probabilities[chosen].mean()),
+                    right=float(right[chosen].mean()),
+                    answers=int(chosen.sum()),
+                )
+            )
+    return bins
+
+
+def margin_of_error(scores: np.ndarray) -> float:
+    """Return half the width of the 95 % interval of the mean of `scores` [Q], in percent."""
+    if len(scores) < 2:
+        return 100.0
+    deviation = float(scores.std(ddof=1))
+    return 100 * 1.96 * deviation / len(scores) ** 0.5

@@ -1,0 +1,74 @@
+"""Describe a run for its page: what was trained, on what, and the answers of a validation."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from detalbert.engine.history import History
+from detalbert.engine.metric import Metric
+from detalbert.engine.models import starts_from_scratch
+from detalbert.engine.trial import StepTrial
+from detalbert.run_page.outcomes import Outcomes
+
+REPORT = "report.html"
+
+
+class RunSummary(NamedTuple):
+    """A run, as far as its page shows it."""
+
+    name: str  # of the experiment
+    model: str
+    train: str  # lines of the start, on the data
+    validation: str
+    metrics: Sequence[Metric]  # of the workload
+    metric: str  # the searcher's
+    best: Mapping[str, float]  # metrics of the validation that the page is of, with `steps`
+    history: History
+    outcomes: Outcomes | None  # None: the workload has no answers, or they are lost
+    commands: Sequence[str]
+
+
+def describe_model(trial: StepTrial) -> str:
+    """Return a model's name, whether it starts from random weights, and its size."""
+    hparams = trial.hparams
+    name = hparams.model or getattr(hparams, "size", None)
+    if name is None:
+        name = f"{trial.model.config.model_type} of hyperparameters.model_config"
+    if starts_from_scratch(hparams, trial.data.tokenizer):
+        name += " from random weights"
+    return f"{name}, {count_parameters(trial):,} parameters"
+
+
+def count_parameters(trial: StepTrial) -> int:
+    return sum(parameter.numel() for parameter in trial.model.parameters())
+
+
+def describe_run(
+    trial: StepTrial,
+    metrics: Sequence[Metric],
+    best: Mapping[str, float],
+    outcomes: Outcomes | None,
+    commands: Sequence[str] = (),
+) -> RunSummary:
+    """Describe a run.
+
+    Args:
+        trial: that ran.
+        metrics: of its workload.
+        best: metrics of the validation that the page is of, with `steps`.
+        outcomes: of that validation; None: there are none, or its answers are lost.
+        commands: that a user may run next.
+    """
+    config = trial.context.get_experiment_config()
+    lines = trial.data.summary().lines
+    return RunSummary(
+        name=config["name"],
+        model=describe_model(trial),
+        train=lines["train"],
+        validation=lines["validation"],
+        metrics=metrics,
+        metric=config["searcher"]["metric"],
+        best=best,
+        history=trial.history,
+        outcomes=outcomes,
+        commands=commands,
+    )

@@ -1,0 +1,41 @@
+"""Groups of wrong answers, by what is wrong with them.
+
+A group says where to look: at the threshold, the labels, or the places at which spans end. The
+table of predict.py and the page of a run have the same ones.
+"""
+
+from collections.abc import Sequence
+
+from detalbert.squad.metrics import answer_words
+
+ABSTAINED = "abstained though there is one"
+ANSWERED = "answered though there is none"
+TOO_LONG = "span too long"
+TOO_SHORT = "span too short"
+OTHER = "other span"
+LABEL = "label not in its text"
+GROUPS = (ABSTAINED, ANSWERED, TOO_LONG, TOO_SHORT, OTHER, LABEL)
+
+
+def find_group(labels: Sequence[str], prediction: str) -> str:
+    """Return the group of a wrong answer, "" of a correct one.
+
+    Args:
+        labels: the correct answers; none: the text has no answer.
+        prediction: the answer given; "": none.
+    """
+    if not labels or not prediction:
+        if labels:
+            return ABSTAINED
+        return ANSWERED if prediction else ""
+
+    # Compared as the scorer does it, and word by word.
+    answer = f" {' '.join(answer_words(prediction))} "
+    correct = [f" {' '.join(answer_words(label))} " for label in labels]
+    if answer in correct:
+        return ""
+    if any(label in answer for label in correct):
+        return TOO_LONG
+    if any(answer in label for label in correct):
+        return TOO_SHORT
+    return OTHER

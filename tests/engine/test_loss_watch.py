@@ -1,0 +1,50 @@
+"""A run that learns nothing says so, once, with the key to look at; no other run does."""
+
+import logging
+
+import pytest
+
+from detalbert.engine.loss_watch import LossWatch
+from tests.conftest import settings
+from tests.fakes.runs import run
+
+
+def messages(losses: list[float], caplog: pytest.LogCaptureFixture, **arguments: object) -> list:
+    """What is logged of a run that reports these losses, every 20 steps; 5.0 is guessing."""
+    chosen = {"done": 0, "warmup": 20, "guess": 5.0, "rate": 2e-3, "chief": True, **arguments}
+    watch = LossWatch(**chosen)
+    with caplog.at_level(logging.WARNING):
+        for loss in losses:
+            watch.on_training_workload_end({"loss": loss}, [None] * 20)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_level_loss_is_told_once(caplog):
+    (line,) = messages([5.1, 5.0, 5.0, 5.0, 4.99, 5.0, 5.0], caplog)
+    assert line == (
+        "the loss has not fallen in 100 steps (4.99, at first 5.10); if it stays so, the learning "
+        "rate does not suit this model: try hyperparameters.base_learning_rate 0.0002, or 0.006"
+    )
+
+
+@pytest.mark.parametrize(
+    "losses, arguments",
+    [
+        ([5.1, 4.9, 4.8, 4.6, 4.5, 4.5], {}),  # it falls
+        ([1.9, 1.9, 1.9, 1.9, 1.9, 1.9], {}),  # it goes on with what it knows
+        ([5.1] * 6, {"warmup": 200}),
+        ([5.1] * 6, {"done": 40}),
+        ([5.1] * 6, {"chief": False}),
+        ([5.1] * 4, {}),  # ends earlier
+    ],
+    ids=["falls", "knows", "warm-up", "restart", "rank 1", "short"],
+)
+def test_others_are_let_alone(losses, arguments, caplog):
+    assert messages(losses, caplog, **arguments) == []
+
+
+def test_a_run_tells_it(tiny_config, tmp_path, capsys):
+    options = settings(max_steps=120, base_learning_rate=1e-9, warmup_fraction=0.1)
+    options += settings(reporting_period=20, validation_period=120, checkpoint_period=120)
+    assert run(tiny_config, tmp_path, *options) == 0
+    assert "try hyperparameters.base_learning_rate 1e-10, or 3e-09" in capsys.readouterr().err

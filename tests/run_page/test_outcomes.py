@@ -1,0 +1,137 @@
+"""Thresholds, probabilities and samples of a validation, beside the scorer's own figures."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detalbert.run_page.outcomes import (
+    FEWEST,
+    Outcomes,
+    collect,
+    margin_of_error,
+    reliability,
+    sweep_thresholds,
+)
+from detalbert.run_page.samples import NONE, SHOWN, right_samples, wrong_samples
+from detalbert.squad.answers import Answers
+from detalbert.squad.metrics import score
+from detalbert.squad.windows import Example
+
+CONTEXT = "The Zanto was loaded with pottery. The Belmira was built in Orvane, and sailed in 1802."
+TEXTS = ["pottery", "Orvane", "the Belmira", "1802", "Zanto"]
+
+
+def example(number: int, answer: str) -> Example:
+    start = CONTEXT.find(answer)
+    answers = ((answer, start),) if answer else ()
+    return Example(str(number), title="", context=CONTEXT, question=f"{number}?", answers=answers)
+
+
+def outcomes_of(
+    rows: list[tuple[str, str, float]], threshold: float, probabilities: bool = False
+) -> Outcomes:
+    """Outcomes of (right answer, best span, null odds) rows."""
+    examples = [example(number, answer) for number, (answer, _, _) in enumerate(rows)]
+    spans = {str(number): span for number, (_, span, _) in enumerate(rows)}
+    odds = {str(number): null for number, (_, _, null) in enumerate(rows)}
+    predictions = {name: "" if odds[name] > threshold else spans[name] for name in odds}
+    given_probabilities = {}
+    if probabilities:
+        given_probabilities = {name: 1 / (1 + int(name)) for name in odds}
+    answers = Answers(predictions, odds, spans, given_probabilities)
+    return collect(examples, answers, threshold)
+
+
+ROW = st.tuples(
+    st.sampled_from(["", *TEXTS]),
+    st.sampled_from(TEXTS),
+    st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0]) | st.floats(-5, 5),
+)
+
+
+@given(st.lists(ROW, min_size=1, max_size=30))
+def test_every_threshold_scores_as_the_scorer_does(rows: list[tuple[str, str, float]]) -> None:
+    outcomes = outcomes_of(rows, threshold=0.0)
+    sweep = sweep_thresholds(outcomes)
+    assert list(sweep.thresholds) == sorted({*outcomes.odds, sweep.thresholds[0]})
+    for place, threshold in enumerate(sweep.thresholds):
+        expected = score(
+            outcomes.examples,
+            predictions=outcomes.answers.spans,
+            null_odds=outcomes.answers.null_odds,
+            threshold=threshold,
+        )
+        assert sweep.exact[place] == pytest.approx(expected["exact"])
+        assert sweep.f1[place] == pytest.approx(expected["f1"])
+        given_answers = outcomes.odds <= threshold
+        assert sweep.answered[place] == pytest.approx(100 * given_answers.mean())
+        if given_answers.any():
+            right = outcomes.exact[given_answers].mean()
+            assert sweep.right[place] == pytest.approx(100 * right)
+        assert sweep.at(threshold) == place
+
+    best = score(
+        outcomes.examples,
+        predictions=outcomes.answers.spans,
+        null_odds=outcomes.answers.null_odds,
+    )
+    assert max(sweep.f1) == pytest.approx(best["best_f1"])
+
+
+def test_right_is_the_answer_given_or_to_abstain() -> None:
+    rows = [
+        ("pottery", "pottery", -1.0),  # answered, right
+        ("pottery", "Orvane", -1.0),  # answered, wrong
+        ("pottery", "pottery", 1.0),  # abstained from
+        ("", "pottery", 1.0),  # abstained, right
+        ("", "pottery", -1.0),  # answered without an answer
+    ]
+    assert list(outcomes_of(rows, threshold=0.0).right) == [True, False, False, True, False]
+
+
+def test_bins_have_the_shares_of_their_answers() -> None:
+    probabilities = np.repeat([0.05, 0.55, 0.95], [FEWEST, FEWEST - 1, 10])
+    right = np.arange(len(probabilities)) % 2 == 0
+    bins = reliability(probabilities, right)
+    assert [group.answers for group in bins] == [FEWEST, 10]  # too few in the middle one
+    assert [group.probability for group in bins] == pytest.approx([0.05, 0.95])
+    assert bins[0].right == pytest.approx(right[:FEWEST].mean())
+    assert bins[1].right == pytest.approx(right[-10:].mean())
+
+
+def test_the_margin_of_error_holds_in_nineteen_of_twenty_draws() -> None:
+    draws = np.random.default_rng(0).random((4_000, 100)) < 0.7
+    margins = np.array([margin_of_error(draw.astype(float)) for draw in draws])
+    distances = 100 * np.abs(draws.mean(1) - 0.7)
+    assert 0.93 < (distances <= margins).mean() < 0.97
+    assert margin_of_error(np.ones(1)) == 100
+
+
+def test_samples_are_the_surest_wrong_ones_and_all_kinds_of_right_ones() -> None:
+    wrong = [("pottery", "Orvane", -1.0)] * 12
+    right = [("Orvane", "Orvane", -1.0)] * 25
+    outcomes = outcomes_of([*wrong, *right], threshold=0.0, probabilities=True)
+    shown = wrong_samples(outcomes)
+    assert [sample.question for sample in shown] == [f"{number}?" for number in range(SHOWN)]
+    assert shown[0].expected == "pottery"
+    assert shown[0].given == "Orvane"
+    assert shown[0].marked == "pottery"
+    text = shown[0].before + shown[0].marked + shown[0].after
+    assert text == CONTEXT
+    spread = [int(sample.question[:-1]) for sample in right_samples(outcomes)]
+    assert spread[0] == 12
+    assert spread[-1] == 36
+    assert len(spread) == SHOWN
+
+
+def test_a_sample_without_an_answer_marks_what_was_given() -> None:
+    rows = [("", "Orvane", -1.0), ("", "Orvane", 1.0)]
+    outcomes = outcomes_of(rows, threshold=0.0)
+    (answered,) = wrong_samples(outcomes)
+    assert (answered.expected, answered.given) == (NONE, "Orvane")
+    assert answered.marked == "Orvane"
+    assert answered.probability is None
+    (abstained,) = right_samples(outcomes)
+    assert (abstained.given, abstained.marked) == (NONE, "")
+    assert CONTEXT.startswith(abstained.after.rstrip(" …"))

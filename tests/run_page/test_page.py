@@ -1,0 +1,82 @@
+"""The page of a run: written at its end and beside a task's checkpoints, whole in a browser."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from detalbert.engine.history import History, TrainingLoss, Validated
+from detalbert.run_page import advice
+from detalbert.run_page.run import REPORT
+from tests.reports.test_page import CUT, OVERLAPS
+
+FULL = 300_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def page(local_run) -> Path:
+    return local_run.path / REPORT
+
+
+def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
+    text = page.read_text()
+    assert page.stat().st_size < FULL
+    assert "<script" not in text
+    assert re.findall(r'(?:src|href)="([^#"][^"]*)', text) == []
+    assert "url(http" not in text
+    best = local_run.best
+    for name in ("exact", "f1", "loss"):
+        assert f"<dt>{name}</dt><dd><b>{best[name]:.2f}</b>" in text
+    assert f"step {best['steps']:,}, the best validation" in text
+    for heading in ("get wrong?", "Which threshold?", "a probability worth?", "training needed?"):
+        assert heading in text
+    assert text.count("<svg") >= 3
+    assert f"python predict.py --model {local_run.path}" in text
+
+
+def test_nothing_of_the_page_is_lost_in_a_browser(page, browser):
+    browser.get(page.as_uri())
+    for width, media in ((1280, "screen"), (400, "screen"), (1047, "print")):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
+        lost, _, overhang = browser.execute_script(CUT)
+        assert lost == [], width
+        assert overhang <= 0, width
+        texts, overlaps = browser.execute_script(OVERLAPS)
+        assert texts > 50, width
+        assert overlaps == [], width
+
+
+def curve(*losses: float, f1: float = 50.0) -> History:
+    """A run whose training loss falls to 1, with these held-out losses and a level F1."""
+    history = History(0)
+    history.reports = [TrainingLoss(step=10 * i, loss=1 + 1 / i) for i in range(1, 41)]
+    for number, loss in enumerate(losses, start=1):
+        metrics = {"loss": loss, "f1": f1}
+        history.validations.append(Validated(step=100 * number, metrics=metrics))
+    return history
+
+
+@pytest.mark.parametrize(
+    "history, words",
+    [
+        (curve(3.0, 1.5, 2.0, 2.6), "was lowest at step 200 (1.50)"),
+        (curve(4.0, 3.0, 2.5, 2.4), "does much better on what it has seen"),
+        (curve(1.9, 1.4, 1.3, 1.2), "was still falling"),
+        (curve(1.9, 1.2, 1.25, 1.25), "has been level since step 200"),
+        (curve(1.9, 1.2), "too few validations"),
+    ],
+    ids=["overfit", "gap", "falling", "level", "short"],
+)
+def test_the_curves_say_what_would_help(history, words):
+    (sentence,) = advice.describe_training(history, "f1")
+    assert words in sentence
+
+
+def test_a_late_rise_of_the_score_asks_for_more_steps():
+    history = curve(1.9, 1.4, 1.3, 1.2)
+    for number, point in enumerate(history.validations):
+        point.metrics["f1"] = 40.0 + 5 * number
+    (sentence,) = advice.describe_training(history, "f1")
+    assert sentence.startswith("f1 rose by 10.0 points")
