@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def print_fit(args: Namespace) -> int:
     """Print whether the experiment fits one GPU; return 0 if it does, else 3."""
-    config = read_config(args.config, args.set)
+    config = check_config(args.config, args.set)
     fit = fit_one_gpu(next(parse_jobs(config, pool=None, root=ROOT)))
     print(f"{args.config} on one GPU of {args.gpu:g} GB")
     for line in describe_fit(fit, args.gpu):
@@ -193,7 +193,7 @@ def read_work(
         windows: to train on, in place of the config's steps; None: the config's.
         tokens: the same in tokens.
     """
-    config = read_config(path, changes)
+    config = check_config(path, changes)
     if slots_of(config) == 0:
         raise UserError("0 slots train on no GPU", key=f"{path}: {SLOTS}", cure="use 1 or more")
     job = next(parse_jobs(config, pool=None, root=ROOT))
@@ -208,7 +208,7 @@ def read_work(
     return config, read_size(job)
 
 
-def read_config(path: Path, changes: Sequence[str]) -> Config:
+def check_config(path: Path, changes: Sequence[str]) -> Config:
     """Return an experiment config with the KEY=VALUE texts `changes`; raises UserError for its
     first fault.
     """
