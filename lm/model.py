@@ -175,7 +175,7 @@ def build_causal_model(
     """Build the model of `config`, sharded over `mesh` (of layout.make_mesh), with its weights.
 
     All ranks of the mesh must call it equally often. Its parameters and their gradients are fp32
-    DTensors.
+    DTensors; in a single process with fp32 products, plain tensors.
 
     Args:
         config: of the model, see `causal_config`.
