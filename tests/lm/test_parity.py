@@ -13,6 +13,7 @@ from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.tensor import DTensor
 
 from detalbert.engine import optim
+from detalbert.engine.gradients import local_part
 from detalbert.engine.resume import ResumeCallback
 from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
@@ -173,7 +174,7 @@ def validate(layout: Layout) -> Validated:
 
     check_save_by_determined(layout, causal_loss)
     check_clipping(layout, causal_loss)
-    numbers = sum(parameter.to_local().numel() for parameter in parameters)
+    numbers = sum(local_part(parameter).numel() for parameter in parameters)
     return Validated(torch.stack(sums), numbers)
 
 
