@@ -1,7 +1,8 @@
 # make train: an ALBERT learns to answer and to abstain, here, in minutes.
 # make quick: linter, types, and the tests that start no process and no server.
 # make test:  all tests but the soak.
-# make soak:  all tests, property tests at ten times the examples, 100 planted faults.
+# make soak:  all tests, property tests at ten times the examples, exports in transformers 4, 100
+#             planted faults.
 PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
@@ -13,8 +14,9 @@ train: .venv/runtime
 check quick test: .venv/testing
 	@.venv/bin/python -m tests.parts $@
 
-soak: check .venv/soaking
-	SOAK=1 .venv/bin/coverage run --rcfile tests/coverage.ini -m pytest \
+soak: check .venv/soaking .venv/transformers-4
+	SOAK=1 OLDER_TRANSFORMERS=$(CURDIR)/.venv/transformers-4 \
+	    .venv/bin/coverage run --rcfile tests/coverage.ini -m pytest \
 	    -p tests.contexts --numprocesses 2 --dist worksteal -m "not gpu"
 	.venv/bin/coverage combine --quiet --rcfile tests/coverage.ini
 	.venv/bin/python -m tests.faults --seed "$$(date +%s)"
@@ -34,4 +36,10 @@ soak: check .venv/soaking
 
 .venv/soaking: .venv/testing tests/requirements-soak.txt
 	$(PIP_INSTALL) -c constraints.txt -r tests/requirements-soak.txt
+	touch $@
+
+# Without dependencies: torch and the others are those of the environment.
+.venv/transformers-4: .venv/runtime tests/requirements-older.txt
+	rm -rf $@
+	$(PIP_INSTALL) --no-deps --target $@ -r tests/requirements-older.txt
 	touch $@

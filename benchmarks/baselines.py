@@ -135,7 +135,8 @@ class Baseline:
             mean += losses.detach() @ micro["loss_weights"]
         # The ordinary order: unscale, clip, step.
         self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
+        if self.hparams.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.hparams.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.schedule.step()

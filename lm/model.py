@@ -7,7 +7,7 @@ compilation and recomputation of layers, then FSDP, then memory and weights.
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -124,9 +124,6 @@ class CausalLoss(nn.Module):
     """
 
     model: PreTrainedModel
-    # Added by FSDP (fully_shard).
-    set_requires_all_reduce: Callable[[bool], None]
-    reshard: Callable[[], None]
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -135,6 +132,12 @@ class CausalLoss(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def set_requires_all_reduce(self, needed: bool) -> None:
+        """Do nothing: FSDP overrides this where it shards the module."""
+
+    def reshard(self) -> None:
+        """Do nothing, as above."""
 
     def forward(self, row: CausalRow, predict: bool = False) -> tuple[Tensor, Tensor] | Tensor:
         """Return what loss.head_loss does for `row`, which is on the device; with `predict` the
@@ -172,7 +175,7 @@ def build_causal_model(
     """Build the model of `config`, sharded over `mesh` (of layout.make_mesh), with its weights.
 
     All ranks of the mesh must call it equally often. Its parameters and their gradients are fp32
-    DTensors.
+    DTensors; in a single process with fp32 products, plain tensors.
 
     Args:
         config: of the model, see `causal_config`.
@@ -196,7 +199,9 @@ def build_causal_model(
         _compile(model, longest=compiled_tokens, split=tensor_parallel)
     _recompute(model, recomputed)
     causal_loss = CausalLoss(model)
-    _shard(causal_loss, mesh, half)
+    # A single process has nothing to share, and FSDP would copy all parameters for each row.
+    if mesh.size() > 1 or half is not None:
+        _shard(causal_loss, mesh, half)
 
     # Each rank now allocates its shards alone, and fills them.
     model.to_empty(device=mesh.device_type)

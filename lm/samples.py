@@ -25,8 +25,8 @@ NEW_TOKENS = 24
 
 
 class Samples(pytorch.PyTorchCallback):
-    """Callback that prints what the model makes of `hparams.samples` prompts: beginnings of the
-    longest document segments of held-out windows.
+    """Callback that prints continuations of `hparams.samples` prompts, which are beginnings of
+    held-out documents; long documents are likelier. Fewer if they are too few.
 
     Args:
         causal_loss: the model in training.
@@ -49,13 +49,12 @@ class Samples(pytorch.PyTorchCallback):
         length = hparams.max_seq_length
         self.prompt_tokens = min(PROMPT_TOKENS, length // 2)
         self.new_tokens = min(NEW_TOKENS, length - length // 2)
-        self.prompts: list[Tensor] = []
         windows_by_source = data.validation.draw(hparams.samples)
+        prompts = {}
         for place in np.concatenate(windows_by_source):
-            tokens, lengths = data.validation[place]
-            segments = tokens.split(lengths.tolist())
-            longest = max(segments, key=len)
-            self.prompts.append(longest[: self.prompt_tokens])
+            prompt = data.validation.beginning(place, limit=self.prompt_tokens)
+            prompts[tuple(prompt.tolist())] = prompt  # two windows may be of one document
+        self.prompts = list(prompts.values())
 
     def on_validation_end(self, metrics: dict[str, float]) -> None:
         """Generate on all ranks, which each have a shard of the model; print on rank 0."""

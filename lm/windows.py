@@ -112,6 +112,22 @@ class LmWindows:
             places.append(np.stack([shards, windows], axis=1))
         return places
 
+    def beginning(self, place: tuple[int, int], limit: int) -> torch.Tensor:
+        """Return the first tokens, at most `limit`, int64, of the document that the window at
+        `place` begins in; without its end-of-text token.
+        """
+        shard, window = place
+        columns = self.shards.columns(int(shard))
+        bounds = columns["document_ptr"]  # [documents + 1]
+        following = np.searchsorted(bounds, window * self.length, side="right")
+        start = bounds[following - 1]
+        end = bounds[following]
+        # Of a document without text its end of text is taken: no prompt is empty.
+        text_end = max(end - 1, start + 1)
+        stop = min(start + limit, text_end)
+        tokens = columns["tokens"][start:stop].astype(np.int64)
+        return torch.from_numpy(tokens)
+
     def average_bytes(self) -> list[float]:
         """Return each source's mean bytes of text (UTF-8) per token of text."""
         # Every document has an end-of-text token, and what the tokenizer puts before a text.

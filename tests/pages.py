@@ -15,7 +15,7 @@ NEEDS = {
     "a bucket": r"(s3|gs|az)://",
     "a GPU": r"# .*\bGPUs?\b",
     "another checkout": r"^git |embedded\.pretrain",
-    "an installation": r"^(\.venv/bin/)?pip |transformers serve|localhost:8000/v1/",
+    "an installation": r"^(\.venv/bin/)?pip |transformers serve|lm-eval run|localhost:8000/v1/",
     "an hour": r"benchmarks step",
     "a folder": r"\(FOLDER",  # a model card's
     "a workload": r"WorkloadRow|sections\.Section",  # tests/test_contributing.py writes it

@@ -7,6 +7,9 @@ reads again. It names no path of this machine and holds no login, as such folder
 
 import contextlib
 import dataclasses
+import functools
+import json
+import operator
 import platform
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -33,6 +36,18 @@ README = "README.md"  # the model card: the one file that may be edited
 CARD = Path(__file__).with_name("card.md")
 PACKAGES = ("torch", "transformers", "tokenizers", "determined")
 FROM_SCRATCH = "random weights"
+# Names under which transformers 4.57 reads values of `rope_parameters`, by model type; others have
+# rope_theta. Of each name the keys of the value.
+_OLDER_ROPE: dict[str, dict[str, tuple[str, ...]]] = {
+    "gpt_neox": {
+        "rotary_emb_base": ("rope_theta",),
+        "rotary_pct": ("partial_rotary_factor",),
+    },
+    "modernbert": {
+        "global_rope_theta": ("full_attention", "rope_theta"),
+        "local_rope_theta": ("sliding_attention", "rope_theta"),
+    },
+}
 
 
 class Described(Protocol):
@@ -102,6 +117,7 @@ def write_rest(folder: Path, trained: Described, settings: str, readme: str) -> 
         readme: the card's text.
     """
     trained.tokenizer.save_pretrained(folder)
+    _add_older_names(folder)
 
     # A path of this machine means nothing elsewhere: of a folder its name is left.
     hparams = dataclasses.asdict(trained.hparams)
@@ -115,6 +131,33 @@ def write_rest(folder: Path, trained: Described, settings: str, readme: str) -> 
     }
     write_json(folder / settings, values)
     (folder / README).write_text(readme, encoding="utf-8")
+
+
+def _add_older_names(folder: Path) -> None:
+    """Make an exported folder load in transformers 4.57 as in 5, which reads these names, too."""
+    with _edited(folder / "tokenizer_config.json") as tokenizer:
+        if tokenizer.get("tokenizer_class") == "TokenizersBackend":
+            tokenizer["tokenizer_class"] = "PreTrainedTokenizerFast"
+    with _edited(folder / "config.json") as config:
+        rope = config.get("rope_parameters") or {}
+        if config["model_type"] in _OLDER_ROPE:
+            for name, keys in _OLDER_ROPE[config["model_type"]].items():
+                config[name] = functools.reduce(operator.getitem, keys, rope)
+        elif "rope_theta" in rope:
+            # Without this name 4.57 would take 10,000, silently.
+            config["rope_theta"] = rope["rope_theta"]
+            if rope["rope_type"] != "default":
+                scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+                config["rope_scaling"] = scaling
+
+
+@contextlib.contextmanager
+def _edited(file: Path) -> Iterator[JsonObject]:
+    """Yield a JSON file's object, and write it back in transformers' form."""
+    values = json.loads(file.read_text(encoding="utf-8"))
+    yield values
+    text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 def card(template: Path, trained: Described, model: PreTrainedModel, license_id: str) -> str:

@@ -43,6 +43,8 @@ def print_completion(source: SavedLm, prompt: str, options: dict[str, Any], as_j
         as_json: print one line of JSON.
     """
     sampling = parse_section(Sampling, "--prompt", options)
+    if not prompt:
+        _check_empty_prompt(source)
     model = load_model(source)
     if as_json:
         text, ended = complete(model, source.tokenizer, prompt, sampling)
@@ -51,6 +53,20 @@ def print_completion(source: SavedLm, prompt: str, options: dict[str, Any], as_j
     else:
         complete(model, source.tokenizer, prompt, sampling, show=_show)
         print()
+
+
+def _check_empty_prompt(source: SavedLm) -> None:
+    """Raise UserError if the model was trained here, but not to begin a document: an end-of-text
+    token came before none, and no other token stands there.
+    """
+    trained_here = source.steps is not None
+    within_documents = not source.hparams.across_documents
+    if trained_here and within_documents and not begin_tokens(source.tokenizer):
+        raise UserError(
+            "it is empty, and training has never shown the model how a document begins",
+            key="--prompt",
+            cure="give the first words, or train with hyperparameters.across_documents: true",
+        )
 
 
 def _show(text: str) -> None:

@@ -28,6 +28,7 @@ from detalbert.squad.sources import read_questions
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import Once
 from tests.fakes.trained import LocalRun
+from tests.older import ids_and_outputs
 
 
 def export_to(folder: Path, model: Path, *words: str) -> None:
@@ -71,6 +72,17 @@ def test_the_library_agrees(
             torch.testing.assert_close(logits[:, first:last], expected, rtol=3e-5, atol=3e-5)
             compared += 1
     assert compared == 30
+
+
+@pytest.mark.soak
+@torch.no_grad()
+def test_transformers_4_gives_the_same_logits(folder: Path, tmp_path: Path) -> None:
+    text = "Where is the ship? The ship is in Kiel."
+    ids, *logits = ids_and_outputs("AutoModelForQuestionAnswering", folder, text, tmp_path / "4.pt")
+
+    assert ids[0].tolist() == AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+    output = AutoModelForQuestionAnswering.from_pretrained(folder)(input_ids=ids)
+    torch.testing.assert_close(output.to_tuple(), tuple(logits), rtol=0, atol=1e-5)
 
 
 def test_it_answers_alike(

@@ -52,6 +52,20 @@ def as_tuples(places: np.ndarray) -> list[tuple[int, int]]:
     return [tuple(place) for place in places.tolist()]
 
 
+@given(LENGTHS, st.integers(1, 20), st.integers(1, 9))
+@max_examples(80)
+def test_a_windows_document_is_read_from_its_beginning(lengths, length, limit):
+    shards: Any = InMemory([[length + 1], *lengths])
+    windows = LmWindows(shards, length)
+    for shard, window in all_places(windows.counts):
+        # Token n is number n of its shard; a document's last one is its end of text.
+        start = max(p for p in shards.pointers[shard].tolist() if p <= window * length)
+        end = min(p for p in shards.pointers[shard].tolist() if p > window * length)
+        beginning = windows.beginning((shard, window), limit).tolist()
+        expected = list(range(start, end - 1))[:limit] or [start]
+        assert beginning == expected
+
+
 @given(LENGTHS, st.integers(1, 20), st.booleans())
 @max_examples(80)
 def test_windows_are_cut_end_to_end(lengths, length, tails):

@@ -13,6 +13,7 @@ from torch.distributed.checkpoint import state_dict as parts
 from torch.distributed.tensor import DTensor
 
 from detalbert.engine import optim
+from detalbert.engine.gradients import local_part
 from detalbert.engine.resume import ResumeCallback
 from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
@@ -166,13 +167,14 @@ def validate(layout: Layout) -> Validated:
         sums.append(evaluate(causal_loss, rows_of(rank_windows, 1), layout))
     check_samples(causal_loss)
     assert model.training
-    assert all(isinstance(parameter, DTensor) for parameter in parameters)
+    sharded = layout.slots > 1  # a single process has plain tensors
+    assert all(isinstance(parameter, DTensor) == sharded for parameter in parameters)
     for before, after in zip(parameters, model.parameters(), strict=True):
         assert before is after
 
     check_save_by_determined(layout, causal_loss)
     check_clipping(layout, causal_loss)
-    numbers = sum(parameter.to_local().numel() for parameter in parameters)
+    numbers = sum(local_part(parameter).numel() for parameter in parameters)
     return Validated(torch.stack(sums), numbers)
 
 

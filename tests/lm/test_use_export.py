@@ -28,6 +28,7 @@ from lm.inference.load import load_model, open_saved
 from lm.layout import make_mesh
 from lm.model import build_causal_model
 from tests.lm.ranks import CPU, SEED, start, tiny, whole_parameters
+from tests.older import ids_and_outputs
 
 pytestmark = pytest.mark.usefixtures("fork")
 
@@ -41,9 +42,12 @@ class Model(NamedTuple):
 
 
 BOTH = Layout(shard=2, tensor=2)
+# Rotary positions at another rate than the usual one.
+SLOW = {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}
+PARTIAL = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
 MODELS = {
-    "llama": Model("llama", BOTH, {"tie_word_embeddings": True}),
-    "gpt_neox": Model("gpt_neox", BOTH),
+    "llama": Model("llama", BOTH, {"tie_word_embeddings": True, "rope_parameters": SLOW}),
+    "gpt_neox": Model("gpt_neox", BOTH, {"rope_parameters": PARTIAL}),
     # Its head is the embedding; it has no tensor-parallel plan.
     "gpt2": Model("gpt2", Layout(replicate=2, shard=2)),
 }
@@ -134,6 +138,22 @@ def test_plain_transformers_gives_the_trained_models_logits(
     assert float(logits.abs().max()) > 1e-2
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_transformers_4_gives_the_same_logits(name, saved, tmp_path):
+    source = open_saved(saved[0] / name)
+    exported = tmp_path / "out"
+    export(source, exported)
+    text = "the ship, the ships"
+
+    ids, logits, *_ = ids_and_outputs("AutoModelForCausalLM", exported, text, tmp_path / "4.pt")
+
+    assert ids[0].tolist() == source.tokenizer(text)["input_ids"]
+    for model in (load_with_transformers(exported), load_model(source)):
+        torch.testing.assert_close(model(ids).logits, logits, rtol=0, atol=1e-5)
+
+
 def test_what_lies_in_the_folder(saved, tmp_path):
     source = open_saved(saved[0] / "llama")
     out = tmp_path / "out"
@@ -142,6 +162,11 @@ def test_what_lies_in_the_folder(saved, tmp_path):
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
     assert config["dtype"] == "float32"
+    # transformers 4 reads these names.
+    assert config["rope_theta"] == 500.0
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+    tokenizer_config = json.loads((out / "tokenizer_config.json").read_text())
+    assert tokenizer_config["tokenizer_class"] == "PreTrainedTokenizerFast"
 
     exported = open_saved(out)
     assert exported.steps == 9

@@ -202,6 +202,7 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
         "--threshold: ": ["--prompt", "a", "--threshold", "1"],
         "--prompt.top_p: 0.0 must be greater than 0": ["--prompt", "a", "--top-p", "0"],
         "--seed: --perplexity does without": ["--perplexity", "generated", "--seed", "1"],
+        "--prompt: it is empty, and training has never shown": ["--prompt", ""],
         "the prompt has ": ["--prompt", "Ab-" * 100],
         "--perplexity: no.txt: no such file": ["--perplexity", "no.txt"],
         "latin.txt": ["--perplexity", latin],

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, pipeline
+from transformers import AutoConfig, AutoTokenizer, pipeline
 
 import predict
 from detalbert.engine.safe_load import read_weights
@@ -20,6 +20,7 @@ from tests.engine.trials import config_file, trial_of
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 from tests.fakes.runs import metrics, newest, refusal, train_into
+from tests.older import ids_and_outputs
 
 
 @pytest.fixture(scope="session")
@@ -135,6 +136,20 @@ def load(name: str, folder: Path, missing: Iterable[str] = ()) -> Any:
     assert set(info["missing_keys"]) == {*missing}
     assert not info["mismatched_keys"]
     return model.eval()
+
+
+@pytest.mark.soak
+@torch.no_grad()
+def test_transformers_4_gives_the_same_logits(encoder_run, tmp_path):
+    folder = tmp_path / "encoder"
+    assert predict.main(["--model", str(encoder_run), "--export", str(folder)]) == 0
+    text = "The ship is in Kiel."
+
+    ids, *logits = ids_and_outputs("AutoModelForPreTraining", folder, text, tmp_path / "4.pt")
+
+    assert ids[0].tolist() == AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+    outputs = load("PreTraining", folder)(input_ids=ids).to_tuple()
+    torch.testing.assert_close(outputs, tuple(logits), rtol=0, atol=1e-5)
 
 
 def test_what_an_exported_folder_is_good_for(exported, tmp_path, capsys):
