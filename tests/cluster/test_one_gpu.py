@@ -62,6 +62,19 @@ def test_the_parts_are_the_planner_s_and_add_up(name, capsys):
     assert fit.older.per_token >= fit.memory.per_token  # padded to a grid without a flash kernel
 
 
+def test_the_page_has_the_planner_s_figures():
+    """Of each row of the table of what fits."""
+    page = (ROOT / "docs" / "one-gpu.md").read_text()
+    rows = re.findall(r"^\| (albert-\w+-v2) \| ([\d.]+) M \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) == 4
+    for model, parameters, cells in rows:
+        config = load(ROOT / "configs" / "single.yaml", [f"hyperparameters.model={model}"])
+        fit = fit_one_gpu(next(parse_jobs(config, pool=None, root=ROOT)))
+        assert f"{fit.parameters / 1e6:.1f}" == parameters
+        tokens = [f"{fit.largest(fit.memory, gigabytes):,}" for gigabytes in (8, 12, 16, 24)]
+        assert cells.split(" | ") == tokens
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
