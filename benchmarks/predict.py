@@ -65,6 +65,7 @@ def write_model(folder: Path, shape: str = "embedded") -> Path:
         scores={},
         data={},
         steps=None,
+        name=folder.name,
     )
     export(trained, folder)
     return folder

@@ -55,6 +55,7 @@ class Trained(NamedTuple):
     scores: dict[str, float]  # of its validation; empty where there was none
     data: JsonObject  # `data:` of its experiment config; empty for a folder of another make
     steps: int | None  # optimizer steps trained, where known
+    name: str  # the last part of what the user gave
 
     @property
     def is_calibrated(self) -> bool:
@@ -103,6 +104,7 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
         scores=settings.get("scores") or {},
         data=settings.get("data") or {},
         steps=settings.get("steps"),
+        name=Path(name).name,
     )
 
 

@@ -210,6 +210,9 @@ async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
             job.reply.cancel()
 
 
+# Of the model's validation, as its page has them.
+SHOWN = ("exact", "f1", "total")
+
 router = APIRouter()
 _ONE = TypeAdapter(Reply)
 _LIST = TypeAdapter(list[Reply])
@@ -245,10 +248,13 @@ async def get_health(request: Request) -> dict[str, Any]:
     """Return 200 as long as requests are answered, with the model and its limits."""
     trained = request.app.state.batcher.trained
     kind = trained.model.config.model_type
+    scores = {name: trained.scores[name] for name in SHOWN if name in trained.scores}
     return {
         "status": "ok",
         "model": kind,
-        "name": Path(trained.hparams.model or kind).name,
+        "name": trained.name,
+        "base": Path(trained.hparams.model or kind).name,
+        "scores": scores,
         "max_question": MAX_QUESTION,
         "max_context": web.CONTEXT,
     }

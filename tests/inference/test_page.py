@@ -166,10 +166,15 @@ def test_the_page_asks_for_the_token(browser: Any, questions: Questions, model: 
         browser.get_log("browser")  # the 401 is there, and is not the next test's
 
 
-def test_an_example_and_the_command(page: Page, browser: Any) -> None:
+def test_an_example_and_the_command(page: Page, browser: Any, model: Trained) -> None:
     wait = WebDriverWait(browser, timeout=60, poll_frequency=0.05)
     wait.until(lambda _: page.text("#about"))
-    assert page.text("#about") == "Model: albert-tiny. A text may have 5,000 characters."
+    scores = model.scores
+    assert page.text("#about") == (
+        f"Model: {model.name} (albert-tiny), with an exact match of {scores['exact']:.1f} and an "
+        f"F1 of {scores['f1']:.1f} on {scores['total']:.0f} held-out questions. A text may have 5,000 "
+        "characters."
+    )
     page.find("#try").click()
     wait.until(lambda _: page.is_answered())
 

@@ -291,7 +291,9 @@ def test_what_is_counted(model: Trained) -> None:
         assert json.loads(get(port, "/health")[2]) == {
             "status": "ok",
             "model": "albert",
-            "name": "albert-tiny",
+            "name": model.name,
+            "base": "albert-tiny",
+            "scores": {name: model.scores[name] for name in ("exact", "f1", "total")},
             "max_question": 10_000,
             "max_context": web.CONTEXT,
         }
