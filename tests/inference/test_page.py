@@ -170,10 +170,10 @@ def test_an_example_and_the_command(page: Page, browser: Any, model: Trained) ->
     wait = WebDriverWait(browser, timeout=60, poll_frequency=0.05)
     wait.until(lambda _: page.text("#about"))
     scores = model.scores
+    exact, f1, total = (f"{scores[name]:.1f}" for name in ("exact", "f1", "total"))
     assert page.text("#about") == (
-        f"Model: {model.name} (albert-tiny), with an exact match of {scores['exact']:.1f} and an "
-        f"F1 of {scores['f1']:.1f} on {scores['total']:.0f} held-out questions. A text may have 5,000 "
-        "characters."
+        f"Model: {model.name} (albert-tiny), with an exact match of {exact} and an F1 of {f1} on "
+        f"{total.removesuffix('.0')} held-out questions. A text may have 5,000 characters."
     )
     page.find("#try").click()
     wait.until(lambda _: page.is_answered())
