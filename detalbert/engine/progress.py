@@ -5,7 +5,7 @@ A line has what fits the WebUI's log unbroken; what does not fit is left out, fo
 
 import contextlib
 import logging
-import shutil
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,8 @@ class Progress(pytorch.PyTorchCallback):
 
         values = format_report(avg_metrics, batch_metrics[-1])
         if self.wait.bar is not None:
-            room = shutil.get_terminal_size().columns - BAR
+            # Of standard error, where the bar is; standard output may be a file.
+            room = os.get_terminal_size(sys.stderr.fileno()).columns - BAR
             self.wait.bar.set_postfix_str(join_fitting(values, room))
         else:
             # The first steps of a start are slow, and say nothing of the rest.

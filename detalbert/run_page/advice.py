@@ -19,7 +19,7 @@ SURE = (90, 95)  # percent of the answers given that are to be right
 def describe_errors(outcomes: Outcomes) -> Iterator[str]:
     """Yield how many answers are wrong, of which kind, and how exactly that is known."""
     total = len(outcomes.examples)
-    parts = [f"{count:,} {group}" for group, count in outcomes.count_errors().items()]
+    parts = [f"{group} ({count:,})" for group, count in outcomes.count_errors().items()]
     if not parts:
         yield f"All {total:,} held-out questions are answered right."
         return
@@ -28,8 +28,8 @@ def describe_errors(outcomes: Outcomes) -> Iterator[str]:
     margin = margin_of_error(outcomes.right.astype(float))
     if margin > 1:
         yield (
-            f"{total:,} questions measure the share of right answers to ± {margin:.0f} points: "
-            "two runs that differ by less are the same."
+            f"{total:,} questions measure the share of right answers to within {margin:.1f} "
+            "points: two runs that differ by less are the same."
         )
 
 
@@ -129,13 +129,13 @@ def _late_rise(validated: list[Validated], metric: str) -> float:
 def describe_probabilities(scores: Mapping[str, float], bins: Sequence[Bin]) -> Iterator[str]:
     """Yield how far probabilities are from the shares that are right."""
     yield (
-        "Of the answers that are given a probability, that share is right, but for "
-        f"{100 * scores['calibration_error']:.0f} points on average "
-        f"({100 * scores['calibration_error_raw']:.0f} before calibration)."
+        "The share of answers that is right differs from their probability by "
+        f"{scores['calibration_error']:.3f} on average "
+        f"({scores['calibration_error_raw']:.3f} before calibration)."
     )
     if bins:
         worst = max(bins, key=lambda group: abs(group.probability - group.right))
         yield (
-            f"The largest distance: of {worst.answers:,} answers with about "
-            f"{100 * worst.probability:.0f} % {100 * worst.right:.0f} % are right."
+            f"The largest distance: of {worst.answers:,} answers with a probability of about "
+            f"{worst.probability:.2f}, a share of {worst.right:.2f} is right."
         )

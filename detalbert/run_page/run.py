@@ -17,8 +17,7 @@ class RunSummary(NamedTuple):
 
     name: str  # of the experiment
     model: str
-    train: str  # lines of the start, on the data
-    validation: str
+    data: Sequence[str]  # lines of the start
     metrics: Sequence[Metric]  # of the workload
     metric: str  # the searcher's
     best: Mapping[str, float]  # metrics of the validation that the page is of, with `steps`
@@ -63,8 +62,7 @@ def describe_run(
     return RunSummary(
         name=config["name"],
         model=describe_model(trial),
-        train=lines["train"],
-        validation=lines["validation"],
+        data=[f"{name}: {line}" for name, line in lines.items()],
         metrics=metrics,
         metric=config["searcher"]["metric"],
         best=best,
