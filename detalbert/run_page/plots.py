@@ -7,6 +7,7 @@ from markupsafe import Markup
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from detalbert.engine.history import History
 from detalbert.pages.svg import FIRST, OTHER, SECOND, STYLE, TEXT, inline_svg
@@ -20,6 +21,7 @@ MOST_POINTS = 400  # of a curve: more are not seen, and make the page large
 def plot_losses(history: History) -> Markup:
     """Plot the losses of training and validation over steps."""
     figure, axes = _start(xlabel="step", ylabel="loss")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
     reports = _thinned(history.reports)
     axes.plot(
         [report.step for report in reports],
@@ -46,6 +48,7 @@ def plot_losses(history: History) -> Markup:
 def plot_metrics(history: History, names: Sequence[str]) -> Markup:
     """Plot up to three metrics of the validations over steps."""
     figure, axes = _start(xlabel="step", ylabel="percent")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
     for name, colour in zip(names, (FIRST, SECOND, OTHER), strict=False):
         validated = [point for point in history.validations if name in point.metrics]
         axes.plot(

@@ -142,7 +142,7 @@ def test_no_windows_at_all() -> None:
 
     no_logits = torch.zeros(0)
     candidates = best_spans(no_logits, no_logits, row, n_best_size=20, max_answer_length=30)
-    assert merge_answers([], windows, [candidates]) == ({}, {})
+    assert merge_answers([], windows, [candidates]) == ({}, {}, {}, {})
     assert n_best_list([], windows, [candidates]) == {}
 
 
