@@ -7,7 +7,6 @@ seconds, and the result is the same on any number of ranks.
 """
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from determined import get_cluster_info, pytorch
 from data import Split, SquadData
 from detalbert.atomic import write_json
 from detalbert.engine.evaluation import evaluate_row, row_losses
+from detalbert.engine.graphs import SPAN_PADDINGS
 from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
 from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.models import build_span_model
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
-from detalbert.engine.rows import SquadRow, to_device, validation_rows
+from detalbert.engine.rows import SquadRow, validation_rows
 from detalbert.engine.trial import Given, read_experiment
 from detalbert.run_page.outcomes import Outcomes, collect
 from detalbert.run_page.run import describe_run
@@ -61,6 +61,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
 
     data: SquadData
     reducer: "AnswerReducer"
+    paddings = SPAN_PADDINGS
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         inputs = given or read_experiment(context, parse=parse_hparams, load=SquadData.load)
@@ -108,16 +109,15 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
 
         return LazyLoader(load)
 
-    def losses(self, batch: list[SquadRow]) -> Iterator[torch.Tensor]:
+    def add_gradients(self, batch: list[SquadRow]) -> None:
         # The weights move on from what was validated.
         self.reducer.latest = None
-        windows = self.get_batch_length(batch)
-        for row in batch:
-            device_row = to_device(row, self.context.device)
-            start_logits, end_logits = self.forward(device_row)  # [T] each
-            losses = row_losses(device_row, start_logits, end_logits)  # [windows of the row]
-            self.meter.update(device_row, losses)
-            yield losses.sum() / windows
+        super().add_gradients(batch)
+
+    def row_loss(self, row: SquadRow, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        start_logits, end_logits = self.forward(row)  # [T] each
+        losses = row_losses(row, start_logits, end_logits)  # [windows of the row]
+        return losses.sum() / self.rank_windows, losses
 
     def evaluate_batch(self, batch: list[SquadRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Decode this rank's rows; the metrics come from the reducer, once for the whole split."""

@@ -15,6 +15,7 @@ from determined import pytorch
 
 from detalbert.corpus.mixture import name_scores
 from detalbert.engine.flops import causal_flops, row_lengths
+from detalbert.engine.graphs import log_unused
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.precision import resolve_precision
@@ -137,6 +138,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def prepare_gradients(self) -> int:
         self.gradients = ShardedGradients(self.model)
+        if self.hparams.cuda_graphs and self.rank == 0:
+            log_unused("the model is sharded")
         if self.hparams.compile:
             compile_layers(
                 self.causal_loss,

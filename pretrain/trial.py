@@ -6,7 +6,8 @@ they were distributed to ranks and micro-batches.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from detalbert.corpus.reader import Corpus
 from detalbert.engine import models
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import ENCODERS, flops_of_row
+from detalbert.engine.graphs import SPAN_PADDINGS, Padding, RowSizes
 from detalbert.engine.loaders import LazyLoader, validation_loader
 from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.packed_trial import PackedTrial
@@ -35,7 +37,7 @@ from detalbert.training.workload import Workload
 from pretrain import objectives
 from pretrain.data import PretrainText
 from pretrain.encoders import build_encoder, find_family
-from pretrain.examples import ExampleOrder, ExampleRows, PretrainRow
+from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
 from pretrain.hparams import ALBERT, PARSERS, PretrainHParams, parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.sizing import SIZING
@@ -60,6 +62,12 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     data: PretrainText
     reducer: "ScoreReducer"
     read_logits = staticmethod(objectives.read_pretraining)
+    paddings = {
+        **SPAN_PADDINGS,
+        "sop_labels": Padding("windows", value=NO_LABEL),
+        "masked": Padding("masked"),
+        "mlm_labels": Padding("masked", value=NO_LABEL),
+    }
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         inputs = given or read_experiment(
@@ -112,15 +120,15 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         config = self.model.config
         return flops_of_row(config, row) if config.model_type in ENCODERS else None
 
-    def losses(self, batch: list[PretrainRow]) -> Iterator[torch.Tensor]:
-        # Numbers of labels are of the whole step, so they are summed before its first row.
-        weights = self._weights(batch)
-        for row in batch:
-            device_row = to_device(row, self.context.device)
-            yield self._loss(device_row, weights=weights)
+    def row_sizes(self) -> RowSizes:
+        sizes = super().row_sizes()
+        # Each window's number is rounded.
+        masked = math.ceil(self.hparams.masked_fraction * sizes.tokens) + sizes.windows
+        return sizes._replace(masked=masked)
 
-    def _weights(self, batch: list[PretrainRow]) -> torch.Tensor:
+    def loss_weights(self, batch: list[PretrainRow]) -> torch.Tensor:
         """Return the weight of a masked token, a pair and a span in the rank's loss, [3]."""
+        # Numbers of labels are of the whole step, so they are summed before its first row.
         row_counts = torch.stack([objectives.count_labels(row) for row in batch])  # [rows, 3]
         # Summed on the device, it would wait for the step before.
         counts = row_counts.sum(0).float().to(self.context.device, non_blocking=True)
@@ -130,8 +138,12 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         # Ranks' gradients are averaged: times `slots`, the mean over all masked tokens comes out.
         return self.slots / counts.clamp(min=1)
 
-    def _loss(self, row: PretrainRow, weights: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all objectives' losses, each with its weight, a scalar."""
+    def row_loss(
+        self, row: PretrainRow, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sum of all objectives' losses, each with its weight, and the row's mean loss
+        for each of its windows.
+        """
         losses = objectives.label_losses(row, *self.forward(row))
         counts = objectives.count_labels(row).clamp(min=1)
         row_mean: Any = 0
@@ -142,8 +154,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
 
         # The meter averages over windows: each counts with its row's mean loss.
         windows = len(row["sop_labels"])
-        self.meter.update(row, row_mean.expand(windows))
-        return loss
+        return loss, row_mean.expand(windows)
 
     def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this rank's rows; the metrics come from the reducer, once for all ranks."""

@@ -129,7 +129,7 @@ def test_answers_are_in_the_checkpoint_of_their_weights(tiny_config, tmp_path):
         assert json.loads((validated / "predictions.json").read_text()) == answers.predictions
         assert (validated / PRETRAINED).is_dir()
 
-        next(trial.losses(first_batch(trial)))  # the weights move on
+        trial.add_gradients(first_batch(trial))  # the weights move on
         assert trial.validated()[0] is None
         later = tmp_path / "later"
         trial.on_checkpoint_write_end(str(later))

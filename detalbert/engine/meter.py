@@ -7,14 +7,14 @@ would block at every step. The price is a list of scalars per report.
 import itertools
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from determined import pytorch
 from torch import Tensor
 
 from detalbert.engine.flops import peak_flops
-from detalbert.engine.rows import Row
 
 
 class TrainingMeter(pytorch.MetricReducer):
@@ -61,7 +61,7 @@ class TrainingMeter(pytorch.MetricReducer):
         if self.on_a_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
 
-    def update(self, row: Row, losses: Tensor) -> None:
+    def update(self, row: Mapping[str, Any], losses: Tensor) -> None:
         """Count a row with the losses of its windows, [n]."""
         self.losses.append(losses.detach().sum())
         self.counts.append(len(losses))

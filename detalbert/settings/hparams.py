@@ -149,6 +149,8 @@ class StepHParams(Section):
     )
     # The layers, with torch.compile; default: on a GPU.
     compile: bool | None = setting(None, changeable=True)
+    # Rows padded to max_tokens_per_forward, each launched as one CUDA graph. Not measured on a GPU.
+    cuda_graphs: bool = setting(False, changeable=True)
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
     allreduce_dtype: str = setting("fp32", choices=("fp32", "bf16", "fp16"), changeable=True)
     seed: int | None = setting(None, ge=0)  # default: the trial's, see experiment.trial_seed

@@ -3,7 +3,6 @@
 `PackedTrial` has the rest: the optimizer step over all ranks, checkpoints and exact restarts.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -78,14 +77,10 @@ class ParityTrial(PackedTrial[StepHParams, ParityRow]):
         losses = torch.nn.functional.cross_entropy(logits, row["odd"], reduction="none")
         return losses.view(-1, TOKENS).mean(dim=1)
 
-    def losses(self, batch: list[ParityRow]) -> Iterator[Tensor]:
-        """Yield a loss per row; they add up to the mean over this rank's windows."""
-        windows = self.get_batch_length(batch)
-        for row in batch:
-            row = to_device(row, self.context.device)
-            losses = self.window_losses(row)
-            self.meter.update(row, losses)
-            yield losses.sum() / windows
+    def row_loss(self, row: ParityRow, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a loss, which adds up to the mean over this rank's windows, and each window's."""
+        losses = self.window_losses(row)
+        return losses.sum() / self.rank_windows, losses
 
     def evaluate_batch(self, batch: list[ParityRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         self.forward.refresh()  # half-precision copies of the weights, if there are any

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from detalbert.engine import graphs
 from detalbert.engine.determinism import choose_exact_kernels
 from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
 from tests.engine.trials import config_file, trial_of
@@ -32,9 +33,11 @@ def exact() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def weights_after(workload: str, dropout: bool, cache: Path, folder: Path) -> list[torch.Tensor]:
+def weights_after(
+    workload: str, dropout: bool, cache: Path, folder: Path, **hparams: Any
+) -> list[torch.Tensor]:
     folder.mkdir(exist_ok=True)
-    path = config_file(folder, WORKLOADS[workload], cache)
+    path = config_file(folder, WORKLOADS[workload], cache, **hparams)
     if not dropout:
         shape = WORKLOADS[workload]["hyperparameters"]["model_config"]
         change(path, model_config=dict.fromkeys(WITHOUT & shape.keys(), 0.0))
@@ -72,3 +75,33 @@ def test_a_step_waits_for_nothing_and_repeats(
     )
     assert all(map(torch.equal, one, two))
     assert all(torch.isfinite(x).all() for x in one)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0),
+    reason="no attention kernel for packed rows",
+)
+@pytest.mark.parametrize("workload", ["fine-tuning", "pretraining"])
+def test_a_graph_gives_the_bits_of_its_kernels(
+    workload: str, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs by a graph, and one that launches the same rows' kernels one by one: with the masks
+    of dropout, which the seed of each step decides."""
+    captured = []
+    capture = graphs.capture
+
+    def note_and_capture(run: Any, device: torch.device) -> Any:
+        captured.append(device)
+        return capture(run, device)
+
+    def train(name: str) -> list[torch.Tensor]:
+        folder = tmp_path / name
+        return weights_after(workload, False, cache_dir, folder, cuda_graphs=True)
+
+    monkeypatch.setattr(graphs, "capture", note_and_capture)
+    one, two = train("one"), train("two")
+    assert len(captured) == 2
+    monkeypatch.setattr(graphs, "capture", lambda run, device: run)
+    three = train("three")
+    assert all(map(torch.equal, one, two))
+    assert all(map(torch.equal, one, three))

@@ -3,11 +3,13 @@
 Every operation has an implementation that knows CUDA's shapes and types, nothing in a step waits
 for the device, and the numbers have the types that `precision` says. torch's autograd asks the
 driver for a stream of a tensor on CUDA. So to autograd the tensors here are on "meta", and to
-everybody else on CUDA. The language model is not here: FSDP refuses what is on "meta".
+everybody else on CUDA. FSDP refuses what is on "meta", and allocates by the driver: so the language
+model is here unsharded, with weights in half precision as FSDP gathers them.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,14 +26,25 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from detalbert.engine import graphs
 from detalbert.engine.finite import FiniteSteps
 from detalbert.engine.precision import resolve_precision
+from detalbert.engine.rows import to_device
+from lm.gradients import add_row, zero_sums
+from lm.model import CausalLoss, empty_model
+from lm.packed import pack
 from tests.conftest import NO_DROPOUT, TINY, TINY_PRETRAINING
 from tests.engine.trials import config_file, trial_of
 from tests.fakes.runs import change
+from tests.lm.ranks import tiny
 
 GPU = torch.device("cuda", 0)
-CAPABILITIES = {(7, 0): torch.float16, (8, 0): torch.bfloat16, (9, 0): torch.bfloat16}
+CAPABILITIES = {
+    (7, 0): torch.float16,
+    (8, 0): torch.bfloat16,
+    (9, 0): torch.bfloat16,
+    (10, 0): torch.bfloat16,
+}
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="torch is built without CUDA")
 
 
@@ -82,6 +95,7 @@ class Watch(TorchDispatchMode):
         self.waits: list[str] = []
         self.products: set[torch.dtype] = set()
         self.attention: set[str] = set()
+        self.calls: list[tuple[str, ...]] = []  # names and shapes of all calls on the GPU
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -95,6 +109,9 @@ class Watch(TorchDispatchMode):
 
         result = func(*args, **kwargs)
         outputs = tensors_in(result)
+        if is_on("cuda", outputs):
+            places = [f"{tensor.device.type}{list(tensor.shape)}" for tensor in inputs + outputs]
+            self.calls.append((name, *places))
         in_the_background = name == "copy_" and args[2:] == (True,)  # to the host, non_blocking
         if on_gpu and is_on("cpu", outputs) and not in_the_background:
             self.waits.append(name)
@@ -258,3 +275,71 @@ def test_a_step_and_a_validation(
         assert step.attention == validation.attention == set()
     for parameter in parameters:
         assert parameter.dtype is parameter.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_row_of_the_language_model(
+    family: str, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = CAPABILITIES[capability]
+    causal_loss = CausalLoss(empty_model(tiny(family)).to_empty(device="cpu").to(half))
+    tokens = torch.zeros(25, dtype=torch.int64)
+    row = pack([(tokens, torch.tensor([7, 5, 13]))])
+    monkeypatch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
+    with gpu(capability, monkeypatch) as mode:
+        causal_loss._apply(lambda tensor: mode.from_tensor(tensor.detach()).to(GPU))
+        with Watch() as watch:
+            loss, correct = causal_loss(to_device(row, GPU))
+            loss.backward()
+            sums = zero_sums(GPU)
+            add_row(sums, row, loss=loss.detach(), correct=correct)
+    assert watch.waits == []
+    assert watch.products == {half}
+    has_kernel = capability >= (8, 0)
+    assert watch.attention == ({"_varlen_attn", "_varlen_attn_backward"} if has_kernel else set())
+    assert {p.grad.dtype for p in causal_loss.parameters()} == {half}  # FSDP adds them up in fp32
+
+
+@pytest.mark.parametrize("capability", [c for c in CAPABILITIES if c >= (8, 0)])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_row_of_a_graph_makes_the_same_calls(
+    workload: str,
+    capability: tuple[int, int],
+    cache_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So what is captured for one row is right for all: same kernels, same shapes, nothing from the
+    host, nothing that waits."""
+    path = config_file(tmp_path, WORKLOADS[workload], cache_dir, compile=False, cuda_graphs=True)
+    change(path, model_config=NO_DROPOUT, max_tokens_per_forward=256)
+    rows_calls: list[list[tuple[str, ...]]] = []
+
+    def watch(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
+        def replay() -> Tensor:
+            with Watch() as row:
+                losses = run()
+            assert row.waits == []
+            rows_calls.append(row.calls)
+            return losses
+
+        return replay
+
+    monkeypatch.setattr(graphs, "capture", watch)
+    with contextlib.ExitStack() as stack:
+        trial = stack.enter_context(trial_of(path))
+        batches = list(islice(trial.build_training_data_loader(), 4))
+        mode = stack.enter_context(gpu(capability, monkeypatch))
+        move(trial, mode, monkeypatch)
+        with Watch() as steps:
+            for step, rows in enumerate(batches):
+                trial.train_batch(rows, 0, step)
+    assert steps.waits == []
+
+    lengths = {len(row["input_ids"]) for rows in batches for row in rows}
+    assert len(lengths) > 3
+    assert len(rows_calls) == sum(map(len, batches)) > 4
+    assert len(rows_calls[0]) > 100
+    assert all(calls == rows_calls[0] for calls in rows_calls)
+    assert "cpu" not in str(rows_calls[0])
