@@ -91,9 +91,16 @@ def _parser() -> Parser:
     )
     add(
         "--shape",
-        choices=["auto", "tiny", "small", "base", "large", "xlarge", "xxlarge"],
+        choices=["auto", "tiny", "small", "base", "large", "xlarge", "xxlarge", "125m", "1b"],
         default="auto",
-        help="model; auto: small on a CPU",
+        help="model; auto: small on a CPU; 125m and 1b: language models",
+    )
+    add(
+        "--budgets",
+        type=number("--budgets", 1, 1e9, whole=True),
+        nargs="+",
+        metavar="TOKENS",
+        help="values of max_tokens_per_forward at which step measures this package, in one process",
     )
     add("--readme", type=Path, metavar="FILE", help="page whose table render replaces")
     return parser
@@ -105,16 +112,22 @@ def run(args: Namespace) -> None:
     from detalbert.environment import environment
 
     # A stage's function has its name; the one of two processes is in the module of steps.
-    module_name = "step" if args.stage == "lm" else args.stage
+    function = "sweep" if args.stage == "step" and args.budgets else args.stage
+    module_name = "step" if function == "lm" else function
     module = importlib.import_module(f"benchmarks.{module_name}")
-    measure = getattr(module, args.stage)
+    measure = getattr(module, function)
     with contextlib.ExitStack() as stack:
         file = None
         if args.json:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(atomic.whole_file(args.json))
-        machine = environment(device())
-        result = {"stage": args.stage, **machine, "identical": True, **measure(args)}
+        machine = {"stage": args.stage, **environment(device()), "identical": True}
+        measured = measure(args)
+        # A sweep yields a result that grows: whoever stops it keeps what it had.
+        for partial in [measured] if isinstance(measured, dict) else measured:
+            result = machine | partial
+            if args.json:
+                atomic.write_json(args.json, result)
         print(line(result), flush=True)
         if file is not None:
             file.write(json.dumps(result, indent=1) + "\n")
