@@ -1,4 +1,7 @@
-"""python -m benchmarks STAGE [--json FILE]; `render` makes the README's table of the results."""
+"""python -m benchmarks STAGE [--json FILE]; `render` makes the README's table of the results.
+
+`gpu-render --day FOLDER` puts a day with a GPU (gpu_day.py) into all places that have its figures.
+"""
 
 # A stage measures this package and a baseline in one run, in turn, and fails if their results
 # differ: a speed alone says nothing, on a machine that nobody else has.
@@ -10,18 +13,13 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from benchmarks.table import line, render
 from cluster.flags import Parser, number
 from detalbert import atomic
 from detalbert.errors import UserError
-from detalbert.integrity import Json
 from detalbert.log import fail
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
-# Between these stands the table in a page.
-BEGIN = "<!-- benchmarks -->"
-END = "<!-- end of benchmarks -->"
-HEAD = "| stage | this package | the baseline | ratio |\n| --- | --- | --- | --- |"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,6 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
         args = _parser().parse_args(arguments)
         if args.stage == "render":
             render(args.readme)
+        elif args.stage == "gpu-render":
+            from benchmarks.gpu_render import render_day
+
+            render_day(args.day)
         else:
             run(args)
     except UserError as error:
@@ -46,7 +48,7 @@ def _parser() -> Parser:
     tokenizer = str(published) if published.is_dir() else "embedded/albert-tiny"
     parser = Parser(prog="benchmarks", description=__doc__)
     add = parser.add_argument
-    add("stage", choices=["step", "finetune", "predict", "serve", "lm", "render"])
+    add("stage", choices=["step", "finetune", "predict", "serve", "lm", "render", "gpu-render"])
     add("--json", type=Path, metavar="FILE", help="file for the result")
     add(
         "--data",
@@ -103,6 +105,12 @@ def _parser() -> Parser:
         help="values of max_tokens_per_forward at which step measures this package, in one process",
     )
     add("--readme", type=Path, metavar="FILE", help="page whose table render replaces")
+    add(
+        "--day",
+        type=Path,
+        metavar="FOLDER",
+        help="results of benchmarks/gpu.sh, which gpu-render puts into pages and facts",
+    )
     return parser
 
 
@@ -131,51 +139,6 @@ def run(args: Namespace) -> None:
         print(line(result), flush=True)
         if file is not None:
             file.write(json.dumps(result, indent=1) + "\n")
-
-
-def render(page: Path | None) -> None:
-    """Print the table of all results, or write it between the markers of `page`."""
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    table = "\n".join([HEAD, *map(line, results)])
-    if page is None:
-        return print(table)
-    before, _, remainder = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = remainder.partition(END)
-    if not end:
-        raise UserError(
-            f"no {BEGIN} and {END} in it to put the table between", key=f"--readme {page}"
-        )
-    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-
-
-def line(result: Json) -> str:
-    """Return a result as a row of the table."""
-    # The stage with its workload, shape and model, as far as it has them.
-    settings = result.get("settings", result)
-    words = [result["stage"]]
-    for key in ("workload", "shape", "model"):
-        name = settings.get(key)
-        if isinstance(name, str):
-            words.append(name)
-    device_name = result["device"]["name"].split(" 80GB")[0]
-    if result["stage"] == "predict":
-        seconds = result["seconds"]
-        ours = f"{seconds['predict']:.1f} s, file to files"
-        baseline = f"{seconds['forward']:.1f} s, its model alone"
-        ratio = f"{result['ratio']:.2f}"
-    else:
-        ((figure, factor),) = result["ratio"].items()
-        unit = figure.replace("_per_second", "/s")
-        ours = f"{_figure(result['results']['ours'][figure])} {unit}"
-        baseline = _figure(result["results"]["peer"][figure])
-        ratio = f"{factor:.1f}"
-    return f"| {' '.join(words)}, {device_name} | {ours} | {baseline} | {ratio} |"
-
-
-def _figure(value: Json) -> str:
-    """Format the median and spread of a speed."""
-    digits = 0 if value["median"] >= 100 else 1
-    return f"{value['median']:,.{digits}f} ± {value['spread']:,.{digits}f}"
 
 
 if __name__ == "__main__":
