@@ -9,7 +9,7 @@ if [ -z "${PYTHON:-}" ] && [ -x .venv/bin/python ]; then python=.venv/bin/python
 has() { "$python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)"; }
 
 if ! has torch; then
-    echo "gpu: error: $python has no torch; set PYTHON to one that has, or run make train first" >&2
+    echo "gpu: error: $python has no torch; set PYTHON to one that has" >&2
     exit 2
 fi
 if ! has determined && ls .gpu/wheels/*.whl >/dev/null 2>&1; then

@@ -45,13 +45,20 @@ class Stage(NamedTuple):
     arguments: tuple[str, ...]  # of python -m benchmarks
 
 
-# A step has at least the tokens of the largest budget.
+# A step has at least the tokens of the largest budget; the text is a part of botocore's.
+TEXT = ("--examples", "16000")
 STAGES = (
     Stage("step-finetuning", 100, ("step", "--windows", "192")),
-    Stage("step-pretraining", 60, ("step", "--workload", "pretraining", "--windows", "64")),
-    Stage("step-lm-125m", 60, ("step", "--workload", "lm", "--shape", "125m", "--windows", "32")),
-    Stage("step-lm-1b", 90, ("step", "--workload", "lm", "--shape", "1b", "--windows", "16")),
-    Stage("finetune", 75, ("finetune", "--examples", "2000", "--repeats", "1")),
+    Stage("step-pretraining", 60, ("step", "--workload", "pretraining", "--windows", "64", *TEXT)),
+    Stage(
+        "step-lm-125m",
+        60,
+        ("step", "--workload", "lm", "--shape", "125m", "--windows", "32", *TEXT),
+    ),
+    Stage(
+        "step-lm-1b", 90, ("step", "--workload", "lm", "--shape", "1b", "--windows", "16", *TEXT)
+    ),
+    Stage("finetune", 75, ("finetune", "--examples", "4000", "--repeats", "1")),
     Stage("predict", 75, ("predict", "--examples", "4000", "--repeats", "1")),
 )
 TINY = {

@@ -4,7 +4,7 @@ python -m benchmarks step --budgets 4096 8192 --windows 192 --json FILE
 
 One process, one compilation: code is compiled for rows of any length, so the trial changes its
 budget. The result is yielded again after each measurement, so that a stopped sweep keeps what it
-had. Profiles come last, because tracing is slow.
+had.
 """
 
 import contextlib
@@ -62,10 +62,8 @@ def sweep(options: Namespace) -> Iterator[Result]:
                 figures["planned_bytes"] = planned_bytes(trial, config, tokens)
             result["budgets"].append(figures)
             yield result
-
-        for figures in result["budgets"]:
+            # Before the next budget: a step that ran out of memory leaves FSDP unusable.
             if "out_of_memory" not in figures:
-                batches = take_batches(trial, figures["max_tokens_per_forward"], steps=2)
                 figures["profile"] = profile_step(train_steps(trial, batches))
                 yield result
 
