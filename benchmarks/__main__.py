@@ -13,13 +13,18 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from benchmarks.table import line, render
+from benchmarks import table
 from cluster.flags import Parser, number
 from detalbert import atomic
 from detalbert.errors import UserError
 from detalbert.log import fail
 
 HERE = Path(__file__).parent
+STAGES = ["step", "finetune", "predict", "serve", "lm", "gpu-check", "gpu-tests"]
+STAGES += ["render", "gpu-render"]
+# Stages that are not in a module of their name.
+MODULES = {"lm": "step", "gpu_check": "gpu_machine", "gpu_tests": "gpu_machine"}
+GPU_TESTS = ("-m", "gpu", "tests/engine/test_on_a_gpu.py")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         args = _parser().parse_args(arguments)
         if args.stage == "render":
-            render(args.readme)
+            table.render(args.readme)
         elif args.stage == "gpu-render":
             from benchmarks.gpu_render import render_day
 
@@ -43,17 +48,33 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> Parser:
     """Return the parser of the command line; its paths begin in the repository's root."""
-    # The tokenizer of the published models, if it is beside the repository.
-    published = HERE.parents[1] / "shared" / "albert-tokenizer"
+    # Data and the published models' tokenizer, if they are in .gpu or beside the repository.
+    shared = HERE.parent / ".gpu"
+    if not (shared / "squad").is_dir():
+        shared = HERE.parents[1] / "shared"
+    published = shared / "albert-tokenizer"
     tokenizer = str(published) if published.is_dir() else "embedded/albert-tiny"
     parser = Parser(prog="benchmarks", description=__doc__)
     add = parser.add_argument
-    add("stage", choices=["step", "finetune", "predict", "serve", "lm", "render", "gpu-render"])
+    add(
+        "stage",
+        choices=[
+            "step",
+            "finetune",
+            "predict",
+            "serve",
+            "lm",
+            "render",
+            "gpu-check",
+            "gpu-tests",
+            "gpu-render",
+        ],
+    )
     add("--json", type=Path, metavar="FILE", help="file for the result")
     add(
         "--data",
         type=Path,
-        default="../shared/squad",
+        default=shared / "squad",
         metavar="FOLDER",
         help="folder of train.json and dev.json",
     )
@@ -104,10 +125,12 @@ def _parser() -> Parser:
         metavar="TOKENS",
         help="values of max_tokens_per_forward at which step measures this package, in one process",
     )
+    add("--tests", nargs="+", default=GPU_TESTS, help="words of pytest, for gpu-tests")
     add("--readme", type=Path, metavar="FILE", help="page whose table render replaces")
     add(
         "--day",
         type=Path,
+        default=table.RESULTS / "gpu",
         metavar="FOLDER",
         help="results of benchmarks/gpu.sh, which gpu-render puts into pages and facts",
     )
@@ -119,10 +142,9 @@ def run(args: Namespace) -> None:
     from benchmarks.measure import device  # --help and render need no torch
     from detalbert.environment import environment
 
-    # A stage's function has its name; the one of two processes is in the module of steps.
-    function = "sweep" if args.stage == "step" and args.budgets else args.stage
-    module_name = "step" if function == "lm" else function
-    module = importlib.import_module(f"benchmarks.{module_name}")
+    # A stage's function has its name.
+    function = "sweep" if args.budgets else args.stage.replace("-", "_")
+    module = importlib.import_module(f"benchmarks.{MODULES.get(function, function)}")
     measure = getattr(module, function)
     with contextlib.ExitStack() as stack:
         file = None
@@ -136,7 +158,8 @@ def run(args: Namespace) -> None:
             result = machine | partial
             if args.json:
                 atomic.write_json(args.json, result)
-        print(line(result), flush=True)
+        if "ratio" in result:
+            print(table.line(result), flush=True)
         if file is not None:
             file.write(json.dumps(result, indent=1) + "\n")
 

@@ -1,17 +1,22 @@
 #!/bin/sh
 # A day with a GPU (docs/speed.md): bash benchmarks/gpu.sh [--output FOLDER]
-# Without a network it installs the wheels of `make gpu-wheels` into a folder that it removes.
+# Without Determined it installs the wheels of `make gpu-wheels` into a folder that it removes.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 if [ -z "${PYTHON:-}" ] && [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 
 has() { "$python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)"; }
+need() {
+    for package; do
+        if ! has "$package"; then
+            echo "gpu: error: $python has no $package; set PYTHON, or run make gpu-wheels where there is a network" >&2
+            exit 2
+        fi
+    done
+}
 
-if ! has torch; then
-    echo "gpu: error: $python has no torch; set PYTHON to one that has" >&2
-    exit 2
-fi
+need torch transformers
 if ! has determined && ls .gpu/wheels/*.whl >/dev/null 2>&1; then
     site=$(mktemp -d)
     trap 'rm -rf "$site"' EXIT
@@ -19,4 +24,5 @@ if ! has determined && ls .gpu/wheels/*.whl >/dev/null 2>&1; then
         --no-compile --target "$site" .gpu/wheels/*.whl
     export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
 fi
+need determined datasets torch_optimizer loky pytest
 "$python" -m benchmarks.gpu_day "$@"

@@ -271,7 +271,7 @@ def measure_both(trial: StepTrial[Any, Any], settings: Result, steps: int) -> Re
     # Of this process; all have equally many windows.
     step_flops = [count_flops(trial, batch) for batch in batches]
     turn_starts = range(0, len(batches), turn)
-    tokens_per_step = count_tokens(batches) * group.size / len(batches)
+    tokens_per_step = step_tokens(batches) * group.size / len(batches)
     return {
         "seconds": turns.seconds,
         "losses": losses,
@@ -291,7 +291,7 @@ def count_flops(trial: StepTrial[Any, Any], batch: list[Any]) -> float:
     return sum(trial.row_flops(row) or 0.0 for row in batch)
 
 
-def count_tokens(batches: list[list[Any]]) -> int:
+def step_tokens(batches: list[list[Any]]) -> int:
     """Return the real tokens of some steps of this process."""
     return sum(len(row["input_ids"]) for batch in batches for row in batch)
 

@@ -6,25 +6,18 @@ stand for kernels.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import measure
 from benchmarks.measure import Result
 
 LONGEST = 12  # kernels that are named
-
-
-class Span(NamedTuple):
-    """A kernel or copy on the GPU, or an operator on the CPU; times in microseconds."""
-
-    name: str
-    start: float
-    end: float
 
 
 def profile_step(steps: Iterator[object]) -> Result:
@@ -38,40 +31,33 @@ def profile_step(steps: Iterator[object]) -> Result:
         measure.now()
     # Calls of CUDA's runtime are recorded, too: on the CPU. Names of blocks are no kernels.
     place = DeviceType.CUDA if gpu else DeviceType.CPU
-    spans = []
-    for event in recorded.events():
-        if event.device_type == place and not event.is_user_annotation:
-            times = event.time_range
-            spans.append(Span(name=event.name, start=times.start, end=times.end))
-    return summarize_spans(spans)
+    return summarize_events(
+        event
+        for event in recorded.events()
+        if event.device_type == place and not event.is_user_annotation
+    )
 
 
-def summarize_spans(spans: Sequence[Span]) -> Result:
-    """Return seconds, launches, gaps and the longest kernels of a step."""
-    ordered = sorted(spans, key=lambda span: span.start)
-    busy = 0.0
-    gaps = []
-    end = ordered[0].start
-    for span in ordered:
-        # Kernels of several streams overlap: only what is new counts.
-        if span.start > end:
-            gaps.append(span.start - end)
-        busy += max(span.end - max(span.start, end), 0.0)
-        end = max(end, span.end)
-
-    seconds: dict[str, float] = {}
-    calls: dict[str, int] = {}
-    for span in ordered:
-        seconds[span.name] = seconds.get(span.name, 0.0) + (span.end - span.start) / 1e6
-        calls[span.name] = calls.get(span.name, 0) + 1
-    longest = sorted(seconds, key=lambda name: -seconds[name])[:LONGEST]
+def summarize_events(events: Iterable[FunctionEvent]) -> Result:
+    """Return seconds, launches and longest kernels of a step, and how long nothing ran."""
+    seconds: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    idle = 0.0
+    ordered = sorted(events, key=lambda event: event.time_range.start)
+    begin = end = ordered[0].time_range.start  # microseconds
+    for event in ordered:
+        times = event.time_range
+        seconds[event.name] += times.elapsed_us() / 1e6
+        calls[event.name] += 1
+        # Kernels of several streams overlap.
+        idle += max(times.start - end, 0)
+        end = max(end, times.end)
     return {
-        "seconds": (end - ordered[0].start) / 1e6,
+        "seconds": (end - begin) / 1e6,
         "launches": len(ordered),
-        "busy_seconds": busy / 1e6,
-        "gap_seconds": sum(gaps) / 1e6,
-        "longest_gap_seconds": max(gaps, default=0.0) / 1e6,
+        "idle_seconds": idle / 1e6,
         "kernels": [
-            {"name": name[:120], "calls": calls[name], "seconds": seconds[name]} for name in longest
+            {"name": name[:120], "calls": calls[name], "seconds": total}
+            for name, total in seconds.most_common(LONGEST)
         ],
     }

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from benchmarks import measure
 from benchmarks.measure import Config, Result
 from benchmarks.step import (
     count_flops,
-    count_tokens,
     measure_both,
     open_trial,
     report_step,
+    step_tokens,
     train_steps,
     write_inputs,
 )
@@ -58,8 +58,7 @@ def sweep(options: Namespace) -> Iterator[Result]:
             batches = take_batches(trial, tokens, steps)
             figures = {"max_tokens_per_forward": tokens}
             figures |= measure_budget(trial, batches, peak_flops=settings["peak_flops"]["value"])
-            if "peak" in figures:
-                figures["planned_bytes"] = planned_bytes(trial, config, tokens)
+            figures["planned_bytes"] = planned_bytes(trial, config, tokens)
             result["budgets"].append(figures)
             yield result
             # Before the next budget: a step that ran out of memory leaves FSDP unusable.
@@ -101,29 +100,23 @@ def measure_budget(trial: StepTrial[Any, Any], batches: list[Any], peak_flops: f
         turns = measure.interleave({"step": lambda: next(pending)}, repeats=len(batches))["step"]
     except torch.cuda.OutOfMemoryError:
         return {"out_of_memory": True}
-    seconds = turns[1:]
-    windows = trial.hparams.global_batch_size
-    rates = [windows / value for value in seconds]
-    # Windows differ in length: a step has tokens of its own.
-    token_rates = []
-    mfu = []
-    for batch, value in zip(batches[1:], seconds, strict=True):
-        token_rates.append(count_tokens([batch]) / value)
-        mfu.append(count_flops(trial, batch) / value / peak_flops)
+
+    def rates(amounts: Iterable[float]) -> Result:
+        """Return median and spread of a figure per second; the first turn is left out."""
+        pairs = zip(amounts, turns, strict=True)
+        return measure.spread_of([amount / seconds for amount, seconds in pairs][1:])
+
     result: Result = {
         "first_step_seconds": turns[0],
-        "windows_per_second": measure.spread_of(rates),
-        "tokens_per_second": measure.spread_of(token_rates),
-        "mfu": measure.spread_of(mfu),
+        "windows_per_second": rates(trial.get_batch_length(batch) for batch in batches),
+        "tokens_per_second": rates(step_tokens([batch]) for batch in batches),
+        "mfu": rates(count_flops(trial, batch) / peak_flops for batch in batches),
         "forwards_per_step": len(batches[-1]),
     }
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
-        result["peak"] = {
-            "allocated_bytes": torch.cuda.max_memory_allocated(),
-            "reserved_bytes": torch.cuda.max_memory_reserved(),
-            "used_bytes": total - free,  # of the device: CUDA's context, too
-        }
+        result["peak_bytes"] = torch.cuda.max_memory_allocated()
+        result["used_bytes"] = total - free  # of the device: what torch holds, CUDA's context
     return result
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,19 +16,20 @@ import psutil
 import pytest
 import torch
 import yaml
+from torch.autograd.profiler_util import Interval
 
-from benchmarks import gpu_day, sweep, table
+from benchmarks import gpu_day, gpu_render, sweep, table
 from benchmarks.__main__ import main as benchmark
-from benchmarks.gpu_day import Day, main
+from benchmarks.gpu_day import STAGES, main, run_stage
 from benchmarks.gpu_render import render_day
-from benchmarks.step_profile import Span, summarize_spans
+from benchmarks.step_profile import summarize_events
 from cluster.estimates.speeds import _measurement
 from detalbert.errors import UserError
 from detalbert.squad import world
 from tests.conftest import ROOT
 
-NAMES = ["check", "tests", *(stage.name for stage in gpu_day.STAGES)]
-PAGES = ("README.md", "docs/speed.md", "cluster/facts/speeds.yaml")
+STEPS = [name for name in STAGES if name.startswith("step-")]
+PAGES = {"README": "README.md", "PAGE": "docs/speed.md", "SPEEDS": "cluster/facts/speeds.yaml"}
 
 
 @pytest.fixture(scope="module")
@@ -38,31 +40,29 @@ def day(tmp_path_factory: pytest.TempPathFactory, python: str) -> Path:
     squad.mkdir()
     for name, split in (("train", "train"), ("dev", "validation")):
         (squad / f"{name}.json").write_text(json.dumps(world.generate(split)))
-    words = ["--device", "cpu", "--tiny", "--output", str(folder / "results")]
-    words += ["--data", str(squad), "--tokenizer", "embedded/albert-tiny", "--seconds", "3000"]
+    words = ["--device", "cpu", "--output", str(folder / "results"), "--seconds", "3000", "--"]
+    words += ["--data", str(squad), "--tokenizer", "embedded/albert-tiny"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", python)
-        # Of the tests one that is quick: test_watched.py runs anyway.
-        patch.setattr(gpu_day, "CPU_TESTS", ("tests/engine/test_norm.py",))
+        # Of the tests some that are quick: test_watched.py runs anyway.
+        quick = STAGES["tests"] | {"cpu": "--tests tests/engine/test_norm.py"}
+        patch.setitem(STAGES, "tests", quick)
         assert main(words) == 0
     return folder / "results"
 
 
 def test_every_stage_leaves_a_complete_result(day: Path) -> None:
-    assert {path.name for path in day.iterdir()} == {f"{name}.json" for name in NAMES}
-    results = {name: json.loads((day / f"{name}.json").read_text()) for name in NAMES}
-    assert results["check"]["lacks"] == []
-    assert set(results["tests"]["outcomes"].values()) == {"PASSED"}
-    assert results["tests"]["complete"]
-    for name in NAMES[2:6]:
-        step = results[name]
-        assert step["ratio"]
-        tokens = [figures["max_tokens_per_forward"] for figures in step["budgets"]]
-        assert tokens == list(gpu_day.TINY_BUDGETS)
-        fewer, more = (figures["forwards_per_step"] for figures in reversed(step["budgets"]))
-        assert fewer < more  # with larger budgets
-        for figures in step["budgets"]:
+    assert {path.name for path in day.iterdir()} == {f"{name}.json" for name in STAGES}
+    results = {name: json.loads((day / f"{name}.json").read_text()) for name in STAGES}
+    assert set(results["tests"]["tests"].values()) == {"passed"}
+    for name in STEPS:
+        first, second = results[name]["budgets"]
+        assert first["max_tokens_per_forward"] == 512
+        assert second["max_tokens_per_forward"] == 1024
+        assert first["forwards_per_step"] > second["forwards_per_step"]
+        for figures in (first, second):
             assert figures["tokens_per_second"]["median"] > 0
+            assert figures["planned_bytes"] > 1e9
             assert figures["profile"]["launches"] > 100
             assert figures["profile"]["kernels"]
 
@@ -72,21 +72,13 @@ def as_on_a_gpu(day: Path, folder: Path) -> Path:
     shutil.copytree(day, folder)
     for path in folder.glob("*.json"):
         result = json.loads(path.read_text())
-        if path.stem != "tests":
-            result["device"] |= {"type": "cuda", "name": "NVIDIA H100 80GB HBM3"}
+        result["device"] |= {"type": "cuda", "name": "NVIDIA H100 80GB HBM3"}
         if path.stem == "check":
-            result["driver"] = "580.159.04, 345 MHz"
-            result["gpu"] = {
-                "capability": "9.0",
-                "memory_bytes": 81559 * 2**20,
-                "bf16_flops": 7.9e14,
-                "bytes_per_second": 3e12,
-            }
+            result |= {"driver": "580.159.04, 1980 MHz", "memory_bytes": 81559 * 2**20}
         if path.stem in ("step-finetuning", "step-pretraining"):
             result["settings"]["shape"] = "xxlarge" if "fine" in path.stem else "base"
         for figures in result.get("budgets", []):
-            figures["peak"] = {"used_bytes": 12 * 2**30}
-            figures["planned_bytes"] = 13.5 * 2**30
+            figures |= {"used_bytes": 12 * 2**30, "planned_bytes": 13.5 * 2**30}
         path.write_text(json.dumps(result))
     return folder
 
@@ -94,9 +86,10 @@ def as_on_a_gpu(day: Path, folder: Path) -> Path:
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the repository's pages and results."""
-    for page in PAGES:
+    for name, page in PAGES.items():
         (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / page, tmp_path / page)
+        monkeypatch.setattr(gpu_render, name, tmp_path / page)
     shutil.copytree(table.RESULTS, tmp_path / "results")
     monkeypatch.setattr(table, "RESULTS", tmp_path / "results")
     return tmp_path
@@ -104,17 +97,17 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_day_reaches_the_pages_and_the_facts(day: Path, pages: Path, tmp_path: Path) -> None:
     results = as_on_a_gpu(day, tmp_path / "day")
-    rows_before = yaml.safe_load((pages / PAGES[2]).read_text())["rows"]
+    rows_before = yaml.safe_load((pages / PAGES["SPEEDS"]).read_text())["rows"]
 
     for _ in range(2):  # the second time nothing changes
-        render_day(results, root=pages)
-        texts = [(pages / page).read_text() for page in PAGES]
+        render_day(results)
+        texts = [(pages / page).read_text() for page in PAGES.values()]
 
     readme, speed, facts = texts
-    assert "| step lm tiny, NVIDIA H100 |" in readme
-    assert readme.count("| step xxlarge, NVIDIA H100 |") == 1  # the newer one
-    assert speed.count("12.0 GiB, 13.5 GiB") == 8
-    assert "NVIDIA H100 80GB HBM3, capability 9.0" in speed
+    assert readme.count("| step lm tiny, NVIDIA H100 |") == 2
+    assert "| step finetuning xxlarge, NVIDIA H100 |" in readme
+    assert speed.count("| 12.0 | 13.5 |") == 8
+    assert re.search(r"NVIDIA H100 80GB HBM3, \d+ cores; driver 580.159.04", speed)
     rows = yaml.safe_load(facts)["rows"]
     added = [row for row in rows if row not in rows_before]
     assert len(added) == 8 == len(rows) - len(rows_before)
@@ -124,8 +117,8 @@ def test_a_day_reaches_the_pages_and_the_facts(day: Path, pages: Path, tmp_path:
         assert measurement.shape.gigabytes == 80
         assert measurement.tokens > 0
     # The copy is what the next rendering reads.
-    render_day(None, root=pages)
-    assert [(pages / page).read_text() for page in PAGES] == texts
+    render_day(pages / "results" / "gpu")
+    assert [(pages / page).read_text() for page in PAGES.values()] == texts
 
 
 def test_a_day_that_was_cut_is_rendered(day: Path, pages: Path, tmp_path: Path) -> None:
@@ -138,9 +131,9 @@ def test_a_day_that_was_cut_is_rendered(day: Path, pages: Path, tmp_path: Path) 
     step["budgets"].append({"max_tokens_per_forward": 32768, "out_of_memory": True})
     path.write_text(json.dumps(step))
 
-    render_day(results, root=pages)
+    render_day(results)
 
-    assert (pages / "docs/speed.md").read_text().count("12.0 GiB, 13.5 GiB") == 6
+    assert (pages / "docs/speed.md").read_text().count("| 12.0 | 13.5 |") == 6
 
 
 def test_a_day_on_a_cpu_is_not_rendered(
@@ -166,7 +159,7 @@ def test_without_a_gpu_one_line_says_so(tmp_path: Path, real_python: str) -> Non
     assert ended.returncode == 2
     assert ended.stdout == ""
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("gpu: error: this machine lacks a GPU that torch ")
+    assert line.startswith("benchmarks: error: no GPU that torch ")
     assert [*(tmp_path / "out").iterdir()] == []
 
 
@@ -183,24 +176,37 @@ def test_without_torch_one_line_says_so(tmp_path: Path, real_python: str) -> Non
         timeout=60,
     )
     assert ended.returncode == 2
-    assert ended.stderr == f"gpu: error: {bare} has no torch; set PYTHON to one that has\n"
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"gpu: error: {bare} has no torch; set PYTHON")
 
 
-def test_a_stage_ends_at_its_limit_with_its_children(tmp_path: Path, real_python: str) -> None:
-    script = f"""import pathlib, subprocess, sys, time
+HANGING = """import os, pathlib, subprocess, sys, time
 from detalbert import atomic
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print(child.pid, flush=True)
-with atomic.whole_file(pathlib.Path({str(tmp_path)!r}) / "stage.json") as file:
+pathlib.Path(sys.argv[-1]).with_name("child").write_text(str(child.pid))
+with atomic.whole_file(pathlib.Path(sys.argv[-1])) as file:
     file.write("half")
     file.flush()
     time.sleep(600)
 """
-    ended = Day(tmp_path, seconds=60, device="cpu").execute(["-c", script], seconds=5)
 
-    assert ended.status is None
-    assert [*tmp_path.iterdir()] == []
-    child = int(ended.output)
+
+def test_a_stage_ends_at_its_limit_with_its_children(
+    tmp_path: Path, real_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = tmp_path / "python"
+    hanging.write_text(f"#!/bin/sh\nexec '{real_python}' -c '{HANGING}' \"$@\"")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(hanging))
+    monkeypatch.setattr(gpu_day, "LATEST", 0)
+    output = tmp_path / "out"
+    output.mkdir()
+    args = Namespace(output=output, device="cpu")
+
+    assert run_stage(["step", "--json", str(output / "step.json")], args, seconds=5) is None
+
+    assert [path.name for path in output.iterdir()] == ["child"]
+    child = int((output / "child").read_text())
     deadline = time.monotonic() + 10
     while psutil.pid_exists(child) and psutil.Process(child).status() != "zombie":
         assert time.monotonic() < deadline, "the child outlived its stage"
@@ -208,18 +214,25 @@ with atomic.whole_file(pathlib.Path({str(tmp_path)!r}) / "stage.json") as file:
 
 
 def test_a_day_that_is_over_leaves_stages_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    over = Day(tmp_path, seconds=1, device="cpu")
-    assert over.run("predict", 75, ["-c", "raise SystemExit(3)"]) == ""
-    assert over.failed == ["predict"]
-    assert capsys.readouterr().out == "predict: left out, the day's time is over\n"
+    limits = {}
 
+    def run(words: list[str], args: Namespace, seconds: float) -> int | None:
+        limits[Path(words[-1]).stem] = seconds
+        return 0 if seconds > 50 else None
 
-def test_limits_grow_with_the_day(tmp_path: Path, real_python: str) -> None:
-    long = Day(tmp_path, seconds=480 * 100, device="cpu")
-    assert long.run("stage", 0.1, ["-c", "import time; time.sleep(1); print('end')"]) == "end\n"
-    assert long.failed == []
+    monkeypatch.setattr(gpu_day, "run_stage", run)
+    (tmp_path / "predict.json").touch()  # of another day
+    assert main(["--output", str(tmp_path), "--seconds", "960"]) == 0
+    assert limits["tests"] == 2 * STAGES["tests"]["seconds"]
+    assert [*tmp_path.iterdir()] == []
+
+    assert main(["--output", str(tmp_path), "--seconds", "300"]) == 2  # the check was stopped
+    del limits["check"]
+    monkeypatch.setitem(STAGES["check"], "seconds", 480)
+    assert main(["--output", str(tmp_path), "--seconds", "300"]) == 1
+    assert "step-lm-125m: stopped after 0 s" in capsys.readouterr().out
 
 
 def test_a_budget_that_does_not_fit_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,15 +264,25 @@ def test_layers_that_do_not_compile_run_uncompiled(
         raise UserError("of a step")
 
 
-def test_kernels_that_overlap_are_busy_once() -> None:
-    spans = [Span("gemm", 0, 10), Span("copy", 4, 12), Span("gemm", 20, 25), Span("norm", 25, 26)]
-    profile = summarize_spans(spans)
+def test_kernels_that_overlap_leave_no_time_idle() -> None:
+    events = []
+    for name, start, end in [("gemm", 0, 10), ("copy", 4, 12), ("gemm", 20, 25), ("norm", 25, 26)]:
+        events.append(Namespace(name=name, time_range=Interval(start, end)))
+    profile = summarize_events(events)  # type: ignore[arg-type]  # their names and times
     assert profile["launches"] == 4
     assert profile["seconds"] == pytest.approx(26e-6)
-    assert profile["busy_seconds"] == pytest.approx(18e-6)
-    assert profile["gap_seconds"] == profile["longest_gap_seconds"] == pytest.approx(8e-6)
+    assert profile["idle_seconds"] == pytest.approx(8e-6)
     assert [kernel["name"] for kernel in profile["kernels"]] == ["gemm", "copy", "norm"]
     assert profile["kernels"][0]["calls"] == 2
+
+
+def test_a_failing_test_fails_its_stage_and_is_named(tmp_path: Path, python: str) -> None:
+    (tmp_path / "test_two.py").write_text("def test_good(): pass\ndef test_bad(): assert False\n")
+    file = tmp_path / "tests.json"
+    command = [python, "-m", "benchmarks", "gpu-tests", "--json", str(file), "--tests"]
+    ended = subprocess.run([*command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert [*json.loads(file.read_text())["tests"].values()] == ["passed", "failed"]
 
 
 def test_wheels_have_versions() -> None:
