@@ -1,4 +1,4 @@
-"""A profile of one step in a few numbers: launches, time between kernels, the longest kernels.
+"""A profile of one step in a few numbers: launches, idle time, the longest kernels.
 
 torch's own table and trace (`hyperparameters.profile_steps`) are for reading; this is for comparing
 days. On a GPU only what ran there is recorded, which slows the step little; on a CPU operators
@@ -44,6 +44,8 @@ def summarize_events(events: Iterable[FunctionEvent]) -> Result:
     calls: Counter[str] = Counter()
     idle = 0.0
     ordered = sorted(events, key=lambda event: event.time_range.start)
+    if not ordered:  # without CUPTI torch records nothing of a GPU
+        return {}
     begin = end = ordered[0].time_range.start  # microseconds
     for event in ordered:
         times = event.time_range

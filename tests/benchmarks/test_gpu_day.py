@@ -274,6 +274,7 @@ def test_kernels_that_overlap_leave_no_time_idle() -> None:
     assert profile["idle_seconds"] == pytest.approx(8e-6)
     assert [kernel["name"] for kernel in profile["kernels"]] == ["gemm", "copy", "norm"]
     assert profile["kernels"][0]["calls"] == 2
+    assert summarize_events([]) == {}
 
 
 def test_a_failing_test_fails_its_stage_and_is_named(tmp_path: Path, python: str) -> None:
