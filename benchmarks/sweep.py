@@ -45,7 +45,7 @@ def sweep(options: Namespace) -> Iterator[Result]:
         steps = options.repeats + 1
         config["hyperparameters"] |= {
             "global_batch_size": options.windows,
-            # Small, whatever the batch: the losses of both sides are compared in every step of an LM.
+            # Small: of a language model the losses of both sides are compared in every step.
             "base_batch_size": options.windows,
             "base_learning_rate": 1e-4,
             "max_tokens_per_forward": options.budgets[0],
