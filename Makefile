@@ -3,10 +3,16 @@
 # make test:  all tests but the soak.
 # make soak:  all tests, property tests at ten times the examples, exports in transformers 4, 100
 #             planted faults.
+# make gpu:   eight minutes of measurements on a GPU; make gpu-wheels: what that needs without a
+#             network, in .gpu (docs/speed.md).
 PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train check quick test soak
+# For Python 3.12 with torch and transformers; pip takes a manylinux version by its exact number.
+GPU_PLATFORMS = $(patsubst %,--platform %_x86_64,manylinux_2_34 manylinux_2_28 manylinux_2_27 \
+    manylinux_2_17 manylinux2014 manylinux1)
+
+.PHONY: train check quick test soak gpu gpu-wheels
 
 train: .venv/runtime
 	.venv/bin/python train.py
@@ -20,6 +26,19 @@ soak: check .venv/soaking .venv/transformers-4
 	    -p tests.contexts --numprocesses 2 --dist worksteal -m "not gpu"
 	.venv/bin/coverage combine --quiet --rcfile tests/coverage.ini
 	.venv/bin/python -m tests.faults --seed "$$(date +%s)"
+
+gpu:
+	@sh benchmarks/gpu.sh
+
+gpu-wheels:
+	@rm -rf .gpu && mkdir .gpu
+	@$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	    --python-version 3.12 --implementation cp $(GPU_PLATFORMS) \
+	    -c constraints.txt -r benchmarks/gpu-wheels.txt --dest .gpu/wheels
+	@for data in squad albert-tokenizer; do \
+	    if test -d ../shared/$$data; then cp -r ../shared/$$data .gpu; chmod -R u+w .gpu; fi; \
+	done
+	@echo ".gpu: $$(ls .gpu/wheels | wc -l) wheels, $$(du -sm .gpu | cut -f1) MiB (64 at most, with the repository)"
 
 # Hashes are in a file of their own: with any in constraints.txt pip (23.0 to 25.3) refuses each
 # requirement that has no hash itself.

@@ -1,4 +1,7 @@
-"""python -m benchmarks STAGE [--json FILE]; `render` makes the README's table of the results."""
+"""python -m benchmarks STAGE [--json FILE]; `render` makes the README's table of the results.
+
+`gpu-render --day FOLDER` puts a day with a GPU (gpu_day.py) into all places that have its figures.
+"""
 
 # A stage measures this package and a baseline in one run, in turn, and fails if their results
 # differ: a speed alone says nothing, on a machine that nobody else has.
@@ -10,18 +13,18 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from benchmarks import table
 from cluster.flags import Parser, number
 from detalbert import atomic
 from detalbert.errors import UserError
-from detalbert.integrity import Json
 from detalbert.log import fail
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
-# Between these stands the table in a page.
-BEGIN = "<!-- benchmarks -->"
-END = "<!-- end of benchmarks -->"
-HEAD = "| stage | this package | the baseline | ratio |\n| --- | --- | --- | --- |"
+STAGES = ["step", "finetune", "predict", "serve", "lm", "gpu-check", "gpu-tests"]
+STAGES += ["render", "gpu-render"]
+# Stages that are not in a module of their name.
+MODULES = {"lm": "step", "gpu_check": "gpu_machine", "gpu_tests": "gpu_machine"}
+GPU_TESTS = ("-m", "gpu", "tests/engine/test_on_a_gpu.py")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         args = _parser().parse_args(arguments)
         if args.stage == "render":
-            render(args.readme)
+            table.render(args.readme)
+        elif args.stage == "gpu-render":
+            from benchmarks.gpu_render import render_day
+
+            render_day(args.day)
         else:
             run(args)
     except UserError as error:
@@ -41,17 +48,33 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> Parser:
     """Return the parser of the command line; its paths begin in the repository's root."""
-    # The tokenizer of the published models, if it is beside the repository.
-    published = HERE.parents[1] / "shared" / "albert-tokenizer"
+    # Data and the published models' tokenizer, if they are in .gpu or beside the repository.
+    shared = HERE.parent / ".gpu"
+    if not (shared / "squad").is_dir():
+        shared = HERE.parents[1] / "shared"
+    published = shared / "albert-tokenizer"
     tokenizer = str(published) if published.is_dir() else "embedded/albert-tiny"
     parser = Parser(prog="benchmarks", description=__doc__)
     add = parser.add_argument
-    add("stage", choices=["step", "finetune", "predict", "serve", "lm", "render"])
+    add(
+        "stage",
+        choices=[
+            "step",
+            "finetune",
+            "predict",
+            "serve",
+            "lm",
+            "render",
+            "gpu-check",
+            "gpu-tests",
+            "gpu-render",
+        ],
+    )
     add("--json", type=Path, metavar="FILE", help="file for the result")
     add(
         "--data",
         type=Path,
-        default="../shared/squad",
+        default=shared / "squad",
         metavar="FOLDER",
         help="folder of train.json and dev.json",
     )
@@ -91,11 +114,26 @@ def _parser() -> Parser:
     )
     add(
         "--shape",
-        choices=["auto", "tiny", "small", "base", "large", "xlarge", "xxlarge"],
+        choices=["auto", "tiny", "small", "base", "large", "xlarge", "xxlarge", "125m", "1b"],
         default="auto",
-        help="model; auto: small on a CPU",
+        help="model; auto: small on a CPU; 125m and 1b: language models",
     )
+    add(
+        "--budgets",
+        type=number("--budgets", 1, 1e9, whole=True),
+        nargs="+",
+        metavar="TOKENS",
+        help="values of max_tokens_per_forward at which step measures this package, in one process",
+    )
+    add("--tests", nargs="+", default=GPU_TESTS, help="words of pytest, for gpu-tests")
     add("--readme", type=Path, metavar="FILE", help="page whose table render replaces")
+    add(
+        "--day",
+        type=Path,
+        default=table.RESULTS / "gpu",
+        metavar="FOLDER",
+        help="results of benchmarks/gpu.sh, which gpu-render puts into pages and facts",
+    )
     return parser
 
 
@@ -104,65 +142,26 @@ def run(args: Namespace) -> None:
     from benchmarks.measure import device  # --help and render need no torch
     from detalbert.environment import environment
 
-    # A stage's function has its name; the one of two processes is in the module of steps.
-    module_name = "step" if args.stage == "lm" else args.stage
-    module = importlib.import_module(f"benchmarks.{module_name}")
-    measure = getattr(module, args.stage)
+    # A stage's function has its name.
+    function = "sweep" if args.budgets else args.stage.replace("-", "_")
+    module = importlib.import_module(f"benchmarks.{MODULES.get(function, function)}")
+    measure = getattr(module, function)
     with contextlib.ExitStack() as stack:
         file = None
         if args.json:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(atomic.whole_file(args.json))
-        machine = environment(device())
-        result = {"stage": args.stage, **machine, "identical": True, **measure(args)}
-        print(line(result), flush=True)
+        machine = {"stage": args.stage, **environment(device()), "identical": True}
+        measured = measure(args)
+        # A sweep yields a result that grows: whoever stops it keeps what it had.
+        for partial in [measured] if isinstance(measured, dict) else measured:
+            result = machine | partial
+            if args.json:
+                atomic.write_json(args.json, result)
+        if "ratio" in result:
+            print(table.line(result), flush=True)
         if file is not None:
             file.write(json.dumps(result, indent=1) + "\n")
-
-
-def render(page: Path | None) -> None:
-    """Print the table of all results, or write it between the markers of `page`."""
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    table = "\n".join([HEAD, *map(line, results)])
-    if page is None:
-        return print(table)
-    before, _, remainder = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = remainder.partition(END)
-    if not end:
-        raise UserError(
-            f"no {BEGIN} and {END} in it to put the table between", key=f"--readme {page}"
-        )
-    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-
-
-def line(result: Json) -> str:
-    """Return a result as a row of the table."""
-    # The stage with its workload, shape and model, as far as it has them.
-    settings = result.get("settings", result)
-    words = [result["stage"]]
-    for key in ("workload", "shape", "model"):
-        name = settings.get(key)
-        if isinstance(name, str):
-            words.append(name)
-    device_name = result["device"]["name"].split(" 80GB")[0]
-    if result["stage"] == "predict":
-        seconds = result["seconds"]
-        ours = f"{seconds['predict']:.1f} s, file to files"
-        baseline = f"{seconds['forward']:.1f} s, its model alone"
-        ratio = f"{result['ratio']:.2f}"
-    else:
-        ((figure, factor),) = result["ratio"].items()
-        unit = figure.replace("_per_second", "/s")
-        ours = f"{_figure(result['results']['ours'][figure])} {unit}"
-        baseline = _figure(result["results"]["peer"][figure])
-        ratio = f"{factor:.1f}"
-    return f"| {' '.join(words)}, {device_name} | {ours} | {baseline} | {ratio} |"
-
-
-def _figure(value: Json) -> str:
-    """Format the median and spread of a speed."""
-    digits = 0 if value["median"] >= 100 else 1
-    return f"{value['median']:,.{digits}f} ± {value['spread']:,.{digits}f}"
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ attention and flat gradients. Only what is counted is ours, so that both sides d
 """
 
 import copy
+from collections.abc import Callable
 from typing import cast
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import (
     AlbertForPreTraining,
     AutoModelForCausalLM,
@@ -29,6 +31,12 @@ TERMS = {
     "finetuning": {"start": "start_logits", "end": "end_logits"},
     "pretraining": {"masked": "prediction_logits", "order": "sop_logits"},
     "lm": {"next": "logits"},
+}
+
+MAKERS: dict[str, Callable[..., PreTrainedModel]] = {
+    "finetuning": AutoModelForQuestionAnswering.from_config,
+    "pretraining": AlbertForPreTraining._from_config,  # no Auto class makes one
+    "lm": AutoModelForCausalLM.from_config,
 }
 
 # A micro-batch: columns [windows, max_seq_length], labels, weights.
@@ -147,13 +155,18 @@ class Baseline:
 
 def make_model(trial: StepTrial, workload: str) -> PreTrainedModel:
     """Return the trial's model in transformers; a language model is sharded over all processes."""
-    if workload == "lm":
+    if workload == "lm" and trial.hparams.model is not None:
         return _load_sharded(str(trial.hparams.model))
-    make = AutoModelForQuestionAnswering.from_config
-    if workload == "pretraining":
-        make = AlbertForPreTraining._from_config  # no Auto class makes one
-    model = make(copy.deepcopy(trial.model.config), attn_implementation="sdpa")
-    model.load_state_dict(trial.model.state_dict())
+    make = MAKERS[workload]
+    with device():
+        model = make(
+            copy.deepcopy(trial.model.config), attn_implementation="sdpa", dtype=torch.float32
+        )
+    # A language model's weights are DTensors, of one process here.
+    weights = {}
+    for name, value in trial.model.state_dict().items():
+        weights[name] = value.full_tensor() if isinstance(value, DTensor) else value
+    model.load_state_dict(weights)
     return model
 
 

@@ -3,7 +3,8 @@
 python -m benchmarks predict        # a quarter of an hour on two cores
 
 The embedded model with a random span head on generated questions; on a GPU an albert-xxlarge, or
-`--shape`. `predict` includes reading and writing files. `peak_mib` is by number of questions.
+`--shape`. `predict` includes reading and writing files. `peak_mib` is by number of questions; with
+`--examples` it is not measured.
 """
 
 import json
@@ -85,11 +86,11 @@ def peak_mib(model: Path, questions: Path, folder: Path) -> float:
     return kib / 1024
 
 
-def make_rows(model: Trained, path: Path) -> list[Row]:
-    """Return the packed rows of LARGE questions, as predict.py makes them, chunk by chunk."""
+def make_rows(model: Trained, path: Path, count: int) -> list[Row]:
+    """Return the packed rows of `count` questions, as predict.py makes them, chunk by chunk."""
     examples = list(read_questions(path))
     rows: list[Row] = []
-    for start in range(0, LARGE, answering.CHUNK):
+    for start in range(0, count, answering.CHUNK):
         chunk = examples[start : start + answering.CHUNK]
         rows += answering.featurise(model, chunk).rows
     return rows
@@ -104,15 +105,19 @@ def predict(options: Namespace) -> Result:
         output = folder / "out"
         path = write_model(folder / "model", shape)
         files = {}
-        for count in (SMALL, LARGE):
+        largest = options.examples or LARGE
+        for count in (min(SMALL, largest), largest):
             files[count] = write_questions(folder / f"{count}.json", count)
-        peaks = {count: peak_mib(path, file, output) for count, file in files.items()}
+        # Memory as the file grows: two processes, for which a day with a GPU has no time.
+        peaks = {}
+        if not options.examples:
+            peaks = {count: peak_mib(path, file, output) for count, file in files.items()}
 
         # The forward passes alone, and all of it: reading, windows, answers and writing.
         model = load_model(str(path))
-        rows = make_rows(model, files[LARGE])
+        rows = make_rows(model, files[largest], count=largest)
         run_forward(model, rows[:20])  # burn in
-        questions = predict_file.Questions(str(files[LARGE]))
+        questions = predict_file.Questions(str(files[largest]))
         sides: dict[str, Callable[[], object]] = {
             "forward": partial(run_forward, model, rows),
             "predict": partial(predict_file.predict, model, questions, output, 0.0),

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+import yaml
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import measure
@@ -39,6 +40,8 @@ from pretrain.trial import PretrainTrial
 TRIALS: dict[str, Any] = {"finetuning": SquadTrial, "pretraining": PretrainTrial, "lm": LmTrial}
 JOINED = 32  # documents of the text in one, so that most windows are full
 LLAMA = measure.EXPERIMENTS["llama"]
+# Language models of real sizes, by --shape: those of these configs.
+CONFIGS = {"125m": "lm_125m.yaml", "1b": "lm_1b.yaml"}
 
 # Of a language model: steps that are timed together, windows of a step over all processes, and of
 # a micro-batch.
@@ -64,7 +67,12 @@ def step(options: Namespace) -> Result:
         folder = Path(name)
         config, settings = write_inputs(options, folder, gpu=torch.cuda.is_available())
         measured = train_both(config, settings, folder)
-    result = report(options.stage, settings, measured)
+    return report_step(options.stage, settings, measured)
+
+
+def report_step(stage: str, settings: Result, measured: Result) -> Result:
+    """Return what `report` does, with each side's MFU and first step."""
+    result = report(stage, settings, measured)
     peak, source = measure.peak_and_source()
     settings["peak_flops"] = {"value": peak, "from": source}
     for side, figures in result["results"].items():
@@ -175,14 +183,11 @@ def write_inputs(options: Namespace, folder: Path, gpu: bool) -> Inputs:
 def write_lm_inputs(options: Namespace, folder: Path, gpu: bool) -> Inputs:
     """Write text and first weights of a language model; return its experiment and settings."""
     shape = "base" if gpu and options.shape == "auto" else options.shape
-    if shape not in LLAMA:
+    if shape not in {*LLAMA, *CONFIGS}:
         shape = "small"
-    model_config = LLAMA[shape]
-    model = str(folder / "model")
-    length = model_config["max_position_embeddings"]
+    model_config, length = lm_shape(shape)
     config = measure.experiment(
         "lm",
-        model=model,
         max_seq_length=length,
         max_tokens_per_forward=LM_MICRO_BATCH * length,
         max_steps=LM_TURN * (options.repeats + 1),
@@ -190,13 +195,20 @@ def write_lm_inputs(options: Namespace, folder: Path, gpu: bool) -> Inputs:
     )
     config["data"] |= {
         "documents": measure.write_text(options, folder),
-        "vocab_size": model_config["vocab_size"],
         "cache_dir": str(folder / "cache"),
     }
-    # Both sides read the same first weights.
-    torch.manual_seed(42)
-    first = AutoModelForCausalLM.from_config(AutoConfig.for_model(**model_config))
-    first.save_pretrained(model)
+    hyperparameters = config["hyperparameters"]
+    if shape in CONFIGS:
+        # Drawn on the device. The vocabulary is larger than the tokenizer's: it costs the same.
+        hyperparameters |= {"model_config": model_config, "compile": gpu}
+        config["data"]["tokenizer"] = options.tokenizer
+    else:
+        # Both sides read the same first weights.
+        config["data"]["vocab_size"] = model_config["vocab_size"]
+        hyperparameters["model"] = str(folder / "model")
+        torch.manual_seed(42)
+        first = AutoModelForCausalLM.from_config(AutoConfig.for_model(**model_config))
+        first.save_pretrained(hyperparameters["model"])
     settings = {
         "workload": "lm",
         "shape": shape,
@@ -208,9 +220,18 @@ def write_lm_inputs(options: Namespace, folder: Path, gpu: bool) -> Inputs:
     return config, settings
 
 
-def train_both(config: Config, settings: Result, folder: Path) -> Result:
-    """Train both sides in turn, in all processes; return measurements and losses."""
-    turn = settings["steps_per_turn"]
+def lm_shape(shape: str) -> tuple[Config, int]:
+    """Return a language model's config and the tokens of its windows."""
+    if shape in LLAMA:
+        return LLAMA[shape], LLAMA[shape]["max_position_embeddings"]
+    path = measure.ROOT / "configs" / CONFIGS[shape]
+    hyperparameters = yaml.safe_load(path.read_text())["hyperparameters"]
+    return hyperparameters["model_config"], hyperparameters["max_seq_length"]
+
+
+@contextlib.contextmanager
+def open_trial(config: Config, workload: str, folder: Path) -> Iterator[StepTrial[Any, Any]]:
+    """Yield the trial of an experiment, ready to train, as train.py makes it, in all processes."""
     # As train.py; the baseline switches them off for its own steps.
     choose_exact_kernels()
     with contextlib.ExitStack() as stack:
@@ -220,12 +241,25 @@ def train_both(config: Config, settings: Result, folder: Path) -> Result:
         context = stack.enter_context(
             trial_context(group, metrics, stops, config, steps_completed=0, run={})
         )
-        trial = TRIALS[settings["workload"]](context)
+        trial = TRIALS[workload](context)
         trial.model.train()
-        batches = list(islice(trial.build_training_data_loader(), trial.steps))
-        baseline = Baseline(trial, settings["workload"])
-        turns = train_in_turn(trial, baseline, batches, turn)
-        per_rank = group.allgather(turns.steps)
+        yield trial
+
+
+def train_both(config: Config, settings: Result, folder: Path) -> Result:
+    """Train both sides in turn, in all processes; return measurements and losses."""
+    with open_trial(config, settings["workload"], folder) as trial:
+        return measure_both(trial, settings, steps=trial.steps)
+
+
+def measure_both(trial: StepTrial[Any, Any], settings: Result, steps: int) -> Result:
+    """Train `steps` steps of both sides in turn; return measurements and losses. Collective."""
+    turn = settings["steps_per_turn"]
+    group = trial.context.distributed
+    batches = list(islice(trial.build_training_data_loader(), steps))
+    baseline = Baseline(trial, settings["workload"])
+    turns = train_in_turn(trial, baseline, batches, turn)
+    per_rank = group.allgather(turns.steps)
 
     # A step's loss is of all ranks.
     losses: dict[str, list[float]] = {"ours": [], "peer": []}
@@ -235,10 +269,9 @@ def train_both(config: Config, settings: Result, folder: Path) -> Result:
         losses["peer"].append(float(np.mean(means)))
 
     # Of this process; all have equally many windows.
-    step_flops = [sum(trial.row_flops(row) for row in batch) for batch in batches]
+    step_flops = [count_flops(trial, batch) for batch in batches]
     turn_starts = range(0, len(batches), turn)
-    tokens = sum(len(row["input_ids"]) for batch in batches for row in batch)
-    tokens_per_step = tokens * group.size / len(batches)
+    tokens_per_step = step_tokens(batches) * group.size / len(batches)
     return {
         "seconds": turns.seconds,
         "losses": losses,
@@ -253,21 +286,35 @@ def train_both(config: Config, settings: Result, folder: Path) -> Result:
     }
 
 
+def count_flops(trial: StepTrial[Any, Any], batch: list[Any]) -> float:
+    """Return the FLOPs that the model needs for a step of this process."""
+    return sum(trial.row_flops(row) or 0.0 for row in batch)
+
+
+def step_tokens(batches: list[list[Any]]) -> int:
+    """Return the real tokens of some steps of this process."""
+    return sum(len(row["input_ids"]) for batch in batches for row in batch)
+
+
+def train_steps(trial: StepTrial[Any, Any], batches: list[Any]) -> Iterator[dict[str, float]]:
+    """Train a step when the next item is taken: the meter's sums of this process."""
+    for number, batch in enumerate(batches):
+        trial.meter.reset()
+        trial.train_batch(batch, 0, number)
+        trial.schedule.step()
+        yield trial.meter.per_slot_reduce()
+
+
 def train_in_turn(
     trial: StepTrial[Any, Any], baseline: Baseline, batches: list[Any], turn: int
 ) -> Turns:
     """Train on `batches` with both sides, `turn` steps of each at a time, on all processes."""
-
-    def train() -> Iterator[dict[str, float]]:
-        for number, batch in enumerate(batches):
-            trial.meter.reset()
-            trial.train_batch(batch, 0, number)
-            trial.schedule.step()
-            yield trial.meter.per_slot_reduce()
-
     padded = [baseline.batch(batch) for batch in batches]
     # Each side's steps run when they are taken.
-    pending: dict[str, Iterator[Any]] = {"ours": train(), "peer": map(baseline.step, padded)}
+    pending: dict[str, Iterator[Any]] = {
+        "ours": train_steps(trial, batches),
+        "peer": map(baseline.step, padded),
+    }
     steps: dict[str, list[Any]] = {side: [] for side in pending}
     memory: dict[str, dict[str, int]] = {}
 
