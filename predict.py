@@ -48,6 +48,10 @@ UNREAD = {
         ("output", "errors"),
         ("question", "interactive", "prompt", "perplexity", "export", "serve"),
     ),
+    **dict.fromkeys(
+        ("sheet", "columns", "form", "skip_invalid"),
+        ("question", "interactive", "prompt", "perplexity", "export", "serve"),
+    ),
     "top": ("data", "export", "serve"),
     **dict.fromkeys(SAMPLING, ("perplexity", "export")),
 }

@@ -26,8 +26,13 @@ from detalbert.errors import UserError
 
 
 def gigabytes(text: str) -> float:
-    """Return the number of a --gpu, "12GB" or "12"."""
-    return number("--gpu", 0.1, 1e4)(text.strip().upper().removesuffix("GB"))
+    """Return the number of a --gpu, "12GB" or "12". Raises UserError if it is none."""
+    try:
+        return number("--gpu", 0.1, 1e4)(text.strip().upper().removesuffix("GB"))
+    except UserError:
+        raise UserError(
+            "not the memory of a GPU", key=f"--gpu {text}", cure="give it in GB, such as 12GB"
+        ) from None
 
 
 def _parser() -> Parser:
@@ -138,7 +143,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def print_fit(args: Namespace) -> int:
     """Print whether the experiment fits one GPU; return 0 if it does, else 3."""
+    for flag in ("html", "json", "deadline", "budget", "windows", "tokens", "live"):
+        if getattr(args, flag):
+            raise UserError("--gpu does without", key=f"--{flag}", cure="leave it out")
     config = check_config(args.config, args.set)
+    # One GPU, whatever the config asks for, and so no layout of several.
+    config["hyperparameters"].pop("layout", None)
     fit = fit_one_gpu(next(parse_jobs(config, pool=None, root=ROOT)))
     print(f"{args.config} on one GPU of {args.gpu:g} GB")
     for line in describe_fit(fit, args.gpu):

@@ -18,6 +18,7 @@ import numpy as np
 from detalbert.atomic import whole_file, write_json, writing
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
+from detalbert.hub import STATE_DICT
 from detalbert.inference.answer_table import AnswerTable, open_tables
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
@@ -29,11 +30,21 @@ from detalbert.squad.question_stream import LeftOut, file_examples
 from detalbert.squad.sources import DEFAULT, Reading, open_source, read_examples
 from detalbert.squad.windows import Example, check_questions_fit
 from detalbert.training.folder import ELSEWHERE, claim_folder
+from detalbert.training.manifest import MANIFEST
 from detalbert.training.metrics_file import METRICS_FILE
 from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
 ERRORS = "errors.csv"
+# What a folder of answers gets.
+WRITTEN = (
+    "predictions.json",
+    "predictions.csv",
+    "null_odds.json",
+    "nbest.json",
+    METRICS_FILE,
+    ERRORS,
+)
 UNCALIBRATED_LINE = "the probabilities are uncalibrated: no validation shows that they hold"
 log = logging.getLogger(__name__)
 
@@ -60,6 +71,7 @@ def predict(
         UserError: `folder` is a run's, or a question cannot be answered.
     """
     _check_folder(folder)
+    _check_input(questions.data, folder, workbook)
     total = questions.read_through(trained)
     cells: dict[str, RawRow] = {}
     with claim_folder(folder):
@@ -128,6 +140,10 @@ def write_answers(
                     losses.append(chunk.losses)
                 wait.update(len(chunk.examples))
 
+            # Errors that stand beside these answers must be theirs.
+            if errors is None:
+                (folder / ERRORS).unlink(missing_ok=True)
+
             # Questions without an answer come last; their ids may be those of others.
             for question in left_out:
                 table.add_left_out(question)
@@ -154,9 +170,30 @@ def _remove_scores(path: Path) -> None:
 
 def _check_folder(folder: Path) -> None:
     """Raise UserError for the folder of a run, whose predictions and metrics would be lost."""
-    if list_checkpoints(folder / "checkpoints"):
+    is_run = bool(list_checkpoints(folder / "checkpoints") or list_checkpoints(folder))
+    is_checkpoint = (folder / MANIFEST).exists() or (folder / STATE_DICT).exists()
+    if is_run or is_checkpoint:
         problem = "a run's folder, its predictions and metrics would be replaced"
         raise UserError(problem, key=f"--output-dir {folder}", cure="give another")
+
+
+def _check_input(data: str, folder: Path, workbook: Path | None) -> None:
+    """Raise UserError if an output is the file of the questions, or cannot be written."""
+    outputs = {f"--output-dir {folder}": [folder / name for name in WRITTEN]}
+    if workbook is not None:
+        key = f"--output {workbook}"
+        outputs[key] = [workbook]
+        if workbook.exists() and not workbook.is_file():
+            raise UserError("it is no file", key=key, cure="give another")
+        if not workbook.absolute().parent.is_dir():
+            raise UserError("its folder is not there", key=key, cure="make it, or give another")
+    source = Path(data)
+    for key, paths in outputs.items():
+        for path in paths:
+            if source.is_file() and path.exists() and path.samefile(source):
+                raise UserError(
+                    "the questions of --data would be replaced", key=key, cure="give another"
+                )
 
 
 # Flags of predict.py by keys of a config.

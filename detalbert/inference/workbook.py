@@ -6,6 +6,7 @@ openpyxl cuts a text to the 32,767 characters that Excel allows.
 """
 
 import contextlib
+import logging
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,8 @@ from detalbert.escapes import escape_controls
 from detalbert.reading.sheets import import_openpyxl
 
 Row = Sequence[str | int | float]
+MOST_CHARACTERS = 32_767  # of a cell of .xlsx
+log = logging.getLogger(__name__)
 _NO_CHARACTERS = re.compile("[\ufffe\uffff]")
 _SPACES = re.compile(r"^ | {2,}", re.MULTILINE)
 _TYPE = "application/vnd.oasis.opendocument.spreadsheet"
@@ -54,16 +57,26 @@ def _open_xlsx(file: Any) -> Iterator[Callable[[Row], None]]:
     openpyxl = import_openpyxl()
     workbook = openpyxl.Workbook(write_only=True)
     worksheet = workbook.create_sheet("answers")
+    cut = 0  # texts
 
     def as_cell(value: str | int | float) -> Any:
+        nonlocal cut
         if not isinstance(value, str):
             return value
-        cell = openpyxl.cell.WriteOnlyCell(worksheet, value=_printable(value))
+        text = _printable(value)
+        cut += len(text) > MOST_CHARACTERS
+        cell = openpyxl.cell.WriteOnlyCell(worksheet, value=text)
         cell.data_type = "s"  # no formula, whatever it begins with
         return cell
 
     yield lambda row: worksheet.append([as_cell(value) for value in row])
     workbook.save(file)
+    if cut:
+        log.warning(
+            "%d text(s) are cut to the %s characters of a cell of .xlsx; .ods has them whole",
+            cut,
+            f"{MOST_CHARACTERS:,}",
+        )
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ what that is.
 """
 
 import datetime
+import decimal
 import re
 from typing import Any
 
@@ -42,30 +43,87 @@ def displayed(cell: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).upper()
-    section, _, _ = cell.number_format.partition(";")  # that of numbers above 0
     if isinstance(value, (int, float)):
-        return _number(value, section)
+        return _number(value, cell.number_format)
+    section, _, _ = cell.number_format.partition(";")
+    if isinstance(value, datetime.timedelta):
+        return _duration(value, section)
     if isinstance(value, (datetime.date, datetime.time)):
         return _date(value, section)
     return str(value)
 
 
-def _number(value: float, section: str) -> str:
+def _number(value: float, number_format: str) -> str:
+    # Sections are those of positive numbers, negative ones and zero; without one, the first serves.
+    sections = number_format.split(";")
+    section = sections[0]
+    shown = value
+    if value < 0 and len(sections) > 1:
+        section = sections[1]
+        shown = -value  # the section has its own sign
+    elif value == 0 and len(sections) > 2:
+        section = sections[2]
+
     pattern = _LITERAL.sub("", section)
     digits = _DIGITS.search(pattern)
-    if digits is None or _EXPONENT.search(pattern):
-        # General: whole numbers in full, others to 11 digits.
-        is_whole = float(value).is_integer() and abs(value) < 1e15
-        return str(int(value)) if is_whole else f"{value:.11g}"
+    template = _LITERAL.sub(_literal, section)
+    if digits is None and len(sections) > 1:
+        return template.strip()  # a word stands for the number
+    if digits is None or not _is_plain(pattern, digits):
+        return _general(value)
     if "%" in pattern:
-        value *= 100
-    decimals = len(digits[1] or "")
-    separator = "," if "," in digits[0] else ""
-    number = f"{value:{separator}.{decimals}f}"
+        shown *= 100
 
     # The number in the place of its digits, what stands for itself around it.
-    template = _LITERAL.sub(_literal, section)
-    return _DIGITS.sub(number, template, count=1).strip()
+    return _DIGITS.sub(_format_digits(shown, digits), template, count=1).strip()
+
+
+def _is_plain(pattern: str, digits: re.Match[str]) -> bool:
+    """Return whether a format has one run of digits, not scaled, without exponent or fraction."""
+    others = pattern[: digits.start()] + pattern[digits.end() :]
+    is_scaled = digits[0].endswith(",") or pattern.startswith(",", digits.end())
+    return not is_scaled and not re.search(r"[#0?]", others) and not _EXPONENT.search(pattern)
+
+
+def _format_digits(value: float, digits: re.Match[str]) -> str:
+    """Return a number with the digits, decimals and separators that a format has, rounded half up
+    as spreadsheets do.
+    """
+    whole_part, _, _ = digits[0].partition(".")
+    decimals = digits[1] or ""
+    step = decimal.Decimal(1).scaleb(-len(decimals))
+    exact = decimal.Decimal(f"{value:.15g}")  # a spreadsheet has 15 digits
+    rounded = abs(exact).quantize(step, rounding=decimal.ROUND_HALF_UP)
+    whole, _, fraction = f"{rounded:f}".partition(".")
+
+    whole = whole.zfill(whole_part.count("0"))
+    if "," in whole_part:
+        whole = f"{int(whole):,}"
+    # Of decimals that need not be there (#), zeros at the end are not.
+    shortest = decimals.rstrip("#?")
+    while len(fraction) > len(shortest) and fraction.endswith("0"):
+        fraction = fraction[:-1]
+    sign = "-" if value < 0 and rounded else ""
+    return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
+
+
+def _general(value: float) -> str:
+    """Return a number without a format: whole ones in full, others to 11 digits."""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    text = f"{value:.11g}"
+    is_short = 1e-9 < abs(value) < 1e11
+    return f"{decimal.Decimal(text):f}" if is_short else text
+
+
+def _duration(value: datetime.timedelta, section: str) -> str:
+    """Return a duration in hours, or in minutes if its format begins with them."""
+    seconds = round(value.total_seconds())
+    minutes = seconds // 60
+    if "[m" in section.lower():
+        return f"{minutes}:{seconds % 60:02}"
+    text = f"{minutes // 60}:{minutes % 60:02}"
+    return f"{text}:{seconds % 60:02}" if "s" in section.lower() else text
 
 
 def _literal(match: re.Match[str]) -> str:

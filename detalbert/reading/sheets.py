@@ -25,7 +25,9 @@ _OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 _TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 
-
+# Of a sheet, in Excel and in LibreOffice; a damaged file may ask for billions.
+MOST_ROWS = 1_048_576
+MOST_COLUMNS = 16_384
 _MERGED = "of merged cells the first has it"
 NumberedRows = Iterator[tuple[int, list[str]]]
 
@@ -91,6 +93,14 @@ def _no_sheet(where: str, sheet: str | None, names: list[str]) -> UserError:
     )
 
 
+def _too_large(where: str, number: int) -> UserError:
+    return UserError(
+        f"row {number}: more than {MOST_ROWS:,} rows or {MOST_COLUMNS:,} columns",
+        key=where,
+        cure="the file is damaged; save it again in its program",
+    )
+
+
 def _no_value(where: str, number: int, place: int) -> UserError:
     return UserError(
         f"row {number}: the formula in {_column(place)}{number} has no stored value",
@@ -144,6 +154,8 @@ def _xlsx_rows(where: str, source: BinaryIO, sheet: str | None) -> NumberedRows:
         worksheet.reset_dimensions()  # some programs write wrong ones
     rows = zip(value_sheet.iter_rows(), formula_sheet.iter_rows(), strict=True)
     for number, (value_cells, formula_cells) in enumerate(rows, start=1):
+        if number > MOST_ROWS:
+            raise _too_large(where, number)
         texts = []
         for place, (cell, formula) in enumerate(zip(value_cells, formula_cells, strict=True)):
             if cell.value is None and formula.value is not None:
@@ -167,6 +179,8 @@ def _ods_rows(where: str, source: BinaryIO, sheet: str | None) -> NumberedRows:
                     repeats = int(element.get(f"{_TABLE}number-rows-repeated", 1))
                     cells = _ods_cells(where, element, number + 1)
                     # Only rows without text are repeated a million times.
+                    if repeats < 1 or cells and number + repeats > MOST_ROWS:
+                        raise _too_large(where, number + 1)
                     for repeated in range(repeats if cells else 0):
                         yield number + 1 + repeated, cells
                     number += repeats
@@ -185,6 +199,8 @@ def _ods_cells(where: str, row: ElementTree.Element, number: int) -> list[str]:
         paragraphs = [_ods_text(part) for part in cell.findall(f"{_TEXT}p") if is_seen]
         text = "\n".join(paragraphs)
         repeats = int(cell.get(f"{_TABLE}number-columns-repeated", 1))
+        if repeats < 1 or text and len(texts) + empty + repeats > MOST_COLUMNS:
+            raise _too_large(where, number)
         if text:
             texts += [""] * empty + [text] * repeats
             empty = 0

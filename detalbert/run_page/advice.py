@@ -26,15 +26,17 @@ def describe_errors(outcomes: Outcomes) -> Iterator[str]:
     wrong = int((~outcomes.right).sum())
     yield f"{wrong:,} of {total:,} held-out questions are wrong: {', '.join(parts)}."
     margin = margin_of_error(outcomes.right.astype(float))
-    if margin > 1:
+    if margin > 1 and total > 1:
         yield (
             f"{total:,} questions measure the share of right answers to within {margin:.1f} "
             "points: two runs that differ by less are the same."
         )
 
 
-def describe_threshold(sweep: Sweep, threshold: float) -> Iterator[str]:
-    """Yield what the run's threshold gives, and which others would be better for what."""
+def describe_threshold(sweep: Sweep, threshold: float, has_both_kinds: bool) -> Iterator[str]:
+    """Yield what the run's threshold gives, and which others would be better for what, if there are
+    questions with an answer and without one.
+    """
     own = sweep.at(threshold)
     best = int(sweep.f1.argmax())
     yield (
@@ -42,6 +44,8 @@ def describe_threshold(sweep: Sweep, threshold: float) -> Iterator[str]:
         f"{sweep.answered[own]:.0f} % of the questions, {sweep.right[own]:.0f} % of them right, "
         f"and has an F1 of {sweep.f1[own]:.2f}."
     )
+    if not has_both_kinds:
+        return  # to answer all or none would be best, and says nothing of other questions
     if sweep.f1[best] > sweep.f1[own] + 0.05:
         yield (
             f"The best F1 on these questions is {sweep.f1[best]:.2f}, at {_place(sweep, best)}: "
@@ -57,7 +61,10 @@ def _describe_sure(sweep: Sweep, percent: int) -> str:
     """Return which threshold makes so many of the answers right."""
     enough = (sweep.right >= percent) & (sweep.answered >= LEAST)
     if not enough.any():
-        return f"No threshold makes {percent} % of the answers right and leaves {LEAST} %."
+        return (
+            f"No threshold makes {percent} % of the answers right and leaves {LEAST} % of the "
+            "questions answered."
+        )
     # The highest threshold, which answers most.
     place = int(enough.nonzero()[0][-1])
     return (

@@ -76,6 +76,8 @@ def _answers(run: RunSummary, outcomes: Outcomes) -> list[PageSection]:
     """Return what is wrong, which threshold to take, and what probabilities are worth."""
     sweep = sweep_thresholds(outcomes)
     threshold = outcomes.threshold
+    answerable = outcomes.answerable
+    has_both_kinds = bool(answerable.any() and not answerable.all())
     sections = [
         PageSection(
             title="What does the model get wrong?",
@@ -84,7 +86,7 @@ def _answers(run: RunSummary, outcomes: Outcomes) -> list[PageSection]:
         ),
         PageSection(
             title="Which threshold?",
-            sentences=list(advice.describe_threshold(sweep, threshold)),
+            sentences=list(advice.describe_threshold(sweep, threshold, has_both_kinds)),
             plots=[plots.plot_thresholds(sweep, threshold)],
         ),
     ]

@@ -79,7 +79,10 @@ def test_the_page_has_the_planner_s_figures():
     "arguments, words",
     [
         (["configs/deberta.yaml", "--gpu", "12"], "not known without a download"),
-        (["configs/single.yaml", "--gpu", "x"], "--gpu X: expected a number"),
+        (
+            ["configs/single.yaml", "--gpu", "x"],
+            "--gpu x: not the memory of a GPU; give it in GB",
+        ),
         (["configs/single.yaml", "--gpu", "12", "--any"], "not allowed with argument"),
     ],
 )

@@ -1,6 +1,7 @@
 """What the chief says: exact lines on a clock of the test's own."""
 
 import importlib
+import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -124,14 +125,15 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
     above: list[str] = []
     monkeypatch.setattr(tqdm, "write", lambda line, file: above.append(line))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((120, 40)))
     shown = Progress(100, done=40, chief=True, logged_metrics=["exact", "HasAns_f1"])
     shown.on_training_start()
     clock.now += 1
     report(shown, 5)
     shown.on_validation_end({"HasAns_f1": 2.0, "exact": 83.671})
     shown.on_trial_shutdown()
-    scores = {"loss": "1.2346", "lr": "1.23e-03", "windows/s": "12.3"}
-    assert call().set_postfix(scores) in bar.mock_calls
+    values = "loss 1.2346  lr 1.23e-03  windows/s 12.3"
+    assert call().set_postfix_str(values) in bar.mock_calls
     assert bar.mock_calls[-1] == call().close()
     (table,) = above
     assert table.splitlines() == [

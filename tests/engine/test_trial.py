@@ -97,6 +97,7 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         assert not trial.scaler.is_enabled()  # fp16 alone wants one
 
         callbacks = {"handover", "progress", "trial", "early_stopping", "profile"}
+        callbacks |= {"history", "loss_watch"}
         assert trial.build_callbacks().keys() == callbacks
         assert trial.progress.chief
         assert trial.progress.steps == 12
@@ -111,7 +112,7 @@ def test_what_a_batch_tells(tiny_config: Path) -> None:
             trial.optimizer.param_groups[0]["lr"] = rate
             assert trial.train_batch(batch, 0, 0) == {"learning_rate_1e6": 1e6 * rate}
 
-        trial.model.config.model_type = "modernbert"  # nobody knows its FLOPs
+        trial.model.config.model_type = "deberta-v2"  # nobody knows its FLOPs
         assert trial.row_flops(batch[0]) is None
 
 

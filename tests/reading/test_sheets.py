@@ -112,6 +112,19 @@ def test_numbers_and_dates_are_as_excel_shows_them(tmp_path):
         "12 km": (12, '0" km"'),
         "€ 5.00": (5, "[$€-407] #,##0.00"),
         "-5.50": (-5.5, "0.00;[Red]-0.00"),
+        "(5)": (-5, "#,##0_);(#,##0)"),
+        "none": (0, '0;-0;"none"'),
+        "3": (2.5, "0"),
+        "0.13": (0.125, "0.00"),
+        "13%": (0.125, "0%"),
+        "1.01": (1.005, "0.00"),
+        "00042": (42, "00000"),
+        "2.5": (2.5, "0.##"),
+        "1500000": (1.5e6, '0.0,,"M"'),  # scaled: without a format
+        "5551234567": (5551234567, "(000) 000-0000"),
+        "0.00001": (1e-5, "General"),
+        "30:00:00": (datetime.timedelta(hours=30), "[h]:mm:ss"),
+        "90:00": (datetime.timedelta(minutes=90), "[mm]:ss"),
         "1912": (1912, "General"),
         "0.3": (0.1 + 0.2, "General"),
         "123456789012": (123456789012, "General"),
@@ -232,9 +245,29 @@ def test_a_fault_names_the_row_of_the_sheet(tmp_path):
     assert "a.xlsx: row 4: question 2: answer 'Bo' is not in its context" in str(error.value)
 
 
-def test_a_text_longer_than_a_cell_of_excel_is_cut(tmp_path):
+def test_a_text_longer_than_a_cell_of_excel_is_cut(tmp_path, caplog):
     for name, length in {"a.xlsx": 32_767, "a.ods": 40_000}.items():
         with open_workbook(tmp_path / name) as append:
             append(["context"])
             append(["x" * 40_000])
         assert len(read_rows(tmp_path / name)["row 2"]["context"]) == length
+    (record,) = caplog.records
+    assert "1 text(s) are cut to the 32,767 characters" in record.getMessage()
+
+
+@pytest.mark.parametrize("repeats", ["300000000", "-3"])
+@pytest.mark.parametrize("what", ["columns", "rows"])
+def test_a_damaged_count_of_cells_is_refused(what, repeats, tmp_path):
+    with open_workbook(tmp_path / "a.ods") as append:
+        append(["question", "context"])
+        append(["Who?", "Ada."])
+    with zipfile.ZipFile(tmp_path / "a.ods") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    cell = b"<table:table-cell" if what == "columns" else b"<table:table-row"
+    count = f' table:number-{what}-repeated="{repeats}"'.encode()
+    members["content.xml"] = members["content.xml"].replace(cell, cell + count)
+    with zipfile.ZipFile(tmp_path / "a.ods", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(UserError, match="row 1: more than 1,048,576 rows or 16,384 columns"):
+        read_rows(tmp_path / "a.ods")
