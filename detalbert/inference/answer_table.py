@@ -91,10 +91,12 @@ class AnswerTable:
 
     def _write_header(self, row: RawRow) -> None:
         self.own = list(row)
-        # A column of the table may have one of our names, as `answer`.
+        # A column of the table may have one of our names, as `answer` or, for who reads the file
+        # again, `Answer`.
+        taken = {column.lower() for column in row}
         names = []
         for name in _ANSWER:
-            while name in row:
+            while name in taken:
                 name = f"model_{name}"
             names.append(name)
         left_out = ["left_out"] if self.has_left_out else []

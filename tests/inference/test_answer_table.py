@@ -14,7 +14,7 @@ from tests.test_predict import predict_here
 CONTEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen."
 # Own columns around ours, one of them named as ours; the last question's label is nowhere.
 ROWS = [
-    ["No.", "question", "context", "answer", "remark"],
+    ["No.", "question", "context", "Answer", "remark"],
     ["1", "What did the Kalonda carry?", CONTEXT, "tar", "=1+1"],
     ["2", "Who was captain of the Zanto?", CONTEXT, "", ""],
     ["3", "Who was captain of the Garlen?", CONTEXT, "Nobody", "ask Bo"],
