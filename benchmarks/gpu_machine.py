@@ -40,7 +40,7 @@ def gpu_check(options: Namespace) -> Result:
     }
 
 
-class Outcomes:
+class EndedTests:
     """A plugin of pytest that writes after each test how it ended: a stop loses the rest only."""
 
     def __init__(self, options: Namespace) -> None:
@@ -56,7 +56,7 @@ class Outcomes:
 
 def gpu_tests(options: Namespace) -> Iterator[Result]:
     """Run the tests; raise UserError unless all pass."""
-    outcomes = Outcomes(options)
+    outcomes = EndedTests(options)
     status = pytest.main([*options.tests, "-n", "0", "-p", "no:cacheprovider"], plugins=[outcomes])
     yield {"tests": outcomes.tests}
     if status != 0:
