@@ -252,7 +252,7 @@ def test_layers_that_do_not_compile_run_uncompiled(
     def open_trial(config: Any, *_: Any) -> Any:
         if config["hyperparameters"]["compile"]:
             raise UserError("the layers do not compile here")
-        yield Namespace(rounding=lambda: {"compile": False})
+        yield Namespace(numeric_settings=lambda: {"compile": False})
 
     monkeypatch.setattr(sweep, "open_trial", open_trial)
     settings: dict[str, Any] = {"workload": "lm"}
