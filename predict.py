@@ -45,11 +45,7 @@ UNREAD = {
     "json": ("export", "serve"),
     "raw": ("export",),
     **dict.fromkeys(
-        ("output", "errors"),
-        ("question", "interactive", "prompt", "perplexity", "export", "serve"),
-    ),
-    **dict.fromkeys(
-        ("sheet", "columns", "form", "skip_invalid"),
+        ("output", "errors", "sheet", "columns", "form", "skip_invalid"),
         ("question", "interactive", "prompt", "perplexity", "export", "serve"),
     ),
     "top": ("data", "export", "serve"),

@@ -53,16 +53,16 @@ def read_predictions(folder: Path) -> Answers | None:
         return None
 
 
-_WRITTEN = (
-    "checkpoints",
+# Of a run's folder, besides checkpoints and TensorBoard's events.
+FILES = (
     "config.yaml",
     "metrics.json",
     "null_odds.json",
     "predictions.json",
     "report.html",
     "spans.json",
-    "tensorboard",
 )
+_WRITTEN = ("checkpoints", *FILES, "tensorboard")
 # Regular expressions of what is written under the lock of an output directory, by any command.
 _FILES = (
     r"config\.yaml|predictions\.csv|report\.html|scores\.md"

@@ -13,20 +13,11 @@ from pathlib import Path
 
 from detalbert import bucket
 from detalbert.atomic import alone, writing
-from detalbert.training.folder import ELSEWHERE, move_checkpoints, next_previous, set_aside
+from detalbert.training.folder import ELSEWHERE, FILES, move_checkpoints, next_previous, set_aside
 from detalbert.training.manifest import MANIFEST, find_fault, read_manifest
 from detalbert.training.timeline import list_checkpoints
 from detalbert.waiting import waiting
 
-# Of a run's folder, besides checkpoints and TensorBoard's events.
-FILES = (
-    "config.yaml",
-    "metrics.json",
-    "null_odds.json",
-    "predictions.json",
-    "report.html",
-    "spans.json",
-)
 # Tries to fetch a checkpoint whose files arrive damaged.
 TRIES = 3
 _CHECKPOINT_MANIFEST = re.compile(rf"checkpoints/(step-[0-9]{{8,}})/{MANIFEST}")

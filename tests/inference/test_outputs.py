@@ -1,0 +1,55 @@
+"""Answers replace no checkpoint and none of their own questions; errors.csv is of the answers."""
+
+import shutil
+
+import pytest
+
+import predict
+
+
+@pytest.mark.parametrize("inside", ["checkpoints", "checkpoints/step"])
+def test_answers_never_replace_a_checkpoint(inside, local_run, tmp_path, capsys):
+    run = shutil.copytree(local_run.path, tmp_path / "run")
+    folder = run / inside.replace("step", local_run.checkpoint.name)
+    before = sorted(path.name for path in folder.iterdir())
+    status = predict.main(
+        ["--model", str(run), "--data", str(local_run.questions), "--output-dir", str(folder)]
+    )
+    assert status == 2
+    assert "a run's folder" in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_answers_never_replace_their_questions(local_run, tmp_path, capsys):
+    rows = "question,context\nWhere is it?,It is in Orvane.\n"
+    folder = tmp_path / "answers"
+    folder.mkdir()
+    for name in ("predictions.csv", "errors.csv"):
+        (folder / name).write_text(rows)
+        command = ["--model", str(local_run.path), "--data", str(folder / name)]
+        assert predict.main([*command, "--output-dir", str(folder)]) == 2
+        assert (
+            "the questions of --data would be replaced" in capsys.readouterr().err.splitlines()[-1]
+        )
+        assert (folder / name).read_text() == rows
+
+    # Nor is a workbook written where it cannot be: said before anything is answered.
+    (tmp_path / "folder.xlsx").mkdir()
+    for name, words in {"folder.xlsx": "no file", "none/a.xlsx": "its folder is not there"}.items():
+        output = str(tmp_path / name)
+        assert (
+            predict.main([*command, "--output-dir", str(tmp_path / "o"), "--output", output]) == 2
+        )
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert f"--output {output}: " in line
+        assert words in line
+    assert not (tmp_path / "o").exists()
+
+
+def test_errors_beside_answers_are_theirs(local_run, tmp_path, capsys):
+    command = ["--model", str(local_run.path), "--data", str(local_run.questions)]
+    command += ["--output-dir", str(tmp_path / "o")]
+    assert predict.main([*command, "--errors"]) == 0
+    assert (tmp_path / "o" / "errors.csv").is_file()
+    assert predict.main(command) == 0
+    assert not (tmp_path / "o" / "errors.csv").exists()
