@@ -110,7 +110,7 @@ def test_an_answer_is_marked_in_place(page: Page, questions: Questions, model: T
 def test_text_is_never_markup(page: Page, questions: Questions) -> None:
     markup = "<img src=x onerror='document.title=1'><b>bold</b> & <script>document.title=2</script>"
     page.ask(questions.answerable.question, f"{markup} {questions.answerable.context}")
-    assert page.browser.title == "Ask a text"
+    assert page.browser.title.lower().endswith("ask a text")  # with the model's name, once known
     assert markup in page.text("#text")
     assert not page.all("#result :is(img, b, script)")
 

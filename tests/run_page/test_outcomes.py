@@ -76,7 +76,11 @@ def test_every_threshold_scores_as_the_scorer_does(rows: list[tuple[str, str, fl
         predictions=outcomes.answers.spans,
         null_odds=outcomes.answers.null_odds,
     )
-    assert max(sweep.f1) == pytest.approx(best["best_f1"])
+    # Between questions with equal odds the official scorer may stop; no threshold can.
+    if len(set(outcomes.odds)) == len(rows):
+        assert max(sweep.f1) == pytest.approx(best["best_f1"])
+    else:
+        assert max(sweep.f1) <= best["best_f1"] + 1e-9
 
 
 def test_right_is_the_answer_given_or_to_abstain() -> None:
