@@ -71,7 +71,7 @@ class Mixture:
         numbers = ranges(before, lengths=due)
         sources = np.repeat(np.arange(len(due)), due)
 
-        # Of these, the windows at the positions asked for.
+        # The windows at the positions asked for, in the order in which they are due.
         order = self._sort(sources, numbers)
         begin = first - before.sum()
         chosen = order[begin : begin + count]

@@ -53,10 +53,10 @@ def _sort(outcomes: Outcomes, places: np.ndarray) -> list[int]:
 
 def _sureness(outcomes: Outcomes, place: int) -> float:
     """Return how sure the model was: its probability, or without one the distance of the null odds
-    from 0.
+    from the threshold.
     """
     if outcomes.probabilities is None:
-        return abs(float(outcomes.odds[place]))
+        return abs(float(outcomes.odds[place]) - outcomes.threshold)
     return float(outcomes.probabilities[place])
 
 
