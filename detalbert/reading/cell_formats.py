@@ -109,8 +109,10 @@ def _format_digits(value: float, digits: re.Match[str]) -> str:
 
 def _general(value: float) -> str:
     """Return a number without a format: whole ones in full, others to 11 digits."""
-    if float(value).is_integer() and abs(value) < 1e15:
-        return str(int(value))
+    if isinstance(value, int):
+        return str(value)
+    if value.is_integer() and abs(value) < 1e21:
+        return f"{decimal.Decimal(f'{value:.15g}'):f}"  # a spreadsheet has 15 digits
     text = f"{value:.11g}"
     is_short = 1e-9 < abs(value) < 1e11
     return f"{decimal.Decimal(text):f}" if is_short else text
