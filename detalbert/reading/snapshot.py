@@ -6,6 +6,7 @@ tests hold them against `datasets.load_dataset_builder`.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
@@ -14,6 +15,8 @@ import yaml
 from fsspec.utils import glob_translate
 
 from detalbert.errors import UserError
+from detalbert.reading.forms import ENDINGS, ending_of
+from detalbert.settings.forms import JSON
 
 CARD = "README.md"
 # Files that describe a data set and are none of its rows.
@@ -26,6 +29,9 @@ _KEYWORDS = {
 # As `datasets` pushes shards: data/train-00000-of-00002.parquet.
 _SHARD = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 _SEPARATOR = re.compile(r"[-._ 0-9]")
+# Endings whose files are read together, and which of them count more if they are equally frequent.
+_FAMILIES = {**ENDINGS, ".jsonl": JSON, ".ndjson": JSON}
+_PREFERRED = (".csv", ".json", ".jsonl", ".arrow", ".parquet")
 _FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---", flags=re.DOTALL)
 
 
@@ -56,7 +62,7 @@ def has_splits(names: Iterable[str]) -> bool:
 
 
 def split_names(names: list[str], split: str, card: str, where: str) -> list[str]:
-    """Return the names that belong to a split, in order.
+    """Return the names that belong to a split and have the ending of most of it, in order.
 
     Args:
         names: files that may hold rows, relative to the folder.
@@ -67,6 +73,10 @@ def split_names(names: list[str], split: str, card: str, where: str) -> list[str
     Raises:
         UserError: the card has several configurations, none of them the default.
     """
+    return _of_one_form(_names_of_split(names, split, card=card, where=where))
+
+
+def _names_of_split(names: list[str], split: str, card: str, where: str) -> list[str]:
     # First the card's own patterns, then names of shards, which hold the split's name.
     patterns = _card_patterns(card, where=where)
     if patterns:
@@ -82,6 +92,21 @@ def split_names(names: list[str], split: str, card: str, where: str) -> list[str
         if any(splits.values()):
             return [name for name in names if split in splits[name]]
     return names if split == "train" else []
+
+
+def _of_one_form(names: list[str]) -> list[str]:
+    """Return the files of the form that most have by their endings; all if none has an ending."""
+    endings = {name: ending_of(name) for name in names}
+    counts = Counter(ending for ending in endings.values() if ending in ENDINGS)
+    if not counts:
+        return names
+
+    def rank(ending: str) -> tuple[int, int, str]:
+        preference = _PREFERRED.index(ending) if ending in _PREFERRED else -1
+        return counts[ending], preference, ending
+
+    family = _FAMILIES[max(counts, key=rank)]
+    return [name for name in names if _FAMILIES.get(endings[name]) == family]
 
 
 def _metadata(card: str) -> dict[str, Any]:

@@ -50,11 +50,11 @@ def card_of(metadata: dict[str, Any]) -> str:
 @st.composite
 def file_names(draw: st.DrawFn) -> list[str]:
     """Draw names with words of splits in folders and files."""
-    separator = st.sampled_from(["-", "_", ".", ""])
+    separator = st.sampled_from(["-", "_", ".", "", " ", "2"])
     word = st.sampled_from(WORDS)
     stem = st.builds(lambda a, between, b: f"{a}{between}{b}", word, separator, word) | word
     folder = st.sampled_from(["", "", "data/", "deep/data/"]) | stem.map(lambda name: f"{name}/")
-    ending = st.sampled_from([".jsonl", ".jsonl", ".jsonl", ""])
+    ending = st.sampled_from([*[".jsonl"] * 6, "", ".csv", ".json", ".tsv", ".parquet", ".csv.gz"])
     name = st.builds(lambda *parts: "".join(parts), folder, stem, ending)
     return sorted(draw(st.lists(name, min_size=1, max_size=5, unique=True)))
 
@@ -71,6 +71,8 @@ def check(folder: Path, names: list[str], card: str = "") -> None:
 @given(file_names())
 @example(["a-train", "a-dev.jsonl"])
 @example(["train/a.jsonl", "train/dev.jsonl"])
+@example(["train-train/train.jsonl", "train.jsonl", "train/train-train"])
+@example(["train.csv", "train.jsonl"])
 @max_examples(25)
 def test_splits_by_words_in_names(tmp_path_factory: Any, names: list[str]) -> None:
     check(tmp_path_factory.mktemp("names") / "set", names)
