@@ -4,11 +4,13 @@ A row is a mapping with `question` and `context` and, if there are such, `id`, `
 (labels.py), or an article of SQuAD's shape with many questions.
 """
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from detalbert.errors import Cure, UserError
 from detalbert.reading.forms import Content
+from detalbert.reading.json_values import LABEL
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace, Rows, rows_of_file
@@ -18,7 +20,7 @@ from detalbert.squad.labels import is_empty
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 # Names that public files use, for columns that a file has not under ours.
-_ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid")}
+_ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid", LABEL)}
 _PLANS = 1_000
 _OF_ANSWERS = ("answer", "answers", "answer_start", "is_impossible")
 _SHAPE = "expected data > paragraphs > context, qas"
@@ -176,6 +178,7 @@ class ColumnNames:
         self.notes = notes
         self.answers_needed = answers_needed
         self.seen: set[str] = set()  # names of COLUMNS that some row has
+        self.replaced: set[str] = set()  # names of COLUMNS that stand for the user's
         self.first_row: tuple[object, ...] = ()  # its names
         self._plans: dict[tuple[object, ...], dict[str, str]] = {}  # by the names of a row
 
@@ -213,10 +216,16 @@ class ColumnNames:
                 self._miss(name, names=row, where=str(place))
 
     def check_all(self) -> None:
-        """Raise UserError if no row has a column that the user has named."""
+        """Raise UserError if no row has a column that the user has named; note those in whose place
+        ours is read.
+        """
         for name in self.columns:
             if self.first_row and name not in self.seen:
                 self._miss(name, names=self.first_row, where=self.where)
+        for name in sorted(self.replaced):
+            problem = _no_column(self.own(name), self.first_row)
+            kind = f"data.columns.{name}: {problem}, so {name!r} is read"
+            self.notes.counts[kind] = 1
 
     def _miss(self, name: str, names: Iterable[object], where: str) -> None:
         """Raise UserError as `name` is not among `names`, or note it if it is not needed."""
@@ -227,14 +236,15 @@ class ColumnNames:
             self.notes.counts[kind] = 1
             return
         if name in self.columns:
-            cure = Cure("correct data.columns", by_flag="correct --columns")
+            near = _nearest(own, names)
+            hint = f": did you mean {near!r}?" if near else ""
+            cure = Cure(f"correct data.columns{hint}", by_flag=f"correct --columns{hint}")
         else:
             cure = Cure(
                 f"add it, or name yours in data.columns: {{{name}: ...}}",
                 by_flag=f"add it, or name yours in --columns {name}=...",
             )
-        listed = ", ".join(map(str, names))
-        raise UserError(f"no column {own!r} (there: {listed:.100})", key=where, cure=cure)
+        raise UserError(_no_column(own, names), key=where, cure=cure)
 
     def _plan(self, row: RawRow) -> dict[str, str]:
         """Return the names of a row's columns by names of COLUMNS, found once for rows alike."""
@@ -263,14 +273,23 @@ class ColumnNames:
             if own in row:
                 plan[name] = own
             elif name in self.columns:
-                if name in row:  # one file of a run may have our names, as they are
+                if name in row and self._has_our_names(row, own):
                     plan[name] = name
+                    self.replaced.add(name)
             else:
                 for spelling in (name, *_ALIASES.get(name, ())):
                     if spelling in by_small_letters:
                         plan[name] = by_small_letters[spelling]
                         break
         return plan
+
+    def _has_our_names(self, row: RawRow, own: str) -> bool:
+        """Return whether a row has our names in place of the user's, as one file of a run may; in
+        another row a name that it lacks, `own`, is misspelt.
+        """
+        has_users = any(other in row for name, other in self.columns.items() if other != name)
+        near = _nearest(own, row)
+        return not has_users and (near is None or near.lower() in COLUMNS)
 
     def _is_other(self, name: str, row: RawRow) -> bool:
         """Return whether a column that the user has not named is none of ours, whatever its name.
@@ -292,6 +311,18 @@ class ColumnNames:
             )
         # `answer` of Prodigy's rows, whose answers are `spans`, says "accept".
         return name == "answer" and "answers" in self.columns
+
+
+def _no_column(own: str, names: Iterable[object]) -> str:
+    listed = ", ".join(map(str, names))
+    return f"no column {own!r} (there: {listed:.100})"
+
+
+def _nearest(own: str, names: Iterable[object]) -> str | None:
+    """Return the name of a column that is most like another, in any case; None if none is."""
+    by_small_letters = {str(name).lower(): str(name) for name in names}
+    near = difflib.get_close_matches(own.lower(), list(by_small_letters), n=1)
+    return by_small_letters[near[0]] if near else None
 
 
 def _decoded(value: object) -> object:

@@ -10,6 +10,7 @@ from typing import Any
 
 import datasets
 import openpyxl
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -105,6 +106,10 @@ def write_rows(folder: Path) -> None:
     (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
 
 
+def write_frame(folder: Path) -> None:
+    pandas.DataFrame(ROWS).to_json(folder / "frame.json")
+
+
 def write_marked(folder: Path) -> None:
     answered, unanswered = ROWS
     rows = [answered, {**unanswered, "answer": "n/a"}]
@@ -135,6 +140,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "sheet": write_sheets,
     "squad": write_squad,
     "rows.jsonl": write_rows,
+    "frame": write_frame,
     "flat": write_flat,
     "marked": write_marked,
     "label_studio": write_label_studio,
