@@ -15,7 +15,7 @@ from pathlib import Path
 from detalbert.corpus import api_text
 from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
 from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
-from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.errors import Cure, UserError, all_lines, as_user_error
 from detalbert.reading.forms import read_content
 from detalbert.reading.lines import Decoder, Lines, without_line_end
 from detalbert.reading.notes import Notes
@@ -195,7 +195,10 @@ def _json_lines(part: Part, lines: Lines, notes: Notes) -> Placed:
             except (ValueError, RecursionError) as error:
                 raise UserError(
                     f"{place} is not JSON ({error})",
-                    cure="correct or delete it, or name another form in data.form",
+                    cure=Cure(
+                        "correct or delete it, or name another form in data.form",
+                        by_flag="correct or delete it",
+                    ),
                 ) from None
             text = _text_of(row, part=part, place=place, notes=notes)
         yield lines.begin, Block(text, ends=True)
@@ -297,7 +300,7 @@ def _text_of(row: object, part: Part, place: RowPlace, notes: Notes) -> str:
         names = ", ".join(map(str, row))
         raise UserError(
             f"{place} has no {key!r} (there: {names:.100})",
-            cure="correct it, or name the key of the text in text_key",
+            cure=Cure("correct it, or name the key of the text in text_key", by_flag="correct it"),
         )
     text = row[key]
     # Parquet may hold texts as bytes.

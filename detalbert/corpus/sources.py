@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from detalbert.atomic import write_json
 from detalbert.corpus import api_text
-from detalbert.errors import UserError, as_user_error, first_line
+from detalbert.errors import Cure, UserError, as_user_error, first_line
 from detalbert.hub import looks_like_path
 from detalbert.integrity import read_sealed, seal
 from detalbert.processes import count_cores
@@ -239,7 +239,7 @@ def open_parquet(part: Part) -> pyarrow.parquet.ParquetFile:
         table.schema.to_arrow_schema(),
         name=part.text_key,
         where=part.address,
-        cure="name the column of the text in text_key",
+        cure=Cure("name the column of the text in text_key", by_flag="rename it"),
     )
     return table
 

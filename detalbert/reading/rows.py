@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
-from detalbert.errors import Cure, UserError, all_lines, as_user_error
+from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.reading.forms import Content, read_content
 from detalbert.reading.json_values import JsonValues
 from detalbert.reading.lines import Lines
@@ -18,7 +18,7 @@ from detalbert.reading.parquet import open_table, rows_of_arrow, rows_of_table
 from detalbert.reading.sheets import sheet_rows
 from detalbert.reading.storage import as_file, open_ranges
 from detalbert.reading.tables import LONGEST_CELL, table_rows
-from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, SHEETS, TABLE
+from detalbert.settings.forms import ARROW, JSON, JSON_LINES, SHEETS, TABLE
 
 
 class RowPlace(NamedTuple):
@@ -66,15 +66,9 @@ def rows_of_file(
         table = table_rows(address, lines, notes=notes, needed=needed, longest=longest)
         for line, row in table:
             yield RowPlace(address, f"line {line}"), row
-    elif content.form in (PARQUET, ARROW, *SHEETS):
+    else:
         for row_place, row in _binary(content, notes, needed):
             yield RowPlace(address, row_place), row
-    else:
-        raise UserError(
-            "plain text has no rows",
-            key=address,
-            cure=Cure("correct data.form", by_flag="correct --form"),
-        )
 
 
 def _open_lines(content: Content) -> Lines:

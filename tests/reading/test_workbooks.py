@@ -7,8 +7,10 @@ from typing import Any
 import openpyxl
 import pytest
 
+from detalbert.corpus.opened import open_texts
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
+from detalbert.settings.text import parse_text_config
 from tests.reading.files import read_documents, read_questions
 from tests.reading.test_sheets import HEADER, NAMES, ROWS, TYPE, excel
 
@@ -188,3 +190,23 @@ def test_errors_of_formulas_are_told(tmp_path: Path) -> None:
     assert ids(path, notes) == ["1", "2"]
     texts = {"cells have an error in place of a value (the first: sheet 'Sheet', row 3)": 1}
     assert notes.texts() == texts
+
+
+def test_a_sheet_of_a_file_without_sheets_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("question,context,answer\nWho?,Ada.,Ada\n")
+    with pytest.raises(UserError) as error:
+        ids(path, sheet="Questions")
+    assert str(error.value) == f"data.sheet: {path} is no spreadsheet; leave it out"
+
+
+def test_a_sheet_of_texts_is_refused_only_if_none_has_sheets(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("text\nAda met Bo.\n")
+    values = {"text": str(table), "sheet": "Q", "tokenizer": "x"}
+    with pytest.raises(UserError, match=r"data\.sheet: .*a\.csv is no spreadsheet; leave it out"):
+        open_texts(parse_text_config(values), exact=False)
+    book = make_book(tmp_path / "b.xlsx", {"P": [["notes"]], "Q": [["text"], ["Bo met Cy."]]})
+    values["text"] = [{"source": str(table)}, {"source": str(book)}]
+    texts = open_texts(parse_text_config(values), exact=False)
+    assert [opened.name for opened in texts] == ["a", "b"]
