@@ -130,17 +130,24 @@ Placed = Iterator[tuple[int, Block]]
 
 def _between_blank_lines(part: Part, lines: Lines, notes: Notes) -> Placed:
     pieces: list[str] = []  # of the document, with the end of its last line
-    is_blank = True  # all of the line so far is white space
+    space: list[str] = []  # of a line of which all so far is white space
+    is_blank = True  # whether the line is such
     for text, ends in lines.pieces():
-        if not is_blank or text.strip():
-            pieces.append(text)
-            if sum(map(len, pieces)) > _PIECE:
-                block, pieces = _cut_off(pieces)
-                yield lines.begin, block
-            is_blank = ends
-        elif pieces:
-            yield lines.begin, _last_block(pieces)
-            pieces = []
+        is_blank = is_blank and not text.strip()
+        if is_blank:
+            space.append(text)
+        else:
+            pieces += [*space, text]
+            space = []
+        if sum(map(len, pieces)) > _PIECE:
+            block, pieces = _cut_off(pieces)
+            yield lines.begin, block
+        if is_blank and ends:
+            space = []
+            if pieces:
+                yield lines.begin, _last_block(pieces)
+                pieces = []
+        is_blank = is_blank or ends
     yield lines.begin, _last_block(pieces)
 
 
