@@ -56,12 +56,13 @@ HEAD = 1 << 16  # bytes of content by which a file is known
 
 # What some other files begin with: what they are, and what to do.
 _FOREIGN = {
-    b"PK\x03\x04": ("a zip archive", "unpack it"),
+    b"PK\x03\x04": ("a zip archive", "unpack it; save a Word document as plain text"),
     b"\xd0\xcf\x11\xe0": (
         "a workbook of before 2007 or with a password",
         "save it as .xlsx without one",
     ),
     b"%PDF": ("a PDF", "give its text"),
+    b"{\\rtf": ("RTF", "save it as plain text"),
     b"version https://git-lfs": (
         "a pointer of Git LFS",
         "fetch the file itself with git lfs pull",
@@ -238,7 +239,7 @@ def _text_form(file: File, text: str, plain: str) -> str:
     if promised in (JSON_LINES, JSON):
         first_line, _, _ = text.partition("\n")
         raise UserError(
-            f"not JSON (it begins with {first_line!r:.60})",
+            f"no rows of JSON (it begins with {first_line!r:.60})",
             key=file.address,
             cure=Cure(
                 "correct it, or name what it is in data.form",

@@ -53,12 +53,24 @@ def has_splits(names: Iterable[str]) -> bool:
     """Return whether each of a folder's files, or the folder that it is in, is named after a split:
     one after the training split, another after another (train.txt beside test.txt).
     """
-    for words_of in (_folder_words, _file_words):
-        splits = [_keyword_splits(words_of(name)) for name in names]
-        named = set().union(*splits)
-        if all(splits) and "train" in named and len(named) > 1:
-            return True
-    return False
+    splits = []
+    for name in names:
+        of_folder = _keyword_splits(_folder_words(name))
+        splits.append(of_folder or _keyword_splits(_file_words(name)))
+    named = set().union(*splits)
+    return all(splits) and "train" in named and len(named) > 1
+
+
+def held_out_names(names: list[str]) -> list[str]:
+    """Return the files that are named after another split than the training split, unless all are:
+    val.jsonl beside 00.jsonl.
+    """
+    held_out = []
+    for name in names:
+        splits = _keyword_splits(_file_words(name))
+        if splits and "train" not in splits:
+            held_out.append(name)
+    return held_out if len(held_out) < len(names) else []
 
 
 def split_names(names: list[str], split: str, card: str, where: str) -> list[str]:

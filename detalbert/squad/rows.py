@@ -21,6 +21,7 @@ from detalbert.squad.labels import is_empty
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 # Names that public files use, for columns that a file has not under ours.
 _ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid", LABEL)}
+_TASK = "_task_hash"  # a key of Prodigy's rows, whose `answer` is the annotator's verdict
 _PLANS = 1_000
 _OF_ANSWERS = ("answer", "answers", "answer_start", "is_impossible")
 _SHAPE = "expected data > paragraphs > context, qas"
@@ -125,9 +126,14 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
                 article=article,
                 names=names,
             )
+        elif _TASK in row and row.get("answer") in ("reject", "ignore"):
+            names.notes.add("tasks of Prodigy are not accepted and are left out", place.row)
         elif tuple(row) != ("header",):  # which MRQA writes first
             names.check(place, row, needed)
-            yield Question(place, row=names.rename(row), cells=row if has_cells else None)
+            renamed = names.rename(row)
+            if _TASK in row and row.get("answer") == "accept":
+                renamed["is_impossible"] = not renamed.get("answers")
+            yield Question(place, row=renamed, cells=row if has_cells else None)
 
 
 def _article_questions(
@@ -142,6 +148,9 @@ def _article_questions(
         for question in _list_in(paragraph, "qas", place=place, name=f"a paragraph of {name}"):
             if isinstance(question, dict):
                 row = names.rename(question)
+                # MRQA's answers with their places.
+                if "detected_answers" in question:
+                    row["answers"] = question["detected_answers"]
             else:
                 row = {"question": [question]}  # a fault, which is named later
             row["context"] = context
@@ -239,6 +248,9 @@ class ColumnNames:
             near = _nearest(own, names)
             hint = f": did you mean {near!r}?" if near else ""
             cure = Cure(f"correct data.columns{hint}", by_flag=f"correct --columns{hint}")
+        elif {"annotations", "data"} <= set(names):
+            export = "export it from Label Studio as JSON-MIN"
+            cure = Cure(export, by_flag=export)
         else:
             cure = Cure(
                 f"add it, or name yours in data.columns: {{{name}: ...}}",
@@ -265,6 +277,7 @@ class ColumnNames:
         # The user's name of a column as it is; ours in any case, or under a usual alias. Of columns
         # that differ in case only, the first counts.
         by_small_letters = {str(own).lower(): own for own in reversed(list(row))}
+        aliases = {**_ALIASES, "answers": ("spans",)} if _TASK in row else _ALIASES
         plan = {}
         for name in COLUMNS:
             if name not in self.columns and self._is_other(name, row):
@@ -277,7 +290,7 @@ class ColumnNames:
                     plan[name] = name
                     self.replaced.add(name)
             else:
-                for spelling in (name, *_ALIASES.get(name, ())):
+                for spelling in (name, *aliases.get(name, ())):
                     if spelling in by_small_letters:
                         plan[name] = by_small_letters[spelling]
                         break
@@ -309,8 +322,7 @@ class ColumnNames:
                     by_flag=f"name it in --columns {name}=...",
                 ),
             )
-        # `answer` of Prodigy's rows, whose answers are `spans`, says "accept".
-        return name == "answer" and "answers" in self.columns
+        return name == "answer" and ("answers" in self.columns or _TASK in row)
 
 
 def _no_column(own: str, names: Iterable[object]) -> str:
