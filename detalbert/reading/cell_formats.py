@@ -14,6 +14,7 @@ from typing import Any
 # The number formats of dates in the locale of who reads: 14 of the standard, and Windows' own.
 _LOCALE_DATES = re.compile(r"General|mm-dd-yy(yy)?$|\[\$-F[48]00\]")
 _DIGITS = re.compile(r"[#0?][#0?,]*(?:\.([#0?]+))?")
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold, mostly _x000D_
 _EXPONENT = re.compile(r"[eE][+-]|/")
 # What stands for itself: "km", \x, [$€-407]; spaces by _x, fillings by *x, [Red].
 _QUOTED = r'"([^"]*)"|\\(.)|\[\$([^\]-]*)[^\]]*\]|_.|\*.|\[[^\]]*\]'
@@ -41,6 +42,8 @@ def displayed(cell: Any) -> str:
     value = cell.value
     if value is None:
         return ""
+    if isinstance(value, str):
+        return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), value).replace("\r\n", "\n")
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, (int, float)):

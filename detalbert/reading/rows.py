@@ -119,7 +119,7 @@ def _unreadable(content: Content, error: BaseException) -> UserError:
     return UserError(
         f"not a whole {content.form} file ({all_lines(error)})",
         key=content.file.address,
-        cure="fix it",
+        cure="save it again as .xlsx or .ods" if content.form in SHEETS else "fix it",
     )
 
 

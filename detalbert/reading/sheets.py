@@ -31,9 +31,11 @@ _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 # Of a sheet, in Excel and in LibreOffice; a damaged file may ask for billions.
 MOST_ROWS = 1_048_576
 MOST_COLUMNS = 16_384
+MOST_CHARACTERS = 32_767  # of a cell of .xlsx
 _ABOVE = 20  # rows above the header, at most
 _EXACT = 10**15  # numbers from here on have more digits than spreadsheets keep
 _LONG = "numbers have more than 15 digits, which spreadsheets round; write ids as text"
+_CUT = f"texts have the {MOST_CHARACTERS:,} characters at which Excel cuts them"
 _ERROR = "cells have an error in place of a value"
 _MERGED = "of merged cells the first has it"
 
@@ -85,6 +87,8 @@ def sheet_rows(
                 notes.add(f"columns have no name; {_MERGED}", header.place)
             continue
         _check_line(where, line, header, names)
+        if MOST_CHARACTERS in map(len, line.cells):
+            notes.add(_CUT, line.place)
         cells = itertools.zip_longest(names, line.cells[: len(names)], fillvalue="")
         yield line.place, {name: cell for name, cell in cells if name}
     if header is None:
@@ -175,6 +179,12 @@ class _Sheets:
     def check(self) -> None:
         """Raise UserError if none is read; note the others, unless the user has named one."""
         names = ", ".join(self.others)
+        if self.chosen is None and not self.others:
+            raise UserError(
+                "no sheet that can be read",
+                key=self.where,
+                cure="save it as an ordinary .xlsx (not Strict Open XML)",
+            )
         if self.chosen is None:
             which = "sheet that is not hidden" if self.wanted is None else f"sheet {self.wanted!r}"
             raise UserError(

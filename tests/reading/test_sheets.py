@@ -235,7 +235,9 @@ def test_a_damaged_sheet_is_one_line(damage, ending, tmp_path):
         append(HEADER)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2] + damage)
-    with pytest.raises(UserError, match=f"not a whole {ending[1:]} file .*; fix it"):
+    with pytest.raises(
+        UserError, match=f"not a whole {ending[1:]} file .*; save it again as .xlsx"
+    ):
         read_rows(path)
 
 

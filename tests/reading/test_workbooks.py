@@ -156,6 +156,10 @@ def replace_in_sheet(path: Path, old: str, new: str) -> None:
     name = "xl/worksheets/sheet1.xml"
     assert old in members[name]
     members[name] = members[name].replace(old, new)
+    write_members(path, members)
+
+
+def write_members(path: Path, members: dict[str, str]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in members.items():
             archive.writestr(name, text)
@@ -210,3 +214,44 @@ def test_a_sheet_of_texts_is_refused_only_if_none_has_sheets(tmp_path: Path) -> 
     values["text"] = [{"source": str(table)}, {"source": str(book)}]
     texts = open_texts(parse_text_config(values), exact=False)
     assert [opened.name for opened in texts] == ["a", "b"]
+
+
+def test_a_line_break_of_windows_is_a_line_break(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    excel(path, HEADER, ["Who?", "Ada left.\nBo stayed.", "Bo"])
+    replace_in_sheet(path, "left.", "left._x000D_")
+    (example,) = read_questions(path)
+    assert example.context == "Ada left.\nBo stayed."
+
+
+def test_texts_that_excel_may_have_cut_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    excel(path, HEADER, ["Who?", "Ada met " + "Bo " * 20_000, "Ada"])
+    notes = Notes()
+    assert ids(path, notes) == ["1"]
+    text = "texts have the 32,767 characters at which Excel cuts them"
+    assert notes.texts() == {f"{text} (the first: sheet 'Sheet', row 2)": 1}
+
+
+OOXML = "http://schemas.openxmlformats.org/"
+STRICT = "http://purl.oclc.org/ooxml/"
+
+
+def test_other_workbooks_of_excel_are_refused(tmp_path: Path) -> None:
+    """Strict Open XML, which openpyxl reads as a workbook without sheets, and .xlsb."""
+    path = tmp_path / "a.xlsx"
+    excel(path, *OTHER)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name).decode() for name in archive.namelist()}
+    for name, text in members.items():
+        strict = text.replace(f"{OOXML}spreadsheetml/2006/main", f"{STRICT}spreadsheetml/main")
+        members[name] = strict.replace(
+            f"{OOXML}officeDocument/2006/relationships", f"{STRICT}officeDocument/relationships"
+        )
+    write_members(path, members)
+    with pytest.raises(UserError, match="no sheet that can be read; save it as an ordinary .xlsx"):
+        ids(path)
+    types = members["[Content_Types].xml"].replace("sheet.main+xml", "sheet.binary.main")
+    write_members(path, {**members, "[Content_Types].xml": types})
+    with pytest.raises(UserError, match="not a whole xlsx file .*; save it again as .xlsx or .ods"):
+        ids(path)
