@@ -213,8 +213,8 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
         "--prompt: it is empty, and training has never shown": ["--prompt", ""],
         "the prompt has ": ["--prompt", "Ab-" * 100],
         "--perplexity: no.txt: no such file": ["--perplexity", "no.txt"],
-        "--perplexity: expected text, got ''": ["--perplexity", ""],
-        "--perplexity: empty.txt": ["--perplexity", empty],
+        "--perplexity: expected text or a list": ["--perplexity", ""],
+        "--perplexity: 0 tokens fill no window of": ["--perplexity", empty],
         "book.xlsx: sheet 'Sheet' is empty (other sheets: none); give plain text": [
             "--perplexity",
             book,
