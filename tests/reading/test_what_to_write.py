@@ -81,6 +81,17 @@ def write_label_studio(folder: Path) -> None:
     (folder / "label_studio.json").write_text(json.dumps(tasks))
 
 
+def write_prodigy(folder: Path) -> None:
+    task = {"text": CONTEXT, "question": "Who?", "_task_hash": 1, "answer": "accept"}
+    spans = [{"start": 0, "end": 3, "label": "ANSWER"}]
+    tasks = [
+        {**task, "spans": spans},
+        {**task, "spans": spans, "answer": "reject"},
+        {**task, "spans": []},
+    ]
+    (folder / "prodigy.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+
+
 def write_hub_folder(folder: Path) -> None:
     inside = folder / "hub_folder" / "data"
     inside.mkdir(parents=True)
@@ -144,6 +155,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "flat": write_flat,
     "marked": write_marked,
     "label_studio": write_label_studio,
+    "prodigy": write_prodigy,
     "haystack": write_haystack,
     "hub_folder": write_hub_folder,
     "rows.parquet": write_parquet,
