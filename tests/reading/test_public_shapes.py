@@ -199,6 +199,11 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
         f"question;context;answer\n{WHAT};{PRICES};3,5\n",
         "line 2: 4 cells under 3 names",
     ),
+    "Excel, with a title": (
+        "a.csv",
+        f"Questions of March 2024;;\n;;\nquestion;context;answer\n{WHAT};A lute.;lute\n",
+        "line 3: 3 cells under 1 names; if this is the header, delete the lines above it; if not,",
+    ),
     "MRQA without places": (
         "a.jsonl",
         MRQA.replace(f"[[{SECOND}, {SECOND + 6}]]", "[]"),
