@@ -231,22 +231,22 @@ class ColumnNames:
         for name in self.columns:
             if self.first_row and name not in self.seen:
                 self._miss(name, names=self.first_row, where=self.where)
-        for name in sorted(self.replaced):
-            problem = _no_column(self.own(name), self.first_row)
-            kind = f"data.columns.{name}: {problem}, so {name!r} is read"
-            self.notes.counts[kind] = 1
+        if self.replaced:
+            missing = ", ".join(repr(self.own(name)) for name in sorted(self.replaced))
+            kind = f"names of data.columns are missing, and ours are read: {missing}"
+            self.notes.counts[f"{kind} ({_there(self.first_row)})"] = len(self.replaced)
 
     def _miss(self, name: str, names: Iterable[object], where: str) -> None:
         """Raise UserError as `name` is not among `names`, or note it if it is not needed."""
         own = self.own(name)
+        near = _nearest(own, names)
+        hint = f": did you mean {near!r}?" if near else ""
         # Questions can be answered without answers to compare with.
         if name in _OF_ANSWERS and not self.answers_needed:
-            kind = f"data.columns.{name}: there is no column {own!r}, so no scores"
+            kind = f"data.columns.{name}: there is no column {own!r}, so no scores{hint}"
             self.notes.counts[kind] = 1
             return
         if name in self.columns:
-            near = _nearest(own, names)
-            hint = f": did you mean {near!r}?" if near else ""
             cure = Cure(f"correct data.columns{hint}", by_flag=f"correct --columns{hint}")
         elif {"annotations", "data"} <= set(names):
             export = "export it from Label Studio as JSON-MIN"
@@ -256,7 +256,7 @@ class ColumnNames:
                 f"add it, or name yours in data.columns: {{{name}: ...}}",
                 by_flag=f"add it, or name yours in --columns {name}=...",
             )
-        raise UserError(_no_column(own, names), key=where, cure=cure)
+        raise UserError(f"no column {own!r} ({_there(names)})", key=where, cure=cure)
 
     def _plan(self, row: RawRow) -> dict[str, str]:
         """Return the names of a row's columns by names of COLUMNS, found once for rows alike."""
@@ -325,9 +325,9 @@ class ColumnNames:
         return name == "answer" and ("answers" in self.columns or _TASK in row)
 
 
-def _no_column(own: str, names: Iterable[object]) -> str:
+def _there(names: Iterable[object]) -> str:
     listed = ", ".join(map(str, names))
-    return f"no column {own!r} (there: {listed:.100})"
+    return f"there: {listed:.100}"
 
 
 def _nearest(own: str, names: Iterable[object]) -> str | None:

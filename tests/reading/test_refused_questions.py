@@ -153,5 +153,5 @@ def test_a_file_with_our_names_is_read_with_a_note(tmp_path: Path) -> None:
     notes = Notes()
     (example,) = read_questions(path, notes, columns={"answer": "Reply", "question": "question"})
     assert example.answers == (("pottery", FIRST),)
-    there = "(there: nr, question, context, answer)"
-    assert f"data.columns.answer: no column 'Reply' {there}, so 'answer' is read" in notes.texts()
+    kind = "names of data.columns are missing, and ours are read: 'Reply'"
+    assert notes.counts[f"{kind} (there: nr, question, context, answer)"] == 1
