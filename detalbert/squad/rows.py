@@ -131,8 +131,10 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
         elif tuple(row) != ("header",):  # which MRQA writes first
             names.check(place, row, needed)
             renamed = names.rename(row)
-            if _TASK in row and row.get("answer") == "accept":
-                renamed["is_impossible"] = not renamed.get("answers")
+            # An accepted task without spans has no answer.
+            is_accepted = _TASK in row and row.get("answer") == "accept"
+            if is_accepted and renamed.get("answers") == [] and is_empty(renamed.get("answer")):
+                renamed["is_impossible"] = True
             yield Question(place, row=renamed, cells=row if has_cells else None)
 
 
@@ -188,6 +190,7 @@ class ColumnNames:
         self.answers_needed = answers_needed
         self.seen: set[str] = set()  # names of COLUMNS that some row has
         self.replaced: set[str] = set()  # names of COLUMNS that stand for the user's
+        self.noted: set[str] = set()  # names of COLUMNS that no row has, in the notes
         self.first_row: tuple[object, ...] = ()  # its names
         self._plans: dict[tuple[object, ...], dict[str, str]] = {}  # by the names of a row
 
@@ -239,10 +242,14 @@ class ColumnNames:
     def _miss(self, name: str, names: Iterable[object], where: str) -> None:
         """Raise UserError as `name` is not among `names`, or note it if it is not needed."""
         own = self.own(name)
+        # Questions can be answered without answers to compare with.
+        has_notes_only = name in _OF_ANSWERS and not self.answers_needed
+        if has_notes_only and name in self.noted:
+            return
         near = _nearest(own, names)
         hint = f": did you mean {near!r}?" if near else ""
-        # Questions can be answered without answers to compare with.
-        if name in _OF_ANSWERS and not self.answers_needed:
+        if has_notes_only:
+            self.noted.add(name)
             kind = f"data.columns.{name}: there is no column {own!r}, so no scores{hint}"
             self.notes.counts[kind] = 1
             return

@@ -103,6 +103,12 @@ QUESTIONS: dict[str, tuple[str, str | bytes, dict[str, str], dict[str, Any]]] = 
         {"context": "text", "answers": "spans"},
         {"1": (POTTERY,), "2": ()},
     ),
+    "Prodigy, answers typed in": (
+        "a.jsonl",
+        json_lines([{**TASK, "spans": [], "typed": "loaded"}]),
+        {"context": "text", "answer": "typed"},
+        {"1": (("loaded", 14),)},
+    ),
     "SQuAD 1.1": ("a.json", squad(labelled("a", "pottery", SECOND)), {}, {"a": (SECOND_POTTERY,)}),
     "XQuAD": ("a.json", in_chinese("陶器", "船装载着陶器。"), {}, {"a": (("陶器", 4),)}),
     "KorQuAD": ("a.json", in_chinese("도자기", "배에는  도자기를."), {}, {"a": (("도자기", 5),)}),
