@@ -65,7 +65,7 @@ class JsonValues:
             # SQuAD's shape: articles are rows, and what is behind the list is skipped.
             if key == "data" and self._peek() == "[":
                 has_data = True
-                labels = _labels(row.get("index"))
+                labels = _labels(row.get("index")) if "columns" in row else []
                 for element, label in itertools.zip_longest(self._elements(), labels):
                     yield self._name_cells(element, row.get("columns"), label)
             elif has_data:

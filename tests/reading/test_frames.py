@@ -83,6 +83,12 @@ def test_labels_are_ids(tmp_path: Path, orient: str) -> None:
     assert read_ids(frame.assign(Id=["x", "y", "z"]), path, orient) == ["x", "y", "z"]
 
 
+def test_an_index_beside_rows_is_none_of_pandas(tmp_path: Path) -> None:
+    text = json.dumps({"index": ["a", "b", "c", "d"], "data": ROWS})
+    (tmp_path / "rows.json").write_text(text)
+    assert read(tmp_path / "rows.json") == ROWS
+
+
 def test_labels_that_repeat(tmp_path: Path) -> None:
     """Numbers repeat if frames are put together; of texts two rows have one id."""
     path = tmp_path / "frame.json"
