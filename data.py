@@ -31,8 +31,8 @@ from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.training.workload import DataSummary
 from detalbert.waiting import waiting
 
-# Of a cache; raise it when the columns or their meaning change.
-FORMAT = 4
+# Of a cache; raise it when the columns or their meaning change, or files are read otherwise.
+FORMAT = 5
 # In a cache: names of the columns, counts, and sums of the files.
 META = "meta.json"
 # The column of the questions' hashes, which is no part of the windows.

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from detalbert.corpus.mixture import draw_windows
 from detalbert.corpus.reader import Shards
 from detalbert.engine.loaders import RowLoader
-from detalbert.errors import UserError
+from detalbert.errors import Cure, UserError
 from lm.order import Share, WindowOrder
 from lm.packed import CausalRow, pack
 
@@ -58,7 +58,11 @@ class LmWindows:
             if shards.split == "validation":
                 key = "data.validation_documents"
                 cure += ", or raise data.validation_fraction"
-            raise UserError(f"{shards.counts['tokens']:,} tokens fill {window}", key=key, cure=cure)
+            raise UserError(
+                f"{shards.counts['tokens']:,} tokens fill {window}",
+                key=key,
+                cure=Cure(cure, by_flag="give more text"),
+            )
         # A source without a window could not be mixed in.
         by_source = np.bincount(shards.sources, weights=self.counts, minlength=len(shards.names))
         if shards.split == "train" and not by_source.all():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import openpyxl
 import pytest
 
 import predict
@@ -344,6 +345,10 @@ def test_bad_words(local_run, tmp_path, capsys):
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     (tmp_path / "large.txt").write_text("x" * 10_000_000)
     (tmp_path / "blocked").write_text("")
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text("question,context\nWhat?,Tar.\n")
+    book = tmp_path / "book.xlsx"
+    openpyxl.Workbook().save(book)
     data = ["--data", local_run.questions]
     cases: dict[str, list[Any]] = {
         "nothing to do: give exactly one of": [],
@@ -356,6 +361,9 @@ def test_bad_words(local_run, tmp_path, capsys):
         "large.txt: too long": ["--question", "a", "--context-file", tmp_path / "large.txt"],
         "no.txt: cannot read it": ["--interactive", "--context-file", tmp_path / "no.txt"],
         "no.json: no such file": ["--data", tmp_path / "no.json"],
+        "--data: it is empty; name a file or a folder": ["--data", ""],
+        f"--sheet: {sheet} is no spreadsheet; leave it out": ["--data", sheet, "--sheet", "A"],
+        "no sheet 'B' (there: Sheet); correct --sheet": ["--data", book, "--sheet", "B"],
         "cannot write there": [*data, "--output-dir", tmp_path / "blocked" / "out"],
         "--threshold high: give a number": [*data, "--threshold", "high"],
         "--push-to-hub: it uploads": [*data, "--push-to-hub", "me/mine"],

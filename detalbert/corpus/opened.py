@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from detalbert.corpus.sources import Text, open_text
+from detalbert.reading.forms import check_sheet
 from detalbert.settings.text import CorpusConfig
 
 
@@ -15,7 +16,11 @@ class OpenedText(NamedTuple):
 
 
 def open_texts(data: CorpusConfig, exact: bool) -> list[OpenedText]:
-    """Open the sources. Without any for "validation", some documents of "text" are held out."""
+    """Open the sources. Without any for "validation", some documents of "text" are held out.
+
+    Raises:
+        UserError: an address has no text, or `data.sheet` names a sheet and no file has sheets.
+    """
     # Purpose, key of the config, split and source.
     wanted = [("text", data.source, "train", source) for source in data.training]
     for source in data.held_out:
@@ -32,6 +37,8 @@ def open_texts(data: CorpusConfig, exact: bool) -> list[OpenedText]:
             sheet=data.sheet,
         )
         texts.append(OpenedText(purpose, name=source.name or "", text=text))
+    parts = [part for opened in texts for part in opened.text.parts]
+    check_sheet([part.content for part in parts if part.content], data.sheet)
     return texts
 
 

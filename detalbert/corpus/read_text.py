@@ -15,7 +15,7 @@ from pathlib import Path
 from detalbert.corpus import api_text
 from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
 from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
-from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.errors import Cure, UserError, all_lines, as_user_error
 from detalbert.reading.forms import read_content
 from detalbert.reading.lines import Decoder, Lines, without_line_end
 from detalbert.reading.notes import Notes
@@ -130,17 +130,24 @@ Placed = Iterator[tuple[int, Block]]
 
 def _between_blank_lines(part: Part, lines: Lines, notes: Notes) -> Placed:
     pieces: list[str] = []  # of the document, with the end of its last line
-    is_blank = True  # all of the line so far is white space
+    space: list[str] = []  # of a line of which all so far is white space
+    is_blank = True  # whether the line is such
     for text, ends in lines.pieces():
-        if not is_blank or text.strip():
-            pieces.append(text)
-            if sum(map(len, pieces)) > _PIECE:
-                block, pieces = _cut_off(pieces)
-                yield lines.begin, block
-            is_blank = ends
-        elif pieces:
-            yield lines.begin, _last_block(pieces)
-            pieces = []
+        is_blank = is_blank and not text.strip()
+        if is_blank:
+            space.append(text)
+        else:
+            pieces += [*space, text]
+            space = []
+        if sum(map(len, pieces)) > _PIECE:
+            block, pieces = _cut_off(pieces)
+            yield lines.begin, block
+        if is_blank and ends:
+            space = []
+            if pieces:
+                yield lines.begin, _last_block(pieces)
+                pieces = []
+        is_blank = is_blank or ends
     yield lines.begin, _last_block(pieces)
 
 
@@ -195,7 +202,10 @@ def _json_lines(part: Part, lines: Lines, notes: Notes) -> Placed:
             except (ValueError, RecursionError) as error:
                 raise UserError(
                     f"{place} is not JSON ({error})",
-                    cure="correct or delete it, or name another form in data.form",
+                    cure=Cure(
+                        "correct or delete it, or name another form in data.form",
+                        by_flag="correct or delete it",
+                    ),
                 ) from None
             text = _text_of(row, part=part, place=place, notes=notes)
         yield lines.begin, Block(text, ends=True)
@@ -297,7 +307,7 @@ def _text_of(row: object, part: Part, place: RowPlace, notes: Notes) -> str:
         names = ", ".join(map(str, row))
         raise UserError(
             f"{place} has no {key!r} (there: {names:.100})",
-            cure="correct it, or name the key of the text in text_key",
+            cure=Cure("correct it, or name the key of the text in text_key", by_flag="correct it"),
         )
     text = row[key]
     # Parquet may hold texts as bytes.

@@ -24,17 +24,18 @@ import pyarrow.parquet
 
 from detalbert.atomic import write_json
 from detalbert.corpus import api_text
-from detalbert.errors import UserError, as_user_error, first_line
+from detalbert.errors import Cure, UserError, as_user_error, first_line
 from detalbert.hub import looks_like_path
 from detalbert.integrity import read_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.reading import storage
-from detalbert.reading.folders import find_files
+from detalbert.reading.folders import find_files, warn_of_files
 from detalbert.reading.forms import ENDINGS, PACKED, Content, read_content, recognise
 from detalbert.reading.hub_rows import load_hub_rows
 from detalbert.reading.packing import UTF8
 from detalbert.reading.parquet import check_text_column, open_table
 from detalbert.reading.rows import open_content
+from detalbert.reading.snapshot import held_out_names
 from detalbert.settings import forms
 from detalbert.settings.text import SourceConfig
 from detalbert.squad import world
@@ -122,7 +123,11 @@ def open_text(
         return _hub_text(source, key=key, exact=exact)
 
     # Files: how plain text is cut matters only if there is some.
-    contents = _recognise_all(find_files(address, key=key, split=split), form, sheet)
+    files = find_files(address, key=key, split=split)
+    if split == "train":
+        held_out = held_out_names([Path(file.address).name for file in files])
+        warn_of_files(f"{key}: %s files are trained on that may be held-out data: %s", held_out)
+    contents = _recognise_all(files, form, sheet)
     parts = [_file_part(content, exact, article, source.text_key) for content in contents]
     is_plain = any(part.form == article for part in parts)
     articles = article if is_plain else ""
@@ -239,7 +244,7 @@ def open_parquet(part: Part) -> pyarrow.parquet.ParquetFile:
         table.schema.to_arrow_schema(),
         name=part.text_key,
         where=part.address,
-        cure="name the column of the text in text_key",
+        cure=Cure("name the column of the text in text_key", by_flag="rename it"),
     )
     return table
 

@@ -7,7 +7,7 @@ defaults stand where the values are used. Imports are few, for a fast --help.
 import argparse
 from pathlib import Path
 
-from detalbert.settings.forms import FORMS, WORKBOOKS
+from detalbert.settings.forms import ROW_FORMS, WORKBOOKS
 from detalbert.settings.hparams import COLUMNS
 
 # Flags that only a model that answers questions takes, and only a language model.
@@ -37,7 +37,7 @@ def add_question_flags(group: argparse._ArgumentGroup) -> None:
         metavar="NAME=OWN,...",
         help="the file's names of columns: question=Frage,context=Text (default: the model's)",
     )
-    add("--form", choices=FORMS, help="what --data holds (default: by its first bytes)")
+    add("--form", choices=ROW_FORMS, help="what --data holds (default: by its first bytes)")
     add("--sheet", metavar="NAME", help="sheet of a spreadsheet (default: the first)")
     add("--skip-invalid", action="store_true", help="answer the rest of a file with faults")
     add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")

@@ -16,10 +16,9 @@ from xml.sax.saxutils import escape
 
 from detalbert.atomic import whole_file
 from detalbert.escapes import escape_controls
-from detalbert.reading.sheets import import_openpyxl
+from detalbert.reading.sheets import MOST_CHARACTERS, import_openpyxl
 
 Row = Sequence[str | int | float]
-MOST_CHARACTERS = 32_767  # of a cell of .xlsx
 log = logging.getLogger(__name__)
 _NO_CHARACTERS = re.compile("[\ufffe\uffff]")
 _SPACES = re.compile(r"^ | {2,}", re.MULTILINE)

@@ -14,6 +14,7 @@ from typing import Any
 # The number formats of dates in the locale of who reads: 14 of the standard, and Windows' own.
 _LOCALE_DATES = re.compile(r"General|mm-dd-yy(yy)?$|\[\$-F[48]00\]")
 _DIGITS = re.compile(r"[#0?][#0?,]*(?:\.([#0?]+))?")
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold, mostly _x000D_
 _EXPONENT = re.compile(r"[eE][+-]|/")
 # What stands for itself: "km", \x, [$€-407]; spaces by _x, fillings by *x, [Red].
 _QUOTED = r'"([^"]*)"|\\(.)|\[\$([^\]-]*)[^\]]*\]|_.|\*.|\[[^\]]*\]'
@@ -41,6 +42,8 @@ def displayed(cell: Any) -> str:
     value = cell.value
     if value is None:
         return ""
+    if isinstance(value, str):
+        return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), value).replace("\r\n", "\n")
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, (int, float)):
@@ -109,8 +112,10 @@ def _format_digits(value: float, digits: re.Match[str]) -> str:
 
 def _general(value: float) -> str:
     """Return a number without a format: whole ones in full, others to 11 digits."""
-    if float(value).is_integer() and abs(value) < 1e15:
-        return str(int(value))
+    if isinstance(value, int):
+        return str(value)
+    if value.is_integer() and abs(value) < 1e21:
+        return f"{decimal.Decimal(f'{value:.15g}'):f}"  # a spreadsheet has 15 digits
     text = f"{value:.11g}"
     is_short = 1e-9 < abs(value) < 1e11
     return f"{decimal.Decimal(text):f}" if is_short else text

@@ -8,7 +8,6 @@ files of one split count.
 import logging
 import os
 import re
-from collections.abc import Iterable
 from pathlib import PurePath
 
 from detalbert.errors import UserError
@@ -58,15 +57,16 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
         chosen = with_ending or list(visible)
     else:
         chosen = _choose(visible, split=split, folder=address)
-    _log_passed_over(key, files=by_name, chosen=chosen)
     if not chosen:
         endings = ", ".join(ENDINGS)
         packed = ", ".join(PACKED)
         raise UserError(
             f"no file of data below {address} ({endings}, also with {packed})",
             key=key,
-            cure="give another",
+            cure=f"give another, or name its files: {address.rstrip('/')}/*",
         )
+    others = sorted(by_name.keys() - chosen)
+    warn_of_files(f"{key}: %s files are passed over: %s", others)
     return [by_name[name] for name in sorted(chosen)]
 
 
@@ -118,13 +118,14 @@ def _begins_as_rows(file: File) -> bool:
         return False
 
 
-def _log_passed_over(key: str, files: Iterable[str], chosen: list[str]) -> None:
-    """Warn of the files that are not chosen, once for all ranks."""
-    others = sorted(set(files).difference(chosen))
+def warn_of_files(message: str, names: list[str]) -> None:
+    """Log a message with the number of some files and the names of the first, unless there are
+    none; once for all ranks.
+    """
     is_first_rank = os.environ.get("RANK", "0") == "0"
-    if not others or not chosen or not is_first_rank:
+    if not names or not is_first_rank:
         return
-    names = ", ".join(others[:3])
-    if len(others) > 3:
-        names += f" and {len(others) - 3:,} more"
-    log.warning("%s: %s files are passed over: %s", key, f"{len(others):,}", names)
+    listed = ", ".join(names[:3])
+    if len(names) > 3:
+        listed += f" and {len(names) - 3:,} more"
+    log.warning(message, f"{len(names):,}", listed)

@@ -8,7 +8,7 @@ is one read of HEAD bytes for each file before any of it is used.
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -56,12 +56,13 @@ HEAD = 1 << 16  # bytes of content by which a file is known
 
 # What some other files begin with: what they are, and what to do.
 _FOREIGN = {
-    b"PK\x03\x04": ("a zip archive", "unpack it"),
+    b"PK\x03\x04": ("a zip archive", "unpack it; save a Word document as plain text"),
     b"\xd0\xcf\x11\xe0": (
         "a workbook of before 2007 or with a password",
         "save it as .xlsx without one",
     ),
     b"%PDF": ("a PDF", "give its text"),
+    b"{\\rtf": ("RTF", "save it as plain text"),
     b"version https://git-lfs": (
         "a pointer of Git LFS",
         "fetch the file itself with git lfs pull",
@@ -155,6 +156,14 @@ def recognise(
     return Content(file, form=form, compression=compression, encoding=encoding)
 
 
+def check_sheet(contents: Sequence[Content], sheet: str | None) -> None:
+    """Raise UserError if a sheet is named, and none of some files is a spreadsheet."""
+    if sheet is not None and contents and not any(content.form in SHEETS for content in contents):
+        raise UserError(
+            f"{contents[0].file.address} is no spreadsheet", key="data.sheet", cure="leave it out"
+        )
+
+
 def read_content(content: Content, begin: int = 0) -> Iterator[bytes]:
     """Yield the content of a file in blocks: text in UTF-8, without a byte order mark.
 
@@ -226,11 +235,11 @@ def _text_form(file: File, text: str, plain: str) -> str:
     if not text.strip():
         return promised if promised in (JSON_LINES, JSON, TABLE) else plain
     # Neither JSON nor empty: plain text or a table.
-    _check_plain(file, text, promised)
+    _check_plain(file, text, promised=promised, plain=plain)
     if promised in (JSON_LINES, JSON):
         first_line, _, _ = text.partition("\n")
         raise UserError(
-            f"not JSON (it begins with {first_line!r:.60})",
+            f"no rows of JSON (it begins with {first_line!r:.60})",
             key=file.address,
             cure=Cure(
                 "correct it, or name what it is in data.form",
@@ -242,7 +251,7 @@ def _text_form(file: File, text: str, plain: str) -> str:
     return TABLE if promised == TABLE else plain
 
 
-def _check_plain(file: File, text: str, promised: str | None) -> None:
+def _check_plain(file: File, text: str, promised: str | None, plain: str) -> None:
     """Raise UserError if what is not JSON is no text, or markup that its name does not promise."""
     if promised != TEXT:
         for beginning, (problem, cure) in _MARKUP.items():
@@ -250,13 +259,11 @@ def _check_plain(file: File, text: str, promised: str | None) -> None:
                 raise UserError(problem, key=file.address, cure=cure)
     controls = _CONTROLS.findall(text)
     if len(controls) > max(16, len(text) // 8):
+        as_text = Cure("save it as UTF-8, or set data.form: text", by_flag="save it as UTF-8")
         raise UserError(
             "no text, or UTF-16 without a byte order mark (it has control characters)",
             key=file.address,
-            cure=Cure(
-                "save it as UTF-8, or set data.form: text",
-                by_flag="save it as UTF-8, or take --form text",
-            ),
+            cure=as_text if plain == TEXT else as_text.by_flag,
         )
 
 

@@ -1,12 +1,14 @@
 """The rows of a JSON file of any size, one of them in memory: a list, `data` of a mapping, rows one
 after another, or what pandas writes: `split`, `index` and, its default, `columns`. The columns of
-that are all in memory, as their rows are only complete at the end of the file.
+that are all in memory, as their rows are only complete at the end of the file. The labels of its
+rows are in them under LABEL, if they are more than numbers of rows.
 
 Python's parser takes complete texts. So a value is parsed from the text that is there; if that
 fails, as much text again is read and the value parsed once more. The price is that a value of many
 megabytes is parsed several times, in all at most about twice its length.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -14,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from detalbert.errors import UserError
 from detalbert.reading.lines import Decoder
 
+LABEL = "index of pandas"  # a name that no column has
 _PIECE = 1 << 16  # characters of text that are parsed at once, at least
 # What JSON takes for white space; str.isspace takes more.
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -62,8 +65,9 @@ class JsonValues:
             # SQuAD's shape: articles are rows, and what is behind the list is skipped.
             if key == "data" and self._peek() == "[":
                 has_data = True
-                for element in self._elements():
-                    yield self._name_cells(element, row.get("columns"))
+                labels = _labels(row.get("index")) if "columns" in row else []
+                for element, label in itertools.zip_longest(self._elements(), labels):
+                    yield self._name_cells(element, row.get("columns"), label)
             elif has_data:
                 self._value()
             else:
@@ -75,9 +79,9 @@ class JsonValues:
         else:
             yield row
 
-    def _name_cells(self, row: object, columns: object) -> object:
-        """Return a row of pandas' `split`, a list of cells, by the names of its columns; another
-        row as it is. Raises UserError if two columns have one name.
+    def _name_cells(self, row: object, columns: object, label: str | None) -> object:
+        """Return a row of pandas' `split`, a list of cells, by the names of its columns, with its
+        label, if any; another row as it is. Raises UserError if two columns have one name.
         """
         if not isinstance(row, list) or not isinstance(columns, list) or len(row) != len(columns):
             return row
@@ -86,7 +90,7 @@ class JsonValues:
             names = [str(name) for name in columns]
             twice = next(name for name in names if names.count(name) > 1)
             raise UserError(f"two columns are named {twice!r}", key=self.where, cure="rename one")
-        return cells
+        return _labelled(cells, label)
 
     def _elements(self) -> Iterator[object]:
         for _ in self._items(begin="[", end="]"):
@@ -178,13 +182,34 @@ def frame_rows(frame: Mapping[str, object], names: Collection[str]) -> list[obje
     """Return the rows of a frame of pandas; if no column has one of `names`, in small letters, the
     frame itself as the only row.
     """
-    parts = [part for part in frame.values() if isinstance(part, dict)]
-    labels = list(parts[0])
+    # {"0": {"question": ...}, "1": ...}
+    rows = [part for part in frame.values() if isinstance(part, dict)]
+    labels = list(frame)
+    names_of_rows = list(rows[0])
     if any(name.lower() in names for name in frame):  # {"question": {"0": ..., "1": ...}, ...}
-        rows: list[object] = []
+        columns = rows
+        labels = names_of_rows
+        rows = []
         for label in labels:
-            rows.append({name: part[label] for name, part in zip(frame, parts, strict=True)})
-        return rows
-    if any(label.lower() in names for label in labels):  # {"0": {"question": ...}, "1": ...}
-        return list(parts)
-    return [frame]
+            cells = {name: part[label] for name, part in zip(frame, columns, strict=True)}
+            rows.append(cells)
+    elif not any(name.lower() in names for name in names_of_rows):
+        return [frame]
+    return list(itertools.starmap(_labelled, itertools.zip_longest(rows, _labels(labels))))
+
+
+def _labelled(row: dict[str, object], label: str | None) -> dict[str, object]:
+    return row if label is None else {LABEL: label, **row}
+
+
+def _labels(index: object) -> list[str]:
+    """Return the labels of a frame's rows; [] if they only count the rows, as pandas does by
+    itself, or are numbers that repeat, as of frames that were put together.
+    """
+    if not isinstance(index, list):
+        return []
+    labels = list(map(str, index))
+    numbers = list(map(str, range(len(labels))))
+    are_texts = all(isinstance(label, str) for label in index)
+    is_unique = len(set(labels)) == len(labels)
+    return labels if labels != numbers and (are_texts or is_unique) else []

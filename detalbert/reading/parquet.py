@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow
 from pyarrow import compute, ipc, parquet
 
-from detalbert.errors import UserError
+from detalbert.errors import Cure, UserError
 
 BATCH_BYTES = 16 << 20  # of a batch, and of the texts that some of its rows get
 _ROWS = 64  # that get their texts at a time, at most
@@ -76,7 +76,7 @@ def rows_of_arrow(source: BinaryIO) -> Iterator[RawRow]:
             yield from rows.to_pylist()
 
 
-def check_text_column(schema: pyarrow.Schema, name: str, where: str, cure: str) -> None:
+def check_text_column(schema: pyarrow.Schema, name: str, where: str, cure: Cure) -> None:
     """Raise UserError unless the column `name` is there and holds texts, or bytes that may be."""
     if name not in schema.names:
         names = ", ".join(schema.names)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
-from detalbert.errors import Cure, UserError, all_lines, as_user_error
+from detalbert.errors import UserError, all_lines, as_user_error
 from detalbert.reading.forms import Content, read_content
 from detalbert.reading.json_values import JsonValues
 from detalbert.reading.lines import Lines
@@ -18,14 +18,14 @@ from detalbert.reading.parquet import open_table, rows_of_arrow, rows_of_table
 from detalbert.reading.sheets import sheet_rows
 from detalbert.reading.storage import as_file, open_ranges
 from detalbert.reading.tables import LONGEST_CELL, table_rows
-from detalbert.settings.forms import ARROW, JSON, JSON_LINES, PARQUET, SHEETS, TABLE
+from detalbert.settings.forms import ARROW, JSON, JSON_LINES, SHEETS, TABLE
 
 
 class RowPlace(NamedTuple):
     """The place of a row; as a text it is that of messages, `FILE: ROW`."""
 
     file: str
-    row: str = ""  # "row 7", "line 7"; "" for the file as a whole
+    row: str = ""  # "row 7", "line 7", "sheet 'A', row 7"; "" for the file as a whole
 
     def __str__(self) -> str:
         return f"{self.file}: {self.row}" if self.row else self.file
@@ -48,7 +48,7 @@ def rows_of_file(
         content: the file.
         notes: gets what a user should know of the rows.
         needed: names of columns, in small letters, that no row of a table may lack; by them a
-            frame of pandas is known in JSON.
+            frame of pandas is known in JSON, and the header of a spreadsheet.
         longest: characters of a table's cell, at most.
 
     Raises:
@@ -66,14 +66,9 @@ def rows_of_file(
         table = table_rows(address, lines, notes=notes, needed=needed, longest=longest)
         for line, row in table:
             yield RowPlace(address, f"line {line}"), row
-    elif content.form in (PARQUET, ARROW, *SHEETS):
-        yield from _binary(content, notes)
     else:
-        raise UserError(
-            "plain text has no rows",
-            key=address,
-            cure=Cure("correct data.form", by_flag="correct --form"),
-        )
+        for row_place, row in _binary(content, notes, needed):
+            yield RowPlace(address, row_place), row
 
 
 def _open_lines(content: Content) -> Lines:
@@ -95,33 +90,36 @@ def _json_lines(content: Content) -> Rows:
         yield place, row
 
 
-def _binary(content: Content, notes: Notes) -> Rows:
+def _binary(
+    content: Content, notes: Notes, needed: Collection[str]
+) -> Iterator[tuple[str, object]]:
     # All in the block, as a damaged file may be found at any of its rows.
     with as_user_error(partial(_unreadable, content)):
         source = open_content(content)
-        rows: Iterator[tuple[int, object]]
         if content.form in SHEETS:
-            rows = sheet_rows(
+            yield from sheet_rows(
                 content.file.address,
                 source=source,
                 form=content.form,
                 sheet=content.sheet,
                 notes=notes,
+                needed=needed,
             )
-        elif content.form == ARROW:
-            rows = enumerate(rows_of_arrow(source), start=1)
+            return
+        if content.form == ARROW:
+            rows = rows_of_arrow(source)
         else:
             table = open_table(source)
-            rows = enumerate(rows_of_table(table, columns=table.schema_arrow.names), start=1)
-        for number, row in rows:
-            yield RowPlace(content.file.address, f"row {number}"), row
+            rows = rows_of_table(table, columns=table.schema_arrow.names)
+        for number, row in enumerate(rows, start=1):
+            yield f"row {number}", row
 
 
 def _unreadable(content: Content, error: BaseException) -> UserError:
     return UserError(
         f"not a whole {content.form} file ({all_lines(error)})",
         key=content.file.address,
-        cure="fix it",
+        cure="save it again as .xlsx or .ods" if content.form in SHEETS else "fix it",
     )
 
 

@@ -6,6 +6,7 @@ tests hold them against `datasets.load_dataset_builder`.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
@@ -14,6 +15,8 @@ import yaml
 from fsspec.utils import glob_translate
 
 from detalbert.errors import UserError
+from detalbert.reading.forms import ENDINGS, ending_of
+from detalbert.settings.forms import JSON
 
 CARD = "README.md"
 # Files that describe a data set and are none of its rows.
@@ -26,6 +29,9 @@ _KEYWORDS = {
 # As `datasets` pushes shards: data/train-00000-of-00002.parquet.
 _SHARD = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 _SEPARATOR = re.compile(r"[-._ 0-9]")
+# Endings whose files are read together, and which of them count more if they are equally frequent.
+_FAMILIES = {**ENDINGS, ".jsonl": JSON, ".ndjson": JSON}
+_PREFERRED = (".csv", ".json", ".jsonl", ".arrow", ".parquet")
 _FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---", flags=re.DOTALL)
 
 
@@ -47,16 +53,28 @@ def has_splits(names: Iterable[str]) -> bool:
     """Return whether each of a folder's files, or the folder that it is in, is named after a split:
     one after the training split, another after another (train.txt beside test.txt).
     """
-    for words_of in (_folder_words, _file_words):
-        splits = [_keyword_splits(words_of(name)) for name in names]
-        named = set().union(*splits)
-        if all(splits) and "train" in named and len(named) > 1:
-            return True
-    return False
+    splits = []
+    for name in names:
+        of_folder = _keyword_splits(_folder_words(name))
+        splits.append(of_folder or _keyword_splits(_file_words(name)))
+    named = set().union(*splits)
+    return all(splits) and "train" in named and len(named) > 1
+
+
+def held_out_names(names: list[str]) -> list[str]:
+    """Return the files that are named after another split than the training split, unless all are:
+    val.jsonl beside 00.jsonl.
+    """
+    held_out = []
+    for name in names:
+        splits = _keyword_splits(_file_words(name))
+        if splits and "train" not in splits:
+            held_out.append(name)
+    return held_out if len(held_out) < len(names) else []
 
 
 def split_names(names: list[str], split: str, card: str, where: str) -> list[str]:
-    """Return the names that belong to a split, in order.
+    """Return the names that belong to a split and have the ending of most of it, in order.
 
     Args:
         names: files that may hold rows, relative to the folder.
@@ -67,6 +85,10 @@ def split_names(names: list[str], split: str, card: str, where: str) -> list[str
     Raises:
         UserError: the card has several configurations, none of them the default.
     """
+    return _of_one_form(_names_of_split(names, split, card=card, where=where))
+
+
+def _names_of_split(names: list[str], split: str, card: str, where: str) -> list[str]:
     # First the card's own patterns, then names of shards, which hold the split's name.
     patterns = _card_patterns(card, where=where)
     if patterns:
@@ -82,6 +104,21 @@ def split_names(names: list[str], split: str, card: str, where: str) -> list[str
         if any(splits.values()):
             return [name for name in names if split in splits[name]]
     return names if split == "train" else []
+
+
+def _of_one_form(names: list[str]) -> list[str]:
+    """Return the files of the form that most have by their endings; all if none has an ending."""
+    endings = {name: ending_of(name) for name in names}
+    counts = Counter(ending for ending in endings.values() if ending in ENDINGS)
+    if not counts:
+        return names
+
+    def rank(ending: str) -> tuple[int, int, str]:
+        preference = _PREFERRED.index(ending) if ending in _PREFERRED else -1
+        return counts[ending], preference, ending
+
+    family = _FAMILIES[max(counts, key=rank)]
+    return [name for name in names if _FAMILIES.get(endings[name]) == family]
 
 
 def _metadata(card: str) -> dict[str, Any]:

@@ -69,6 +69,8 @@ def list_files(address: str, key: str) -> list[File]:
         kind = UserError if http_status(error) in MISTAKES else Unavailable
         return kind(f"{address} cannot be listed: {first_line(error)}", key=key)
 
+    if not address:
+        raise UserError("it is empty", key=key, cure="name a file or a folder")
     if not is_remote(address):
         return _list_local(address, key)
     list_remote = _list_s3 if address.startswith("s3://") else _list_fsspec

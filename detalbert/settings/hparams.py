@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 from detalbert.errors import UnknownKey, UserError
-from detalbert.settings.forms import FORMS
+from detalbert.settings.forms import ROW_FORMS
 from detalbert.settings.model_sizes import MOST_MODULES, check_model_sizes
 from detalbert.settings.sections import Parsers, Section, parse_section, setting
 from detalbert.settings.values import Config
@@ -41,7 +41,7 @@ class DataConfig(Section):
     validation: str | None = None
     validation_fraction: float | None = setting(None, gt=0, lt=1)  # by whole contexts
     columns: Config | None = None  # the file's names: {question: Frage, context: Text}
-    form: str | None = setting(None, choices=FORMS)  # of the files; default: by their first bytes
+    form: str | None = setting(None, choices=ROW_FORMS)  # default: by the files' first bytes
     sheet: str | None = None  # of a spreadsheet; default: the first
     no_answer: list[Any] | None = None  # answers that stand for none: [n/a, "-"]
     tokenizer: str | None = None  # a folder or hub name; default: the one beside the model

@@ -5,6 +5,7 @@
 | `answer`: a text, a number, a list of texts; `answer_start` beside it | sheets, Kaggle |
 | `answers`: [{"text", "answer_start"}], [{"text", "start", "end"}] | SQuAD, annotation tools |
 | `answers`: {"text": [...], "answer_start": [...]} | `datasets` |
+| `detected_answers`: [{"char_spans": [[first, last]]}] | MRQA |
 | one of these as a text: JSON, or as Python prints it | tables |
 
 Nothing is guessed: a text that holds none of these is an answer itself, and what cannot be one is a
@@ -175,6 +176,8 @@ def _from_mapping(answer: dict[str, object]) -> Label | None:
 
     An annotation tool's has `start` and `end`, and may leave out the text.
     """
+    if "char_spans" in answer:
+        return _from_span(answer["char_spans"])
     end = None
     if "answer_start" not in answer:
         end = _read_place(answer.get("end"), name="end")
@@ -188,6 +191,16 @@ def _from_mapping(answer: dict[str, object]) -> Label | None:
     start = answer.get("answer_start", answer.get("start"))
     place = _read_place(start, name="answer_start")
     return Label(_read_text(text) if has_text else None, start=place, end=end)
+
+
+def _from_span(spans: object) -> Label:
+    """Return the label of MRQA's `char_spans`: first and last character of each of its places."""
+    try:
+        first, last = spans[0]  # type: ignore[index]  # a list, or the error below
+        return Label(None, start=int(first), end=int(last) + 1)
+    except (TypeError, ValueError, LookupError):
+        problem = f"char_spans is {spans!r:.40}; write [[first character, last character]]"
+        raise LabelError(problem) from None
 
 
 def _read_text(value: object) -> str:

@@ -78,7 +78,7 @@ def _exact_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
 
 def _first(context: str, spans: list[tuple[int, int]], is_folded: bool) -> Place | None:
     """Return the first span that is between words, or the first of all; None without any."""
-    between = [span for span in spans if _is_word(context, *span)]
+    between = [span for span in spans if is_word(context, *span)]
     chosen = between or spans
     if not chosen:
         return None
@@ -92,7 +92,7 @@ def _first(context: str, spans: list[tuple[int, int]], is_folded: bool) -> Place
     )
 
 
-def _is_word(context: str, start: int, end: int) -> bool:
+def is_word(context: str, start: int, end: int) -> bool:
     """Return whether no word goes on over the start or the end."""
     # The characters on both sides of each; one at the edge of the context.
     before = max(start - 1, 0)

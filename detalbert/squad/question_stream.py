@@ -16,7 +16,7 @@ from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace
 from detalbert.squad.labels import Label, LabelError, is_empty, read_flag, read_labels
-from detalbert.squad.places import Place, find_answer
+from detalbert.squad.places import Place, find_answer, is_word
 from detalbert.squad.rows import MAX_CONTEXT, Question, file_questions
 from detalbert.squad.windows import Example
 
@@ -252,9 +252,12 @@ def _checked_texts(row: RawRow) -> tuple[str, str, str]:
         name = str(name)
     if not isinstance(name, str):
         raise Fault("no id", f"its id is {name!r:.40}; write a text or a whole number")
-    if isinstance(text, (dict, list)):
-        kind = type(text).__name__
-        raise Fault("not a question", f"question {name}: it is no text but {kind}")
+    if "question" not in row:
+        raise Fault("no text", f"question {name}: it has no 'question'")
+    for key, value in (("question", text), ("context", context)):
+        if isinstance(value, (dict, list)):
+            kind = type(value).__name__
+            raise Fault(f"not a {key}", f"question {name}: its {key} is no text but {kind}")
     if not isinstance(text, str) or not text.strip():
         raise Fault("no text", f"question {name}: it has no text")
     if not isinstance(context, str) or not context.strip():
@@ -300,7 +303,7 @@ def _find_span(
         Fault: it is not there.
     """
     if label.start is not None:
-        return _labelled_span(name, context, label, label.start)
+        return _labelled_span(name, context, label, start=label.start, notes=notes)
     text = label.text or ""
     # Without a start, the text is sought.
     place = find_answer(context, text) if text.strip() else None
@@ -316,7 +319,9 @@ def _find_span(
     return context[place.start : place.end], place.start
 
 
-def _labelled_span(name: str, context: str, label: Label, start: int) -> tuple[str, int]:
+def _labelled_span(
+    name: str, context: str, label: Label, start: int, notes: Notes
+) -> tuple[str, int]:
     """Return the span of a label that has a start. Raises Fault if its text is not there."""
     text = label.text
     end = label.end
@@ -325,6 +330,8 @@ def _labelled_span(name: str, context: str, label: Label, start: int) -> tuple[s
         if end is not None and end > len(context):
             problem = f"an answer ends at character {end}, its context at {len(context)}"
             raise Fault("misplaced answer", f"question {name}: {problem}")
+        if not is_word(context, start, start + len(text)):
+            notes.add(INSIDE, f"question {name}")
 
     # The text must be there, character by character: windows are labelled by its place.
     span = context[start : start + len(text)] if start >= 0 else ""

@@ -4,11 +4,13 @@ A row is a mapping with `question` and `context` and, if there are such, `id`, `
 (labels.py), or an article of SQuAD's shape with many questions.
 """
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from detalbert.errors import Cure, UserError
 from detalbert.reading.forms import Content
+from detalbert.reading.json_values import LABEL
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace, Rows, rows_of_file
@@ -18,7 +20,8 @@ from detalbert.squad.labels import is_empty
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 # Names that public files use, for columns that a file has not under ours.
-_ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid")}
+_ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid", LABEL)}
+_TASK = "_task_hash"  # a key of Prodigy's rows, whose `answer` is the annotator's verdict
 _PLANS = 1_000
 _OF_ANSWERS = ("answer", "answers", "answer_start", "is_impossible")
 _SHAPE = "expected data > paragraphs > context, qas"
@@ -123,9 +126,16 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
                 article=article,
                 names=names,
             )
+        elif _TASK in row and row.get("answer") in ("reject", "ignore"):
+            names.notes.add("tasks of Prodigy are not accepted and are left out", place.row)
         elif tuple(row) != ("header",):  # which MRQA writes first
             names.check(place, row, needed)
-            yield Question(place, row=names.rename(row), cells=row if has_cells else None)
+            renamed = names.rename(row)
+            # An accepted task without spans has no answer.
+            is_accepted = _TASK in row and row.get("answer") == "accept"
+            if is_accepted and renamed.get("answers") == [] and is_empty(renamed.get("answer")):
+                renamed["is_impossible"] = True
+            yield Question(place, row=renamed, cells=row if has_cells else None)
 
 
 def _article_questions(
@@ -140,6 +150,9 @@ def _article_questions(
         for question in _list_in(paragraph, "qas", place=place, name=f"a paragraph of {name}"):
             if isinstance(question, dict):
                 row = names.rename(question)
+                # MRQA's answers with their places.
+                if "detected_answers" in question:
+                    row["answers"] = question["detected_answers"]
             else:
                 row = {"question": [question]}  # a fault, which is named later
             row["context"] = context
@@ -176,6 +189,8 @@ class ColumnNames:
         self.notes = notes
         self.answers_needed = answers_needed
         self.seen: set[str] = set()  # names of COLUMNS that some row has
+        self.replaced: set[str] = set()  # names of COLUMNS that stand for the user's
+        self.noted: set[str] = set()  # names of COLUMNS that no row has, in the notes
         self.first_row: tuple[object, ...] = ()  # its names
         self._plans: dict[tuple[object, ...], dict[str, str]] = {}  # by the names of a row
 
@@ -213,28 +228,42 @@ class ColumnNames:
                 self._miss(name, names=row, where=str(place))
 
     def check_all(self) -> None:
-        """Raise UserError if no row has a column that the user has named."""
+        """Raise UserError if no row has a column that the user has named; note those in whose place
+        ours is read.
+        """
         for name in self.columns:
             if self.first_row and name not in self.seen:
                 self._miss(name, names=self.first_row, where=self.where)
+        if self.replaced:
+            missing = ", ".join(repr(self.own(name)) for name in sorted(self.replaced))
+            kind = f"names of data.columns are missing, and ours are read: {missing}"
+            self.notes.counts[f"{kind} ({_there(self.first_row)})"] = len(self.replaced)
 
     def _miss(self, name: str, names: Iterable[object], where: str) -> None:
         """Raise UserError as `name` is not among `names`, or note it if it is not needed."""
         own = self.own(name)
         # Questions can be answered without answers to compare with.
-        if name in _OF_ANSWERS and not self.answers_needed:
-            kind = f"data.columns.{name}: there is no column {own!r}, so no scores"
+        has_notes_only = name in _OF_ANSWERS and not self.answers_needed
+        if has_notes_only and name in self.noted:
+            return
+        near = _nearest(own, names)
+        hint = f": did you mean {near!r}?" if near else ""
+        if has_notes_only:
+            self.noted.add(name)
+            kind = f"data.columns.{name}: there is no column {own!r}, so no scores{hint}"
             self.notes.counts[kind] = 1
             return
         if name in self.columns:
-            cure = Cure("correct data.columns", by_flag="correct --columns")
+            cure = Cure(f"correct data.columns{hint}", by_flag=f"correct --columns{hint}")
+        elif {"annotations", "data"} <= set(names):
+            export = "export it from Label Studio as JSON-MIN"
+            cure = Cure(export, by_flag=export)
         else:
             cure = Cure(
                 f"add it, or name yours in data.columns: {{{name}: ...}}",
                 by_flag=f"add it, or name yours in --columns {name}=...",
             )
-        listed = ", ".join(map(str, names))
-        raise UserError(f"no column {own!r} (there: {listed:.100})", key=where, cure=cure)
+        raise UserError(f"no column {own!r} ({_there(names)})", key=where, cure=cure)
 
     def _plan(self, row: RawRow) -> dict[str, str]:
         """Return the names of a row's columns by names of COLUMNS, found once for rows alike."""
@@ -255,6 +284,7 @@ class ColumnNames:
         # The user's name of a column as it is; ours in any case, or under a usual alias. Of columns
         # that differ in case only, the first counts.
         by_small_letters = {str(own).lower(): own for own in reversed(list(row))}
+        aliases = {**_ALIASES, "answers": ("spans",)} if _TASK in row else _ALIASES
         plan = {}
         for name in COLUMNS:
             if name not in self.columns and self._is_other(name, row):
@@ -263,14 +293,23 @@ class ColumnNames:
             if own in row:
                 plan[name] = own
             elif name in self.columns:
-                if name in row:  # one file of a run may have our names, as they are
+                if name in row and self._has_our_names(row, own):
                     plan[name] = name
+                    self.replaced.add(name)
             else:
-                for spelling in (name, *_ALIASES.get(name, ())):
+                for spelling in (name, *aliases.get(name, ())):
                     if spelling in by_small_letters:
                         plan[name] = by_small_letters[spelling]
                         break
         return plan
+
+    def _has_our_names(self, row: RawRow, own: str) -> bool:
+        """Return whether a row has our names in place of the user's, as one file of a run may; in
+        another row a name that it lacks, `own`, is misspelt.
+        """
+        has_users = any(other in row for name, other in self.columns.items() if other != name)
+        near = _nearest(own, row)
+        return not has_users and (near is None or near.lower() in COLUMNS)
 
     def _is_other(self, name: str, row: RawRow) -> bool:
         """Return whether a column that the user has not named is none of ours, whatever its name.
@@ -290,8 +329,19 @@ class ColumnNames:
                     by_flag=f"name it in --columns {name}=...",
                 ),
             )
-        # `answer` of Prodigy's rows, whose answers are `spans`, says "accept".
-        return name == "answer" and "answers" in self.columns
+        return name == "answer" and ("answers" in self.columns or _TASK in row)
+
+
+def _there(names: Iterable[object]) -> str:
+    listed = ", ".join(map(str, names))
+    return f"there: {listed:.100}"
+
+
+def _nearest(own: str, names: Iterable[object]) -> str | None:
+    """Return the name of a column that is most like another, in any case; None if none is."""
+    by_small_letters = {str(name).lower(): str(name) for name in names}
+    near = difflib.get_close_matches(own.lower(), list(by_small_letters), n=1)
+    return by_small_letters[near[0]] if near else None
 
 
 def _decoded(value: object) -> object:

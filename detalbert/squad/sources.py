@@ -19,7 +19,7 @@ from detalbert.hub import looks_like_path
 from detalbert.integrity import checksum, find_damaged
 from detalbert.reading import storage
 from detalbert.reading.folders import find_files
-from detalbert.reading.forms import ENDINGS, PACKED, Content, recognise, stem_of
+from detalbert.reading.forms import ENDINGS, PACKED, Content, check_sheet, recognise, stem_of
 from detalbert.reading.hub_rows import load_hub_rows
 from detalbert.reading.notes import Notes
 from detalbert.settings.forms import TABLE
@@ -93,6 +93,7 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading = DEFAU
     contents = [
         recognise(file, form=reading.form, plain=TABLE, sheet=reading.sheet) for file in files
     ]
+    check_sheet(contents, reading.sheet)
     if files:
         fingerprint = "".join(map(_stamp, files))  # of one file its own
     elif name == "generated":

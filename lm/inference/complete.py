@@ -41,8 +41,15 @@ def print_completion(source: SavedLm, prompt: str, options: dict[str, Any], as_j
         prompt: see `complete`.
         options: values of `Sampling`, whose defaults are used for the others.
         as_json: print one line of JSON.
+
+    Raises:
+        UserError: if a value is out of its range, or the prompt cannot be continued.
     """
-    sampling = parse_section(Sampling, "--prompt", options)
+    try:
+        sampling = parse_section(Sampling, "--prompt", options)
+    except UserError as error:
+        _, _, name = error.key.partition(".")
+        raise error.under(f"--{name.replace('_', '-')}") from None
     if not prompt:
         _check_empty_prompt(source)
     model = load_model(source)

@@ -73,9 +73,9 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
     }
     if "shard_mib" in source.data:
         values["shard_mib"] = source.data["shard_mib"]
-    data = parse_documents_config(values)
     shard_folder = str(folder / "shards")
     try:
+        data = parse_documents_config(values)
         write_shards(data, source.tokenizer, document_kind(source.tokenizer), shard_folder)
         # The whole of a text is its training split; generated text has a validation of its own.
         split = "validation" if text == "generated" else "train"
@@ -86,9 +86,16 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
             tails=True,
         )
     except UserError as error:
-        if error.key != "data.documents":  # a file's line, for example
-            raise
-        raise error.under("--perplexity") from None
+        raise _of_flag(error) from None
+
+
+def _of_flag(error: UserError) -> UserError:
+    """Return an error of the text as a command says it that has no keys of a config."""
+    is_address = error.key.startswith("data.")  # else a file's line, for example
+    renamed = error.with_flags({error.key: "--perplexity"} if is_address else {})
+    if "--" in renamed.cure:  # a flag of those that answer questions
+        renamed.cure = "give plain text"
+    return renamed
 
 
 @torch.no_grad()

@@ -289,6 +289,7 @@ LINES = st.lists(st.sampled_from([*"ab\n é中😀\t\r", "\n\n", "\n \n", "abcde
 
 
 @example("   中", 5, 1, 20)  # whose first 5 bytes end within a character
+@example("a\n      b\n\nc", 5, 1, 20)  # a line that begins with a piece of white space
 @given(LINES.map("".join), st.integers(5, 12), st.integers(1, 9), st.integers(20, 60))
 @max_examples(150)
 def test_lines_and_files_of_any_length_are_read_in_pieces(
@@ -308,16 +309,10 @@ def test_lines_and_files_of_any_length_are_read_in_pieces(
 
 
 def split_by_rules(text: str) -> dict[str, list[str]]:
-    """Return the documents of a text by `data.article`, cut by regular expressions.
-
-    Those between blank lines are left out if a line begins with a piece of white space, which a
-    reader takes for a blank line; see `_between_blank_lines`. The shortest piece is 5 bytes.
-    """
+    """Return the documents of a text by `data.article`, cut by regular expressions."""
     lines = re.split(r"\r?\n", text)
     documents = {"line": lines, "file": [text]}
-    begins = [line.encode()[:5] for line in lines]
-    if all(len(begin) < 5 or begin.decode(errors="ignore").strip() for begin in begins):
-        documents["blank_line"] = re.split(r"(?:^|\r?\n)(?:[^\S\n]*(?:\n|$))+", text)
+    documents["blank_line"] = re.split(r"(?:^|\r?\n)(?:[^\S\n]*(?:\n|$))+", text)
 
     # Three lines are joined by their own ends.
     line_ends = [*re.findall(r"\r?\n", text), ""]

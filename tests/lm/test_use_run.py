@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import openpyxl
 import pytest
 import torch
 import yaml
@@ -198,13 +199,30 @@ def test_a_prompt_is_gone_on_with(lm_run, capsys):
 def test_what_is_refused(lm_run, tmp_path, capsys):
     latin = tmp_path / "latin.txt"
     latin.write_bytes("é".encode("latin-1"))
+    book = tmp_path / "book.xlsx"
+    openpyxl.Workbook().save(book)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"body": "a"}\n')
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
     mistakes: dict[str, list[Any]] = {
         "--threshold: ": ["--prompt", "a", "--threshold", "1"],
-        "--prompt.top_p: 0.0 must be greater than 0": ["--prompt", "a", "--top-p", "0"],
+        "--top-p: 0.0 must be greater than 0": ["--prompt", "a", "--top-p", "0"],
+        "--max-new-tokens: 0 must be greater": ["--prompt", "a", "--max-new-tokens", "0"],
         "--seed: --perplexity does without": ["--perplexity", "generated", "--seed", "1"],
         "--prompt: it is empty, and training has never shown": ["--prompt", ""],
         "the prompt has ": ["--prompt", "Ab-" * 100],
         "--perplexity: no.txt: no such file": ["--perplexity", "no.txt"],
+        "--perplexity: expected text or a list": ["--perplexity", ""],
+        "--perplexity: 0 tokens fill no window of": ["--perplexity", empty],
+        "book.xlsx: sheet 'Sheet' is empty (other sheets: none); give plain text": [
+            "--perplexity",
+            book,
+        ],
+        "rows.jsonl: the line at byte 0 has no 'text' (there: body); correct it": [
+            "--perplexity",
+            rows,
+        ],
         "latin.txt": ["--perplexity", latin],
         "--prompt --export: give exactly one of": ["--prompt", "a", "--export", "x"],
     }

@@ -9,10 +9,11 @@ import pytest
 
 from detalbert.errors import UserError
 from detalbert.reading.forms import HEAD, recognise
+from detalbert.reading.json_values import LABEL
 from detalbert.reading.notes import Notes
 from detalbert.reading.rows import rows_of_file
 from detalbert.reading.storage import list_files
-from tests.reading.files import read_documents
+from tests.reading.files import read_documents, read_questions
 
 FRAME = pandas.DataFrame(
     {
@@ -25,9 +26,15 @@ ROWS = json.loads(FRAME.to_json(orient="records"))
 
 
 def read(path: Path) -> list[Any]:
+    """Return the rows without labels."""
     (file,) = list_files(str(path), key="data.train")
     rows = rows_of_file(recognise(file), Notes(), needed=["question", "text"])
-    return [row for _, row in rows]
+    return [{name: row[name] for name in row if name != LABEL} for _, row in rows]
+
+
+def read_ids(frame: pandas.DataFrame, path: Path, orient: str) -> list[str]:
+    frame.to_json(path, orient=orient)
+    return [example.id for example in read_questions(path)]
 
 
 @pytest.mark.parametrize("orient", ["columns", "index", "split", "records", "table"])
@@ -53,6 +60,42 @@ def test_a_frame_longer_than_the_head(tmp_path: Path, orient: str) -> None:
 def test_a_frame_of_other_labels(tmp_path: Path, orient: str, labels: list[Any]) -> None:
     FRAME.set_axis(labels).to_json(tmp_path / "frame.json", orient=orient)
     assert read(tmp_path / "frame.json") == ROWS
+
+
+ORIENTS = ["columns", "index", "split"]
+
+
+@pytest.mark.parametrize("orient", ORIENTS)
+def test_labels_are_ids(tmp_path: Path, orient: str) -> None:
+    path = tmp_path / "frame.json"
+    frame = FRAME.assign(answer=["Anna", "Rome", ""])
+    for labels in (["a", "b", "c"], [5, 0, 2], ["7", "8", "9"]):
+        ids = list(map(str, labels))
+        assert read_ids(frame.set_axis(labels), path, orient) == ids
+        # A column of ids counts before the labels.
+        assert read_ids(frame.assign(guid=["x", "y", "z"]).set_axis(labels), path, orient) == [
+            "x",
+            "y",
+            "z",
+        ]
+    # Numbers of rows are none.
+    assert read_ids(frame, path, orient) == ["1", "2", "3"]
+    assert read_ids(frame.assign(Id=["x", "y", "z"]), path, orient) == ["x", "y", "z"]
+
+
+def test_an_index_beside_rows_is_none_of_pandas(tmp_path: Path) -> None:
+    text = json.dumps({"index": ["a", "b", "c", "d"], "data": ROWS})
+    (tmp_path / "rows.json").write_text(text)
+    assert read(tmp_path / "rows.json") == ROWS
+
+
+def test_labels_that_repeat(tmp_path: Path) -> None:
+    """Numbers repeat if frames are put together; of texts two rows have one id."""
+    path = tmp_path / "frame.json"
+    frame = FRAME.assign(answer=["Anna", "Rome", ""])
+    assert read_ids(frame.set_axis([0, 1, 0]), path, "split") == ["1", "2", "3"]
+    with pytest.raises(UserError, match="question a: another one has this id"):
+        read_ids(frame.set_axis(["a", "b", "a"]), path, "split")
 
 
 def test_a_column_named_0_is_a_column(tmp_path: Path) -> None:

@@ -33,13 +33,27 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         "a.csv",
         QUESTIONS,
         {"columns": {"id": "Nr."}},
-        ": no column 'Nr.' (there: Nr, Question, Context, Answer); correct data.columns",
+        ": no column 'Nr.' (there: Nr, Question, Context, Answer); correct data.columns: did you "
+        "mean 'Nr'?",
     ),
     "an answer misspelt": (
         "a.csv",
         QUESTIONS,
         {"columns": {"id": "Nr", "answer": "Antwort"}},
         ": no column 'Antwort' (there: Nr, Question, Context, Answer); correct data.columns",
+    ),
+    "a name misspelt beside ours": (
+        "a.csv",
+        table(sheet(answer="two", Antwort="pottery")),
+        {"columns": {"answer": "antwort"}},
+        ": no column 'antwort' (there: id, question, context, answer, Antwort); correct "
+        "data.columns: did you mean 'Antwort'?",
+    ),
+    "a name misspelt beside the user's": (
+        "a.csv",
+        table(sheet(answer="two", Gold="pottery")),
+        {"columns": {"answer": "Label", "id": "Gold"}},
+        ": no column 'Label' (there: id, question, context, answer, Gold); correct data.columns",
     ),
     "a wrong place": (
         "a.csv",
@@ -131,3 +145,13 @@ def test_a_column_misspelt_in_prediction_leaves_out_the_scores(tmp_path: Path) -
     assert notes.texts() == {"data.columns.answer: there is no column 'Antwort', so no scores": 1}
     with pytest.raises(UserError, match=r"no column 'Nr\.'"):
         answer_file(path, id="Nr.")
+
+
+def test_a_file_with_our_names_is_read_with_a_note(tmp_path: Path) -> None:
+    """One file of a run may have the user's names, and another ours."""
+    path = write(tmp_path / "a.csv", QUESTIONS.lower())
+    notes = Notes()
+    (example,) = read_questions(path, notes, columns={"answer": "Reply", "question": "question"})
+    assert example.answers == (("pottery", FIRST),)
+    kind = "names of data.columns are missing, and ours are read: 'Reply'"
+    assert notes.counts[f"{kind} (there: nr, question, context, answer)"] == 1

@@ -54,7 +54,11 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
         "is not JSON (maximum recursion depth",
     ),
     "a nested file": ("a.json", f'{{"a": {"[" * 100_000}', "is not JSON (maximum recursion depth"),
-    "text by the name of rows": ("a.jsonl", PLAIN, "not JSON (it begins with 'The Zanto was"),
+    "text by the name of rows": (
+        "a.jsonl",
+        PLAIN,
+        "no rows of JSON (it begins with 'The Zanto was",
+    ),
     "text by the name of columns": ("a.parquet", PLAIN, ": text, and no parquet file; rename it"),
     "half a zst": ("a.zst", long_frame(LINES.encode())[:-9], ": damaged, or cut off (zstd: "),
     "half a gz": ("a.gz", gzip.compress(LINES.encode())[:-9], ": damaged, or cut off (gzip: "),

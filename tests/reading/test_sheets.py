@@ -72,11 +72,11 @@ def excel(path: Path, *rows: list[Any], title: str = "Sheet") -> openpyxl.Workbo
 
 
 def read_rows(path: Path, sheet: str | None = None, notes: Notes | None = None) -> dict[str, Any]:
-    """The rows of a sheet by their places."""
+    """The rows of a sheet by their places in it."""
     (file,) = list_files(str(path), "data.train")
     content = recognise(file, sheet=sheet)
     rows = rows_of_file(content, notes or Notes())
-    return {place.row: row for place, row in rows}
+    return {place.row.partition(", ")[2]: row for place, row in rows}
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a.ods", "no_ending"])
@@ -180,8 +180,8 @@ def test_a_formula_without_a_value_is_told(ending, tmp_path):
         cell = "C2"
     with pytest.raises(UserError) as error:
         read_rows(path, sheet="Questions" if ending == ".ods" else None)
-    expected = f"{path}: row {cell[1]}: the formula in {cell} has no stored value; "
-    assert str(error.value).startswith(expected)
+    assert str(error.value).startswith(f"{path}: sheet ")
+    assert f", row {cell[1]}: the formula in {cell} has no stored value; " in str(error.value)
 
 
 def test_the_value_of_a_formula_is_read(tmp_path):
@@ -207,7 +207,8 @@ def test_merged_cells_of_a_header_are_told(tmp_path):
     notes = Notes()
     assert len(read_rows(path, notes=notes)) == 1
     (text,) = notes.texts()
-    assert text == "columns have no name; of merged cells the first has it (the first: row 1)"
+    told = "columns have no name; of merged cells the first has it"
+    assert text == f"{told} (the first: sheet 'Sheet', row 1)"
 
     # A cell below the second of them has no name.
     workbook.active["C2"] = "?"
@@ -234,7 +235,9 @@ def test_a_damaged_sheet_is_one_line(damage, ending, tmp_path):
         append(HEADER)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2] + damage)
-    with pytest.raises(UserError, match=f"not a whole {ending[1:]} file .*; fix it"):
+    with pytest.raises(
+        UserError, match=f"not a whole {ending[1:]} file .*; save it again as .xlsx"
+    ):
         read_rows(path)
 
 
@@ -242,7 +245,7 @@ def test_a_fault_names_the_row_of_the_sheet(tmp_path):
     excel(tmp_path / "a.xlsx", HEADER, [], ROWS[0], ["Who?", "Ada.", "Bo"])
     with pytest.raises(UserError) as error:
         read_questions(tmp_path / "a.xlsx")
-    assert "a.xlsx: row 4: question 2: answer 'Bo' is not in its context" in str(error.value)
+    assert "a.xlsx: sheet 'Sheet', row 4: question 2: answer 'Bo' is not in its" in str(error.value)
 
 
 def test_a_text_longer_than_a_cell_of_excel_is_cut(tmp_path, caplog):

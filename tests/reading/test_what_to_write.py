@@ -10,6 +10,7 @@ from typing import Any
 
 import datasets
 import openpyxl
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -80,6 +81,17 @@ def write_label_studio(folder: Path) -> None:
     (folder / "label_studio.json").write_text(json.dumps(tasks))
 
 
+def write_prodigy(folder: Path) -> None:
+    task = {"text": CONTEXT, "question": "Who?", "_task_hash": 1, "answer": "accept"}
+    spans = [{"start": 0, "end": 3, "label": "ANSWER"}]
+    tasks = [
+        {**task, "spans": spans},
+        {**task, "spans": spans, "answer": "reject"},
+        {**task, "spans": []},
+    ]
+    (folder / "prodigy.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+
+
 def write_hub_folder(folder: Path) -> None:
     inside = folder / "hub_folder" / "data"
     inside.mkdir(parents=True)
@@ -103,6 +115,10 @@ def write_book(folder: Path) -> None:
 
 def write_rows(folder: Path) -> None:
     (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
+
+
+def write_frame(folder: Path) -> None:
+    pandas.DataFrame(ROWS).to_json(folder / "frame.json")
 
 
 def write_marked(folder: Path) -> None:
@@ -135,9 +151,11 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "sheet": write_sheets,
     "squad": write_squad,
     "rows.jsonl": write_rows,
+    "frame": write_frame,
     "flat": write_flat,
     "marked": write_marked,
     "label_studio": write_label_studio,
+    "prodigy": write_prodigy,
     "haystack": write_haystack,
     "hub_folder": write_hub_folder,
     "rows.parquet": write_parquet,

@@ -198,7 +198,10 @@ def one(context: str | None = "Ada wrote it.", **changes: Any) -> str:
 
 
 BAD = {
-    "text.json": ("Once upon a time", "not JSON (it begins with 'Once upon a time'); correct it"),
+    "text.json": (
+        "Once upon a time",
+        "no rows of JSON (it begins with 'Once upon a time'); correct",
+    ),
     "list.json": ("[1]", "row 1 is no mapping; correct or delete it"),
     "other.json": ('{"rows": []}', "no column 'question' (there: rows); add it"),
     "cut.json": ('{"data": [\n\n{"paragraphs": [', "line 3 is not JSON"),
