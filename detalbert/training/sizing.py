@@ -170,6 +170,7 @@ def encoder_demand(
         half=half,
         # Without a flash kernel all pairs of tokens have a score in memory.
         grid=not (slots.has_bf16 and half),
+        longest=hparams.max_seq_length,
         masked=masked,
     )
     return Demand(

@@ -52,7 +52,7 @@ def test_a_card_without_room_for_one_window_asks_for_a_smaller_model(capsys):
 def test_the_parts_are_the_planner_s_and_add_up(name, capsys):
     path = ROOT / "configs" / f"{name}.yaml"
     _, rows = printed(capsys, str(path), "--gpu", "80")
-    parts = [rows[part][0] for part in ("its states", "CUDA", "a forward", "in all")]
+    parts = [rows[part][0] for part in ("its states", "CUDA", "a step", "in all")]
     states, cuda, forward, total = [float(re.match(r"[\d.]+", text)[0]) for text in parts]
     assert states + cuda + forward == pytest.approx(total, abs=0.16)
 
