@@ -7,6 +7,8 @@ held against torch's own counter (tests/engine/test_peak.py).
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from detalbert.engine.flops import relative_scores
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
@@ -135,27 +137,13 @@ class Sizes(NamedTuple):
             padded=_is_set(
                 config, "attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"
             ),
-            relative=_relative_scores(config),
+            relative=relative_scores(config),
         )
 
 
 def _is_set(config: "PretrainedConfig", *names: str) -> bool:
     """Return whether a config has one of these rates, and it is not 0."""
     return any(getattr(config, name, None) for name in names)
-
-
-def _relative_scores(config: "PretrainedConfig") -> int:
-    """Return DeBERTa's scores of a token and head with relative positions, before it gathers those
-    of the windows' tokens.
-    """
-    if config.model_type != "deberta-v2" or not getattr(config, "relative_attention", False):
-        return 0
-    span = getattr(config, "position_buckets", -1)
-    if span <= 0:
-        span = config.max_relative_positions
-    if span <= 0:
-        span = config.max_position_embeddings
-    return 2 * span * len(set(config.pos_att_type or ()) & {"c2p", "p2c"})
 
 
 class Peak(NamedTuple):

@@ -25,38 +25,16 @@ from detalbert.engine.models import encoder_sizes
 from detalbert.engine.optim import build_optimizer, parameter_groups
 from detalbert.engine.padded import attention_of, read_spans
 from detalbert.engine.rows import dummy_row
-from detalbert.settings.albert import published_configs
+from detalbert.settings.shipped_models import shipped_configs
 from pretrain.encoders import masked_logits
 from tests.engine.gpu_kernels import use_gpu_kernels
 
 CPU = torch.device("cpu")
 WINDOW = 384
 MASKED = 0.3
-# config.json of microsoft/deberta-v3-large; ModernBERT-base is the default of its class.
-DEBERTA = {
-    "model_type": "deberta-v2",
-    "vocab_size": 128_100,
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "intermediate_size": 4096,
-    "max_position_embeddings": 512,
-    "relative_attention": True,
-    "position_buckets": 256,
-    "max_relative_positions": -1,
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-    "pos_att_type": ["p2c", "c2p"],
-    "position_biased_input": False,
-    "type_vocab_size": 0,
-}
-# Of the configs' models: local.yaml's has the shape of none that is published.
-SHIPPED = {
-    "albert-base-v2": published_configs()["albert-base-v2"],
-    "albert-xxlarge-v2": published_configs()["albert-xxlarge-v2"],
-    "deberta-v3-large": DEBERTA,
-    "modernbert-base": {"model_type": "modernbert"},
-}
+# Models of the configs; local.yaml's has the shape of none that is published.
+SHIPPED = ("albert-base-v2", "albert-xxlarge-v2", "deberta-v3-large", "ModernBERT-base")
+DEBERTA = shipped_configs()["deberta-v3-large"]
 OTHERS = {
     "mpnet": {"model_type": "mpnet"},
     "deberta-v2": {**DEBERTA, "share_att_key": False, "position_buckets": -1},
@@ -135,7 +113,7 @@ def config_of(keys: dict[str, Any]) -> PretrainedConfig:
 @pytest.mark.parametrize("gigabytes", [12, 16, 24])
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_fits_a_card_takes_what_is_said(name: str, gigabytes: int) -> None:
-    config = config_of(SHIPPED[name])
+    config = config_of(shipped_configs()[name])
     memory = planned(config)
     tokens = memory.tokens(gigabytes) // WINDOW * WINDOW
     assert tokens > 0
@@ -155,7 +133,7 @@ def test_other_families_and_short_rows(name: str, windows: int) -> None:
 
 def test_a_masked_language_model() -> None:
     """Of configs/domain.yaml, by the share that it masks."""
-    config = config_of(SHIPPED["modernbert-base"])
+    config = config_of(shipped_configs()["ModernBERT-base"])
     tokens = 8 * WINDOW
     peak = peak_bytes(config, tokens, model_class=AutoModelForMaskedLM, read_logits=read_masked)
     assert planned(config, MASKED).at(tokens) - OVERHEAD == pytest.approx(peak, rel=0.1)
@@ -163,7 +141,7 @@ def test_a_masked_language_model() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "radam"])
 def test_more_rows_of_a_step_take_no_more(optimizer: str) -> None:
-    config = config_of(SHIPPED["albert-base-v2"])
+    config = config_of(shipped_configs()["albert-base-v2"])
     one = peak_bytes(config, WINDOW, optimizer_name=optimizer)
     three = peak_bytes(config, WINDOW, rows=3, optimizer_name=optimizer)
     assert math.isclose(three, one, rel_tol=1e-3)
