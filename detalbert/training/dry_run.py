@@ -177,10 +177,10 @@ def _describe_memory(training: Training, trial: StepTrial) -> str:
     if device.type == "cpu":
         used = psutil.Process().memory_info().rss / GIB
         total = psutil.virtual_memory().total / GIB
-        return f"{used:.1f} of {total:.1f} GiB of RAM, measured after some steps"
+        return f"{used:.1f} of {total:.1f} GiB of RAM, after some steps"
     used = torch.cuda.max_memory_reserved(device) / GIB
     total = torch.cuda.get_device_properties(device).total_memory / GIB
-    text = f"{used:.1f} of {total:.1f} GiB of the GPU, measured in some steps"
+    text = f"{used:.1f} of {total:.1f} GiB of the GPU in some steps"
     model = find_model(training.workload.sizing, training.config, training.hparams, root=Path())
     if model is None:
         return text
@@ -207,7 +207,7 @@ def _describe_time(training: Training, trial: StepTrial, speed: Speed, steps_don
     validation_seconds = windows * speed.step / hparams.global_batch_size / 3
     total = steps * speed.step + validations * validation_seconds
     return (
-        f"about {clock(total)} from here on: {steps:,} steps of {speed.step:.3g} s, measured here "
-        f"in {speed.steps}, and {validations:,} validations of {windows:,} windows, each taken as "
-        "a third of a window's step; checkpoints come on top"
+        f"about {clock(total)} from here on: {steps:,} steps of {speed.step:.2g} s, as measured "
+        f"in {speed.steps}, and {validations:,} validations of {windows:,} windows at a third of "
+        "that per window; checkpoints come on top"
     )

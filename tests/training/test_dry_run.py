@@ -50,7 +50,7 @@ def test_it_says_what_a_start_would_do_and_leaves_nothing(
     assert after == before
     lines = lines_of(capsys.readouterr().err)
     assert list(lines) == NAMES
-    assert "GiB of RAM" in lines["memory"]
+    assert "GiB of RAM, after some steps" in lines["memory"]
     assert re.match(r"about \d+s from here on: ", lines["time"])
     assert lines["output"] == f"{tmp_path / 'out'}, from the first step"
 
