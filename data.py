@@ -18,6 +18,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.atomic import alone, whole_folder, writing
+from detalbert.engine.model_checks import check_span_model
 from detalbert.errors import UserError
 from detalbert.integrity import find_change, write_facts
 from detalbert.reading.notes import Notes
@@ -256,6 +257,7 @@ class SquadData(NamedTuple):
         """
         data = parse_data_config(config)
         tokenizer = load_tokenizer(data, hparams)
+        check_span_model(hparams, tokenizer)
         train = load_split(data, split="train", tokenizer=tokenizer, hparams=hparams)
         validation = load_split(data, split="validation", tokenizer=tokenizer, hparams=hparams)
         # The generated world has words of its own, which no other text has.

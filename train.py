@@ -76,6 +76,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="auto|never|CHECKPOINT",
         help="auto (default): resume from the newest checkpoint of the output directory, if any",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="log data, batch, memory, time and output, and start nothing",
+    )
     return parser.parse_args(argv)
 
 
@@ -100,6 +105,7 @@ from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run
 from detalbert.training.controller import Controller, loop_of
+from detalbert.training.dry_run import dry_run
 from detalbert.training.length import choose_checkpoint
 from detalbert.training.local import Ranks, lost_rank, process_group, trial_context
 from detalbert.training.manifest import read_manifest
@@ -166,6 +172,8 @@ def run_locally(args: argparse.Namespace) -> int:
     output = Output(args.output_dir)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         preflight.check_local_gpus()
+    if args.dry_run:
+        return dry_run(workload, config, hparams, seed=seed, output=output, resume=args.resume)
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
         ranks = Ranks(distributed)

@@ -7,12 +7,15 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.corpus.documents import document_kind
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.writer import write_shards
+from detalbert.engine.model_checks import warn_of_other_tokens
 from detalbert.settings.text import parse_documents_config
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
 from lm.corpus import load_tokenizer
 from lm.hparams import LmHParams
+from lm.model import causal_config
+from lm.packed import check_family
 from lm.windows import LmWindows
 
 
@@ -37,6 +40,9 @@ class LmText(NamedTuple):
         """
         data = parse_documents_config(values)
         tokenizer = load_tokenizer(data, named_tokenizer)
+        # Shards may take hours: a model that cannot be trained on them is refused before.
+        warn_of_other_tokens(hparams, tokenizer, "they take each token for another")
+        check_family(causal_config(hparams, tokenizer))
         kind = document_kind(tokenizer)
         address = data.shards or write_shards(data, tokenizer, kind)
         # Shards may have been made for another tokenizer.

@@ -27,7 +27,7 @@ from lm.hparams import PARSERS, LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh
 from lm.model import build_causal_model, causal_config
 from lm.order import WindowOrder
-from lm.packed import NO_TARGET, CausalRow, check_family
+from lm.packed import NO_TARGET, CausalRow
 from lm.preflight import check
 from lm.samples import Samples
 from lm.sizing import SIZING
@@ -85,7 +85,6 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         hparams, self.data = given or read_experiment(context, parse_lm_hparams, LmText.load)
         held_out = self.data.validation
         config = causal_config(hparams, self.data.tokenizer)
-        check_family(config)
 
         # The model is built in shards, which the layout places on the ranks.
         self.layout = choose_layout(

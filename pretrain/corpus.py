@@ -34,7 +34,9 @@ def load_tokenizer(
         held_out = 0.0 if data.validation is not None else data.validation_fraction
         positions = hparams.model_keys().get("max_position_embeddings", 512)
         name = find_tokenizer(data, held_out, positions=positions)
-    return load(name, "mask_token", "cls_token", "sep_token", kind="an ALBERT or BERT")
+    return load(
+        name, "mask_token", "cls_token", "sep_token", kind="an encoder with a masked language model"
+    )
 
 
 def model_tokenizer(data: TextConfig, hparams: PretrainHParams) -> str | None:

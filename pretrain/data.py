@@ -20,7 +20,7 @@ from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
 from pretrain.corpus import load_tokenizer
-from pretrain.encoders import find_family
+from pretrain.encoders import check_pretraining, find_family
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import read_vocabulary
@@ -48,6 +48,7 @@ class PretrainText(NamedTuple):
         data = parse_text_config(config)
         hparams = hparams.of_family(find_family(hparams))
         tokenizer = load_tokenizer(data, hparams, load=named_tokenizer)
+        check_pretraining(hparams, tokenizer)
         address = data.shards
         if address is None:
             address = write_shards(data, tokenizer, example_kind(tokenizer, hparams.max_seq_length))

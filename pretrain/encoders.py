@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from detalbert.engine import models
+from detalbert.engine import model_checks, models
 from detalbert.engine.attention import model_inputs
 from detalbert.engine.padded import (
     attention_of,
@@ -50,20 +50,38 @@ def build_encoder(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) 
         UserError: if the model cannot be built, lacks weights, or has no masked language model.
     """
     torch.manual_seed(hparams.known_seed)
-    if hparams.model is not None:
-        config = models.named_config(hparams.model)
-    else:
-        config = models.config_from_keys(hparams.model_keys(), tokenizer)
+    config = pretraining_config(hparams, tokenizer)
     check_masked_lm(config)
     attention = attention_of(config, MODEL_FOR_MASKED_LM_MAPPING)
     if hparams.model is not None:
-        model = models.load_encoder(AutoModelForMaskedLM, hparams.model, attention)
+        model, missing = models.load_encoder(AutoModelForMaskedLM, hparams.model, attention)
+        model_checks.log_random_head(hparams.model, model, missing)
     else:
         model = models.random_model(AutoModelForMaskedLM, config, attention)
     models.check_vocabulary(model.config, tokenizer)
     pack_or_pad(model, read_every_token)
     hparams.check_positions(positions(model))
     return model
+
+
+def pretraining_config(
+    hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase
+) -> PretrainedConfig:
+    """Return the config of the encoder to pretrain. Raises UserError if there is none."""
+    if hparams.model is not None:
+        return models.named_config(hparams.model)
+    return models.config_from_keys(hparams.model_keys(), tokenizer)
+
+
+def check_pretraining(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise UserError, before any text is read, for a config of which no encoder is built, or one
+    that is too short for the windows; log a warning if its weights are of other tokens.
+    """
+    model_checks.warn_of_other_tokens(hparams, tokenizer, "they take each token for another")
+    config = pretraining_config(hparams, tokenizer)
+    check_masked_lm(config)
+    models.check_vocabulary(config, tokenizer)
+    model_checks.check_encoder(hparams, config, MODEL_FOR_MASKED_LM_MAPPING[type(config)])
 
 
 def check_masked_lm(config: PretrainedConfig) -> None:

@@ -20,7 +20,7 @@ from transformers import AlbertForPreTraining, PreTrainedModel, PreTrainedTokeni
 
 from detalbert.corpus.mixture import name_scores
 from detalbert.corpus.reader import Corpus
-from detalbert.engine import models
+from detalbert.engine import model_checks, models
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import ENCODERS, flops_of_row
 from detalbert.engine.graphs import SPAN_PADDINGS, Padding, RowSizes
@@ -283,7 +283,8 @@ def build_albert(
         kind = objectives.AlbertForSpanPreTraining
     if hparams.model is not None:
         with as_user_error(partial(models.model_error, hparams.model)):
-            model, _ = models.load_weights(kind, hparams.model)
+            model, missing = models.load_weights(kind, hparams.model)
+        model_checks.log_random_head(hparams.model, model, missing)
     else:
         config = models.config_from_keys(hparams.model_keys(), tokenizer)
         model = models.random_model(kind, config)

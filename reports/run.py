@@ -8,7 +8,7 @@ files of other programs, and a wrong figure would go into a sum unseen.
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeAlias
@@ -171,7 +171,8 @@ def read_runs(
     texts: Sequence[str], prices: Mapping[str, Price], windows: Number = None
 ) -> tuple[list[Run], list[str]]:
     """Read each `PATH`, `PATH@INSTANCE` or `PATH@INSTANCE:spot`: an output directory or a folder of
-    them, here or in a bucket, or a JSON file. Return the runs, and why others are left out.
+    them, here or in a bucket, or a JSON file. Return the runs, and why others are left out: among
+    several paths, folders of answers, say.
 
     Args:
         texts: paths to read.
@@ -184,6 +185,7 @@ def read_runs(
     """
     runs = list[Run]()
     notes = list[str]()
+    last_error: UserError | None = None
     for text in texts:
         path = text
         machine = None
@@ -200,6 +202,7 @@ def read_runs(
             # A folder is one run, or has runs in it, each with metrics of its own.
             folders = sorted(file.parent for file in place.glob("*/metrics.json"))
             single = not folders or (place / "metrics.json").exists()
+            folders += sorted(_answer_folders(place))
             for folder in [place] if single else folders:
                 name = path if single else f"{address}/{folder.name}"
                 try:
@@ -208,10 +211,21 @@ def read_runs(
                     # Of a bucket the key is a file of the copy, which is gone by then.
                     if error.key.startswith(copy):
                         error = error.under(f"{address}{error.key.removeprefix(copy)}")
-                    notes.append(str(error))
-                    if single or (folder == folders[-1] and not runs):
+                    # A path that is not there is a mistake, whatever the others are.
+                    if single and not place.is_dir():
                         raise error from None
+                    notes.append(str(error))
+                    last_error = error
+    if last_error is not None and not runs:
+        raise last_error
     return runs, notes
+
+
+def _answer_folders(place: Path) -> Iterator[Path]:
+    """Yield the folders in `place` with answers of predict.py, which are no run."""
+    for file in place.glob("*/predictions.json"):
+        if not (file.parent / "metrics.json").exists():
+            yield file.parent
 
 
 def _is_read(file: str) -> bool:
@@ -222,6 +236,8 @@ def _is_read(file: str) -> bool:
 def _read(place: Path, name: str, machine: Machine | None, windows: Number) -> Run:
     """Read the run `name` at `place`, priced as if it had run on `machine`."""
     file = place / "metrics.json" if place.is_dir() else place
+    if place.is_dir() and (place / "predictions.json").exists() and not file.exists():
+        raise UserError("answers, and not a run: passed over", key=name, cure=CURE)
     try:
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=str)
     except (OSError, ValueError, RecursionError) as error:

@@ -6,7 +6,8 @@ efficiency. Published series of equal examples stand below every measured one, t
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -50,7 +51,11 @@ def run(args: argparse.Namespace) -> Report:
     Raises:
         UserError: if runs do not belong to one series, or have no throughput yet.
     """
-    points = [*_measured_points(args)]
+    # Prices are read for RUN@INSTANCE alone: this report has no dollars.
+    rates = Rates(path=args.prices)
+    local_runs, left_out = _local_runs(args.run, rates)
+    runs = [*local_runs, *_trial_runs(args, rates)]
+    points = [*_measured_points(runs)]
     points += _published_points(all_series=args.published, beside=bool(points))
     if not points:
         raise UserError(
@@ -61,7 +66,7 @@ def run(args: argparse.Namespace) -> Report:
         title="How throughput scales",
         tables=[Table("Scaling", frame=table, narrow=NARROW)],
         method=METHOD["scaling"],
-        notes=notes,
+        notes=[*left_out, *notes],
     )
 
 
@@ -134,14 +139,14 @@ def _published_points(all_series: bool, beside: bool) -> Iterator[SeriesPoint]:
             )
 
 
-def _measured_points(args: argparse.Namespace) -> Iterator[SeriesPoint]:
-    """Yield the measurements of runs and trials.
+def _measured_points(runs: Sequence[tuple[str, Run]]) -> Iterator[SeriesPoint]:
+    """Yield the measurements of runs, each with the name of its series.
 
     Raises:
         UserError: if a run is of another model or other data than its series, or has no throughput.
     """
     first_runs = dict[str, Run]()  # of each series
-    for series, run in _measured_runs(args):
+    for series, run in runs:
         throughput = run.work.throughput
         base = first_runs.setdefault(series, run)
         if run.model != base.model or run.data != base.data:
@@ -162,22 +167,36 @@ def _measured_points(args: argparse.Namespace) -> Iterator[SeriesPoint]:
         )
 
 
-def _measured_runs(args: argparse.Namespace) -> Iterator[tuple[str, Run]]:
-    """Yield each run and trial with the name of its series."""
-    # Prices are read for RUN@INSTANCE alone: this report has no dollars.
-    rates = Rates(path=args.prices)
-    for text in args.run:
+def _local_runs(texts: Sequence[str], rates: Rates) -> tuple[list[tuple[str, Run]], list[str]]:
+    """Return the runs of `LABEL=PATH` or `PATH`, each with the name of its series, and why others
+    are left out.
+    """
+    named_runs = []
+    notes = []
+    for text in texts:
         label = ""
         path = text
         if "=" in text:
             label, path = text.split("=", 1)
-        runs, _ = read_runs([path], rates.table())
+        try:
+            runs, left_out = read_runs([path], rates.table())
+        except UserError as error:
+            # Among several, a folder without a run is passed over.
+            if len(texts) == 1 or not Path(path).is_dir():
+                raise
+            runs, left_out = [], [str(error)]
+        notes += left_out
         for run in runs:
             workers = _loader_workers(run)
             name = f"{label}{workers}"
             if not label:
                 name = f"{run.model or 'measured'}{workers}, {UNIT}"
-            yield name, run
+            named_runs.append((name, run))
+    return named_runs, notes
+
+
+def _trial_runs(args: argparse.Namespace, rates: Rates) -> Iterator[tuple[str, Run]]:
+    """Yield each trial of a master with the name of its series."""
     ledger = fetch_ledger(Selection.of(args), rates)
     if ledger is None:
         return

@@ -57,13 +57,13 @@ def fit_one_gpu(job: Job) -> Fit:
 
 def describe_fit(fit: Fit, gigabytes: float) -> Iterator[str]:
     """Yield the lines of the terminal."""
-    fixed = (fit.memory.at(0) - OVERHEAD) / GIB
+    states = fit.memory.states / GIB
     yield f"model            {fit.parameters / 1e6:,.1f} M parameters"
-    yield f"its states       {fixed:.1f} GiB: weights, gradients, two moments"
+    yield f"its states       {states:.1f} GiB: weights, gradients, two moments"
     yield f"CUDA             {OVERHEAD / GIB:.1f} GiB: context, libraries, fragmentation"
-    forward = fit.asked * fit.memory.per_token / GIB
-    yield f"a forward        {forward:.1f} GiB: {fit.asked:,} tokens"
     total = fit.memory.at(fit.asked) / GIB
+    peak = total - states - OVERHEAD / GIB
+    yield f"a step           {peak:.1f} GiB at its peak: {fit.asked:,} tokens in a forward"
     verdict = "fits" if fit.fits(gigabytes) else "does not fit"
     yield f"in all           {total:.1f} GiB (modelled): {verdict} {gigabytes:g} GB"
     for name, memory in (("", fit.memory), (", before Ampere", fit.older)):

@@ -67,6 +67,7 @@ ENCODERS = (
     "distilbert",
     "mpnet",
     "modernbert",
+    "deberta-v2",  # and v3
 )
 
 
@@ -104,7 +105,24 @@ def training_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float:
     if local_layers:
         pairs += local_layers * near_pairs(lengths, config.sliding_window)
     forward = 2 * weights * lengths.sum() + 4 * hidden * pairs
+    # DeBERTa: each token with each relative position. The positions' own projections, once a row,
+    # are left out, as is its padding.
+    forward += 2 * hidden * layers * relative_scores(config) * lengths.sum()
     return float(3 * forward)
+
+
+def relative_scores(config: "PretrainedConfig") -> int:
+    """Return the scores of a token with relative positions, per head and layer: DeBERTa (He et al.
+    2021, arXiv:2006.03654) has those of its query, of its key, or both.
+    """
+    if config.model_type != "deberta-v2" or not getattr(config, "relative_attention", False):
+        return 0
+    span = getattr(config, "position_buckets", -1)
+    if span <= 0:
+        span = getattr(config, "max_relative_positions", -1)
+    if span <= 0:
+        span = config.max_position_embeddings
+    return 2 * span * len(set(config.pos_att_type or ()) & {"c2p", "p2c"})
 
 
 def near_pairs(lengths: np.ndarray, reach: int) -> float:

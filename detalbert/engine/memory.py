@@ -1,10 +1,13 @@
 """Bytes that training takes per GPU, computed from a model's sizes without running it.
 
 What autograd keeps for backward was counted with saved-tensor hooks: a table of factors per family,
-instead of a run of the model on a machine that may not be there yet.
+instead of a run of the model on a machine that may not be there yet. What a step has at its peak is
+held against torch's own counter (tests/engine/test_peak.py).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
+
+from detalbert.engine.flops import relative_scores
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -22,7 +25,7 @@ class _Kept(NamedTuple):
     heads: int  # x h: query, key, value, output and what they are made of
     inner: int  # x f
     outside: int  # x h, once: embeddings, last norm, the head's gradient
-    dropout: int = 0  # x h for the dropouts of a layer
+    dropout: int = 0  # x h: masks of a layer's dropouts, a byte an element
 
 
 # (half precision, fp32). Norms are in fp32 on CUDA. Llama, half: two norms keep their input in fp32
@@ -41,16 +44,21 @@ _GPT2 = (
     _Kept(whole=16, heads=16, inner=20, outside=8),
 )
 _BERT = (
-    _Kept(whole=16, heads=8, inner=4, outside=6, dropout=4),
-    _Kept(whole=16, heads=16, inner=8, outside=8, dropout=8),
+    _Kept(whole=16, heads=8, inner=4, outside=6, dropout=2),
+    _Kept(whole=16, heads=16, inner=8, outside=8, dropout=2),
 )
 _ALBERT = (
-    _Kept(whole=16, heads=8, inner=4, outside=2, dropout=2),
-    _Kept(whole=16, heads=16, inner=8, outside=4, dropout=4),
+    _Kept(whole=16, heads=8, inner=4, outside=2, dropout=1),
+    _Kept(whole=16, heads=16, inner=8, outside=4, dropout=1),
 )
 _DISTILBERT = (
-    _Kept(whole=16, heads=8, inner=4, outside=6, dropout=2),
-    _Kept(whole=16, heads=16, inner=8, outside=8, dropout=4),
+    _Kept(whole=16, heads=8, inner=4, outside=6, dropout=1),
+    _Kept(whole=16, heads=16, inner=8, outside=8, dropout=1),
+)
+# A second copy of the key, divided by the scale.
+_DEBERTA = (
+    _Kept(whole=16, heads=10, inner=4, outside=6, dropout=2),
+    _Kept(whole=16, heads=20, inner=8, outside=8, dropout=2),
 )
 _UNKNOWN = (
     _Kept(whole=0, heads=0, inner=0, outside=0),
@@ -68,7 +76,11 @@ KEPT = {
     "electra": _BERT,
     "albert": _ALBERT,
     "distilbert": _DISTILBERT,
+    "mpnet": _BERT,
+    "deberta-v2": _DEBERTA,  # and v3
 }
+# Families that have the score of every pair of tokens of a padded window in memory.
+_SCORED = ("mpnet", "deberta-v2")
 
 
 class Sizes(NamedTuple):
@@ -82,9 +94,11 @@ class Sizes(NamedTuple):
     vocabulary: int
     parameters: int
     layer: int = 0  # parameters of the largest layer, which FSDP gathers at a time
+    blocks: int = 0  # layers with weights of their own: 1 for ALBERT
     unsplit: int = 0  # parameters that tensor-parallel peers all hold: embeddings, norms
     dropout: bool = False  # of hidden states
     padded: bool = False  # attention drops weights out, which no flash kernel does
+    relative: int = 0  # DeBERTa: scores of a token, per head, with relative positions
 
     def kept(self, half: bool) -> _Kept:
         """Return the factors of what is kept for backward; zeros for a family not in KEPT."""
@@ -93,7 +107,12 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(
-        cls, config: "PretrainedConfig", parameters: int, layer: int = 0, unsplit: int = 0
+        cls,
+        config: "PretrainedConfig",
+        parameters: int,
+        layer: int = 0,
+        unsplit: int = 0,
+        blocks: int = 0,
     ) -> "Sizes":
         """Return the sizes for a transformers config."""
         # The same size has another name in some families.
@@ -112,11 +131,13 @@ class Sizes(NamedTuple):
             vocabulary=config.vocab_size,
             parameters=parameters,
             layer=layer,
+            blocks=blocks,
             unsplit=unsplit,
             dropout=_is_set(config, "hidden_dropout_prob", "dropout"),
             padded=_is_set(
                 config, "attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"
             ),
+            relative=relative_scores(config),
         )
 
 
@@ -125,24 +146,47 @@ def _is_set(config: "PretrainedConfig", *names: str) -> bool:
     return any(getattr(config, name, None) for name in names)
 
 
+class Peak(NamedTuple):
+    """Bytes at a moment of a step, besides the states."""
+
+    fixed: float
+    per_token: float = 0  # of a forward's real tokens
+
+
 class Memory(NamedTuple):
     """Bytes on each GPU."""
 
     states: float  # weights, gradients, two moments; copies and buffers of their size
-    gathered: float  # what FSDP has whole at the start of the backward pass
+    gathered: float  # what FSDP has whole at the start of the backward pass; a weight's gradient
     head: float  # a chunk's logits
     per_token: float  # of a forward's real tokens, kept for the backward pass
+    later: tuple[Peak, ...] = ()  # in the same step, when fewer tokens are left
+
+    @property
+    def peaks(self) -> tuple[Peak, ...]:
+        return (Peak(self.gathered + self.head, self.per_token), *self.later)
 
     def at(self, tokens: int) -> float:
         """Return the total with a forward of `tokens` tokens."""
-        return self.states + self.gathered + self.head + OVERHEAD + tokens * self.per_token
+        highest = max(peak.fixed + tokens * peak.per_token for peak in self.peaks)
+        return self.states + highest + OVERHEAD
+
+    def fitting(self, room: float) -> int:
+        """Return the most tokens per forward that `room` bytes hold; 0 if they do not hold the
+        model itself.
+        """
+        limits = []
+        for peak in self.peaks:
+            left = room - self.states - OVERHEAD - peak.fixed
+            if left < 0:
+                return 0
+            if peak.per_token:
+                limits.append(int(left // peak.per_token))
+        return min(limits)
 
     def tokens(self, gigabytes: float) -> int:
-        """Return the most tokens per forward on a GPU sold with `gigabytes` GB (2^30 bytes each). 0
-        or less if the model itself does not fit.
-        """
-        room = gigabytes * 2**30 * USABLE - self.at(0)
-        return int(room // self.per_token)
+        """Return the same for a GPU sold with `gigabytes` GB (2^30 bytes each)."""
+        return self.fitting(gigabytes * 2**30 * USABLE)
 
 
 def layer_bytes(sizes: Sizes, half: bool, tensor: int = 1, grid: bool = False) -> float:
@@ -160,42 +204,85 @@ def layer_bytes(sizes: Sizes, half: bool, tensor: int = 1, grid: bool = False) -
     kept = sizes.kept(half)
     width = 2 if half else 4
     split: float = kept.heads * sizes.hidden + kept.inner * sizes.inner + 4 * sizes.heads
-    if grid or sizes.padded:
+    if (grid or sizes.padded) and sizes.family not in _SCORED:  # whose rows are padded before
         split += width * sizes.hidden * (4 * PADDING - 3)
     dropout = kept.dropout * sizes.hidden if sizes.dropout else 0
     return kept.whole * sizes.hidden + split / tensor + 16 + dropout
 
 
-def replicated(sizes: Sizes, slots: int, half: bool, grid: bool, masked: float = 0.0) -> Memory:
+def score_bytes(sizes: Sizes, half: bool, longest: int) -> float:
+    """Return the bytes per token that autograd keeps of a layer's scores; 0 of attention that has
+    none in memory.
+
+    Of a pair: its softmax, which is in fp32, the copy that is multiplied, and a dropout's mask; of
+    a relative position its score, and the position's vector, of which every window has a copy.
+
+    Args:
+        sizes: of the model.
+        half: whether products are in half precision.
+        longest: tokens of a padded window.
+    """
+    if sizes.family not in _SCORED:
+        return 0
+    width = 2 if half else 4
+    pair = 4 + (2 if half else 0)
+    if sizes.padded:
+        pair += 1 + (0 if half else 4)
+    pairs = longest * sizes.heads * pair
+    if sizes.relative:
+        pairs += longest  # a mask for all heads
+    return pairs + width * sizes.relative * (sizes.heads + sizes.hidden / longest)
+
+
+def replicated(
+    sizes: Sizes, slots: int, half: bool, grid: bool, longest: int, masked: float = 0.0
+) -> Memory:
     """Estimate the memory per GPU of an encoder that is replicated on every GPU, uncompiled.
 
-    16 bytes per parameter, half-precision weights, and with several ranks another copy of the
-    gradients.
+    16 bytes per parameter, half-precision copies of the layers' weights, and with several ranks
+    another copy of the gradients. The peak is in the backward pass of the last layer.
 
     Args:
         sizes: of the model.
         slots: number of ranks.
         half: whether products are in half precision.
         grid: see `layer_bytes`.
+        longest: tokens of a full window.
         masked: fraction of tokens with a vocabulary head.
     """
     # Weight, gradient and two moments in fp32; a copy to compute with; sums of several ranks.
-    bytes_per_parameter = 16
+    states = 16 * sizes.parameters
     if half:
-        bytes_per_parameter += 2
+        states += 2 * sizes.blocks * sizes.layer
     if slots > 1:
-        bytes_per_parameter += 4
+        states += 4 * sizes.parameters
 
-    layers = sizes.layers * layer_bytes(sizes, half=half, grid=grid)
+    # The backward pass of a layer has gradients in fp32 before and after a norm, one in half
+    # precision, and one of the inner units; or, of scores, two in fp32.
+    width = 2 if half else 4
+    scores = score_bytes(sizes, half=half, longest=longest)
+    working: float = (8 + width) * sizes.hidden + width * sizes.inner
+    if scores:
+        working = max(working, 8 * longest * sizes.heads - sizes.kept(half).inner * sizes.inner)
+
+    layer = layer_bytes(sizes, half=half, grid=grid) + scores
     outside = sizes.kept(half).outside * sizes.hidden
     # Logits, their log-softmax in fp32, and its gradient.
-    head = masked * sizes.vocabulary * ((2 if half else 4) + 8)
-    return Memory(
-        states=sizes.parameters * bytes_per_parameter,
-        gathered=0,
-        head=0,
-        per_token=layers + outside + head,
-    )
+    head = masked * sizes.vocabulary * (width + 8)
+    per_token = sizes.layers * layer + outside + working + head
+
+    # A weight's gradient is made apart, in fp32, and added. That of layers with common weights is
+    # summed over them before: at the second layer all sums are there, and a layer's tokens gone.
+    largest = 4 * sizes.hidden * sizes.inner
+    later = [Peak(_moments_root(sizes.parameters))]
+    if sizes.blocks < sizes.layers:
+        later.append(Peak(2 * largest + 4 * sizes.layer, per_token - layer))
+    return Memory(states=states, gathered=largest, head=0, per_token=per_token, later=tuple(later))
+
+
+def _moments_root(parameters: float) -> float:
+    """Return the bytes of what the optimizer's step allocates: the root of the second moments."""
+    return 4 * parameters
 
 
 def count_recomputed(layers: int, share: float) -> int:
@@ -238,4 +325,10 @@ def split(
         kept_layers += 1
     per_token: float = sizes.kept(half).outside * sizes.hidden
     per_token += again * width * sizes.hidden + kept_layers * layer
-    return Memory(states=states, gathered=gathered, head=logits, per_token=per_token)
+    return Memory(
+        states=states,
+        gathered=gathered,
+        head=logits,
+        per_token=per_token,
+        later=(Peak(_moments_root(states / 16)),),
+    )

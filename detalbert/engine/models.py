@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     AutoConfig,
@@ -24,6 +25,7 @@ from transformers import (
 from detalbert import hub
 from detalbert.engine.attention import PACKED
 from detalbert.engine.finite import check_finite_weights
+from detalbert.engine.forward import encoder_layers
 from detalbert.engine.memory import Sizes
 from detalbert.engine.model_memory import check_fits, counted_parameters
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
@@ -39,7 +41,7 @@ from detalbert.errors import (
 )
 from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
 from detalbert.integrity import check_model_folder
-from detalbert.settings.hparams import HParams
+from detalbert.settings.hparams import HParams, StepHParams
 from detalbert.waiting import reading, waiting
 
 # One of these is in every folder with a tokenizer.
@@ -76,13 +78,12 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
     """
     # A head without weights is random, too: so always seeded.
     torch.manual_seed(hparams.known_seed)
+    config = span_config(hparams, tokenizer)
+    attention = attention_of(config)
     if starts_from_scratch(hparams, tokenizer):
-        config = _config_from_scratch(hparams, tokenizer)
-        model = random_model(AutoModelForQuestionAnswering, config, attention=attention_of(config))
+        model = random_model(AutoModelForQuestionAnswering, config, attention)
     else:
-        name = str(hparams.model)
-        attention = attention_of(named_config(name))
-        model = load_encoder(AutoModelForQuestionAnswering, name, attention)
+        model, _ = load_encoder(AutoModelForQuestionAnswering, str(hparams.model), attention)
     # What follows refuses the model, or settles how it runs: with which segments, packed or not.
     check_vocabulary(model.config, tokenizer)
     follow_tokenizer(model, tokenizer)
@@ -91,30 +92,34 @@ def build_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pr
     return model
 
 
-def _config_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
-    """Return the config of a model with random weights, for `tokenizer`."""
+def span_config(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    """Return the config of the model to fine-tune, for `tokenizer` if its weights are random."""
     if hparams.model is None:
         return config_from_keys(hparams.model_config or {}, tokenizer)
     config = named_config(hparams.model)
-    config.update(_vocabulary(tokenizer))
+    if starts_from_scratch(hparams, tokenizer):
+        config.update(_vocabulary(tokenizer))
     return config
 
 
-def load_encoder(model_class: ModelClass, name: str, attention: str | None) -> PreTrainedModel:
-    """Load an encoder with its weights, and a head of `model_class`, which they may lack. Raises
-    UserError if the encoder's weights are not complete; the rest is as of `load_weights`.
+def load_encoder(
+    model_class: ModelClass, name: str, attention: str | None
+) -> tuple[PreTrainedModel, set[str]]:
+    """Load an encoder with its weights, and a head of `model_class`, which they may lack. Return
+    the model, and the names of parameters without weights. Raises UserError if the encoder's
+    weights are not complete; the rest is as of `load_weights`.
     """
     with as_user_error(partial(model_error, name)):
         model, missing = load_weights(model_class, name, attention=attention)
     encoder = f"{model.base_model_prefix}."
-    missing = {parameter for parameter in missing if parameter.startswith(encoder)}
-    if missing:
+    lacking = {parameter for parameter in missing if parameter.startswith(encoder)}
+    if lacking:
         raise UserError(
-            f"{name!r}: its weights lack {min(missing)!r} and {len(missing) - 1} more",
+            f"{name!r}: its weights lack {min(lacking)!r} and {len(lacking) - 1} more",
             key="hyperparameters.model",
             cure="give another",
         )
-    return model
+    return model, missing
 
 
 def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -201,7 +206,7 @@ def model_error(name: str, error: BaseException) -> UserError:
     )
 
 
-def starts_from_scratch(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> bool:
+def starts_from_scratch(hparams: StepHParams, tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether weights are random: a `model_config`, or a model of another vocabulary."""
     if hparams.model is None:
         return True
@@ -339,12 +344,29 @@ def encoder_sizes(
     """Return the sizes of `config`'s model of `model_class`; default: the one with a span head, or
     None if transformers has none.
     """
-    # Before the meta device: under it transformers cannot import the module with torch 2.6.
     if model_class is None:
         model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
     if model_class is None:
         return None
+    model = empty_encoder(config, model_class)
+    blocks = [_count_parameters(block) for block in encoder_layers(model)]
+    return Sizes.of(
+        config,
+        parameters=_count_parameters(model),
+        layer=max(blocks, default=0),
+        blocks=len(blocks),
+    )
+
+
+def empty_encoder(config: PretrainedConfig, model_class: type[PreTrainedModel]) -> PreTrainedModel:
+    """Return the model of `config` without memory, on the meta device.
+
+    `model_class` is looked up by the caller: under that device transformers cannot import its
+    module with torch 2.6.
+    """
     with as_user_error(not_built), counted_parameters(), torch.device("meta"):
-        model = model_class(config)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Sizes.of(config, parameters=parameters)
+        return model_class(config)
+
+
+def _count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

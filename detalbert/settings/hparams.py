@@ -218,10 +218,13 @@ class StepHParams(Section):
         far as it is known: a search has a range.
         """
         if isinstance(positions, int) and positions < self.max_seq_length:
+            cure = "raise model_config.max_position_embeddings"
+            if self.model is not None:  # whose table of positions is trained
+                cure = "name a model with more"
             raise UserError(
                 f"{self.max_seq_length} tokens, and the model has {positions} positions",
                 key="hyperparameters.max_seq_length",
-                cure="lower it, or raise model_config.max_position_embeddings",
+                cure=f"lower it, or {cure}",
             )
 
     def check(self) -> None:

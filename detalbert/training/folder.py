@@ -144,9 +144,13 @@ def write_config(path: Path, config: Config) -> None:
     """
     target = path / "config.yaml"
     with writing(target, cure=ELSEWHERE):
-        if target.is_file() and not target.read_bytes().startswith(_HEAD.encode()):
-            raise UserError(
-                "a run would replace it", key=str(target), cure="give another --output-dir"
-            )
+        check_replaces_own(path)
         with whole_file(target) as file:
             file.write(_HEAD + dump_yaml(masked(config)))
+
+
+def check_replaces_own(path: Path) -> None:
+    """Raise UserError if the output directory has a `config.yaml` that no run wrote."""
+    target = path / "config.yaml"
+    if target.is_file() and not target.read_bytes().startswith(_HEAD.encode()):
+        raise UserError("a run would replace it", key=str(target), cure="give another --output-dir")

@@ -125,6 +125,7 @@ def check_room(
             slots=(config.get("resources") or {}).get("slots_per_trial", 1),
             half=hparams.precision != "fp32",
             grid=False,
+            longest=hparams.max_seq_length,
             masked=masked,
         )
         check_gpu_memory(gpu_uuids, memory, hparams, parameters=parameters)
@@ -184,7 +185,7 @@ def check_gpu_memory(
             continue
         # A smaller forward helps if one window still fits.
         cure = "take a larger one, or split the model"
-        fitting_tokens = int((free - without_tokens) // memory.per_token)
+        fitting_tokens = memory.fitting(free)
         if fitting_tokens >= hparams.max_seq_length:
             cure = f"set hyperparameters.max_tokens_per_forward to {fitting_tokens} or less"
         raise Unavailable(

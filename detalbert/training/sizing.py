@@ -20,8 +20,9 @@ from detalbert.engine.flops import encoder_flops_per_token
 from detalbert.engine.memory import KEPT, Memory, Sizes, replicated
 from detalbert.engine.models import config_from_keys, encoder_sizes
 from detalbert.hub import split_revision
-from detalbert.settings.albert import VOCABULARY, published_configs
+from detalbert.settings.albert import VOCABULARY
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.shipped_models import shipped_configs
 from detalbert.settings.values import Config
 
 HParamsT = TypeVar("HParamsT", bound=StepHParams)
@@ -131,8 +132,8 @@ def _count_once(
 
 
 def encoder_config(name: str | None, keys: Mapping[str, Any]) -> PretrainedConfig | None:
-    """Return the config of an encoder; None for a search over sizes, and for a hub name that is
-    none of ALBERT's.
+    """Return the config of an encoder; None for a search over sizes, and for a hub name that no
+    shipped config has.
 
     Args:
         name: `hyperparameters.model`.
@@ -140,8 +141,8 @@ def encoder_config(name: str | None, keys: Mapping[str, Any]) -> PretrainedConfi
     """
     if name is not None:
         repository, _ = split_revision(name)
-        published = published_configs().get(repository.split("/")[-1])
-        return None if published is None else AutoConfig.for_model(**published)
+        shipped = shipped_configs().get(repository.split("/")[-1])
+        return None if shipped is None else AutoConfig.for_model(**shipped)
     is_searched = any(isinstance(value, dict) and "type" in value for value in keys.values())
     if is_searched:
         return None
@@ -170,6 +171,7 @@ def encoder_demand(
         half=half,
         # Without a flash kernel all pairs of tokens have a score in memory.
         grid=not (slots.has_bf16 and half),
+        longest=hparams.max_seq_length,
         masked=masked,
     )
     return Demand(

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+)
 
 from detalbert.engine import flops
 from detalbert.engine.flops import (
@@ -14,6 +19,7 @@ from detalbert.engine.flops import (
     flops_of_row,
     masked_flops,
     near_pairs,
+    relative_scores,
     training_flops,
 )
 from tests.conftest import ROOT
@@ -52,6 +58,20 @@ def test_flops_of_a_masked_language_model_are_what_torch_counts(name: str) -> No
     span_head = 3 * 2 * 2 * config.hidden_size  # which fine-tuning has instead
     counted = training_flops(config, np.array(lengths)) - sum(lengths) * span_head
     assert counted + sum(lengths) * masked_flops(config) == 3 * counter.get_total_flops()
+
+
+@pytest.mark.parametrize("buckets", [16, -1])
+@pytest.mark.parametrize("share", [True, False])
+def test_flops_of_deberta_are_what_torch_counts(share: bool, buckets: int) -> None:
+    """But for the projections of the positions, which a row of any number of windows has once."""
+    keys = FAMILIES["deberta-v2"].keys | {"share_att_key": share, "position_buckets": buckets}
+    config = AutoConfig.for_model(**keys, vocab_size=100)
+    library = AutoModelForQuestionAnswering.from_config(config).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        library(input_ids=torch.full((3, 20), 7))
+    positions = 3 * 2 * relative_scores(config) * config.hidden_size**2 * config.num_hidden_layers
+    counted = training_flops(config, np.array([20] * 3))
+    assert counted + positions == 3 * counter.get_total_flops()
 
 
 def test_pairs_within_reach() -> None:
@@ -113,7 +133,7 @@ def test_backward_is_two_products_for_each_of_forward() -> None:
 
 
 def test_every_family_that_is_tested_has_a_formula() -> None:
-    assert set(flops.ENCODERS) == set(MODELS) | set(MASKED)
+    assert set(flops.ENCODERS) == {*MODELS, *MASKED, "deberta-v2"}
     assert set(flops.FFN_PRODUCTS) == set(SHAPES)
     assert causal_flops(AutoConfig.for_model("opt"), np.array([4])) is None
 

@@ -115,3 +115,31 @@ def test_experiments_of_a_master_are_read_too(bill: Callable[..., dict[str, Any]
     assert [(row["series"], row["N"]) for row in rows] == [(name, 8), (name, 16)]
     assert [row["seconds"] for row in rows] == pytest.approx([25600 / 80, 25600 / 120])
     assert [row["efficiency"] for row in rows] == pytest.approx([1, 0.75])
+
+
+def test_answers_among_the_runs_are_passed_over_and_named(
+    report: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """In the folder of the runs, and in a shell's list of what is in it."""
+    write_run(tmp_path / "1", slots=1, workers=0, speed=100.0, steps=200)
+    write_run(tmp_path / "2", slots=2, workers=0, speed=150.0, steps=100)
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    (answers / "predictions.json").write_text("{}")
+    for paths in ([tmp_path], sorted(tmp_path.iterdir())):
+        answer = report("scaling", *map(str, paths))
+        assert [row["N"] for row in measured(answer["tables"][0]["rows"])] == [1, 2]
+        (note,) = answer["notes"]
+        assert note.startswith(f"{answers}: answers, and not a run: passed over")
+
+
+def test_answers_alone_and_a_path_that_is_not_there_are_refused(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / "predictions.json").write_text("{}")
+    write_run(tmp_path / "run", slots=1, workers=0, speed=100.0, steps=200)
+    for command in ("scaling", "runs"):
+        assert "not a run" in refused(command, str(tmp_path / "answers"))
+        missing = str(tmp_path / "no-run")
+        assert "cannot read it" in refused(command, str(tmp_path / "run"), missing)

@@ -1,0 +1,178 @@
+"""What is wrong with a model is said before a window or a shard is written."""
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM, BertForMaskedLM, BertModel
+
+import train
+from detalbert.errors import UserError
+from detalbert.hub import find_local
+from pretrain.encoders import build_encoder
+from pretrain.hparams import parse_pretrain_hparams
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, settings
+from tests.engine.trials import config_file
+from tests.fakes.masked import FAMILIES, make_tokenizer
+from tests.fakes.runs import refusal
+
+BERT = FAMILIES["bert"].keys
+
+
+def save_bert(folder: Path, cls: Any = BertForMaskedLM, **keys: Any) -> str:
+    """Save a small BERT with its tokenizer; the folder."""
+    tokenizer = make_tokenizer("bert")
+    values = {**copy.deepcopy(BERT), "vocab_size": len(tokenizer), **keys}
+    config = AutoConfig.for_model(**values)
+    cls(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def named(config: dict[str, Any], model: str, **data: Any) -> dict[str, Any]:
+    """A copy of a config that goes on from a folder, with its tokenizer unless `data` has one."""
+    config = copy.deepcopy(config)
+    hparams = config["hyperparameters"]
+    for key in ("model_config", "size", "span_fraction", "matching_start", "sentence_order"):
+        hparams.pop(key, None)
+    hparams["model"] = model
+    config["data"].pop("tokenizer", None)
+    config["data"].pop("vocab_size", None)
+    config["data"].update(data)
+    return config
+
+
+@pytest.mark.parametrize("workload", ["fine-tuning", "pretraining"])
+def test_windows_are_no_longer_than_a_named_model_s_positions(
+    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = TINY if workload == "fine-tuning" else TINY_PRETRAINING
+    model = save_bert(tmp_path / "model")
+    hparams = {"max_seq_length": 256, "max_tokens_per_forward": 512}
+    cache = tmp_path / "cache"
+    config = config_file(tmp_path, named(content, model), cache, **hparams)
+    capsys.readouterr()  # transformers' bars
+    assert refusal(capsys, config, tmp_path / "out") == (
+        "train.py: error: hyperparameters.max_seq_length: 256 tokens, and the model has 130 "
+        "positions; lower it, or name a model with more"
+    )
+    assert not cache.exists()
+
+
+def test_nor_than_a_language_model_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = make_tokenizer("bert")
+    tokenizer.eos_token = "[SEP]"
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    keys = {"n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 32, "vocab_size": 4096}
+    causal = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **keys))
+    causal.save_pretrained(tmp_path / "model")
+    cache = tmp_path / "cache"
+    content = named(TINY_LM, str(tmp_path / "model"), tokenizer=str(tmp_path / "tokenizer"))
+    hparams = {"max_seq_length": 64, "max_tokens_per_forward": 512}
+    config = config_file(tmp_path, content, cache, **hparams)
+    capsys.readouterr()
+    line = refusal(capsys, config, tmp_path / "out")
+    assert "64 tokens, and the model has 32 positions; lower it, or name a model" in line
+    assert not cache.exists()
+
+
+def test_other_tokens_than_the_weights_are_a_warning_before_the_windows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fine-tuning starts from random weights then."""
+    model = save_bert(tmp_path / "model", max_position_embeddings=512)
+    content = named(TINY, model, tokenizer=find_local("embedded/albert-tiny"))
+    config = config_file(tmp_path, content, tmp_path / "cache", max_steps=1)
+    with caplog.at_level(logging.INFO):
+        assert train.main(["--config", str(config), "--output-dir", str(tmp_path / "out")]) == 0
+    lines = [record.getMessage() for record in caplog.records]
+    (warning,) = [
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    ]
+    assert warning.startswith(f"data.tokenizer: its tokens are not those of the weights of {model}")
+    assert warning.endswith(
+        "leave data.tokenizer out, or set hyperparameters.model_config in place of model"
+    )
+    encoding = next(line for line in lines if line.startswith("encoding the questions"))
+    assert lines.index(warning) < lines.index(encoding)
+
+
+@pytest.mark.parametrize("name", ["finetuning", "pretraining"])
+def test_a_decoder_is_no_encoder(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = TINY if name == "finetuning" else TINY_PRETRAINING
+    model = save_bert(tmp_path / "model", is_decoder=True)
+    config = config_file(tmp_path, named(content, model), tmp_path / "cache")
+    line = refusal(capsys, config, tmp_path / "out")
+    assert f"{model}: config.json.is_decoder: true: each token would attend" in line
+    assert "set it to false" in line
+
+    keys = ["--set", "hyperparameters.model=null"]
+    shape = {**BERT, "is_decoder": True}
+    own = settings(**{"model_config": shape})
+    line = refusal(
+        capsys, config, tmp_path / "out", *keys, *own, "--set", f"data.tokenizer={model}"
+    )
+    assert "hyperparameters.model_config.is_decoder: true" in line
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_tokenizer_without_a_mask_names_what_is_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = make_tokenizer("bert")
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    content = copy.deepcopy(TINY_PRETRAINING)
+    content["data"].pop("vocab_size", None)
+    content["data"]["tokenizer"] = str(tmp_path / "tokenizer")
+    config = config_file(tmp_path, content, tmp_path / "cache")
+    line = refusal(capsys, config, tmp_path / "out")
+    assert "has no mask_token; give that of an encoder with a masked language model" in line
+
+
+def test_a_head_without_weights_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = save_bert(tmp_path / "model", cls=BertModel)
+    tokenizer = make_tokenizer("bert")
+    hparams = parse_pretrain_hparams({"model": model, "max_seq_length": 96, "seed": 1})
+    with caplog.at_level(logging.INFO):
+        build_encoder(hparams, tokenizer)
+    expected = f"{model} has no weights for cls: drawn at random, from the seed"
+    assert expected in [record.getMessage() for record in caplog.records]
+
+    caplog.clear()
+    whole = save_bert(tmp_path / "whole")
+    with caplog.at_level(logging.INFO):
+        build_encoder(
+            parse_pretrain_hparams({"model": whole, "seed": 1, "max_seq_length": 96}), tokenizer
+        )
+    assert not [record for record in caplog.records if "drawn at random" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},
+            "rope_theta: 0; use a number from 1 to",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": float("inf")}},
+            "rope_theta: inf; use",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0}},
+            "factor: 0; use",
+        ),
+        ({"rope_theta": -1.0}, "model_config.rope_theta: -1.0; use a number"),
+        ({"rope_theta": "x"}, "model_config.rope_theta: 'x'; use a number"),
+    ],
+)
+def test_rotary_numbers_are_named_by_their_key(keys: dict[str, Any], words: str) -> None:
+    """Else the logits are no numbers, and the model is said to be wrong."""
+    with pytest.raises(UserError) as raised:
+        parse_pretrain_hparams({"model_config": {"model_type": "modernbert", **keys}})
+    assert words in str(raised.value)
