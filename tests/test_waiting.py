@@ -187,7 +187,7 @@ def small_hub(folder: Path) -> Callable[[str], Path]:
     def find(name: str) -> Path:
         if "deberta" in name:
             return folder / "deberta"
-        known = name.startswith(("albert", "my-pretrained", "sentence-transformers"))
+        known = name.startswith(("albert", "my-pretrained", "deepset"))
         return ROOT / "embedded" / "albert-tiny" if known else folder / "bytes"
 
     return find
