@@ -78,8 +78,19 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         self.reducer = context.wrap_reducer(reducer, for_training=False)
 
     def guess_loss(self) -> float:
-        summary = self.data.summary()
-        return math.log(summary.tokens / summary.windows)  # any token may be the answer's first
+        """Return the loss of a model that knows only the share of windows without an answer."""
+        windows = self.data.train.windows
+        context_start = windows.context_starts(np.arange(len(windows)))  # [windows]
+        context_end = context_start + windows.context_length
+        start = windows.start_positions
+        share = float(((start >= context_start) & (start < context_end)).mean())  # with an answer
+
+        # Any token of the context may be the answer's first.
+        loss = share * math.log(windows.context_length.mean())
+        for probability in (share, 1 - share):
+            if probability:
+                loss -= probability * math.log(probability)
+        return loss
 
     def validated(self) -> tuple[Answers | None, dict[str, float]]:
         return self.reducer.latest, self.reducer.metrics

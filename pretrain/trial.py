@@ -86,6 +86,10 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         reducer = ScoreReducer(vocabulary=self.model.config.vocab_size, corpus=held_out)
         self.reducer = context.wrap_reducer(reducer, for_training=False)
 
+    def guess_loss(self) -> float:
+        order_loss = math.log(2) if self.hparams.sentence_order else 0.0
+        return super().guess_loss() + order_loss
+
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         examples = self.data.train
         order = ExampleOrder(

@@ -187,7 +187,7 @@ def small_hub(folder: Path) -> Callable[[str], Path]:
     def find(name: str) -> Path:
         if "deberta" in name:
             return folder / "deberta"
-        known = name.startswith(("albert", "my-pretrained"))
+        known = name.startswith(("albert", "my-pretrained", "deepset"))
         return ROOT / "embedded" / "albert-tiny" if known else folder / "bytes"
 
     return find
@@ -198,6 +198,8 @@ def reduced(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     hparams, given = config["hyperparameters"], config["data"]
     given["cache_dir"] = str(folder / "cache")
     if "train" in given:
+        if given["train"].endswith(".csv"):  # a reader's own
+            given["train"] = "generated"
         given |= {"max_train_examples": 20, "max_validation_examples": 20}
     elif "documents" in given:
         given |= {"documents": "generated", "validation_fraction": 0.1}

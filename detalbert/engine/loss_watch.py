@@ -1,8 +1,10 @@
-"""A line for a run that learns nothing: its loss is that of guessing, and does not fall.
+"""A line for a run that learns nothing: its loss stays that of guessing.
 
 Nearly always the learning rate is wrong for the model: one for a small model from random weights is
 too high for a pretrained one. A person would see it in the curve after an hour; the line says it
-after a hundred steps. A model that begins with a low loss, as one that goes on, is let alone.
+after a hundred steps. A fall of the loss alone shows little: a model that is lost still learns
+which answers are frequent, so the loss is compared with that of guessing by their frequency. A
+model that begins with a low loss, as one that goes on, is let alone.
 """
 
 import logging
@@ -12,17 +14,17 @@ from determined import pytorch
 
 log = logging.getLogger(__name__)
 STEPS = 100  # of a run, and its warm-up, before it is judged
-FALL = 0.9  # of the first report's loss that a run is to reach
+FALL = 0.9  # of the loss of guessing, or of the first report's, that a run is to reach
 GUESS = 0.5  # of the loss of guessing; below, something was learned
 
 
 class LossWatch(pytorch.PyTorchCallback):
-    """Logs a warning if the loss has not fallen in the first steps.
+    """Logs a warning if the loss is that of guessing after the first steps.
 
     Args:
         done: steps before this start; a run is judged in its first start alone.
         warmup: steps of the run in which the rate rises.
-        guess: loss of a model that knows nothing.
+        guess: loss of a model that knows only how frequent the answers are.
         rate: `hyperparameters.base_learning_rate`.
         chief: whether this is rank 0, which alone logs.
     """
@@ -44,14 +46,14 @@ class LossWatch(pytorch.PyTorchCallback):
         if self.judged or self.step < self.due:
             return
         self.judged = True
-        if loss > FALL * self.first and loss > GUESS * self.guess:
+        if loss > FALL * min(self.first, self.guess) and loss > GUESS * self.guess:
             log.warning(
-                "the loss has not fallen in %d steps (%.2f, at first %.2f); if it stays so, the "
+                "after %d steps the loss is %.2f, and that of guessing %.2f; if it stays so, the "
                 "learning rate does not suit this model: try hyperparameters.base_learning_rate "
                 "%g, or %g",
                 self.step,
                 loss,
-                self.first,
+                self.guess,
                 self.rate / 10,
                 self.rate * 3,
             )

@@ -20,6 +20,9 @@ from detalbert.engine.flops import peak_flops
 class TrainingMeter(pytorch.MetricReducer):
     """Means of finite losses and norms, throughput, and use of GPUs, since the last report.
 
+    `uncounted_windows` have a loss that is not finite though each step's gradient is, which only a
+    workload's own code can bring about; omitted if there are none.
+
     `mfu` is the FLOPs of the model's products over real tokens, without recomputation, divided by
     the peak of the ranks' GPUs (Chowdhery et al. 2022, arXiv:2204.02311, section 4.1); omitted if a
     GPU or the model is not known. `memory_gib` is the peak memory of a rank's tensors.
@@ -82,12 +85,13 @@ class TrainingMeter(pytorch.MetricReducer):
 
     def per_slot_reduce(self) -> dict[str, float]:
         losses = torch.stack(self.losses) if self.losses else torch.zeros(0)  # [rows]
-        # A row whose loss is not finite is of a step that is skipped.
+        # A row whose loss is not finite is, as a rule, of a step that is skipped.
         finite = losses.isfinite()
-        counted = itertools.compress(self.counts, finite.tolist())
+        counted = sum(itertools.compress(self.counts, finite.tolist()))
         return {
             "loss": float(losses[finite].sum()),
-            "counted": sum(counted),
+            "counted": counted,
+            "uncounted": sum(self.counts) - counted,
             "windows": self.windows,
             "tokens": self.tokens,
             "seconds": time.monotonic() - self.began,
@@ -111,6 +115,8 @@ class TrainingMeter(pytorch.MetricReducer):
             "epochs": self.epochs(self.step),
             **self.gradient_norms(),
         }
+        if total["uncounted"] and "skipped_steps" not in metrics:
+            metrics["uncounted_windows"] = total["uncounted"]
         if self.on_a_gpu:
             metrics["memory_gib"] = max(slot["memory"] for slot in per_slot) / 2**30
             mfu = total["flops"] / (total["peak"] * seconds)

@@ -67,6 +67,14 @@ class Progress(pytorch.PyTorchCallback):
         skipped_steps = avg_metrics.get("skipped_steps")
         if self.chief and skipped_steps:
             log.warning("%d step(s) had no finite gradient and changed nothing", skipped_steps)
+        uncounted = avg_metrics.get("uncounted_windows")
+        if self.chief and uncounted:
+            log.warning(
+                "step %d: the loss of %d window(s) is not finite, though its gradient is: look at "
+                "the losses that row_loss returns",
+                self.done,
+                uncounted,
+            )
 
         values = format_report(avg_metrics, batch_metrics[-1])
         if self.wait.bar is not None:

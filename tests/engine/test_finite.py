@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from detalbert.engine.finite import LIMIT, FiniteSteps
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import Diverged
-from tests.conftest import ROOT, TINY, TINY_LM, launcher
+from model_def import SquadTrial
+from tests.conftest import ROOT, TINY, TINY_LM, launcher, settings
 from tests.engine.trials import config_file, first_batch, trial_of
 from tests.fakes.runs import newest, run, steps_of
 from tests.same_bits import differences
@@ -70,6 +72,31 @@ def test_a_weight_that_is_not_finite_ends_a_run(tiny_config: Path) -> None:
             last.view(-1)[0] = torch.nan
         with pytest.raises(Diverged, match="step 3: a weight is not finite"):
             trial.check_weights(3)
+
+
+def test_a_loss_of_ones_own_code_that_is_not_finite_is_told(
+    tiny_config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The gradients are finite, and the validation too: only the reported losses are not."""
+    row_loss = SquadTrial.row_loss
+
+    def wrong_loss(trial: SquadTrial, row: Any, weights: Any) -> tuple[Any, Any]:
+        loss, losses = row_loss(trial, row, weights)
+        is_last = trial.meter.step == 3  # those before it
+        return loss, losses * torch.nan if is_last else losses
+
+    monkeypatch.setattr(SquadTrial, "row_loss", wrong_loss)
+    options = settings(max_steps=4, reporting_period=2, validation_period=4, checkpoint_period=4)
+    assert run(tiny_config, tmp_path / "out", *options) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "WARNING" in line]
+    windows = yaml.safe_load(tiny_config.read_text())["hyperparameters"]["global_batch_size"]
+    assert warnings == [
+        f"WARNING: step 4: the loss of {windows} window(s) is not finite, though its gradient is: "
+        "look at the losses that row_loss returns"
+    ]
 
 
 SKIPPED = "WARNING: 1 step(s) had no finite gradient and changed nothing"

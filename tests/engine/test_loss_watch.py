@@ -1,11 +1,14 @@
 """A run that learns nothing says so, once, with the key to look at; no other run does."""
 
 import logging
+import math
 
+import numpy as np
 import pytest
 
 from detalbert.engine.loss_watch import LossWatch
 from tests.conftest import settings
+from tests.engine.trials import trial_of
 from tests.fakes.runs import run
 
 
@@ -22,9 +25,14 @@ def messages(losses: list[float], caplog: pytest.LogCaptureFixture, **arguments:
 def test_a_level_loss_is_told_once(caplog):
     (line,) = messages([5.1, 5.0, 5.0, 5.0, 4.99, 5.0, 5.0], caplog)
     assert line == (
-        "the loss has not fallen in 100 steps (4.99, at first 5.10); if it stays so, the learning "
+        "after 100 steps the loss is 4.99, and that of guessing 5.00; if it stays so, the learning "
         "rate does not suit this model: try hyperparameters.base_learning_rate 0.0002, or 0.006"
     )
+
+
+def test_a_fall_to_the_loss_of_guessing_is_no_fall(caplog):
+    (line,) = messages([6.5, 5.2, 5.0, 4.9, 4.8, 4.8], caplog)
+    assert line.startswith("after 100 steps the loss is 4.80, and that of guessing 5.00;")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +49,21 @@ def test_a_level_loss_is_told_once(caplog):
 )
 def test_others_are_let_alone(losses, arguments, caplog):
     assert messages(losses, caplog, **arguments) == []
+
+
+def test_the_loss_of_guessing_answers_is_that_of_their_frequency(tiny_config):
+    """That of a model whose logits are the same for every token but [CLS]: the best of these."""
+    with trial_of(tiny_config) as trial:
+        guess = trial.guess_loss()
+        windows = trial.data.train.windows
+        row = trial.data.train.windows.pack(np.arange(len(windows)))
+    losses = []
+    for logit in np.linspace(0, 6, 61):  # of [CLS]
+        tokens = (row["context_end"] - row["context_start"]).astype(float)
+        answer = np.where(row["start_positions"] == row["null_positions"], logit, 0)
+        losses.append((np.log(tokens + np.exp(logit)) - answer).mean())
+    assert guess == pytest.approx(min(losses), rel=0.02)
+    assert guess < math.log(tokens.mean()) - 0.3
 
 
 def test_a_run_tells_it(tiny_config, tmp_path, capsys):
