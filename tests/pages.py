@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-STARTS = "python make det torchrun pip export git curl cat head HF_HUB_OFFLINE=1".split()
+STARTS = "python make det torchrun pip export git curl cat cp head HF_HUB_OFFLINE=1".split()
 STARTS = rf"(?:{'|'.join(STARTS)}|\.venv/bin/\w+) "
 LINE = r"^for [^\n]*\n(?: [^\n]*\n)+done|^[^\n]+"  # a loop is one command
 PROGRAM = "python - <<'END'\n"

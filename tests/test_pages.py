@@ -147,9 +147,7 @@ def test_every_command_of_det_is_one_that_det_knows(tmp_path, monkeypatch):
 
 
 def test_a_new_users_hour(checkout):
-    """From a spreadsheet to an endpoint, by the page's commands, on 300 questions made here."""
-    write_csv(checkout / "questions.csv", "train", 300, ["question", "context", "answer"])
-    write_csv(checkout / "new.csv", "validation", 20, ["question", "context"])
+    """From a spreadsheet to an endpoint, by the page's commands, on its 300 questions."""
     lines = [line for line in commands(HOUR) if need(line) is None]
     with socket.socket() as holder:  # bound, never listening: the system gives its port to nobody
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -218,3 +216,13 @@ def write_csv(path: Path, split: str, count: int, columns: list[str]) -> None:
                 rows.append([row[column] for column in columns])
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([columns, *rows[:count]])
+
+
+def test_the_example_is_of_the_generated_world(tmp_path):
+    for name, split, count, columns in [
+        ("questions.csv", "train", 300, ["question", "context", "answer"]),
+        ("new.csv", "validation", 20, ["question", "context"]),
+    ]:
+        write_csv(tmp_path / name, split, count, columns)
+        example = ROOT / "docs" / "examples" / name
+        assert example.read_bytes() == (tmp_path / name).read_bytes()
