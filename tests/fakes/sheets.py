@@ -1,117 +1,89 @@
-"""Sheets of questions as a business has them, made up: a row is a question, a text, its answer.
+"""A shop's sheet of questions in plain English: few kinds of them, each in two wordings.
 
-A text of 60 to 110 words describes one thing of a domain in plain English: a few facts in any
-order, most with others of the same kind beside them (three prices, three dates, two people), a
-value of another thing, and sentences that state nothing. A third of the questions ask for a fact
-that the text leaves out. The things and people of `fresh` sheets are in no other sheet.
-
-python -m tests.fakes.sheets shop questions.csv [--seed 1] [--count 300] [--fresh]
+A text is about one thing and states four of six facts; of the questions on it three ask for these,
+and one for a fact that the text leaves out. Brands and things meet anew in every text.
 """
 
-import argparse
 import csv
+import random
+from collections.abc import Callable
 from pathlib import Path
-from random import Random
-from typing import Any
-from zlib import crc32
+from typing import NamedTuple
 
-import yaml
-
-WORDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("sheets.yaml").read_text())
-DOMAINS: dict[str, dict[str, Any]] = WORDS["domains"]
-COLUMNS = ["question", "context", "answer"]
-QUESTIONS = 3  # of a text
-ANSWERED = 2 / 3
-MONTHS = "January February March April May June July August September October November December"
-NUMBERS = "two three four five six seven eight nine ten eleven twelve".split()
+COLUMNS = ("question", "context", "answer")
 Row = dict[str, str]
 
+BRANDS = (
+    "Aurora Nordlux Tefral Bergson Kivo Marelli Osaki Plinth Quorra Rovent Sabine Vectra".split()
+)
+THINGS = (
+    "kettle toaster lamp drill blender heater router printer camera mixer fan scale grill".split()
+)
+CITIES = "Leeds Turin Lyon Porto Graz Ghent Malmo Tampere Krakow Bilbao Dublin Basel".split()
+COLOURS = "red blue white black green silver grey orange".split()
 
-def sheet(domain: str, seed: int, count: int = 300, fresh: bool = False) -> list[Row]:
-    """Return `count` rows of COLUMNS."""
-    writer = _Writer(Random(f"{domain} {seed} {fresh}"), fresh)
-    rows: list[Row] = []
-    while len(rows) < count:
-        rows += writer.text_rows(DOMAINS[domain])
-    return rows[:count]
+
+class Fact(NamedTuple):
+    """Something that a text may state."""
+
+    draw: Callable[[random.Random], str]  # its value
+    sentences: tuple[str, str]
+    questions: tuple[str, str]
 
 
-class _Writer:
-    """Writes texts and questions, drawn by `rng`."""
+FACTS = (
+    Fact(
+        lambda rng: f"{rng.randrange(10, 400)} euros",
+        sentences=("It costs {}.", "The price is {}."),
+        questions=("How much does the {} cost?", "What is the price of the {}?"),
+    ),
+    Fact(
+        lambda rng: f"{rng.randrange(2, 9)} years",
+        sentences=("The warranty lasts {}.", "It comes with a warranty of {}."),
+        questions=("How long is the warranty of the {}?", "For how long is the {} under warranty?"),
+    ),
+    Fact(
+        lambda rng: rng.choice(CITIES),
+        sentences=("It is made in {}.", "The factory is in {}."),
+        questions=("Where is the {} made?", "In which city is the {} made?"),
+    ),
+    Fact(
+        lambda rng: f"{rng.randrange(1, 30)} kg",
+        sentences=("It weighs {}.", "Its weight is {}."),
+        questions=("How heavy is the {}?", "What does the {} weigh?"),
+    ),
+    Fact(
+        lambda rng: rng.choice(COLOURS),
+        sentences=("The colour is {}.", "It is sold in {}."),
+        questions=("What colour is the {}?", "In which colour is the {} sold?"),
+    ),
+    Fact(
+        lambda rng: f"{rng.randrange(2, 30) * 100} watts",
+        sentences=("It needs {}.", "The motor has {}."),
+        questions=("How much power does the {} need?", "How many watts has the {}?"),
+    ),
+)
 
-    def __init__(self, rng: Random, fresh: bool) -> None:
-        self.rng = rng
-        self.fresh = fresh
 
-    def text_rows(self, domain: dict[str, Any]) -> list[Row]:
-        """Return the rows of one text."""
-        rng = self.rng
-        thing = self._name(domain["first"], domain["second"])
-        relations = rng.sample(domain["relations"], k=len(domain["relations"]))
-        stated = relations[: rng.choice((6, 7, 8))]
-        omitted = relations[len(stated) :]
+def sheet(seed: int, texts: int = 75) -> list[Row]:
+    """Return four questions on each of `texts` texts."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(texts):
+        name = f"{rng.choice(BRANDS)} {rng.choice(THINGS)}"
+        facts = rng.sample(FACTS, len(FACTS))
+        values = [fact.draw(rng) for fact in facts[:4]]
+        sentences = [f"The {name} is a popular product of our shop."]
+        for fact, value in zip(facts[:4], values, strict=True):
+            sentences.append(rng.choice(fact.sentences).format(value))
+        sentences.append("Please ask our staff if anything is unclear.")
 
-        # No value holds another one: an answer stands once in its text.
-        values: list[str] = []
-        other_value = self._new_value(domain["other_sort"], values)
-        sentences = []
-        for relation in stated:
-            value = self._new_value(relation["sort"], values)
-            sentences.append(rng.choice(relation["says"]).format(x=thing, v=value))
-        answers = dict(zip(map(id, stated), values[1:], strict=True))
-
-        other = self._name(domain["first"], domain["second"])
-        sentences.append(rng.choice(domain["other"]).format(y=other, v=other_value))
-        sentences += rng.sample(domain["fillers"], k=2)
-        rng.shuffle(sentences)
-        context = " ".join([rng.choice(domain["intro"]).format(x=thing), *sentences])
-
-        # Different questions.
-        rows = []
-        for _ in range(QUESTIONS):
-            relations = stated if rng.random() < ANSWERED or not omitted else omitted
-            relation = relations.pop(rng.randrange(len(relations)))
-            question = rng.choice(relation["asks"]).format(x=thing)
-            answer = answers.get(id(relation), "")
-            rows.append({"question": question, "context": context, "answer": answer})
-        return rows
-
-    def _new_value(self, sort: str, others: list[str]) -> str:
-        """Return a value that is not a part of any other one, nor they of it; add it to them."""
-        while True:
-            value = self._value(sort)
-            if not any(value in other or other in value for other in others):
-                others.append(value)
-                return value
-
-    def _value(self, sort: str) -> str:
-        """Return a value of a sort, as a person might write it."""
-        rng = self.rng
-        match sort:
-            case "money":
-                amount = rng.randrange(20, 3000)
-                return rng.choice((f"{amount} euros", f"{amount:,} euros", f"${amount:,}"))
-            case "period":
-                number = rng.randrange(len(NUMBERS))
-                count = rng.choice((NUMBERS[number], str(number + 2)))
-                return f"{count} {rng.choice(('days', 'weeks', 'months', 'years'))}"
-            case "centimetres":
-                return f"{rng.randrange(15, 250)} {rng.choice(('cm', 'centimetres'))}"
-            case "date":
-                month = rng.choice(MONTHS.split())
-                return f"{rng.randrange(1, 29)} {month} {rng.randrange(2005, 2026)}"
-            case "year":
-                return str(rng.randrange(1450, 1930))
-            case "person":
-                return self._name(WORDS["values"]["given"], WORDS["values"]["family"])
-        return rng.choice(WORDS["values"][sort].split(", "))
-
-    def _name(self, first: str, second: str) -> str:
-        """Return a name of two words that belongs to fresh sheets, or to the others."""
-        while True:
-            name = f"{self.rng.choice(first.split(', '))} {self.rng.choice(second.split(', '))}"
-            if (crc32(name.encode()) % 3 == 0) == self.fresh:
-                return name
+        # Three questions with an answer in the text, and one without.
+        for fact, answer in zip([*facts[:3], facts[4]], [*values[:3], ""], strict=True):
+            question = rng.choice(fact.questions).format(name)
+            row = {"question": question, "context": " ".join(sentences), "answer": answer}
+            rows.append(row)
+    return rows
 
 
 def write_sheet(path: Path, rows: list[Row]) -> None:
@@ -120,14 +92,3 @@ def write_sheet(path: Path, rows: list[Row]) -> None:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("domain", choices=DOMAINS)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--fresh", action="store_true")
-    args = parser.parse_args()
-    write_sheet(args.file, sheet(args.domain, args.seed, args.count, fresh=args.fresh))
