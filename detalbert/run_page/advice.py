@@ -9,11 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from detalbert.engine.history import History, Validated
 from detalbert.run_page.outcomes import Bin, Outcomes, Sweep, margin_of_error
 
-RISE = 1.0  # points of F1 over the last half of a run that are worth more steps
+RISE = 1.0  # points of a score at the end of a run that are worth more steps, if no noise is known
 OVERFIT = 1.1  # times the lowest held-out loss
 GAP = 2.0  # times the training loss
 LEAST = 5  # percent of the questions that a threshold is to leave answered
 SURE = (90, 95)  # percent of the answers given that are to be right
+STEPS = "hyperparameters.max_steps or epochs"
+BY_HEART = "the model learns its training data by heart. More data helps most."
+TOO_FEW = (
+    "There are too few validations to say whether more steps help: lower "
+    "hyperparameters.validation_period, and train with --resume never or another --output-dir (a "
+    "complete run resumes and trains nothing)."
+)
 
 
 def describe_errors(outcomes: Outcomes) -> Iterator[str]:
@@ -29,7 +36,7 @@ def describe_errors(outcomes: Outcomes) -> Iterator[str]:
     if margin > 1 and total > 1:
         yield (
             f"{total:,} questions measure the share of right answers to within {margin:.1f} "
-            "points: two runs that differ by less are the same."
+            "points: a smaller difference between two runs may be chance."
         )
 
 
@@ -77,60 +84,79 @@ def _place(sweep: Sweep, place: int) -> str:
     return f"threshold {sweep.thresholds[place]:.4g}"
 
 
-def describe_training(history: History, metric: str) -> Iterator[str]:
-    """Yield whether more steps or more data would help, by the curves; `metric`: a score in percent
-    of which more is better.
+def describe_training(
+    history: History, metric: str, outcomes: Outcomes | None = None
+) -> Iterator[str]:
+    """Yield whether more steps or more data would help, by the curves.
+
+    Args:
+        history: of the run.
+        metric: a score in percent of which more is better.
+        outcomes: whose number is the noise of the score; None: not known.
     """
     validated = [point for point in history.validations if "loss" in point.metrics]
-    if len(validated) < 3 or len(history.reports) < 3:
-        yield "There are too few validations to say more: lower hyperparameters.validation_period."
+    if not validated or not history.reports:
+        yield TOO_FEW
         return
-    lowest = min(validated, key=_loss)
     last = validated[-1]
     tail = history.reports[-max(1, len(history.reports) // 10) :]
     training = sum(report.loss for report in tail) / len(tail)
-    losses = f"{_loss(last):.2f} at the end, in training {training:.2f}"
-    if _loss(last) > OVERFIT * _loss(lowest):
+    losses = f"{_loss(last):.2f} at the end, in training {training:.2g}"
+    lowest = min(validated, key=_loss)
+    has_gap = _loss(last) > GAP * training
+    if len(validated) < 3:
+        if has_gap:
+            yield f"The held-out loss is {losses}: {BY_HEART}"
+        yield TOO_FEW
+    elif _loss(last) > OVERFIT * _loss(lowest):
         yield (
             f"The held-out loss was lowest at step {lowest.step:,} ({_loss(lowest):.2f}) and is "
-            f"{losses}: the model learns its training data by heart. More data helps most; more "
-            "steps do not."
-        )
-        return
-
-    # Without a rise of the loss the score says whether the run ended too early.
-    rise = _late_rise(validated, metric)
-    if rise >= RISE:
-        yield (
-            f"{metric} rose by {rise:.1f} points over the last half of the run: train longer "
-            "(hyperparameters.max_steps or epochs)."
-        )
-    elif _loss(last) > GAP * training:
-        yield (
-            f"The held-out loss is {losses}: the model does much better on what it has seen. More "
-            "data helps most."
-        )
-    elif lowest is last:
-        yield (
-            f"The held-out loss is {losses}, and was still falling: train longer, or with more "
-            "data."
+            f"{losses}: {BY_HEART} More steps do not."
         )
     else:
-        yield (
-            f"The held-out loss is {losses}, and has been level since step {lowest.step:,}: a "
-            "larger model, another rate or more data may help; more steps alone will not."
-        )
+        yield from _describe_end(validated, metric, outcomes)
+        if has_gap:
+            yield (
+                f"The held-out loss is {losses}: the model does much better on what it has seen. "
+                "More data helps most."
+            )
+        elif lowest is not last:
+            yield (
+                f"The held-out loss is {losses}, and has been level since step {lowest.step:,}: a "
+                "larger model, another rate or more data may help."
+            )
 
 
 def _loss(point: Validated) -> float:
     return point.metrics["loss"]
 
 
-def _late_rise(validated: list[Validated], metric: str) -> float:
-    """Return the points of a score that the last half of the validations gained."""
+def _describe_end(
+    validated: list[Validated], metric: str, outcomes: Outcomes | None
+) -> Iterator[str]:
+    """Yield what the last fifth of the validations gained, beside the noise of the score."""
+    late = max(1, len(validated) // 5)
     scores = [point.metrics[metric] for point in validated]
-    half = len(scores) // 2
-    return max(scores[half:]) - max(scores[:half])
+    rise = max(scores[-late:]) - max(scores[:-late])
+    change = f"{metric} changed by {rise:+.1f} points since step {validated[-late - 1].step:,}"
+    if outcomes is None:
+        if rise >= RISE:
+            yield f"{change}: train longer ({STEPS})."
+        elif validated[-1] is min(validated, key=_loss):
+            yield f"{change}, and the held-out loss was still falling: train longer ({STEPS})."
+        else:
+            yield f"{change}: longer training gains little."
+        return
+    noise = margin_of_error(outcomes.right.astype(float))
+    questions = f"the noise of {len(outcomes.examples):,} held-out questions ({noise:.1f} points)"
+    if rise > noise:
+        yield f"{change}, more than {questions}: train longer ({STEPS})."
+        return
+    wrong = int((~outcomes.right).sum())
+    yield (
+        f"{change}, within {questions}: longer training gains little that they could show. What "
+        f"remains: {wrong:,} wrong answers."
+    )
 
 
 def describe_probabilities(scores: Mapping[str, float], bins: Sequence[Bin]) -> Iterator[str]:

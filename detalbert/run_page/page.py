@@ -67,7 +67,7 @@ def _training(run: RunSummary) -> PageSection:
     drawn = [plots.plot_losses(run.history)]
     if scores:
         main = run.metric if run.metric in scores else scores[0]
-        sentences = list(advice.describe_training(run.history, main))
+        sentences = list(advice.describe_training(run.history, main, run.outcomes))
         drawn.append(plots.plot_metrics(run.history, scores[:3]))
     return PageSection("Is more data or more training needed?", sentences, plots=drawn)
 
