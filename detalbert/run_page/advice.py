@@ -6,14 +6,18 @@ at the curves. Each sentence names the figures it comes from, so that a reader c
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from detalbert.engine.history import History, Validated
 from detalbert.run_page.outcomes import Bin, Outcomes, Sweep, margin_of_error
 
 RISE = 1.0  # points of a score at the end of a run that are worth more steps, if no noise is known
 OVERFIT = 1.1  # times the lowest held-out loss
 GAP = 2.0  # times the training loss
-LEAST = 5  # percent of the questions that a threshold is to leave answered
 SURE = (90, 95)  # percent of the answers given that are to be right
+ENOUGH = 30  # answers whose share that is right may decide: that of 90 % is known to 11 points
+HOLD_OUT = 100  # questions, of which a threshold leaves so many answered
+CHANCE = 3  # standard errors, as the largest of ten distances is above two by chance
 STEPS = "hyperparameters.max_steps or epochs"
 BY_HEART = "the model learns its training data by heart. More data helps most."
 TOO_FEW = (
@@ -45,39 +49,61 @@ def describe_threshold(sweep: Sweep, threshold: float, has_both_kinds: bool) -> 
     questions with an answer and without one.
     """
     own = sweep.at(threshold)
-    best = int(sweep.f1.argmax())
+    abstained = sweep.questions - sweep.given[own]
     yield (
-        f"At the threshold of this run, {threshold:.2f}, the model answers "
-        f"{sweep.answered[own]:.0f} % of the questions, {sweep.right[own]:.0f} % of them right, "
-        f"and has an F1 of {sweep.f1[own]:.2f}."
+        f"At the threshold of this run, {threshold:.2f}, the model answers {sweep.given[own]:,} of "
+        f"{sweep.questions:,} questions ({sweep.matches[own]:,} of them right) and abstains from "
+        f"{abstained:,} ({sweep.rightly_abstained[own]:,} of them rightly). Its F1 is "
+        f"{sweep.f1[own]:.2f}: to abstain rightly counts as a right answer, and an answer that is "
+        "right in part counts in part."
     )
     if not has_both_kinds:
         return  # to answer all or none would be best, and says nothing of other questions
+    if sweep.questions < ENOUGH:
+        yield (
+            f"{sweep.questions:,} held-out questions are too few to choose a threshold: the share "
+            f"that is right of fewer than {ENOUGH} answers is known only to within "
+            f"{_share_error(SURE[0], ENOUGH):.0f} points or more. Hold out at least {HOLD_OUT}."
+        )
+        return
+    best = int(np.where(sweep.given >= ENOUGH, sweep.f1, -1).argmax())
     if sweep.f1[best] > sweep.f1[own] + 0.05:
         yield (
-            f"The best F1 on these questions is {sweep.f1[best]:.2f}, at {_place(sweep, best)}: "
-            "set hyperparameters.null_score_diff_threshold to it, or give it to predict.py as "
-            "--threshold."
+            f"The best F1 on these questions is {sweep.f1[best]:.2f}, at {_place(sweep, best)} "
+            f"({_counts(sweep, best)}): set hyperparameters.null_score_diff_threshold to it, or "
+            "give it to predict.py as --threshold."
         )
     for percent in SURE:
-        if sweep.right[own] < percent:
-            yield _describe_sure(sweep, percent)
+        yield _describe_sure(sweep, percent, own)
 
 
-def _describe_sure(sweep: Sweep, percent: int) -> str:
-    """Return which threshold makes so many of the answers right."""
-    enough = (sweep.right >= percent) & (sweep.answered >= LEAST)
+def _describe_sure(sweep: Sweep, percent: int, own: int) -> str:
+    """Return which threshold makes so many of the answers right; `own`: place of the run's."""
+    enough = (100 * sweep.matches >= percent * sweep.given) & (sweep.given >= ENOUGH)
+    if enough[own]:
+        return f"{percent} % already holds at the threshold of this run ({_counts(sweep, own)})."
     if not enough.any():
         return (
-            f"No threshold makes {percent} % of the answers right and leaves {LEAST} % of the "
-            "questions answered."
+            f"No threshold makes {percent} % of the answers right and gives at least {ENOUGH} "
+            f"answers: the share of fewer is known only to within "
+            f"{_share_error(percent, ENOUGH):.0f} points or more."
         )
     # The highest threshold, which answers most.
     place = int(enough.nonzero()[0][-1])
     return (
-        f"For {percent} % of the answers to be right, take {_place(sweep, place)}: the model then "
-        f"answers {sweep.answered[place]:.0f} % of the questions."
+        f"For {percent} % of the answers to be right, take {_place(sweep, place)}: "
+        f"{_counts(sweep, place)} on these questions, a share that is known to within "
+        f"{_share_error(percent, int(sweep.given[place])):.0f} points."
     )
+
+
+def _counts(sweep: Sweep, place: int) -> str:
+    return f"{sweep.matches[place]:,} of {sweep.given[place]:,} answers right"
+
+
+def _share_error(percent: float, answers: int) -> float:
+    """Return half the width of the 95 % interval of a share of answers, in points."""
+    return 1.96 * (percent * (100 - percent) / answers) ** 0.5
 
 
 def _place(sweep: Sweep, place: int) -> str:
@@ -166,9 +192,20 @@ def describe_probabilities(scores: Mapping[str, float], bins: Sequence[Bin]) -> 
         f"{scores['calibration_error']:.3f} on average "
         f"({scores['calibration_error_raw']:.3f} before calibration)."
     )
-    if bins:
-        worst = max(bins, key=lambda group: abs(group.probability - group.right))
+    if not bins:
+        return
+    worst = max(bins, key=_standard_errors)
+    if _standard_errors(worst) > CHANCE:
         yield (
-            f"The largest distance: of {worst.answers:,} answers with a probability of about "
-            f"{worst.probability:.2f}, a share of {worst.right:.2f} is right."
+            f"Beyond chance: of {worst.answers:,} answers with a probability of about "
+            f"{worst.probability:.2f}, {worst.matches:,} are right."
         )
+    else:
+        yield "In no group of similar probabilities is the difference larger than chance."
+
+
+def _standard_errors(group: Bin) -> float:
+    """Return how far the right answers of a bin are from those that its probability promises."""
+    expected = group.answers * group.probability
+    deviation = (expected * (1 - group.probability)) ** 0.5
+    return abs(group.matches - expected) / max(deviation, 1e-9)

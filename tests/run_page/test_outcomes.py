@@ -62,13 +62,12 @@ def test_every_threshold_scores_as_the_scorer_does(rows: list[tuple[str, str, fl
             null_odds=outcomes.answers.null_odds,
             threshold=threshold,
         )
-        assert sweep.exact[place] == pytest.approx(expected["exact"])
+        exact = sweep.matches[place] + sweep.rightly_abstained[place]
+        assert 100 * exact / sweep.questions == pytest.approx(expected["exact"])
         assert sweep.f1[place] == pytest.approx(expected["f1"])
         given_answers = outcomes.odds <= threshold
-        assert sweep.answered[place] == pytest.approx(100 * given_answers.mean())
-        if given_answers.any():
-            right = outcomes.exact[given_answers].mean()
-            assert sweep.right[place] == pytest.approx(100 * right)
+        assert sweep.given[place] == given_answers.sum()
+        assert sweep.matches[place] == outcomes.exact[given_answers].sum()
         assert sweep.at(threshold) == place
 
     best = score(
@@ -100,8 +99,7 @@ def test_bins_have_the_shares_of_their_answers() -> None:
     bins = reliability(probabilities, right)
     assert [group.answers for group in bins] == [FEWEST, 10]  # too few in the middle one
     assert [group.probability for group in bins] == pytest.approx([0.05, 0.95])
-    assert bins[0].right == pytest.approx(right[:FEWEST].mean())
-    assert bins[1].right == pytest.approx(right[-10:].mean())
+    assert [group.matches for group in bins] == [right[:FEWEST].sum(), right[-10:].sum()]
 
 
 def test_the_margin_of_error_holds_in_nineteen_of_twenty_draws() -> None:
