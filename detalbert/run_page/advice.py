@@ -61,9 +61,9 @@ def describe_threshold(sweep: Sweep, threshold: float, has_both_kinds: bool) -> 
         return  # to answer all or none would be best, and says nothing of other questions
     if sweep.questions < ENOUGH:
         yield (
-            f"{sweep.questions:,} held-out questions are too few to choose a threshold: the share "
-            f"that is right of fewer than {ENOUGH} answers is known only to within "
-            f"{_share_error(SURE[0], ENOUGH):.0f} points or more. Hold out at least {HOLD_OUT}."
+            f"{sweep.questions:,} held-out questions are too few to choose a threshold: even "
+            f"of {ENOUGH} answers the share that is right is known only to within "
+            f"{_share_error(SURE[0], ENOUGH):.0f} points. Hold out at least {HOLD_OUT}."
         )
         return
     best = int(np.where(sweep.given >= ENOUGH, sweep.f1, -1).argmax())
@@ -85,8 +85,8 @@ def _describe_sure(sweep: Sweep, percent: int, own: int) -> str:
     if not enough.any():
         return (
             f"No threshold makes {percent} % of the answers right and gives at least {ENOUGH} "
-            f"answers: the share of fewer is known only to within "
-            f"{_share_error(percent, ENOUGH):.0f} points or more."
+            f"answers, of which the share is known to within "
+            f"{_share_error(percent, ENOUGH):.0f} points."
         )
     # The highest threshold, which answers most.
     place = int(enough.nonzero()[0][-1])

@@ -15,7 +15,7 @@ TOO_SHORT = "span too short"
 OTHER = "other span"
 LABEL = "label not in its text"
 GROUPS = (ABSTAINED, ANSWERED, TOO_LONG, TOO_SHORT, OTHER, LABEL)
-MEANINGS = {
+GROUP_MEANINGS = {
     ABSTAINED: "no answer was given, the text has one",
     ANSWERED: "an answer was given, the text has none",
     TOO_LONG: "the expected answer and words around it",

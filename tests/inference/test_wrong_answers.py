@@ -30,7 +30,7 @@ from tests.test_predict import predict_here
 )
 def test_groups_by_hand(labels, prediction, group):
     assert find_group(labels, prediction) == group
-    assert list(error_groups.MEANINGS) == list(error_groups.GROUPS)
+    assert list(error_groups.GROUP_MEANINGS) == list(error_groups.GROUPS)
 
 
 def test_errors_of_a_file(local_run, tmp_path, capsys):

@@ -29,8 +29,8 @@ def test_few_questions_choose_no_threshold():
         "counts as a right answer, and an answer that is right in part counts in part."
     )
     assert few == (
-        "15 held-out questions are too few to choose a threshold: the share that is right of fewer "
-        "than 30 answers is known only to within 11 points or more. Hold out at least 100."
+        "15 held-out questions are too few to choose a threshold: even of 30 answers the share "
+        "that is right is known only to within 11 points. Hold out at least 100."
     )
 
 

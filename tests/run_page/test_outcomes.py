@@ -13,7 +13,7 @@ from detalbert.run_page.outcomes import (
     reliability,
     sweep_thresholds,
 )
-from detalbert.run_page.samples import NONE, SHOWN, right_samples, wrong_samples
+from detalbert.run_page.samples import NONE, SHOWN, Sample, right_samples, wrong_samples
 from detalbert.squad.answers import Answers
 from detalbert.squad.metrics import score
 from detalbert.squad.windows import Example
@@ -41,6 +41,10 @@ def outcomes_of(
         given_probabilities = {name: 1 / (1 + int(name)) for name in odds}
     answers = Answers(predictions, odds, spans, given_probabilities)
     return collect(examples, answers, threshold)
+
+
+def marks(sample: Sample) -> list[tuple[str, str]]:
+    return [(passage.text, passage.marks) for passage in sample.passages if passage.marks]
 
 
 ROW = st.tuples(
@@ -118,9 +122,8 @@ def test_samples_are_the_surest_wrong_ones_and_all_kinds_of_right_ones() -> None
     assert [sample.question for sample in shown] == [f"{number}?" for number in range(SHOWN)]
     assert shown[0].expected == "pottery"
     assert shown[0].given == "Orvane"
-    assert shown[0].marked == "pottery"
-    text = shown[0].before + shown[0].marked + shown[0].after
-    assert text == CONTEXT
+    assert marks(shown[0]) == [("pottery", "expected"), ("Orvane", "given")]
+    assert "".join(passage.text for passage in shown[0].passages) == CONTEXT
     spread = [int(sample.question[:-1]) for sample in right_samples(outcomes)]
     assert spread[0] == 12
     assert spread[-1] == 36
@@ -132,8 +135,31 @@ def test_a_sample_without_an_answer_marks_what_was_given() -> None:
     outcomes = outcomes_of(rows, threshold=0.0)
     (answered,) = wrong_samples(outcomes)
     assert (answered.expected, answered.given) == (NONE, "Orvane")
-    assert answered.marked == "Orvane"
+    assert marks(answered) == [("Orvane", "given")]
     assert answered.probability is None
     (abstained,) = right_samples(outcomes)
-    assert (abstained.given, abstained.marked) == (NONE, "")
-    assert CONTEXT.startswith(abstained.after.rstrip(" …"))
+    assert (abstained.given, marks(abstained)) == (NONE, [])
+    assert CONTEXT.startswith(abstained.passages[0].text)
+
+
+@pytest.mark.parametrize(
+    "answer, span, expected",
+    [
+        ("Zanto", "Zant", ["Zant/expected given", "o/expected"]),
+        ("Zanto", "The Zanto was", ["The /given", "Zanto/expected given", " was/given"]),
+        ("1802", "1802", ["1802/expected given"]),
+    ],
+    ids=["cut", "long", "same"],
+)
+def test_both_answers_are_marked_where_they_stand(answer, span, expected):
+    outcomes = outcomes_of([(answer, span, -1.0)], threshold=0.0)
+    (sample,) = wrong_samples(outcomes) + right_samples(outcomes)
+    assert [f"{text}/{kind}" for text, kind in marks(sample)] == expected
+    assert "".join(passage.text for passage in sample.passages) == CONTEXT
+
+
+def test_of_equal_texts_the_nearest_to_the_expected_answer_is_marked():
+    (sample,) = wrong_samples(outcomes_of([("Orvane", "The", -1.0)], threshold=0.0))
+    before, *_ = sample.passages
+    assert before.text.endswith("pottery. ")
+    assert marks(sample) == [("The", "given"), ("Orvane", "expected")]

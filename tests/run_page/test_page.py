@@ -8,6 +8,7 @@ import pytest
 
 from detalbert.engine.history import History, TrainingLoss, Validated
 from detalbert.run_page import advice
+from detalbert.run_page.page import MEANINGS
 from detalbert.run_page.run import REPORT
 from tests.reports.test_page import CUT, OVERLAPS
 from tests.run_page.test_outcomes import outcomes_of
@@ -27,8 +28,13 @@ def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
     assert re.findall(r'(?:src|href)="([^#"][^"]*)', text) == []
     assert "url(http" not in text
     best = local_run.best
-    for name in ("exact", "f1", "loss"):
+    for name in ("exact", "f1", "HasAns_f1", "NoAns_exact", "loss"):
         assert f"<dt>{name}</dt><dd><b>{best[name]:.2f}</b>" in text
+        assert f"<li>{name}: {MEANINGS[name]}</li>" in text
+    assert "best_" not in text  # the page has best scores of its own
+    title = f"albert-squad-local, generated, {local_run.path.name}"
+    assert f"<title>{title}</title>" in text and f"<h1>{title}</h1>" in text
+    assert '<a href="#wrong">' in text and '<h2 id="wrong">' in text
     assert f"step {best['steps']:,}, the best validation" in text
     for heading in ("get wrong?", "Which threshold?", "a probability worth?", "training needed?"):
         assert heading in text
