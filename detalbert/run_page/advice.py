@@ -107,7 +107,8 @@ def _share_error(percent: float, answers: int) -> float:
 
 
 def _place(sweep: Sweep, place: int) -> str:
-    return f"threshold {sweep.thresholds[place]:.4g}"
+    # Rounded up, as a lower one would leave out the last of the answers that are counted.
+    return f"threshold {np.ceil(1000 * sweep.thresholds[place]) / 1000:.3f}"
 
 
 def describe_training(

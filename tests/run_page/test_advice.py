@@ -1,5 +1,7 @@
 """Advice on thresholds and probabilities: from enough answers alone, with their counts."""
 
+import re
+
 import pytest
 
 from detalbert.run_page import advice, plots
@@ -49,6 +51,15 @@ def test_what_holds_at_the_threshold_of_the_run_is_told():
     _, ninety, more = threshold_advice([(RIGHT, 41, -5), (WRONG, 4, -3), (NONE, 15, 2)])
     assert ninety == "90 % already holds at the threshold of this run (41 of 45 answers right)."
     assert more.startswith("For 95 % of the answers to be right, take threshold -2.999: 41 of 43")
+
+
+def test_a_threshold_as_printed_gives_the_answers_that_are_counted():
+    rows = [(*RIGHT, -5 + number / 90_001) for number in range(40)]
+    rows += [(*WRONG, -3.0), (*NONE, -2.0)] * 20
+    sweep = sweep_thresholds(outcomes_of(rows, threshold=0.0))
+    _, best, *_ = advice.describe_threshold(sweep, threshold=0.0, has_both_kinds=True)
+    printed = float(re.search(r"at threshold (\S+) \(40 of 40 answers right\)", best)[1])
+    assert sweep.given[sweep.at(printed)] == 40
 
 
 def test_the_curve_of_thresholds_begins_at_a_few_answers(monkeypatch):
