@@ -10,7 +10,7 @@ from detalbert.engine.history import History, TrainingLoss, Validated
 from detalbert.run_page import advice
 from detalbert.run_page.page import MEANINGS
 from detalbert.run_page.run import REPORT
-from tests.reports.test_page import CUT, OVERLAPS
+from tests.reports.test_page import CUT, OPEN, OVERLAPS
 from tests.run_page.test_outcomes import outcomes_of
 
 FULL = 300_000  # bytes
@@ -44,6 +44,7 @@ def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
 
 def test_nothing_of_the_page_is_lost_in_a_browser(page, browser):
     browser.get(page.as_uri())
+    browser.execute_script(OPEN)
     for width, media in ((1280, "screen"), (400, "screen"), (1047, "print")):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
