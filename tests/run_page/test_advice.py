@@ -23,6 +23,16 @@ def threshold_advice(rows: list[tuple[tuple[str, str], int, float]]) -> list[str
     return list(advice.describe_threshold(sweep, threshold=0.0, has_both_kinds=True))
 
 
+def test_a_difference_within_the_error_may_be_chance():
+    questions = [(*RIGHT, -1.0)] * 80 + [(*WRONG, -1.0)] * 20
+    wrong, error = advice.describe_errors(outcomes_of(questions, threshold=0.0))
+    assert wrong == "20 of 100 held-out questions are wrong: other span (20)."
+    assert error == (
+        "100 questions measure the share of right answers to within 7.9 points: a smaller "
+        "difference between two runs may be chance."
+    )
+
+
 def test_few_questions_choose_no_threshold():
     own, few = threshold_advice([(RIGHT, 1, -5), (WRONG, 10, -2), (NONE, 1, -2), (NONE, 3, 2)])
     assert own == (
