@@ -338,6 +338,7 @@ def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: 
             best=best,
             outcomes=outcomes,
             commands=commands,
+            folder=metrics.path.name,
         )
         # One file for a person, of what the others have for programs.
         from detalbert.run_page.page import write_report  # with matplotlib, which takes a second

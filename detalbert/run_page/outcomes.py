@@ -71,13 +71,14 @@ def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> 
 
 
 class Sweep(NamedTuple):
-    """Scores at n thresholds, ascending; percent of all questions, but for `right`."""
+    """Counts and scores of Q questions at n thresholds, ascending."""
 
     thresholds: np.ndarray  # float64 [n]
-    answered: np.ndarray  # float64 [n]
-    right: np.ndarray  # float64 [n], percent of the answers given that match; 100 without any
-    exact: np.ndarray  # float64 [n]
-    f1: np.ndarray  # float64 [n]
+    given: np.ndarray  # int64 [n], answers
+    matches: np.ndarray  # int64 [n], answers that are right
+    rightly_abstained: np.ndarray  # int64 [n], questions
+    f1: np.ndarray  # float64 [n], percent, of all questions
+    questions: int  # Q
 
     def at(self, threshold: float) -> int:
         """Return the place of the highest threshold that is not above `threshold`."""
@@ -97,24 +98,22 @@ def sweep_thresholds(outcomes: Outcomes) -> Sweep:
 
     # A threshold that rises past a question swaps the score of abstaining for that of its span.
     count = len(odds)
-    start = float(abstained_right.sum())
-    exact_sums = start + np.append(0, np.cumsum(exact - abstained_right))  # [Q + 1]
-    f1_sums = start + np.append(0, np.cumsum(f1 - abstained_right))
-    answered = np.arange(count + 1)
-    matches = np.append(0, np.cumsum(exact))
-    right = np.divide(matches, answered, out=np.ones(count + 1), where=answered > 0)
+    given = np.arange(count + 1)
+    matches = np.append(0, np.cumsum(exact)).astype(int)
+    rightly_abstained = abstained_right.sum() - np.append(0, np.cumsum(abstained_right))
+    f1_sums = rightly_abstained + np.append(0, np.cumsum(f1))  # [Q + 1]
 
     # Of questions with equal odds only the last one's threshold can be set.
     below_all = odds[0] - 1 if count else 0.0
     thresholds = np.append(below_all, odds)
     is_last = np.append(thresholds[1:] > thresholds[:-1], True)
-    percent = 100 / max(count, 1)
     return Sweep(
         thresholds=thresholds[is_last],
-        answered=percent * answered[is_last],
-        right=100 * right[is_last],
-        exact=percent * exact_sums[is_last],
-        f1=percent * f1_sums[is_last],
+        given=given[is_last],
+        matches=matches[is_last],
+        rightly_abstained=rightly_abstained[is_last],
+        f1=100 / max(count, 1) * f1_sums[is_last],
+        questions=count,
     )
 
 
@@ -122,7 +121,7 @@ class Bin(NamedTuple):
     """Answers of similar probability."""
 
     probability: float  # mean
-    right: float  # share
+    matches: int  # answers that are right
     answers: int
 
 
@@ -136,7 +135,7 @@ def reliability(probabilities: np.ndarray, right: np.ndarray) -> list[Bin]:
             bins.append(
                 Bin(
                     probability=float(probabilities[chosen].mean()),
-                    right=float(right[chosen].mean()),
+                    matches=int(right[chosen].sum()),
                     answers=int(chosen.sum()),
                 )
             )

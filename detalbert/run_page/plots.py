@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from detalbert.engine.history import History
 from detalbert.pages.svg import FIRST, OTHER, SECOND, STYLE, TEXT, inline_svg
-from detalbert.run_page.outcomes import Bin, Sweep
+from detalbert.run_page.outcomes import FEWEST, Bin, Sweep
 
 SIZE = (5.0, 3.2)  # inches
 MOST_POINTS = 400  # of a curve: more are not seen, and make the page large
@@ -67,11 +67,13 @@ def plot_metrics(history: History, names: Sequence[str]) -> Markup:
 def plot_thresholds(sweep: Sweep, threshold: float) -> Markup:
     """Plot the scores over the share of questions answered; a line marks the run's threshold."""
     figure, axes = _start(xlabel="percent of the questions answered", ylabel="percent")
-    chosen = _thinned(range(len(sweep.thresholds)))
-    answered = sweep.answered[chosen]
-    axes.plot(answered, sweep.f1[chosen], color=FIRST, label="F1")
-    axes.plot(answered, sweep.right[chosen], color=SECOND, label="right, of those answered")
-    axes.axvline(sweep.answered[sweep.at(threshold)], color=TEXT, ls=":", lw=1.2)
+    # The share of the first few answers says nothing.
+    chosen = _thinned(np.flatnonzero(sweep.given >= FEWEST).tolist())
+    answered = 100 / sweep.questions * sweep.given  # [n]
+    right = 100 / sweep.given[chosen] * sweep.matches[chosen]
+    axes.plot(answered[chosen], sweep.f1[chosen], color=FIRST, label="F1")
+    axes.plot(answered[chosen], right, color=SECOND, label="right, of those answered")
+    axes.axvline(answered[sweep.at(threshold)], color=TEXT, ls=":", lw=1.2)
     axes.set(ylim=(0, 102))
     axes.legend(frameon=False)
     return inline_svg(figure, "F1, and the share that is right, by how many questions are answered")
@@ -85,7 +87,7 @@ def plot_probabilities(bins: Sequence[Bin]) -> Markup:
     sizes = [20 + 200 * group.answers / sum(other.answers for other in bins) for group in bins]
     axes.scatter(
         [group.probability for group in bins],
-        [group.right for group in bins],
+        [group.matches / group.answers for group in bins],
         s=sizes,
         color=FIRST,
         zorder=3,

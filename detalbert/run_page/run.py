@@ -1,6 +1,7 @@
 """Describe a run for its page: what was trained, on what, and the answers of a validation."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from detalbert.engine.history import History
@@ -15,7 +16,7 @@ REPORT = "report.html"
 class RunSummary(NamedTuple):
     """A run, as far as its page shows it."""
 
-    name: str  # of the experiment
+    name: str  # of the experiment, its data and its output directory
     model: str
     data: Sequence[str]  # lines of the start
     metrics: Sequence[Metric]  # of the workload
@@ -47,6 +48,7 @@ def describe_run(
     best: Mapping[str, float],
     outcomes: Outcomes | None,
     commands: Sequence[str] = (),
+    folder: str = "",
 ) -> RunSummary:
     """Describe a run.
 
@@ -56,11 +58,15 @@ def describe_run(
         best: metrics of the validation that the page is of, with `steps`.
         outcomes: of that validation; None: there are none, or its answers are lost.
         commands: that a user may run next.
+        folder: name of the output directory of a local run.
     """
     config = trial.context.get_experiment_config()
     lines = trial.data.summary().lines
+    # Runs of one config differ in these; a line without a colon names no source.
+    source, colon, _ = lines.get("train", "").partition(": ")
+    names = [config["name"], Path(source).name if colon else "", folder]
     return RunSummary(
-        name=config["name"],
+        name=", ".join(name for name in names if name),
         model=describe_model(trial),
         data=[f"{name}: {line}" for name, line in lines.items()],
         metrics=metrics,

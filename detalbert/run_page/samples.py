@@ -4,6 +4,9 @@ The wrong ones are those of which the model was surest, where faults of the labe
 right ones are spread from the surest to the least sure.
 """
 
+import re
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +19,18 @@ AROUND = 90  # characters on either side of an answer
 NONE = "no answer"
 
 
+class Passage(NamedTuple):
+    """A piece of a text."""
+
+    text: str
+    marks: str  # "expected", "given", both with a space between, or ""
+
+
 class Sample(NamedTuple):
     """A question as the page shows it."""
 
     question: str
-    before: str  # text before the passage that is marked
-    marked: str
-    after: str
+    passages: list[Passage]  # of its text, in order
     expected: str
     given: str
     probability: float | None  # None: not known
@@ -64,21 +72,12 @@ def _sample(outcomes: Outcomes, place: int) -> Sample:
     example = outcomes.examples[place]
     prediction = outcomes.answers.predictions[example.id]
     expected = list(dict.fromkeys(text for text, _ in example.answers or ()))
-    begin, end = _passage(example, prediction)
-    context = example.context
-    # Without an answer the text's beginning stands for it; whole words alone are shown.
-    first = context.rfind(" ", 0, max(0, begin - AROUND)) + 1
-    last = context.find(" ", end + AROUND)
-    if last < 0:
-        last = len(context)
     probability = None
     if outcomes.probabilities is not None:
         probability = float(outcomes.probabilities[place])
     return Sample(
         question=example.question,
-        before="… " * (first > 0) + context[first:begin],
-        marked=context[begin:end],
-        after=context[end:last] + " …" * (last < len(context)),
+        passages=_passages(example.context, _spans(example, prediction)),
         expected=" / ".join(expected) or NONE,
         given=prediction or NONE,
         probability=probability,
@@ -86,11 +85,36 @@ def _sample(outcomes: Outcomes, place: int) -> Sample:
     )
 
 
-def _passage(example: Example, prediction: str) -> tuple[int, int]:
-    """Return the characters to mark: the expected answer, else the answer given, else none."""
+def _spans(example: Example, prediction: str) -> dict[str, tuple[int, int]]:
+    """Return the characters of the expected answer and of the one given, if there are any."""
+    spans = {}
+    expected = 0
     if example.answers:
-        text, begin = example.answers[0]
-        return begin, begin + len(text)
+        text, expected = example.answers[0]
+        spans["expected"] = (expected, expected + len(text))
+    # Of the places that have the text of the answer given, the nearest to the expected one.
     text = prediction.strip()
-    begin = max(0, example.context.find(text))
-    return begin, begin + len(text)
+    places = [match.start() for match in re.finditer(re.escape(text), example.context)]
+    if text and places:
+        begin = min(places, key=lambda place: abs(place - expected))
+        spans["given"] = (begin, begin + len(text))
+    return spans
+
+
+def _passages(context: str, spans: Mapping[str, tuple[int, int]]) -> list[Passage]:
+    """Cut a text where marks begin and end. Without an answer its beginning stands for it."""
+    edges = [edge for span in spans.values() for edge in span] or [0]
+    # Whole words alone are shown.
+    first = context.rfind(" ", 0, max(0, min(edges) - AROUND)) + 1
+    last = context.find(" ", max(edges) + AROUND)
+    if last < 0:
+        last = len(context)
+    passages = []
+    for begin, end in pairwise(sorted({first, *edges, last})):
+        marks = [name for name, span in spans.items() if span[0] <= begin and end <= span[1]]
+        passages.append(Passage(text=context[begin:end], marks=" ".join(marks)))
+    if first > 0:
+        passages.insert(0, Passage(text="… ", marks=""))
+    if last < len(context):
+        passages.append(Passage(text=" …", marks=""))
+    return passages

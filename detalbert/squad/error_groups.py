@@ -15,6 +15,14 @@ TOO_SHORT = "span too short"
 OTHER = "other span"
 LABEL = "label not in its text"
 GROUPS = (ABSTAINED, ANSWERED, TOO_LONG, TOO_SHORT, OTHER, LABEL)
+GROUP_MEANINGS = {
+    ABSTAINED: "no answer was given, the text has one",
+    ANSWERED: "an answer was given, the text has none",
+    TOO_LONG: "the expected answer and words around it",
+    TOO_SHORT: "a piece of the expected answer, perhaps cut inside a word",
+    OTHER: "another place of the text",
+    LABEL: "the expected answer is not in the text, so no model can give it",
+}
 
 
 def find_group(labels: Sequence[str], prediction: str) -> str:
@@ -30,12 +38,14 @@ def find_group(labels: Sequence[str], prediction: str) -> str:
         return ANSWERED if prediction else ""
 
     # Compared as the scorer does it, and word by word.
-    answer = f" {' '.join(answer_words(prediction))} "
+    words = " ".join(answer_words(prediction))
+    answer = f" {words} "
     correct = [f" {' '.join(answer_words(label))} " for label in labels]
     if answer in correct:
         return ""
     if any(label in answer for label in correct):
         return TOO_LONG
-    if any(answer in label for label in correct):
+    # Tokens are shorter than words: a span may begin or end inside one.
+    if words and any(words in label for label in correct):
         return TOO_SHORT
     return OTHER

@@ -20,12 +20,17 @@ from tests.test_predict import predict_here
         ([], "ash", error_groups.ANSWERED),
         (["ash"], "ash of Salno", error_groups.TOO_LONG),
         (["ash of Salno", "Salno"], "ash", error_groups.TOO_SHORT),
+        (["Zanto"], "Zant", error_groups.TOO_SHORT),
+        (["the old Zanto"], "ld Zanto", error_groups.TOO_SHORT),
+        (["ash of Salno"], "sh of Sal", error_groups.TOO_SHORT),
+        (["ash of Salno"], "the", error_groups.OTHER),  # without words
         (["ash"], "ashes", error_groups.OTHER),
         (["ash", "maple"], "maple", ""),
     ],
 )
 def test_groups_by_hand(labels, prediction, group):
     assert find_group(labels, prediction) == group
+    assert list(error_groups.GROUP_MEANINGS) == list(error_groups.GROUPS)
 
 
 def test_errors_of_a_file(local_run, tmp_path, capsys):

@@ -13,7 +13,7 @@ from detalbert.run_page.outcomes import (
     reliability,
     sweep_thresholds,
 )
-from detalbert.run_page.samples import NONE, SHOWN, right_samples, wrong_samples
+from detalbert.run_page.samples import NONE, SHOWN, Sample, right_samples, wrong_samples
 from detalbert.squad.answers import Answers
 from detalbert.squad.metrics import score
 from detalbert.squad.windows import Example
@@ -43,6 +43,10 @@ def outcomes_of(
     return collect(examples, answers, threshold)
 
 
+def marks(sample: Sample) -> list[tuple[str, str]]:
+    return [(passage.text, passage.marks) for passage in sample.passages if passage.marks]
+
+
 ROW = st.tuples(
     st.sampled_from(["", *TEXTS]),
     st.sampled_from(TEXTS),
@@ -62,13 +66,12 @@ def test_every_threshold_scores_as_the_scorer_does(rows: list[tuple[str, str, fl
             null_odds=outcomes.answers.null_odds,
             threshold=threshold,
         )
-        assert sweep.exact[place] == pytest.approx(expected["exact"])
+        exact = sweep.matches[place] + sweep.rightly_abstained[place]
+        assert 100 * exact / sweep.questions == pytest.approx(expected["exact"])
         assert sweep.f1[place] == pytest.approx(expected["f1"])
         given_answers = outcomes.odds <= threshold
-        assert sweep.answered[place] == pytest.approx(100 * given_answers.mean())
-        if given_answers.any():
-            right = outcomes.exact[given_answers].mean()
-            assert sweep.right[place] == pytest.approx(100 * right)
+        assert sweep.given[place] == given_answers.sum()
+        assert sweep.matches[place] == outcomes.exact[given_answers].sum()
         assert sweep.at(threshold) == place
 
     best = score(
@@ -100,8 +103,7 @@ def test_bins_have_the_shares_of_their_answers() -> None:
     bins = reliability(probabilities, right)
     assert [group.answers for group in bins] == [FEWEST, 10]  # too few in the middle one
     assert [group.probability for group in bins] == pytest.approx([0.05, 0.95])
-    assert bins[0].right == pytest.approx(right[:FEWEST].mean())
-    assert bins[1].right == pytest.approx(right[-10:].mean())
+    assert [group.matches for group in bins] == [right[:FEWEST].sum(), right[-10:].sum()]
 
 
 def test_the_margin_of_error_holds_in_nineteen_of_twenty_draws() -> None:
@@ -120,9 +122,8 @@ def test_samples_are_the_surest_wrong_ones_and_all_kinds_of_right_ones() -> None
     assert [sample.question for sample in shown] == [f"{number}?" for number in range(SHOWN)]
     assert shown[0].expected == "pottery"
     assert shown[0].given == "Orvane"
-    assert shown[0].marked == "pottery"
-    text = shown[0].before + shown[0].marked + shown[0].after
-    assert text == CONTEXT
+    assert marks(shown[0]) == [("pottery", "expected"), ("Orvane", "given")]
+    assert "".join(passage.text for passage in shown[0].passages) == CONTEXT
     spread = [int(sample.question[:-1]) for sample in right_samples(outcomes)]
     assert spread[0] == 12
     assert spread[-1] == 36
@@ -134,8 +135,31 @@ def test_a_sample_without_an_answer_marks_what_was_given() -> None:
     outcomes = outcomes_of(rows, threshold=0.0)
     (answered,) = wrong_samples(outcomes)
     assert (answered.expected, answered.given) == (NONE, "Orvane")
-    assert answered.marked == "Orvane"
+    assert marks(answered) == [("Orvane", "given")]
     assert answered.probability is None
     (abstained,) = right_samples(outcomes)
-    assert (abstained.given, abstained.marked) == (NONE, "")
-    assert CONTEXT.startswith(abstained.after.rstrip(" …"))
+    assert (abstained.given, marks(abstained)) == (NONE, [])
+    assert CONTEXT.startswith(abstained.passages[0].text)
+
+
+@pytest.mark.parametrize(
+    "answer, span, expected",
+    [
+        ("Zanto", "Zant", ["Zant/expected given", "o/expected"]),
+        ("Zanto", "The Zanto was", ["The /given", "Zanto/expected given", " was/given"]),
+        ("1802", "1802", ["1802/expected given"]),
+    ],
+    ids=["cut", "long", "same"],
+)
+def test_both_answers_are_marked_where_they_stand(answer, span, expected):
+    outcomes = outcomes_of([(answer, span, -1.0)], threshold=0.0)
+    (sample,) = wrong_samples(outcomes) + right_samples(outcomes)
+    assert [f"{text}/{kind}" for text, kind in marks(sample)] == expected
+    assert "".join(passage.text for passage in sample.passages) == CONTEXT
+
+
+def test_of_equal_texts_the_nearest_to_the_expected_answer_is_marked():
+    (sample,) = wrong_samples(outcomes_of([("Orvane", "The", -1.0)], threshold=0.0))
+    before, *_ = sample.passages
+    assert before.text.endswith("pottery. ")
+    assert marks(sample) == [("The", "given"), ("Orvane", "expected")]

@@ -1,0 +1,96 @@
+"""Advice on thresholds and probabilities: from enough answers alone, with their counts."""
+
+import re
+
+import pytest
+
+from detalbert.run_page import advice, plots
+from detalbert.run_page.outcomes import Bin, sweep_thresholds
+from tests.run_page.test_outcomes import outcomes_of
+
+RIGHT = ("pottery", "pottery")
+WRONG = ("pottery", "Orvane")
+NONE = ("", "Orvane")  # answered though there is none
+
+
+def threshold_advice(rows: list[tuple[tuple[str, str], int, float]]) -> list[str]:
+    """Sentences on (question, count, null odds) rows, at a threshold of 0."""
+    questions = []
+    for (answer, span), count, odds in rows:
+        for number in range(count):
+            questions.append((answer, span, odds + number / 1000))
+    sweep = sweep_thresholds(outcomes_of(questions, threshold=0.0))
+    return list(advice.describe_threshold(sweep, threshold=0.0, has_both_kinds=True))
+
+
+def test_a_difference_within_the_error_may_be_chance():
+    questions = [(*RIGHT, -1.0)] * 80 + [(*WRONG, -1.0)] * 20
+    wrong, error = advice.describe_errors(outcomes_of(questions, threshold=0.0))
+    assert wrong == "20 of 100 held-out questions are wrong: other span (20)."
+    assert error == (
+        "100 questions measure the share of right answers to within 7.9 points: a smaller "
+        "difference between two runs may be chance."
+    )
+
+
+def test_few_questions_choose_no_threshold():
+    own, few = threshold_advice([(RIGHT, 1, -5), (WRONG, 10, -2), (NONE, 1, -2), (NONE, 3, 2)])
+    assert own == (
+        "At the threshold of this run, 0.00, the model answers 12 of 15 questions (1 of them "
+        "right) and abstains from 3 (3 of them rightly). Its F1 is 26.67: to abstain rightly "
+        "counts as a right answer, and an answer that is right in part counts in part."
+    )
+    assert few == (
+        "15 held-out questions are too few to choose a threshold: even of 30 answers the share "
+        "that is right is known only to within 11 points. Hold out at least 100."
+    )
+
+
+def test_a_few_answers_choose_no_threshold_of_many_questions():
+    _, best, *sure = threshold_advice([(RIGHT, 29, -5), (WRONG, 31, -3), (NONE, 40, -2)])
+    # 29 answers and no others would give the best F1, and 100 % right.
+    assert "(29 of 30 answers right)" in best
+    assert "29 of 32 answers right on these" in sure[0]
+    assert "known to within 10 points" in sure[0]
+    _, _, *sure = threshold_advice([(RIGHT, 20, -5), (WRONG, 40, -3), (NONE, 40, -2)])
+    for percent, sentence in zip(advice.SURE, sure, strict=True):
+        assert f"No threshold makes {percent} %" in sentence
+
+
+def test_what_holds_at_the_threshold_of_the_run_is_told():
+    _, ninety, more = threshold_advice([(RIGHT, 41, -5), (WRONG, 4, -3), (NONE, 15, 2)])
+    assert ninety == "90 % already holds at the threshold of this run (41 of 45 answers right)."
+    assert more.startswith("For 95 % of the answers to be right, take threshold -2.999: 41 of 43")
+
+
+def test_a_threshold_as_printed_gives_the_answers_that_are_counted():
+    rows = [(*RIGHT, -5 + number / 90_001) for number in range(40)]
+    rows += [(*WRONG, -3.0), (*NONE, -2.0)] * 20
+    sweep = sweep_thresholds(outcomes_of(rows, threshold=0.0))
+    _, best, *_ = advice.describe_threshold(sweep, threshold=0.0, has_both_kinds=True)
+    printed = float(re.search(r"at threshold (\S+) \(40 of 40 answers right\)", best)[1])
+    assert sweep.given[sweep.at(printed)] == 40
+
+
+def test_the_curve_of_thresholds_begins_at_a_few_answers(monkeypatch):
+    questions = [("", "Orvane", float(number)) for number in range(20)]
+    sweep = sweep_thresholds(outcomes_of(questions, threshold=10.0))
+    monkeypatch.setattr(plots, "inline_svg", lambda figure, title: figure)
+    figure = plots.plot_thresholds(sweep, threshold=10.0)
+    f1, right, _ = figure.axes[0].lines
+    assert (f1.get_xdata()[0], f1.get_xdata()[-1]) == (25, 100)  # percent: 5 of 20
+    assert list(f1.get_ydata()[:2]) == [75, 70]
+    assert set(right.get_ydata()) == {0}
+
+
+@pytest.mark.parametrize(
+    "group, words",
+    [
+        (Bin(probability=0.65, matches=6, answers=7), "In no group"),
+        (Bin(probability=0.65, matches=60, answers=70), "of 70 answers with a probability of"),
+    ],
+)
+def test_only_what_is_beyond_chance_is_a_fault_of_the_probabilities(group, words):
+    scores = {"calibration_error": 0.01, "calibration_error_raw": 0.02}
+    _, sentence = advice.describe_probabilities(scores, [group])
+    assert words in sentence
