@@ -115,6 +115,25 @@ def test_the_best_threshold_has_the_best_f1(local_run, predicted, best_answers):
     assert scores["f1"] >= best["f1"]
 
 
+@pytest.mark.parametrize("threshold", [-8, 8])
+def test_the_best_threshold_is_the_same_at_every_threshold(threshold, local_run, tmp_path):
+    options = ["--data", local_run.questions, "--output-dir", tmp_path, "--threshold", threshold]
+    assert predict_here("--model", local_run.path, *options) == 0
+    scores = load(tmp_path / "metrics.json")
+    best = local_run.best
+    keys = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
+    assert [scores[key] for key in keys] == [best[key] for key in keys]
+
+    # No threshold is better, above the run's own or below it.
+    assert scores["f1"] < best["best_f1"]
+    spans = load(local_run.path / "spans.json")["spans"]
+    null_odds = load(local_run.path / "null_odds.json")
+    examples = list(read_questions(local_run.questions))
+    thresholds = [best["best_f1_thresh"], *list(null_odds.values())[::20]]
+    f1s = [score(examples, spans, null_odds, odds)["f1"] for odds in thresholds]
+    assert max(f1s) == f1s[0] == pytest.approx(best["best_f1"], abs=1e-9)
+
+
 def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
     local_run, best_answers, tmp_path
 ):

@@ -136,7 +136,8 @@ def write_answers(
                     wrong.add(chunk)
                 labelled = [example for example in chunk.examples if example.answers is not None]
                 if labelled:
-                    tally.add(labelled, chunk.predictions, chunk.null_odds)
+                    # Spans: the best thresholds do not depend on the one in use.
+                    tally.add(labelled, chunk.spans, chunk.null_odds)
                     losses.append(chunk.losses)
                 wait.update(len(chunk.examples))
 
