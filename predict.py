@@ -17,6 +17,11 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in train.py, before torch
 
+from detalbert.missing import explain_missing
+
+if __name__ == "__main__":
+    explain_missing("predict.py")
+
 from detalbert import __version__
 from detalbert.processes import end_on_signals
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from detalbert import __version__
 from detalbert.errors import UserError
+from detalbert.missing import explain_missing
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,6 +40,7 @@ class Parser(argparse.ArgumentParser):
 
     def help_first(self) -> None:
         """Print the help, if it is asked for, before a command imports what only its work needs."""
+        explain_missing(self.prog)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
         if {"-h", "--help", "--version"} & {*sys.argv}:
             self.parse_args()
