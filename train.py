@@ -21,6 +21,7 @@ if __name__ == "__main__":
     explain_missing("train.py")
 
 from detalbert import __version__
+from detalbert.arguments import SettingsParser
 from detalbert.log import fail, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
 from detalbert.settings.values import Config
@@ -44,7 +45,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = SettingsParser(
         "train.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

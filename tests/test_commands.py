@@ -65,6 +65,17 @@ def test_a_python_without_packages_is_told_in_one_line(command, real_python):
     assert line.endswith("make train makes, or activate it: . .venv/bin/activate")
 
 
+@pytest.mark.parametrize("command", ["train", "cluster.plan", "detalbert.corpus.__main__"])
+def test_a_second_setting_needs_a_flag_of_its_own(command, capsys):
+    words = {"train": [], "cluster.plan": ["c.yaml"]}.get(command, ["c.yaml", "--output", "o"])
+    main = importlib.import_module(command).main
+    try:
+        main([*words, "--set", "a=1", "b=2"])
+    except SystemExit as ended:
+        assert ended.code == 2
+    assert "unrecognized arguments: b=2; put --set before b=2" in capsys.readouterr().err
+
+
 def test_other_errors_keep_their_traceback(monkeypatch, capsys):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     explain_missing("train.py")
