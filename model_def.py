@@ -201,9 +201,10 @@ class AnswerReducer(pytorch.MetricReducer):
         windows = self.split.windows
         threshold = self.hparams.null_score_diff_threshold
         self.latest = merge_answers(examples, windows, spans, null_score_diff_threshold=threshold)
+        # Spans, not predictions: thresholds above the run's own count for the best ones, too.
         metrics = score(
             examples,
-            predictions=self.latest.predictions,
+            predictions=self.latest.spans,
             null_odds=self.latest.null_odds,
             threshold=threshold,
         )

@@ -17,6 +17,11 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in train.py, before torch
 
+from detalbert.missing import explain_missing
+
+if __name__ == "__main__":
+    explain_missing("predict.py")
+
 from detalbert import __version__
 from detalbert.processes import end_on_signals
 
@@ -104,8 +109,9 @@ from detalbert.errors import UserError
 from detalbert.escapes import escape_controls, json_line
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
-from detalbert.inference.predict_file import UNCALIBRATED_LINE, Questions, predict, score_table
+from detalbert.inference.predict_file import Questions, predict
 from detalbert.inference.reply import Reply, ask, format_reply, keep_best
+from detalbert.inference.score_table import print_scores
 from detalbert.inference.wrong_answers import format_counts
 from detalbert.log import fail, start_logging
 from detalbert.squad.question_stream import check_text
@@ -260,6 +266,7 @@ def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
         print_scores(
             metrics,
             folder=args.output_dir,
+            workbook=args.output,
             calibrated=model.is_calibrated,
             as_json=args.json,
         )
@@ -365,18 +372,6 @@ def converse(
             return
         except UserError as error:  # the next one may be better
             fail("predict.py", error)
-
-
-def print_scores(metrics: dict[str, float], folder: Path, calibrated: bool, as_json: bool) -> None:
-    """Print where a file's answers are, and their scores, if the file has answers."""
-    if as_json:
-        print(json_line({**metrics, "calibrated": calibrated, "output_dir": str(folder)}))
-        return
-    if metrics:
-        print(score_table(metrics))
-    if not calibrated:
-        print(UNCALIBRATED_LINE)
-    print(escape_controls(f"predictions are in {folder}"))
 
 
 def show(reply: Reply, context: str, as_json: bool, top: int | None) -> None:

@@ -15,7 +15,13 @@ import os
 # once costs a third of the speed on idle cores; this many turns costs nothing there.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+from detalbert.missing import explain_missing
+
+if __name__ == "__main__":
+    explain_missing("train.py")
+
 from detalbert import __version__
+from detalbert.arguments import SettingsParser
 from detalbert.log import fail, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
 from detalbert.settings.values import Config
@@ -39,7 +45,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = SettingsParser(
         "train.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -87,6 +93,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 if __name__ == "__main__":
     parse_arguments(None)  # --help and mistakes need none of the imports below
     start_logging()
+    explain_missing("train.py")
     if os.environ.get("RANK", "0") == "0":
         log.info("loading data and model")  # the imports alone take seconds
 

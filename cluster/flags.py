@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from detalbert import __version__
+from detalbert.arguments import with_cure
 from detalbert.errors import UserError
+from detalbert.missing import explain_missing
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,10 +37,11 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"detalbert {__version__}")
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(message, cure=f"see python -m {self.prog} --help")
+        raise UserError(with_cure(message), cure=f"see python -m {self.prog} --help")
 
     def help_first(self) -> None:
         """Print the help, if it is asked for, before a command imports what only its work needs."""
+        explain_missing(self.prog)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
         if {"-h", "--help", "--version"} & {*sys.argv}:
             self.parse_args()

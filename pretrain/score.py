@@ -18,10 +18,11 @@ from importlib import util
 from pathlib import Path
 
 from detalbert import __version__
+from detalbert.arguments import SettingsParser
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = SettingsParser(
         "pretrain.score",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

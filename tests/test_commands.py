@@ -2,10 +2,12 @@
 
 import importlib
 import subprocess
+import sys
 
 import pytest
 
 from detalbert import __version__
+from detalbert.missing import explain_missing
 from tests.conftest import ROOT
 
 NEEDED = {
@@ -49,6 +51,37 @@ def test_help_has_an_example_and_loads_no_heavy_library(module, python, real_pyt
         assert ended.returncode == 2
         problem = f"the following arguments are required: {NEEDED[module]}"
         assert problem in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "command", ["train.py", "predict.py", "-m cluster.check", "-m cluster.plan"]
+)
+def test_a_python_without_packages_is_told_in_one_line(command, real_python):
+    bare = [sys._base_executable, "-S"]  # type: ignore[attr-defined]  # without site-packages
+    ended = run([*bare, *command.split(), "configs/single.yaml"])
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"{command.removeprefix('-m ')}: error: {bare[0]} lacks ")
+    assert line.endswith("make train makes, or activate it: . .venv/bin/activate")
+
+
+@pytest.mark.parametrize("command", ["train", "cluster.plan", "detalbert.corpus.__main__"])
+def test_a_second_setting_needs_a_flag_of_its_own(command, capsys):
+    words = {"train": [], "cluster.plan": ["c.yaml"]}.get(command, ["c.yaml", "--output", "o"])
+    main = importlib.import_module(command).main
+    try:
+        main([*words, "--set", "a=1", "b=2"])
+    except SystemExit as ended:
+        assert ended.code == 2
+    assert "unrecognized arguments: b=2; put --set before b=2" in capsys.readouterr().err
+
+
+def test_other_errors_keep_their_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    explain_missing("train.py")
+    for error in (ModuleNotFoundError("no", name="detalbert.x"), ValueError("odd")):
+        sys.excepthook(type(error), error, None)
+        assert capsys.readouterr().err == f"{type(error).__name__}: {error}\n"
 
 
 @pytest.mark.parametrize("module", [*NEEDED, "cluster.facts.update"])

@@ -5,7 +5,8 @@ import ast
 from tests.conftest import ROOT
 
 # Each may import those before it, and itself.
-LAYERS = "environment escapes redact errors names log waiting atomic integrity hub".split()
+LAYERS = "environment missing arguments escapes redact errors names log".split()
+LAYERS += "waiting atomic integrity hub".split()
 LAYERS += "processes bucket determined_internals pages".split()
 LAYERS += "settings reading squad corpus engine run_page training inference torchrun".split()
 BESIDE = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"detalbert"}

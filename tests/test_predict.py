@@ -115,6 +115,25 @@ def test_the_best_threshold_has_the_best_f1(local_run, predicted, best_answers):
     assert scores["f1"] >= best["f1"]
 
 
+@pytest.mark.parametrize("threshold", [-8, 8])
+def test_the_best_threshold_is_the_same_at_every_threshold(threshold, local_run, tmp_path):
+    options = ["--data", local_run.questions, "--output-dir", tmp_path, "--threshold", threshold]
+    assert predict_here("--model", local_run.path, *options) == 0
+    scores = load(tmp_path / "metrics.json")
+    best = local_run.best
+    keys = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
+    assert [scores[key] for key in keys] == [best[key] for key in keys]
+
+    # No threshold is better, above the run's own or below it.
+    assert scores["f1"] < best["best_f1"]
+    spans = load(local_run.path / "spans.json")["spans"]
+    null_odds = load(local_run.path / "null_odds.json")
+    examples = list(read_questions(local_run.questions))
+    thresholds = [best["best_f1_thresh"], *list(null_odds.values())[::20]]
+    f1s = [score(examples, spans, null_odds, odds)["f1"] for odds in thresholds]
+    assert max(f1s) == f1s[0] == pytest.approx(best["best_f1"], abs=1e-9)
+
+
 def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
     local_run, best_answers, tmp_path
 ):
@@ -186,7 +205,7 @@ def test_every_output_says_whether_its_probabilities_are_calibrated(
     assert predict_here(*one, "--json") == 0
     assert json.loads(capsys.readouterr().out)["calibrated"] == calibrated
     assert predict_here(*many) == 0
-    assert ("the probabilities are uncalibrated" not in capsys.readouterr().out) == calibrated
+    assert ("uncalibrated: no validation" not in capsys.readouterr().out) == calibrated
     with (tmp_path / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
         (row,) = csv.DictReader(file)
     assert row["calibration"] == ("calibrated" if calibrated else "uncalibrated")
@@ -282,7 +301,8 @@ def test_a_question_to_people_and_to_programs(local_run, python):
 
     shown = run(python, *arguments, "--threshold", "1000", text=True).stdout
     assert f"**{answer}**" in shown
-    assert f'{reply["margin"]:+.2f} over "no answer" (it answers from -1000.00 on)' in shown
+    sign = "over" if reply["margin"] >= 0 else "under"
+    assert f'{sign} "no answer" (it answers from -1000.00 on)' in shown
 
 
 @pytest.mark.parametrize("command", ["predict.py", "-m reports"])

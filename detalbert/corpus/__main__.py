@@ -11,6 +11,7 @@ goes on and ends with the same bytes.
 import os
 
 from detalbert import __version__
+from detalbert.arguments import SettingsParser
 from detalbert.processes import end_on_signals
 
 if __name__ == "__main__":
@@ -24,7 +25,7 @@ from pkgutil import resolve_name
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = SettingsParser(
         "detalbert.corpus",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

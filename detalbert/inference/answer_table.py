@@ -6,7 +6,7 @@ begins with the table's own columns, in their order; of others with id and quest
 
 import contextlib
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from detalbert.atomic import whole_file
@@ -30,23 +30,42 @@ def open_tables(table: Path, workbook: Path | None) -> Iterator[Callable[[Row], 
         OSError: a file cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(whole_file(table))
-        file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
-        write_csv = csv.writer(file).writerow
+        write_csv = stack.enter_context(open_csv(table))
         append = stack.enter_context(open_workbook(workbook)) if workbook else None
 
         def write(row: Row) -> None:
-            write_csv([_csv_value(value) for value in row])
+            write_csv(row)
             if append is not None:
                 append(row)
 
         yield write
 
 
+@contextlib.contextmanager
+def open_csv(path: Path) -> Iterator[Callable[[Row], None]]:
+    """Yield a function that appends a row to a CSV file for spreadsheets. Raises OSError if that
+    fails.
+    """
+    with whole_file(path) as file:
+        file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
+        writer = csv.writer(file)
+        yield lambda row: writer.writerow([_csv_value(value) for value in row])
+
+
 def _csv_value(value: str | int | float) -> str | int:
     if isinstance(value, str):
         return csv_cell(value)
     return f"{value:.4f}" if isinstance(value, float) else value
+
+
+def free_name(name: str, columns: Collection[str]) -> str:
+    """Return the name of a new column: `name`, or `model_name` if the table has one of that name,
+    as `answer` or, for who reads the file again, `Answer`.
+    """
+    taken = {column.lower() for column in columns}
+    while name in taken:
+        name = f"model_{name}"
+    return name
 
 
 class AnswerTable:
@@ -70,10 +89,13 @@ class AnswerTable:
         self.calibration = "calibrated" if calibrated else "uncalibrated"
         self.cells = cells
         self.has_left_out = has_left_out
-        self.own: list[str] = []  # the first columns, known with the first row
+        # Known with the first row: the first columns, and all of them.
+        self.own: list[str] = []
+        self.header: list[str] = []
 
-    def add(self, chunk: Answered) -> None:
-        """Write the answers to some questions."""
+    def add(self, chunk: Answered) -> list[Row]:
+        """Write the answers to some questions; return their rows."""
+        rows = []
         for example in chunk.examples:
             # Without a table, id and question stand for its row.
             own = {"id": example.id, "question": example.question}
@@ -81,30 +103,28 @@ class AnswerTable:
             if not self.own:
                 self._write_header(row)
             entry = self._answer_cells(example, chunk)
-            self._write(row, entry)
+            rows.append(self._write(row, entry))
+        return rows
 
-    def add_left_out(self, question: LeftOut) -> None:
-        """Write a question without an answer, and why it has none."""
+    def add_left_out(self, question: LeftOut) -> Row:
+        """Write a question without an answer, and why it has none; return its row."""
         row = self.cells.pop(question.name, {"id": question.name})
         empty = [""] * len(_ANSWER)
-        self._write(row, [*empty, question.problem])
+        return self._write(row, [*empty, question.problem])
 
     def _write_header(self, row: RawRow) -> None:
         self.own = list(row)
-        # A column of the table may have one of our names, as `answer` or, for who reads the file
-        # again, `Answer`.
-        taken = {column.lower() for column in row}
-        names = []
-        for name in _ANSWER:
-            while name in taken:
-                name = f"model_{name}"
-            names.append(name)
+        names = [free_name(name, self.own) for name in _ANSWER]
         left_out = ["left_out"] if self.has_left_out else []
-        self.write([*self.own, *names, *left_out])
+        self.header = [*self.own, *names, *left_out]
+        self.write(self.header)
 
-    def _write(self, row: RawRow, entry: Row) -> None:
+    def _write(self, row: RawRow, entry: Row) -> Row:
         own = [row.get(column) or "" for column in self.own]
-        self.write([*own, *entry])
+        cells = [*own, *entry]
+        cells += [""] * (len(self.header) - len(cells))  # why it is left out, of those that are not
+        self.write(cells)
+        return cells
 
     def _answer_cells(self, example: Example, chunk: Answered) -> Row:
         """Return the cells of _ANSWER, the answer without the white space around it."""

@@ -30,6 +30,7 @@ class Answered(NamedTuple):
     examples: list[Example]
     predictions: dict[str, str]  # "": no answer
     null_odds: dict[str, float]
+    spans: dict[str, str]  # the best span's text, also where "no answer" is the answer
     n_best: dict[str, list[NBestEntry]]  # as `n_best_list` gives it
     losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
 
@@ -158,6 +159,7 @@ def merge_chunk(
         examples=examples,
         predictions=answers.predictions,
         null_odds=answers.null_odds,
+        spans=answers.spans,
         n_best=n_best,
         losses=losses,
     )

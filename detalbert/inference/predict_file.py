@@ -45,7 +45,6 @@ WRITTEN = (
     METRICS_FILE,
     ERRORS,
 )
-UNCALIBRATED_LINE = "the probabilities are uncalibrated: no validation shows that they hold"
 log = logging.getLogger(__name__)
 
 
@@ -131,12 +130,16 @@ def write_answers(
                 add_predictions(chunk.predictions)
                 add_null_odds(chunk.null_odds)
                 add_n_best(chunk.n_best)
-                table.add(chunk)
+                is_first = not table.header
+                rows = table.add(chunk)
                 if wrong is not None:
-                    wrong.add(chunk)
+                    if is_first:
+                        wrong.write_header(table)
+                    wrong.add(chunk, rows)
                 labelled = [example for example in chunk.examples if example.answers is not None]
                 if labelled:
-                    tally.add(labelled, chunk.predictions, chunk.null_odds)
+                    # Spans: the best thresholds do not depend on the one in use.
+                    tally.add(labelled, chunk.spans, chunk.null_odds)
                     losses.append(chunk.losses)
                 wait.update(len(chunk.examples))
 
@@ -146,9 +149,9 @@ def write_answers(
 
             # Questions without an answer come last; their ids may be those of others.
             for question in left_out:
-                table.add_left_out(question)
+                row = table.add_left_out(question)
                 if wrong is not None:
-                    wrong.add_left_out(question)
+                    wrong.add_left_out(question, row)
 
         # Scores that stand beside these answers must be theirs.
         if not losses:
@@ -376,19 +379,3 @@ def _json_mapping(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]
 
 # Without `indent`, ten times as fast.
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-
-
-def score_table(metrics: dict[str, float]) -> str:
-    """Format the scores as a short table."""
-    lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
-    for name, prefix in (("all", ""), ("answerable", "HasAns_"), ("unanswerable", "NoAns_")):
-        if f"{prefix}total" in metrics:
-            total = metrics[f"{prefix}total"]
-            exact = metrics[f"{prefix}exact"]
-            f1 = metrics[f"{prefix}f1"]
-            lines.append(f"{name:14}{total:9,}{exact:9.2f}{f1:9.2f}")
-    lines.append(f"{'best threshold':23}{metrics['best_exact']:9.2f}{metrics['best_f1']:9.2f}")
-    exact_threshold = metrics["best_exact_thresh"]
-    f1_threshold = metrics["best_f1_thresh"]
-    lines.append(f"{'  which is':23}{exact_threshold:9.2f}{f1_threshold:9.2f}")
-    return "\n".join(lines)

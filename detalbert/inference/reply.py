@@ -175,7 +175,8 @@ def _format_margin(reply: Reply) -> str:
     if reply.margin is None:
         return "no span of the text is possible"
     lowest = 0.0 - reply.threshold  # 0.0, where -0.0 would be printed as -0.00
-    return f'{reply.margin:+.2f} over "no answer" (it answers from {lowest:+.2f} on)'
+    margin = f"{-reply.margin:.2f} under" if reply.margin < 0 else f"{reply.margin:+.2f} over"
+    return f'{margin} "no answer" (it answers from {lowest:+.2f} on)'
 
 
 def _displayed(text: str) -> str:

@@ -37,13 +37,9 @@ from detalbert.inference.model import (
     choose_threshold,
     load_model,
 )
-from detalbert.inference.predict_file import (
-    UNCALIBRATED_LINE,
-    Questions,
-    score_table,
-    write_answers,
-)
+from detalbert.inference.predict_file import Questions, write_answers
 from detalbert.inference.references import JsonObject, describe_reference
+from detalbert.inference.score_table import UNCALIBRATED_LINE, score_table
 from detalbert.log import silence
 from detalbert.reading.parquet import RawRow
 from detalbert.squad.windows import Example

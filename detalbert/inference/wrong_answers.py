@@ -1,59 +1,63 @@
 """Wrong answers grouped by what is wrong with them: errors.csv, and a table for the terminal.
 
 They are what people look at next. A group says where to look: at the threshold, the labels, or the
-places at which spans end.
+places at which spans end. The rows are those of predictions.csv, so that both read alike.
 """
 
 import contextlib
-import csv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from detalbert.atomic import whole_file
-from detalbert.escapes import csv_cell
+from detalbert.inference.answer_table import AnswerTable, free_name, open_csv
 from detalbert.inference.answering import Answered
-from detalbert.squad.calibration import given
+from detalbert.inference.workbook import Row
 from detalbert.squad.error_groups import GROUPS, LABEL, find_group
 from detalbert.squad.question_stream import NOT_IN_CONTEXT, LeftOut
-
-_COLUMNS = ("group", "id", "question", "answer", "probability", "labels", "context")
 
 
 class WrongAnswers:
     """Writes the rows of wrong answers as they come, and counts them.
 
     Args:
-        writer: a csv.writer.
+        write: appends a row.
         counts: gets the number of wrong answers by group.
     """
 
-    def __init__(self, writer: Any, counts: Counter[str]) -> None:
-        self.writer = writer
+    def __init__(self, write: Callable[[Row], None], counts: Counter[str]) -> None:
+        self.write = write
         self.counts = counts
+        self.shows_texts = False  # labels and context, which only a table's own columns have
 
-    def add(self, chunk: Answered) -> None:
-        """Write those of some questions whose answers are known."""
-        for example in chunk.examples:
+    def write_header(self, table: AnswerTable) -> None:
+        """Write the columns of `table`, whose first rows are written, behind `group`."""
+        self.shows_texts = table.own == ["id", "question"]
+        header = [free_name("group", table.header), *table.header]
+        if self.shows_texts:
+            header += ["labels", "context"]
+        self.write(header)
+
+    def add(self, chunk: Answered, rows: list[Row]) -> None:
+        """Write those of some questions whose answers are known; `rows`: of all of them."""
+        for example, row in zip(chunk.examples, rows, strict=True):
             if example.answers is None:
                 continue
             labels = [text for text, _ in example.answers]
-            prediction = chunk.predictions[example.id]
-            group = find_group(labels, prediction)
+            group = find_group(labels, chunk.predictions[example.id])
             if group:
-                _, probability = given(chunk.n_best[example.id], prediction)
-                texts = [prediction.strip(), f"{probability:.4f}", " | ".join(labels)]
-                self._write(group, example.id, example.question, *texts, example.context)
+                self._write(group, row, labels=" | ".join(labels), context=example.context)
 
-    def add_left_out(self, question: LeftOut) -> None:
+    def add_left_out(self, question: LeftOut, row: Row) -> None:
         """Write a question that was left out because its label is not in its text."""
         if question.kind == NOT_IN_CONTEXT:
-            self._write(LABEL, question.name, "", "", "", question.problem, "")
+            self._write(LABEL, row)
 
-    def _write(self, group: str, *texts: str) -> None:
+    def _write(self, group: str, row: Row, labels: str = "", context: str = "") -> None:
         self.counts[group] += 1
-        self.writer.writerow([group, *map(csv_cell, texts)])
+        cells = [group, *row]
+        if self.shows_texts:
+            cells += [labels, context]
+        self.write(cells)
 
 
 @contextlib.contextmanager
@@ -64,11 +68,8 @@ def open_errors(path: Path, counts: Counter[str] | None) -> Iterator[WrongAnswer
     if counts is None:
         yield None
         return
-    with whole_file(path) as file:
-        file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
-        writer = csv.writer(file)
-        writer.writerow(_COLUMNS)
-        yield WrongAnswers(writer, counts)
+    with open_csv(path) as write:
+        yield WrongAnswers(write, counts)
 
 
 def format_counts(counts: Counter[str]) -> str:

@@ -61,7 +61,8 @@ def score(
     with null_odds also best_exact, best_exact_thresh, best_f1, best_f1_thresh.
 
     Args:
-        predictions: text by question id, "" for no answer; questions without one do not count.
+        predictions: text by question id, "" for no answer; questions without one do not count. The
+            best thresholds are those of a model if these are its best spans: a "" stays one.
         null_odds: how unanswerable each predicted question is; above `threshold` a prediction is
             scored as no answer, but not for the best thresholds.
     """

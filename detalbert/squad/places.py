@@ -42,8 +42,8 @@ def find_answer(context: str, answer: str) -> Place | None:
 
     The first of these that is there counts: the text as it is, between words; as it is, within a
     word; without regard to case and white space, between words; so within a word; folded: with the
-    same letters under Unicode's NFKC, other quotes and dashes, without soft hyphens and the last
-    full stop. "art" of "A party for art" is at 12, not at 3.
+    same letters under Unicode's NFKC, other quotes and dashes, without soft hyphens and last
+    punctuation marks. "art" of "A party for art" is at 12, not at 3.
     """
     answer = answer.strip()
     place = _first(context, list(_exact_spans(context, answer)), is_folded=False)
@@ -57,7 +57,7 @@ def find_answer(context: str, answer: str) -> Place | None:
     if place:
         return place
 
-    # Folded, with and without the last full stop.
+    # Folded, with and without the last punctuation marks.
     for text in (answer, answer.rstrip(_LAST_MARKS)):
         place = _first(context, list(_folded_spans(context, text)), is_folded=True)
         if place:

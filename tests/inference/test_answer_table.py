@@ -38,12 +38,13 @@ def read_workbook(path: Path) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".xlsx", ".ods"])
-def test_answers_stand_beside_the_columns_of_the_sheet(ending, local_run, tmp_path):
+def test_answers_stand_beside_the_columns_of_the_sheet(ending, local_run, tmp_path, capsys):
     write_rows(tmp_path / f"new{ending}")
     workbook = tmp_path / "answers.xlsx"
     options = ["--data", tmp_path / f"new{ending}", "--output-dir", tmp_path / "out"]
-    options += ["--output", workbook, "--skip-invalid"]
+    options += ["--output", workbook, "--skip-invalid", "--errors"]
     assert predict_here("--model", local_run.path, *options) == 0
+    assert f"predictions are in {tmp_path / 'out'} and {workbook}\n" in capsys.readouterr().out
 
     content = (tmp_path / "out" / "predictions.csv").read_bytes()
     assert content.startswith(b"\xef\xbb\xbf")
@@ -55,6 +56,13 @@ def test_answers_stand_beside_the_columns_of_the_sheet(ending, local_run, tmp_pa
     assert [row[5] for row in rows[:2]] == [text.strip() for text in predictions.values()]
     assert rows[2][5:10] == [""] * 5
     assert "answer 'Nobody' is not in its context" in rows[2][10]
+
+    # Wrong answers have the same rows behind their group.
+    errors = (tmp_path / "out" / "errors.csv").read_text(encoding="utf-8-sig")
+    errors_header, *wrong = csv.reader(errors.splitlines())
+    assert errors_header == ["group", *header]
+    assert ["label not in its text", *rows[2]] in wrong
+    assert all(row[1:] in rows for row in wrong)
 
     # The workbook has the same, numbers as numbers and texts without the apostrophe.
     book_header, *book = read_workbook(workbook)

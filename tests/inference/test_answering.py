@@ -130,6 +130,18 @@ def test_replies_are_text(model: Trained, question: str, context: str, threshold
     json.dumps(dataclasses.asdict(reply))
 
 
+@pytest.mark.parametrize(
+    "margin, text",
+    [
+        (9.19, '+9.19 over "no answer" (it answers from +0.00 on)'),
+        (-9.19, '9.19 under "no answer" (it answers from +0.00 on)'),
+    ],
+)
+def test_a_margin_says_on_which_side_it_is(model: Trained, margin: float, text: str) -> None:
+    reply = dataclasses.replace(ask(model, "Who?", "Ada wrote it.", 0.0), margin=margin)
+    assert f"margin       {text}\n" in format_reply(reply, "Ada wrote it.")
+
+
 def test_the_sentence_around_an_answer() -> None:
     text = "One. Two is here!  Three?\nFour " + "x" * 500
     sentences = {

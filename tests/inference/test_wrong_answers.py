@@ -50,6 +50,14 @@ def test_errors_of_a_file(local_run, tmp_path, capsys):
 
     with (tmp_path / "out" / "errors.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
+    # A row is that of predictions.csv, between its group and, without a table, its texts.
+    with (tmp_path / "out" / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
+        table = {row["id"]: row for row in csv.DictReader(file)}
+    for row in rows:
+        answer = table[row["id"]]
+        assert list(row) == ["group", *answer, "labels", "context"]
+        assert row == {**row, **answer}
+    assert all(row["labels"] == " | ".join(correct[row["id"]]) for row in rows[:-1])
     predictions = json.loads((tmp_path / "out" / "predictions.json").read_text())
     wrong = {
         name

@@ -355,3 +355,12 @@ def test_a_mistake_in_the_place_is_one_line(tmp_path):
         write(tmp_path / f"train.{ending}", ROWS)
     with pytest.raises(UserError, match=r"train.csv, train.jsonl: which is it\? Name one file"):
         read(tmp_path)
+
+
+def test_other_last_marks_are_told(tmp_path: Path) -> None:
+    rows = [{"question": "How long?", "context": "It took 27 days.", "answer": "27 days!!"}]
+    notes = Notes()
+    (example,) = read(write(tmp_path / "dev.jsonl", rows), notes=notes)
+    assert example.answers == (("27 days", 8),)
+    (text,) = notes.texts()
+    assert "accents, spaces or end marks" in text
