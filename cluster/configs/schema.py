@@ -14,7 +14,9 @@ from detalbert.settings.values import Config
 
 Findings = Iterator[Finding]
 # <<anything>>, and the names that the configs which ship use for a bucket and a checkpoint.
-PLACEHOLDER = re.compile(r"<<[^<>]*>>|(?<![\w.-])my-(?:bucket|pretrained-checkpoint)(?![\w.-])")
+PLACEHOLDER = re.compile(
+    r"<<[^<>]*>>|(?<![\w.-])my-(?:bucket|pretrained-checkpoint|questions)(?![\w.-])"
+)
 SCHEMAS = {
     "experiment": schema.EXPERIMENT,
     "master": Path(__file__).with_name("master.yaml"),

@@ -26,6 +26,7 @@ _FILLINGS = {
     "profile": "arn:aws:iam::123456789012:instance-profile/agents",
     "folder": "/mnt/filled-in",
     "password": "Filled-in-1",
+    "questions": "generated",
 }
 
 

@@ -5,7 +5,6 @@ import logging
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from detalbert.corpus.reader import Shards
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_text_config
 from lm.data import LmText
+from lm.hparams import LmHParams
 from lm.order import WindowOrder
 from pretrain.data import PretrainText
 from pretrain.examples import ExampleOrder
@@ -282,6 +282,7 @@ def test_shards_alone_suffice(tmp_path: Path) -> None:
 def test_shards_of_a_language_model_alone_suffice(tmp_path: Path) -> None:
     three(tmp_path)
     folder = write_documents(tmp_path / "code.txt", tmp_path, article="line", **SMALL_SHARDS)
-    hparams: Any = SimpleNamespace(max_seq_length=16, across_documents=False)
+    config = {"model_type": "gpt2"}
+    hparams = LmHParams(model_config=config, max_seq_length=16, across_documents=False)
     text = LmText.load({"shards": str(folder)}, hparams)
     assert len(text.train) > 3
