@@ -188,6 +188,28 @@ def test_machines_that_the_master_starts(recorded, master, ask):
     assert any("pool cloud: 8 of your own machines" in line for line in lines)
 
 
+def test_a_static_pool_is_its_enabled_agents(recorded, master, ask):
+    """Neither agents that are switched off nor those of other pools count."""
+    (exchange,) = [exchange for exchange in recorded if exchange["path"].endswith("pools")]
+    pool = {**exchange["response"]["resourcePools"][0], "name": "racks"}
+    pool |= {"type": "RESOURCE_POOL_TYPE_STATIC", "slotsAvailable": 8}
+
+    def agent(slots: int, **changes: object) -> dict[str, object]:
+        numbered = {str(number): {} for number in range(slots)}
+        return {"enabled": True, "resourcePools": ["racks"], "slots": numbered, **changes}
+
+    agents = [agent(4), agent(4), agent(2, enabled=False), agent(8, resourcePools=["other"])]
+    master.answer.say("resource-pools", {"resourcePools": [pool]})
+    master.answer.say("agents", {"agents": agents})
+    config = yaml.safe_load(recorded[0]["request"]["config"])
+    config["environment"] = {"image": "registry/a:1"}
+    config["resources"] = {"slots_per_trial": 8, "resource_pool": "racks"}
+
+    _, lines, _ = ask(config)
+
+    assert any("pool racks: 2 of your own machines" in line for line in lines), lines
+
+
 @pytest.mark.parametrize(
     "status, code, reason",
     [(500, 13, "Internal"), (400, 3, "InvalidArgument"), (403, 7, "PermissionDenied")],
