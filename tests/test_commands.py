@@ -77,7 +77,7 @@ def test_a_second_setting_needs_a_flag_of_its_own(command, capsys):
 
 
 def test_other_errors_keep_their_traceback(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     explain_missing("train.py")
     for error in (ModuleNotFoundError("no", name="detalbert.x"), ValueError("odd")):
         sys.excepthook(type(error), error, None)

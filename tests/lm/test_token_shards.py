@@ -113,7 +113,9 @@ def test_ids_beyond_two_bytes(tmp_path, monkeypatch):
 
 
 def load_text(values: dict[str, Any], length: int) -> LmText:
-    return LmText.load(values, LmHParams(max_seq_length=length))
+    return LmText.load(
+        values, LmHParams(model_config={"model_type": "gpt2"}, max_seq_length=length)
+    )
 
 
 def own_copy(folder: Path) -> str:
