@@ -121,17 +121,16 @@ def test_the_best_threshold_is_the_same_at_every_threshold(threshold, local_run,
     assert predict_here("--model", local_run.path, *options) == 0
     scores = load(tmp_path / "metrics.json")
     best = local_run.best
-    keys = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
-    assert [scores[key] for key in keys] == [best[key] for key in keys]
+    for key in ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"):
+        assert scores[key] == best[key]
 
     # No threshold is better, above the run's own or below it.
     assert scores["f1"] < best["best_f1"]
     spans = load(local_run.path / "spans.json")["spans"]
     null_odds = load(local_run.path / "null_odds.json")
     examples = list(read_questions(local_run.questions))
-    thresholds = [best["best_f1_thresh"], *list(null_odds.values())[::20]]
-    f1s = [score(examples, spans, null_odds, odds)["f1"] for odds in thresholds]
-    assert max(f1s) == f1s[0] == pytest.approx(best["best_f1"], abs=1e-9)
+    for odds in [best["best_f1_thresh"], *list(null_odds.values())[::20]]:
+        assert score(examples, spans, null_odds, odds)["f1"] <= best["best_f1"] + 1e-9
 
 
 def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
@@ -301,8 +300,9 @@ def test_a_question_to_people_and_to_programs(local_run, python):
 
     shown = run(python, *arguments, "--threshold", "1000", text=True).stdout
     assert f"**{answer}**" in shown
-    sign = "over" if reply["margin"] >= 0 else "under"
-    assert f'{sign} "no answer" (it answers from -1000.00 on)' in shown
+    margin = reply["margin"]
+    distance = f"{margin:+.2f} over" if margin >= 0 else f"{-margin:.2f} under"
+    assert f'{distance} "no answer" (it answers from -1000.00 on)' in shown
 
 
 @pytest.mark.parametrize("command", ["predict.py", "-m reports"])
