@@ -1,5 +1,6 @@
 """Families of encoders with a masked language model: small configs, and tokenizers as theirs."""
 
+import copy
 import functools
 from typing import Any, NamedTuple
 
@@ -84,9 +85,16 @@ FAMILIES = {
 }
 
 
-@functools.cache
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of made-up text, with the marks and the layout of a family's."""
+    """Return a tokenizer of made-up text, with the marks and the layout of a family's.
+
+    A test may change it: the next one gets a copy of its own.
+    """
+    return copy.deepcopy(_train_tokenizer(kind))
+
+
+@functools.cache
+def _train_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     is_fairseq = kind in ("roberta", "xlm", "mpnet")
     special_tokens = FAIRSEQ_TOKENS if is_fairseq else BERT_TOKENS
     options = {"vocab_size": SIZE, "special_tokens": list(special_tokens.values())}
