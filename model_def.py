@@ -243,10 +243,13 @@ FINE_TUNING = Workload(
     metrics=METRICS,
     metric="f1",
     outcomes=collect_outcomes,
-    commands=(
-        "python predict.py --model {} --data FILE --output-dir answers",
-        "python predict.py --model {} --context-file FILE --question TEXT",
-        "python predict.py --model {} --serve",
-        "python predict.py --model {} --export FOLDER",
-    ),
+    commands={
+        "answer a file of questions": "python predict.py --model {} --data FILE"
+        " --output-dir answers",
+        "answer one question": "python predict.py --model {} --context-file FILE --question TEXT",
+        "train again on more questions": "python train.py --config CONFIG --set data.train=FILE"
+        " --output-dir FOLDER",
+        "serve a page that answers": "python predict.py --model {} --serve",
+        "write a folder for transformers": "python predict.py --model {} --export FOLDER",
+    },
 )

@@ -333,7 +333,9 @@ def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: 
         contents = f"predictions, {contents}"
     log.info("%s are in %s", contents, metrics.path)
     path = shlex.quote(str(metrics.path))
-    commands = [command.format(path) for command in training.workload.commands]
+    commands = {
+        purpose: command.format(path) for purpose, command in training.workload.commands.items()
+    }
     if best is not None:
         answers = metrics.best_answers()
         outcomes = None
@@ -355,7 +357,7 @@ def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: 
         output.sync()
         log.info("report: %s", metrics.path / REPORT)
     log.info("charts: tensorboard --logdir %s", path)
-    for command in commands[:1]:
+    for command in list(commands.values())[:1]:
         log.info("next: %s", command)
 
 

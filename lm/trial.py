@@ -304,10 +304,10 @@ LANGUAGE_MODEL = Workload(
     metrics=METRICS,
     metric="loss",
     sizing=SIZING,
-    commands=(
-        "python predict.py --model {} --prompt TEXT",
-        "python predict.py --model {} --perplexity FILE",
-        "python predict.py --model {} --export FOLDER",
-    ),
+    commands={
+        "continue a text": "python predict.py --model {} --prompt TEXT",
+        "measure the perplexity of a text": "python predict.py --model {} --perplexity FILE",
+        "write a folder for transformers": "python predict.py --model {} --export FOLDER",
+    },
     sharded=True,
 )

@@ -341,8 +341,9 @@ PRETRAINING = Workload(
     metrics=METRICS,
     metric="loss",
     sizing=SIZING,
-    commands=(
-        "python predict.py --model {} --export FOLDER",
-        "python train.py --config configs/finetune_pretrained.yaml --set hyperparameters.model={}",
-    ),
+    commands={
+        "write a folder for transformers": "python predict.py --model {} --export FOLDER",
+        "fine-tune it": "python train.py --config configs/finetune_pretrained.yaml"
+        " --set hyperparameters.model={}",
+    },
 )

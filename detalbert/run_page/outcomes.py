@@ -16,7 +16,9 @@ from detalbert.squad.metrics import gold_scores
 from detalbert.squad.windows import Example
 
 BINS = 10  # of probabilities, equally wide
+DECIMALS = 3  # of a threshold
 FEWEST = 5  # answers of a bin that is drawn
+ENOUGH = 30  # answers whose share that is right may decide: that of 90 % is known to 11 points
 
 
 class Outcomes(NamedTuple):
@@ -36,6 +38,15 @@ class Outcomes(NamedTuple):
     def right(self) -> np.ndarray:
         """Whether the answer given is right, or abstaining is, bool [Q]."""
         return np.where(self.abstained, ~self.answerable, self.exact == 1)
+
+    def f1_at(self, threshold: float) -> np.ndarray:
+        """Return the F1 of each question at a threshold, float64 [Q]."""
+        return np.where(self.odds > threshold, ~self.answerable, self.f1)
+
+    def margin(self, scores: np.ndarray) -> float:
+        """Return half the width of the 95 % interval of the mean of `scores` [Q], in percent."""
+        _, texts = np.unique([example.context for example in self.examples], return_inverse=True)
+        return margin_of_error(scores, texts)
 
     def group(self, place: int) -> str:
         """Return the group of a wrong answer, "" of a right one."""
@@ -84,6 +95,17 @@ class Sweep(NamedTuple):
         """Return the place of the highest threshold that is not above `threshold`."""
         place = np.searchsorted(self.thresholds, threshold, side="right") - 1
         return max(0, int(place))
+
+    def rounded_up(self) -> np.ndarray:
+        """Return the thresholds with the decimals that the page prints, float64 [n]; a lower one
+        would leave out the last of the answers that are counted.
+        """
+        return np.ceil(10**DECIMALS * self.thresholds) / 10**DECIMALS
+
+    def printable(self) -> np.ndarray:
+        """Return which thresholds give the same counts if they are rounded up, bool [n]."""
+        rounded = self.rounded_up()
+        return np.append(rounded[1:] > rounded[:-1], True)
 
 
 def sweep_thresholds(outcomes: Outcomes) -> Sweep:
@@ -142,9 +164,27 @@ def reliability(probabilities: np.ndarray, right: np.ndarray) -> list[Bin]:
     return bins
 
 
-def margin_of_error(scores: np.ndarray) -> float:
-    """Return half the width of the 95 % interval of the mean of `scores` [Q], in percent."""
+def margin_of_error(scores: np.ndarray, texts: np.ndarray) -> float:
+    """Return half the width of the 95 % interval of the mean of scores, in percent.
+
+    Questions on one text are right and wrong together, and so tell less than as many on different
+    texts: the error is that of sums per text (cluster-robust), if it is the larger one.
+
+    Args:
+        scores: of the questions, float64 [Q], from 0 to 1.
+        texts: number of each question's text, int64 [Q].
+    """
     if len(scores) < 2:
         return 100.0
-    deviation = float(scores.std(ddof=1))
-    return 100 * 1.96 * deviation / len(scores) ** 0.5
+    distances = scores - scores.mean()
+    variances = [_variance_of_sum(distances)]
+    sums = np.bincount(texts, weights=distances)  # [texts]
+    if len(sums) > 1:
+        variances.append(_variance_of_sum(sums))
+    return 100 * 1.96 * max(variances) ** 0.5 / len(scores)
+
+
+def _variance_of_sum(distances: np.ndarray) -> float:
+    """Return the variance of the sum of n independent `distances` [n] from their mean."""
+    count = len(distances)
+    return float((distances**2).sum() * count / (count - 1))

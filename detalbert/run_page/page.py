@@ -14,71 +14,115 @@ from detalbert.pages.template import fill_template
 from detalbert.run_page import advice, plots
 from detalbert.run_page.outcomes import Outcomes, reliability, sweep_thresholds
 from detalbert.run_page.run import REPORT, RunSummary
-from detalbert.run_page.samples import right_samples, wrong_samples
+from detalbert.run_page.samples import Sample, right_samples, wrong_samples
 from detalbert.squad.error_groups import GROUP_MEANINGS
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
+UNCALIBRATED = (
+    "The probabilities are uncalibrated: the held-out questions do not show that they hold, so "
+    "none is shown. More held-out questions may show it."
+)
 TO_SAMPLES = Markup('<a href="#wrong">Wrong answers with their texts</a>')
 # Words, capitals, articles and punctuation are compared as the official scorer does it.
 MEANINGS = {
-    "exact": "percent of all held-out questions that are answered as expected, or rightly not",
-    "f1": "the same, but an answer that shares words with the expected one counts in part",
-    "HasAns_exact": "exact, of the questions that have an answer",
-    "HasAns_f1": "f1, of the questions that have an answer",
-    "NoAns_exact": "percent of the questions without an answer from which the model abstains",
-    "loss": "how unlikely the model finds what is expected; 0 is best, and there is no worst",
+    "exact": "percent answered as expected, or rightly abstained from",
+    "f1": "the same, but an answer that is right in part counts in part",
+    "HasAns_exact": "exact, of the questions with an answer",
+    "HasAns_f1": "f1, of the questions with an answer",
+    "NoAns_exact": "percent abstained from, of the questions without an answer",
+    "loss": "0 is best; there is no worst",
 }
 
 
+class Figure(NamedTuple):
+    """A metric as the page shows it."""
+
+    name: str
+    number: str
+    meaning: str
+
+
 class PageSection(NamedTuple):
-    """Sentences and their plot."""
+    """Sentences, their plots, and a table of which row number `taken` is marked."""
 
     title: str
     sentences: list[str]
     plots: list[Markup]
+    rows: list[dict[str, str]] = []
+    taken: int | None = None
+
+
+class SampleList(NamedTuple):
+    """Answers to look at, under a heading that `id` names in links."""
+
+    id: str
+    title: str
+    answers: list[Sample]
 
 
 def write_report(run: RunSummary, folder: Path) -> None:
     """Write `report.html` into a run's output directory, or into a checkpoint."""
+    outcomes = run.outcomes
     sections = [_training(run)]
-    wrong = []
-    right = []
-    if run.outcomes is not None and len(run.outcomes.examples):
-        sections = [*_answers(run, run.outcomes), *sections]
-        wrong = wrong_samples(run.outcomes)
-        right = right_samples(run.outcomes)
-    figures = _figures(run)
+    result = []
+    groups = []
+    samples = []
+    if outcomes is not None and len(outcomes.examples):
+        result = list(advice.describe_result(outcomes))
+        groups = [f"{group}: {GROUP_MEANINGS[group]}" for group in outcomes.count_errors()]
+        sections = [*_answers(run, outcomes), *sections]
+        samples = _samples(outcomes)
     text = fill_template(
         TEMPLATE,
+        title=_title(run),
         run=run,
-        figures=figures,
-        meanings=_meanings(figures, run.outcomes),
+        result=result,
+        figures=_figures(run),
+        groups=groups,
         sections=sections,
-        wrong=wrong,
-        right=right,
+        samples=samples,
     )
     with whole_file(folder / REPORT) as file:
         file.write(text)
 
 
-def _figures(run: RunSummary) -> list[tuple[str, str]]:
-    """Return the metrics that the log prints, as names and numbers."""
+def _title(run: RunSummary) -> str:
+    """Return the run's name and main score, by which the pages of two runs are told apart."""
+    if run.metric not in run.best:
+        return run.name
+    return f"{run.name}: {run.metric} {run.best[run.metric]:.2f}"
+
+
+def _figures(run: RunSummary) -> list[Figure]:
+    """Return the metrics that the log prints."""
     figures = []
     for metric in run.metrics:
         # The official best scores are of thresholds that only take answers back; those below are
         # of all thresholds.
         is_official_best = metric.name.startswith("best_")
         if metric.logged and metric.name in run.best and not is_official_best:
-            figures.append((metric.name, f"{run.best[metric.name]:.2f}"))
+            number = f"{run.best[metric.name]:.2f}"
+            figures.append(Figure(metric.name, number, MEANINGS.get(metric.name, "")))
     return figures
 
 
-def _meanings(figures: list[tuple[str, str]], outcomes: Outcomes | None) -> list[str]:
-    """Return a line for each figure, and for each kind of wrong answers."""
-    lines = [f"{name}: {MEANINGS[name]}" for name, _ in figures if name in MEANINGS]
-    if outcomes is not None:
-        lines += [f"{group}: {GROUP_MEANINGS[group]}" for group in outcomes.count_errors()]
-    return lines
+def _samples(outcomes: Outcomes) -> list[SampleList]:
+    """Return some wrong answers and some right ones."""
+    surest = "the surest" if outcomes.probabilities is not None else "the surest, uncalibrated,"
+    right_count = int(outcomes.right.sum())
+    wrong_count = len(outcomes.examples) - right_count
+    wrong = wrong_samples(outcomes)
+    right = right_samples(outcomes)
+    return [
+        SampleList(
+            "wrong", f"{len(wrong):,} of {wrong_count:,} wrong answers, {surest} first", wrong
+        ),
+        SampleList(
+            "right",
+            f"{len(right):,} of {right_count:,} right answers, from {surest} to the least sure",
+            right,
+        ),
+    ]
 
 
 def _training(run: RunSummary) -> PageSection:
@@ -98,32 +142,26 @@ def _training(run: RunSummary) -> PageSection:
 
 def _answers(run: RunSummary, outcomes: Outcomes) -> list[PageSection]:
     """Return what is wrong, which threshold to take, and what probabilities are worth."""
-    sweep = sweep_thresholds(outcomes)
-    threshold = outcomes.threshold
-    answerable = outcomes.answerable
-    has_both_kinds = bool(answerable.any() and not answerable.all())
     errors = list(advice.describe_errors(outcomes))
     if not outcomes.right.all():
         errors.append(TO_SAMPLES)
-    sections = [
-        PageSection(
-            title="What does the model get wrong?",
-            sentences=errors,
-            plots=[],
-        ),
+    sweep = sweep_thresholds(outcomes)
+    rows, taken = advice.table_thresholds(sweep, outcomes.threshold)
+    sentences = [UNCALIBRATED]
+    drawn = []
+    if outcomes.probabilities is not None:
+        bins = reliability(outcomes.probabilities, outcomes.right)
+        sentences = list(advice.describe_probabilities(run.best, bins))
+        if len(bins) > 1:
+            drawn = [plots.plot_probabilities(bins)]
+    return [
+        PageSection("What does the model get wrong?", errors, plots=[]),
         PageSection(
             title="Which threshold?",
-            sentences=list(advice.describe_threshold(sweep, threshold, has_both_kinds)),
-            plots=[plots.plot_thresholds(sweep, threshold)],
+            sentences=list(advice.describe_threshold(outcomes, sweep)),
+            plots=[plots.plot_thresholds(sweep, outcomes.threshold)],
+            rows=rows,
+            taken=taken,
         ),
+        PageSection("What is a probability worth?", sentences, plots=drawn),
     ]
-    if outcomes.probabilities is None:
-        sentences = [
-            "The probabilities are uncalibrated: the held-out questions do not show that they "
-            "hold, so none is shown. A larger validation set may."
-        ]
-        return [*sections, PageSection("What is a probability worth?", sentences, plots=[])]
-    bins = reliability(outcomes.probabilities, outcomes.right)
-    sentences = list(advice.describe_probabilities(run.best, bins))
-    drawn = [plots.plot_probabilities(bins)] if len(bins) > 1 else []
-    return [*sections, PageSection("What is a probability worth?", sentences, plots=drawn)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from detalbert.engine.history import History
@@ -24,7 +25,7 @@ class RunSummary(NamedTuple):
     best: Mapping[str, float]  # metrics of the validation that the page is of, with `steps`
     history: History
     outcomes: Outcomes | None  # None: the workload has no answers, or they are lost
-    commands: Sequence[str]
+    commands: Mapping[str, str]  # that a user may run next, by their purpose
 
 
 def describe_model(trial: StepTrial) -> str:
@@ -47,7 +48,7 @@ def describe_run(
     metrics: Sequence[Metric],
     best: Mapping[str, float],
     outcomes: Outcomes | None,
-    commands: Sequence[str] = (),
+    commands: Mapping[str, str] = MappingProxyType({}),
     folder: str = "",
 ) -> RunSummary:
     """Describe a run.
@@ -57,7 +58,7 @@ def describe_run(
         metrics: of its workload.
         best: metrics of the validation that the page is of, with `steps`.
         outcomes: of that validation; None: there are none, or its answers are lost.
-        commands: that a user may run next.
+        commands: that a user may run next, by their purpose.
         folder: name of the output directory of a local run.
     """
     config = trial.context.get_experiment_config()

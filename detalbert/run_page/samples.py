@@ -16,6 +16,7 @@ from detalbert.squad.windows import Example
 
 SHOWN = 10  # of each kind
 AROUND = 90  # characters on either side of an answer
+LONGEST = 3_000  # characters of a text that is shown as a whole, too: twenty must fit a page
 NONE = "no answer"
 
 
@@ -35,6 +36,7 @@ class Sample(NamedTuple):
     given: str
     probability: float | None  # None: not known
     group: str  # of a wrong answer
+    context: str  # the whole text, if the passages are less and it is short enough, or ""
 
 
 def wrong_samples(outcomes: Outcomes) -> list[Sample]:
@@ -75,13 +77,16 @@ def _sample(outcomes: Outcomes, place: int) -> Sample:
     probability = None
     if outcomes.probabilities is not None:
         probability = float(outcomes.probabilities[place])
+    passages = _passages(example.context, _spans(example, prediction))
+    is_cut = "".join(passage.text for passage in passages) != example.context
     return Sample(
         question=example.question,
-        passages=_passages(example.context, _spans(example, prediction)),
+        passages=passages,
         expected=" / ".join(expected) or NONE,
         given=prediction or NONE,
         probability=probability,
         group=outcomes.group(place),
+        context=example.context if is_cut and len(example.context) <= LONGEST else "",
     )
 
 

@@ -7,6 +7,7 @@ call what is in it, and need no module of the workload until they have chosen it
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from determined import pytorch
@@ -56,8 +57,9 @@ class Workload(NamedTuple):
     metrics: tuple[Metric, ...]
     # The searcher's metric if the config names none.
     metric: str
-    # Commands for a trained model, the most likely first, with {} for the run's output directory.
-    commands: tuple[str, ...] = ()
+    # Commands for a trained model by their purpose, the most likely first, with {} for the run's
+    # output directory.
+    commands: Mapping[str, str] = MappingProxyType({})
     # From a trial and the answers of a validation to what the page of a run shows of them; None:
     # its validations have no answers.
     outcomes: Callable[[Any, Answers], Outcomes] | None = None

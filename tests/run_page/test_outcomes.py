@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detalbert.run_page import samples
 from detalbert.run_page.outcomes import (
     FEWEST,
     Outcomes,
@@ -108,10 +109,24 @@ def test_bins_have_the_shares_of_their_answers() -> None:
 
 def test_the_margin_of_error_holds_in_nineteen_of_twenty_draws() -> None:
     draws = np.random.default_rng(0).random((4_000, 100)) < 0.7
-    margins = np.array([margin_of_error(draw.astype(float)) for draw in draws])
+    own_texts = np.arange(100)
+    margins = np.array([margin_of_error(draw.astype(float), own_texts) for draw in draws])
     distances = 100 * np.abs(draws.mean(1) - 0.7)
     assert 0.93 < (distances <= margins).mean() < 0.97
-    assert margin_of_error(np.ones(1)) == 100
+    assert margin_of_error(np.ones(1), own_texts[:1]) == 100
+
+
+def test_questions_on_one_text_count_together() -> None:
+    # Fifty texts, whose four questions are all right or all wrong.
+    rng = np.random.default_rng(0)
+    texts = np.arange(200) // 4
+    draws = (rng.random((4_000, 50)) < 0.7).repeat(4, axis=1)
+    margins = np.array([margin_of_error(draw.astype(float), texts) for draw in draws])
+    distances = 100 * np.abs(draws.mean(1) - 0.7)
+    assert 0.92 < (distances <= margins).mean() < 0.97
+    # On one text alone they count as independent ones.
+    one_text = np.zeros(200, dtype=int)
+    assert margin_of_error(draws[0].astype(float), one_text) < margins[0]
 
 
 def test_samples_are_the_surest_wrong_ones_and_all_kinds_of_right_ones() -> None:
@@ -124,6 +139,7 @@ def test_samples_are_the_surest_wrong_ones_and_all_kinds_of_right_ones() -> None
     assert shown[0].given == "Orvane"
     assert marks(shown[0]) == [("pottery", "expected"), ("Orvane", "given")]
     assert "".join(passage.text for passage in shown[0].passages) == CONTEXT
+    assert shown[0].context == ""
     spread = [int(sample.question[:-1]) for sample in right_samples(outcomes)]
     assert spread[0] == 12
     assert spread[-1] == 36
@@ -140,6 +156,17 @@ def test_a_sample_without_an_answer_marks_what_was_given() -> None:
     (abstained,) = right_samples(outcomes)
     assert (abstained.given, marks(abstained)) == (NONE, [])
     assert CONTEXT.startswith(abstained.passages[0].text)
+
+
+def test_a_text_that_is_cut_is_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "AROUND", 10)
+    outcomes = outcomes_of([("", "Orvane", 1.0)], threshold=0.0)
+    (cut,) = right_samples(outcomes)
+    assert [passage.text for passage in cut.passages] == ["The Zanto was", " …"]
+    assert cut.context == CONTEXT
+    monkeypatch.setattr(samples, "LONGEST", len(CONTEXT) - 1)
+    (long,) = right_samples(outcomes)
+    assert long.context == ""
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
     assert "url(http" not in text
     best = local_run.best
     for name in ("exact", "f1", "HasAns_f1", "NoAns_exact", "loss"):
-        assert f"<dt>{name}</dt><dd><b>{best[name]:.2f}</b>" in text
-        assert f"<li>{name}: {MEANINGS[name]}</li>" in text
+        figure = f"<dt>{name}</dt><dd><b>{best[name]:.2f}</b> <small>{MEANINGS[name]}</small>"
+        assert figure in text
     assert "best_" not in text  # the page has best scores of its own
-    title = f"albert-squad-local, generated, {local_run.path.name}"
+    title = f"albert-squad-local, generated, {local_run.path.name}: f1 {best['f1']:.2f}"
     assert f"<title>{title}</title>" in text and f"<h1>{title}</h1>" in text
     assert '<a href="#wrong">' in text and '<h2 id="wrong">' in text
     assert f"step {best['steps']:,}, the best validation" in text
@@ -70,9 +70,12 @@ def curve(*losses: float, f1: float = 50.0) -> History:
 @pytest.mark.parametrize(
     "history, words",
     [
-        (curve(3.0, 1.5, 2.0, 2.6), ["was lowest at step 200 (1.50)"]),
+        (curve(3.0, 1.5, 2.0, 2.6), ["was lowest at step 200 (1.50)", "highest at step 100"]),
         (curve(4.0, 3.0, 2.5, 2.4), ["still falling", "does much better on what it has seen"]),
-        (curve(1.9, 1.4, 1.3, 1.2), ["since step 300, and the held-out loss was still falling"]),
+        (
+            curve(1.9, 1.4, 1.3, 1.2),
+            ["since step 300, and the held-out loss was still falling", "one run cannot show"],
+        ),
         (curve(1.9, 1.2, 1.25, 1.25), ["gains little", "has been level since step 200"]),
         (curve(1.9, 1.2), ["too few validations"]),
         (curve(3.2, 3.2), ["3.20 at the end, in training 1: the model learns", "--resume never"]),
@@ -92,12 +95,15 @@ def test_more_steps_are_worth_what_the_last_fifth_gained_beyond_the_noise():
         point.metrics["f1"] = 40.0 + 5 * min(number, 7)
     rows = [("pottery", "pottery", -1.0)] * 40 + [("pottery", "Orvane", -1.0)] * 10
     outcomes = outcomes_of(rows, threshold=0.0)
-    (sentence,) = advice.describe_training(history, "f1", outcomes)
+    sentence, _ = advice.describe_training(history, "f1", outcomes)
     assert sentence == (
         "f1 changed by +0.0 points since step 800, within the noise of 50 held-out questions (11.2 "
-        "points): longer training gains little that they could show. What remains: 10 wrong "
-        "answers."
+        "points), and the held-out loss was still falling: a longer run (hyperparameters.max_steps "
+        "or epochs) may gain a little."
     )
+    history.validations[-1].metrics["loss"] = 1.3
+    sentence, _ = advice.describe_training(history, "f1", outcomes)
+    assert sentence.endswith("longer training gains little that they could show.")
     history.validations[-1].metrics["f1"] = 95.0
     assert "since step 800, more than the noise" in next(
         advice.describe_training(history, "f1", outcomes)
