@@ -3,10 +3,12 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detalbert.run_page import advice, plots
 from detalbert.run_page.outcomes import Bin, sweep_thresholds
-from tests.run_page.test_outcomes import outcomes_of
+from tests.run_page.test_outcomes import ROW, outcomes_of
 
 RIGHT = ("pottery", "pottery")
 WRONG = ("pottery", "Orvane")
@@ -119,6 +121,24 @@ def test_a_threshold_as_printed_gives_the_answers_that_are_counted():
         assert int(row["right"]) + int(row["wrong"]) == sweep.given[place]
         assert int(row["right"]) == sweep.matches[place]
         assert float(row["F1 of all"]) == pytest.approx(sweep.f1[place], abs=0.06)
+
+
+@given(st.lists(ROW, min_size=1, max_size=60), st.floats(-3, 3))
+def test_any_validation_has_advice_and_a_table_that_agree(rows, threshold):
+    outcomes = outcomes_of(rows, threshold)
+    sweep = sweep_thresholds(outcomes)
+    right, *_ = advice.describe_result(outcomes)
+    assert right.startswith(f"Right on {outcomes.right.sum()} of {len(rows)} held-out questions")
+    assert next(advice.describe_errors(outcomes))
+    own, *others = advice.describe_threshold(outcomes, sweep)
+    given_answers = int((outcomes.odds <= threshold).sum())
+    assert f"the model answers {given_answers} of {len(rows)} questions" in own
+    for sentence in others:
+        assert "nan" not in sentence and "inf" not in sentence
+    table, taken = advice.table_thresholds(sweep, threshold)
+    assert table[taken]["answered"] == f"{given_answers} of {len(rows)}"
+    answered = [int(row["answered"].split()[0]) for row in table]
+    assert answered == sorted(set(answered))
 
 
 def test_the_curve_of_thresholds_begins_at_a_few_answers(monkeypatch):
