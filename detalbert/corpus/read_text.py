@@ -17,8 +17,9 @@ from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
 from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
 from detalbert.errors import Cure, UserError, all_lines, as_user_error
 from detalbert.reading.forms import read_content
-from detalbert.reading.lines import Decoder, Lines, without_line_end
+from detalbert.reading.lines import Lines, without_line_end
 from detalbert.reading.notes import Notes
+from detalbert.reading.packing import Decoder
 from detalbert.reading.parquet import rows_of_table
 from detalbert.reading.rows import RowPlace, rows_of_file
 from detalbert.reading.storage import as_file

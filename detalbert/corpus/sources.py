@@ -239,9 +239,9 @@ def open_parquet(part: Part) -> pyarrow.parquet.ParquetFile:
         )
 
     with as_user_error(unreadable):
-        table = open_table(open_content(part.content))
+        table = open_table(open_content(part.content), where=part.address)
     check_text_column(
-        table.schema.to_arrow_schema(),
+        table.schema_arrow,
         name=part.text_key,
         where=part.address,
         cure=Cure("name the column of the text in text_key", by_flag="rename it"),

@@ -8,7 +8,7 @@ import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from detalbert.errors import UserError
@@ -153,10 +153,15 @@ def _find_separator(header: str) -> str:
 def column_names(where: str, cells: list[str]) -> list[str]:
     """Return the names of the columns. Raises UserError if two are equal."""
     names = [cell.strip() for cell in cells]
-    for name, count in Counter(names).items():
-        if name and count > 1:
-            raise UserError(f"two columns are named {name!r}", key=where, cure="rename one")
+    check_different(where, filter(None, names))
     return names
+
+
+def check_different(where: str, names: Iterable[str]) -> None:
+    """Raise UserError if two columns have one name."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UserError(f"two columns are named {name!r}", key=where, cure="rename one")
 
 
 def _find_width(names: list[str], cells: list[str]) -> int:

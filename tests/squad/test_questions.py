@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError
-from detalbert.reading import json_values
+from detalbert.reading.json_values import json_rows
 from detalbert.squad import sources
 from detalbert.squad.question_stream import LeftOut
 from detalbert.squad.rows import MAX_CONTEXT
@@ -97,34 +97,16 @@ values = st.recursive(
 before = st.dictionaries(st.text().filter(lambda x: x != "data"), values, max_size=3)
 
 
-def walk(text: str, size: int = 1 << 16) -> json_values.JsonValues:
-    """Return the values of a text that is read `size` bytes at a time."""
-    content = text.encode()
-    blocks = (content[begin : begin + size] for begin in range(0, len(content), size))
-    return json_values.JsonValues("x", blocks)
-
-
 @max_examples(200)
 @given(before, st.lists(values, max_size=5), st.integers(1, 30), st.sampled_from([None, 1]))
-def test_any_json_is_walked(before: dict, data: list, size: int, indent: int | None) -> None:
+def test_any_json_is_read(before: dict, data: list, size: int, indent: int | None) -> None:
     # A second "data", deeper and after the first, is not read.
-    text = json.dumps({**before, "data": data, "after": [1, {"data": 2}]}, indent=indent)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_values, "_PIECE", size)
-        assert list(walk(text, size).rows()) == data
-        with pytest.raises(UserError, match="x: line [0-9]+ is not JSON"):
-            list(walk(text[:-1], size).rows())
-
-
-def test_no_more_than_an_article_is_held() -> None:
-    article = document(KNOWN, context="Ada " + "x" * 50_000)["data"][0]
-    text = json.dumps({"data": [article] * 200})
-    walker = walk(text)
-
-    held = [len(walker.text) for _ in walker.rows()]  # characters, at every article
-
-    assert len(held) == 200
-    assert max(held) < 300_000 < len(text) / 30
+    content = {**before, "data": data, "after": [1, {"data": 2}]}
+    text = json.dumps(content, indent=indent).encode()
+    blocks = [text[begin : begin + size] for begin in range(0, len(text), size)]
+    assert list(json_rows("x", blocks)) == data
+    with pytest.raises(UserError, match="x: line [0-9]+ is not JSON"):
+        list(json_rows("x", [text[:-1]]))
 
 
 def repeat_id(paragraph: dict[str, Any]) -> None:
