@@ -215,7 +215,7 @@ def test_merged_cells_of_a_header_are_told(tmp_path):
     workbook.save(path)
     with pytest.raises(UserError) as error:
         read_rows(path)
-    message = "row 2: cell C2 is under no name of the header (of merged cells the first has it); "
+    message = "row 2: cell C2 is under no name of the header in row 1 (of merged cells the first"
     assert message in str(error.value)
 
 
