@@ -178,7 +178,6 @@ def test_a_place_that_cuts_a_word_is_told(tmp_path: Path) -> None:
     assert notes.counts == {"answers stand only inside a longer word": 1}
 
 
-STUDIO = {"id": 1, "annotations": [{"result": []}], "data": {"text": CONTEXT, "question": WHAT}}
 WEBANNO = "#FORMAT=WebAnno TSV 3.3\n#T_SP=custom.Answer|value\n\n\n#Text=The\n1-1\t0-3\tThe\t_\n"
 CAS = {"%TYPES": {}, "%FEATURE_STRUCTURES": [{"%ID": 1, "sofaString": CONTEXT}], "%VIEWS": {}}
 TRIVIA = {"Data": [{"Answer": {"Value": "a"}, "Question": WHAT}], "Domain": "Web", "Version": 1.0}
@@ -186,7 +185,6 @@ HOTPOT = {"_id": "a", "answer": "yes", "question": WHAT, "context": [["A", ["Ada
 NATURAL = {"document_text": CONTEXT, "question_text": WHAT, "example_id": 1, "annotations": []}
 NEWS = {"storyId": "a", "text": CONTEXT, "questions": [{"q": WHAT, "consensus": {"s": 26}}]}
 REFUSED: dict[str, tuple[str, str | bytes, str]] = {
-    "Label Studio's full JSON": ("a.json", json.dumps([STUDIO]), "export it from Label Studio as"),
     "INCEpTION's JSON": ("a.json", json.dumps(CAS), "no column 'question' (there: %TYPES, %FEAT"),
     "INCEpTION's TSV": ("a.tsv", WEBANNO, "no column 'question' (there: #FORMAT=WebAnno TSV 3.3)"),
     "HotpotQA": ("a.json", json.dumps([HOTPOT]), "question 1: its context is no text but list"),

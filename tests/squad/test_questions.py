@@ -143,7 +143,7 @@ FAULTS = {
     "misplaced answer": misplace_answer,
     "bad answer": remove_text,
     "no answer": remove_answers,
-    "no text": blank_question,
+    "empty question": blank_question,
     "not a question": text_for_question,
     "empty context": blank_context,
 }
@@ -194,7 +194,7 @@ BAD = {
     "deep.json": ('{"data": ' + "[" * 100_000, "recursion depth"),
     "digits.json": ('{"data": [' + "1" * 10_000 + "]}", "line 1 is not JSON (Exceeds the limit"),
     "article.json": ('{"data": [1]}', "row 1 is no mapping"),
-    "paragraph.json": ('{"data": [{"paragraphs": [7]}]}', "article 0 has no list 'qas'"),
+    "paragraph.json": ('{"data": [{"paragraphs": [7]}]}', "row 1: not of SQuAD's shape (no list 'qas')"),
     "empty.json": ('{"data": []}', "no question in it"),
     "null.json": (one(context=None), "question c: its context is empty"),
     "half.json": (one(question="\ud800"), "question or context is not UTF-8"),
@@ -214,7 +214,7 @@ BAD = {
     ),
     "field.csv": ("question,context\nWho?," + "x" * (MAX_CONTEXT + 2), "field larger than"),
     "context.csv": ("question,context\nWho?," + "x" * (MAX_CONTEXT + 1), "1,000,000 at most"),
-    "question.csv": ("question,context\n,Ada\n", "line 2: question 1: it has no text"),
+    "question.csv": ("question,context\n,Ada\n", "line 2: question 1: its question is empty"),
     "latin.csv": ('{"data": "\udce9"}\n', "not UTF-8 at byte 10"),
 }
 # Reported in training, too, where faults of questions are skipped.
