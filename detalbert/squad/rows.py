@@ -93,7 +93,8 @@ def _with_id(question: Question, number: int) -> Question:
         name = int(name)  # a column of numbers with gaps, as pandas reads it
     if is_empty(name):
         name = str(number)
-    return question._replace(row={**question.row, "id": name})
+    question.row["id"] = name
+    return question
 
 
 def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question]:
@@ -129,15 +130,19 @@ def _paragraph_questions(
     place: RowPlace, title: object, paragraph: object, names: "ColumnNames"
 ) -> Iterator[Question]:
     """Yield the questions of a paragraph of SQuAD's shape: its context, and qas."""
-    for question in _list_in(paragraph, "qas", place):
+    questions = _list_in(paragraph, "qas", place)
+    assert isinstance(paragraph, dict)  # as it has a list
+    context = names.rename(paragraph).get("context")
+    for question in questions:
         row: RawRow = {"question": [question]}  # a fault, which is named later
         if isinstance(question, dict):
             row = names.rename(question)
             # MRQA's answers with their places.
             if "detected_answers" in question:
                 row["answers"] = question["detected_answers"]
-        context = names.rename(paragraph).get("context") if isinstance(paragraph, dict) else None
-        yield Question(place, row={**row, "context": context, "title": title})
+        row["context"] = context
+        row["title"] = title
+        yield Question(place, row)
 
 
 def _list_in(value: object, key: str, place: RowPlace) -> list[object]:
