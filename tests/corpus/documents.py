@@ -22,7 +22,7 @@ from detalbert.corpus.reader import Shards
 from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
 from detalbert.corpus.writer import write_shards
 from detalbert.settings.text import DocumentsConfig, SourceConfig, parse_documents_config
-from tests.fakes.text import contexts
+from tests.fakes.text import LENGTH, TOKENIZER, contexts
 
 CODE = "def f(x):\n    if x:\n        return  1\r\n\n\nclass A:\n\tpass\n"
 
@@ -39,6 +39,15 @@ def documents_config(documents: Any, folder: Path, **more: Any) -> DocumentsConf
         "cache_dir": str(folder / "cache"),
     }
     return parse_documents_config({**values, **more})
+
+
+def write_config(folder: Path, text: Any, **data: Any) -> Path:
+    """Write the config of an ALBERT's pretraining for the command that writes shards."""
+    values = {"text": text, "tokenizer": TOKENIZER, "cache_dir": str(folder / "cache"), **data}
+    hparams = {"size": "tiny", "max_seq_length": LENGTH}
+    path = folder / "c.yaml"
+    path.write_text(json.dumps({"hyperparameters": hparams, "data": values}))
+    return path
 
 
 def write(documents: Any, folder: Path, processes: int = 1, **more: Any) -> Path:

@@ -55,13 +55,6 @@ def test_a_frame_longer_than_the_head(tmp_path: Path, orient: str) -> None:
     assert read(tmp_path / "frame.json") == ROWS * (HEAD // 50)
 
 
-@pytest.mark.parametrize("labels", [[5, 0, 2], ["a", "b", "c"], [1.5, 2.5, 0.0], [1, 2, 3]])
-@pytest.mark.parametrize("orient", ["columns", "index", "split"])
-def test_a_frame_of_other_labels(tmp_path: Path, orient: str, labels: list[Any]) -> None:
-    FRAME.set_axis(labels).to_json(tmp_path / "frame.json", orient=orient)
-    assert read(tmp_path / "frame.json") == ROWS
-
-
 ORIENTS = ["columns", "index", "split"]
 
 

@@ -85,8 +85,6 @@ def test_a_place_is_never_ignored(name: str, tmp_path: Path) -> None:
 # The name of a file, its content, and its questions.
 FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
     **{f"is_impossible: {name}": ("a.json", flagged(*pair), READ) for name, pair in TRUTHS.items()},
-    "answer_start: text": ("a.json", placed("26"), READ),
-    "answer_start: float": ("a.json", placed(26.0), READ),
     "answer_start: float as text": ("a.json", placed("26.0"), READ),
     "chaii": ("a.csv", table(sheet(answer_text="pottery", answer_start=SECOND)), LAST),
     "flat lines": (
@@ -106,9 +104,7 @@ FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
     ),
     "pandas' lines": ("a.json", json_lines(HUB_ROWS), READ),
     "pandas' records": ("a.json", json.dumps(HUB_ROWS), READ),
-    "run_qa": ("a.json", json.dumps({"version": "1", "data": HUB_ROWS}), READ),
     "SQuAD-it": ("a.json.gz", gzip.compress(flagged(True, False).encode()), READ),
-    "MRQA": ("a.jsonl.gz", gzip.compress(json_lines(HUB_ROWS).encode()), READ),
     "capitals": (
         "a.csv",
         f'Id,Question,Context,Answer\na,{WHAT},"{CONTEXT}",pottery\nb,{WHO},"{CONTEXT}",\n',

@@ -43,14 +43,11 @@ def squad(texts: list[Any]) -> str:
 # The name of a file, its content, and its documents if they are not TEXTS.
 FILES: dict[str, tuple[str, str | bytes, list[str]]] = {
     "wikiextractor": ("wiki_00", LINES, TEXTS),
-    "wikiextractor, escaped": ("wiki_00", "".join(json.dumps(row) + "\n" for row in ROWS), TEXTS),
     "C4": ("c4.json", LINES, TEXTS),
     "C4, packed": ("c4.json.gz", gzip.compress(LINES.encode()), TEXTS),
-    "C4, packed, without an ending": ("c4", gzip.compress(LINES.encode()), TEXTS),
     "ndjson": ("a.ndjson", LINES, TEXTS),
     "JSON lines in a text": ("a.txt", LINES, TEXTS),
     "a list of rows in a text": ("a.txt", json.dumps(ROWS), TEXTS),
-    "rows below data": ("a.json", json.dumps({"data": ROWS}), TEXTS),
     "SQuAD": ("a.json", squad(TEXTS), TEXTS),
     "a mark in JSON lines": ("a.jsonl", encode(LINES, "utf-8-sig"), TEXTS),
     "a mark in a text": ("a.txt", encode(PLAIN, "utf-8-sig"), TEXTS),
@@ -78,7 +75,6 @@ FILES: dict[str, tuple[str, str | bytes, list[str]]] = {
     "odd line ends in rows": ("a.jsonl", json_lines([{"text": text} for text in ODD]), ODD),
     "odd line ends": ("a.txt", "\n".join(ODD), ODD),
     "a list in a text is no JSON": ("a.txt", "[12] notes\n{a} b\n", ["[12] notes", "{a} b"]),
-    "a link": ("a.md", "[A](b)\n\n[C]: d\n", ["[A](b)", "[C]: d"]),
 }
 
 
@@ -224,14 +220,3 @@ def test_a_folder_by_any_of_its_addresses(
         memory.pipe(f"/{folder}{file}", content.encode())
     files = find_files(address, "data.text")
     assert [Path(file.address).name for file in files] == ["train.jsonl"]
-
-
-def test_many_files_that_are_passed_over_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(1200):
-        write(tmp_path / "folder" / f"{number:04}.py", "")
-    write(tmp_path / "folder" / "a.txt", PLAIN)
-    assert read_documents(tmp_path / "folder") == TEXTS
-    names = "0000.py, 0001.py, 0002.py and 1,197 more"
-    assert f"data.text: 1,200 files are passed over: {names}" in caplog.text
