@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
-from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.errors import Cure, UserError, all_lines, as_user_error
 from detalbert.reading.forms import Content, read_content
 from detalbert.reading.json_values import json_rows
 from detalbert.reading.lines import Lines
@@ -82,12 +82,16 @@ def _json_lines(content: Content) -> Rows:
         if not line.strip():
             continue
         place = RowPlace(address, f"line {number}")
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", str(error))
-            raise UserError(f"{place} is not JSON ({reason})", cure="correct it") from None
-        yield place, row
+        yield place, parse_row(line, place)
+
+
+def parse_row(line: str, place: RowPlace, cure: str | Cure = "correct it") -> object:
+    """Return the value of a line of JSON. Raises UserError if it is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", str(error))
+        raise UserError(f"{place} is not JSON ({reason})", cure=cure) from None
 
 
 def _binary(

@@ -203,22 +203,11 @@ def _choose(where: str, is_hidden: Mapping[str, bool], wanted: str | None, notes
     return Sheet(where, name=name, others=names, notes=notes)
 
 
-def import_openpyxl() -> Any:
-    """Return openpyxl, for which only those wait who have sheets. Raises UserError without it."""
-    try:
-        import openpyxl
-    except ImportError:
-        raise UserError(
-            "openpyxl is not installed, which reads and writes .xlsx",
-            cure="pip install openpyxl",
-        ) from None
-    return openpyxl
-
-
 def _open_xlsx(
     source: BinaryIO, where: str, wanted: str | None, notes: Notes
 ) -> tuple[Sheet, Lines]:
-    openpyxl = import_openpyxl()
+    import openpyxl  # takes a while, and few have sheets
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # styles that it does not know
         values = openpyxl.load_workbook(source, read_only=True, data_only=True)

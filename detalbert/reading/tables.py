@@ -20,8 +20,10 @@ _EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', flags=re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*"')
 LONGEST_CELL = 1 << 30  # characters
 _MORE = "rows end in a separator that the header has not; see that their cells fit its names"
-_BELOW_TITLE = "if this is the header, delete the lines above it; if not, fix it: "
-_QUOTING = "a text with separators, quotes or line breaks stands in quotes, its own doubled"
+_CURE = (
+    "fix it: a text with separators, quotes or line breaks stands in quotes, its own doubled, and "
+    "nothing is above the header"
+)
 
 
 def table_rows(
@@ -59,7 +61,6 @@ def table_rows(
         skipinitialspace=all_with_space,
         strict=True,
     )
-    names: list[str] = []
     width = 0  # cells of a row
     begin = lines_before + 1  # line on which the row begins
     try:
@@ -81,12 +82,7 @@ def table_rows(
             begin = lines_before + reader.line_num + 1
             recorded.lines.clear()
     except csv.Error as error:
-        # A single name is a title, and the names are below it.
-        is_title = sum(map(bool, names)) == 1
-        begin_of_cure = _BELOW_TITLE if is_title else "fix it: "
-        raise UserError(
-            f"line {begin}: {error}", key=where, cure=f"{begin_of_cure}{_QUOTING}"
-        ) from None
+        raise UserError(f"line {begin}: {error}", key=where, cure=_CURE) from None
 
 
 class _Recorded:

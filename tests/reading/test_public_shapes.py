@@ -183,7 +183,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "Excel, with a title": (
         "a.csv",
         f"Questions of March 2024;;\n;;\nquestion;context;answer\n{WHAT};A lute.;lute\n",
-        "line 3: 3 cells under 1 names; if this is the header, delete the lines above it; if not,",
+        "line 3: 3 cells under 1 names; fix it: a text with separators, quotes or line breaks",
     ),
     "MRQA without places": (
         "a.jsonl",
