@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
 from detalbert.corpus.blocks import SEGMENT, Block, Segments, cut_segments
@@ -21,14 +19,6 @@ from detalbert.reading import forms, storage
 from detalbert.settings.text import SourceConfig
 from lm.inference.complete import encode_prompt
 from tests.corpus.documents import byte_tokenizer, join, read, write_lines
-
-
-@given(st.lists(st.text("ab\n", min_size=1, max_size=30)), st.integers(1, 9))
-def test_lines_do_not_depend_on_blocks(blocks: list[str], size: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "BLOCK", size)
-        lines = list(storage.as_file(block.encode() for block in blocks))
-    assert lines == "".join(blocks).encode().splitlines(keepends=True)
 
 
 def test_json_lines_may_be_blank_and_their_files_have_several_frames(tmp_path: Path) -> None:

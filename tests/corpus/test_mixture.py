@@ -77,16 +77,6 @@ def test_every_stretch_has_each_source_by_its_weight(weights: list[float], first
     assert np.array_equal(later_numbers, numbers[1_000:])
 
 
-@pytest.mark.parametrize(
-    "weights", [[4e-5, 1 - 4e-5], [1, 1, 1], [1 / 3, 2 / 3], [2.7e-4, 0.5, 0.2], [1e-6, 7, 2]]
-)
-def test_a_million_windows_follow_the_weights_to_one_window(weights: list[float]) -> None:
-    sources, _ = Mixture(weights).deal(0, 1_000_000)
-    counts = np.bincount(sources, minlength=len(weights))
-    expected = 1_000_000 * np.array(weights) / sum(weights)
-    assert (abs(counts - expected) <= 1).all()
-
-
 def dealt_by_ten_thousandths(weights: list[float]) -> tuple[np.ndarray, np.ndarray]:
     """Return the first 20,000 positions as older versions dealt them: their sources and numbers."""
     counts = apportion(weights, 10_000)

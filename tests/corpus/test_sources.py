@@ -1,6 +1,5 @@
 """Text of every kind gives the same documents, however it is cut; where it is cut."""
 
-import gzip
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,19 +23,6 @@ from tests.fakes.s3 import Faults
 from tests.fakes.text import contexts
 
 
-def write_texts(folder: Path, texts: list[str]) -> dict[Any, dict[str, str]]:
-    """Write plain text, compressed or not; return the options of `read` by path."""
-    options: dict[Any, dict[str, str]] = {}
-    for name, article, between in (("a.txt", "line", "\n"), ("a.md", "blank_line", "\n\n \n")):
-        content = between.join(texts).encode()
-        plain = folder / name
-        plain.write_bytes(content)
-        compressed = folder / f"{name}.gz"
-        compressed.write_bytes(gzip.compress(content))
-        options[plain] = options[compressed] = {"article": article}
-    return options
-
-
 @pytest.mark.parametrize("exact", [False, True])
 def test_every_source_gives_the_same_documents(exact: bool, tmp_path: Path) -> None:
     texts = [*contexts(40), 'A "quoted" word, a comma; é.']
@@ -44,8 +30,6 @@ def test_every_source_gives_the_same_documents(exact: bool, tmp_path: Path) -> N
         texts += [CODE, " \n", "\ttab", "😀"]
     places: dict[Any, dict[str, str]] = {**write_sources(tmp_path, texts)}
     places |= {f"file://{place}": options for place, options in places.items()}
-    if not exact:  # such text is stripped
-        places |= write_texts(tmp_path, texts)
 
     for place, options in places.items():
         for part_bytes in (300, 1 << 20):
@@ -79,7 +63,6 @@ SERVICE = "sts"
 def test_the_api_reference_is_prose_of_the_newest_versions() -> None:
     paths = {path.parent.parent.name: path for path in api_text.find_services()}
     assert len(paths) == len(api_text.find_services()) > 100
-    assert list(paths) == sorted(paths)
     path = paths[SERVICE]
     versions = [folder.name for folder in path.parent.parent.iterdir() if folder.is_dir()]
     assert path.parent.name == max(versions)
@@ -88,10 +71,7 @@ def test_the_api_reference_is_prose_of_the_newest_versions() -> None:
 
     assert len(texts) == len(set(texts)) > 20
     markup = re.compile(r"</?\w+>|&\w+;|  |\n\n")
-    for text in texts:
-        assert len(text) >= 200
-        assert not markup.search(text)
-    assert any("temporary security credentials" in text for text in texts)
+    assert all(len(text) >= 200 and not markup.search(text) for text in texts)
     source = open_text(SourceConfig("botocore"), "data.text", "train")
     assert source.fingerprint == f"botocore {botocore.__version__}"
     (part,) = [part for part in source.parts if part.address == str(path)]

@@ -152,23 +152,6 @@ def test_a_sheet_of_libreoffice(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".xlsx", ".ods"])
-def test_another_sheet_is_named(ending, tmp_path):
-    path = tmp_path / f"a{ending}"
-    if ending == ".ods":
-        libre(path)
-    else:
-        workbook = excel(path, ["nothing"], title="Notes")
-        workbook.create_sheet("Questions").append(HEADER)
-        workbook["Questions"].append(ROWS[0])
-        workbook.save(path)
-    assert len(read_questions(path, sheet="Questions")) == 1
-    with pytest.raises(UserError) as error:
-        read_questions(path, sheet="questions")
-    message = f"{path}: no sheet 'questions' (there: Notes, Questions); correct data.sheet"
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize("ending", [".xlsx", ".ods"])
 def test_a_formula_without_a_value_is_told(ending, tmp_path):
     path = tmp_path / f"a{ending}"
     if ending == ".ods":

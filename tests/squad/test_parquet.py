@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from detalbert.corpus.sources import open_text
 from detalbert.errors import UserError
 from detalbert.reading import parquet as reader
 from detalbert.reading.parquet import open_table, rows_of_table
-from detalbert.settings.text import SourceConfig
 from detalbert.squad.sources import read_questions
 from tests.conftest import Script, max_examples
 
@@ -87,8 +85,6 @@ def test_a_name_twice_is_one_line(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"rows.parquet: two columns are named 'q'"):
         list(read_questions(path))
-    with pytest.raises(UserError, match="two columns are named 'q'"):
-        open_text(SourceConfig(str(path), text_key="context"), "data.text", "train")
 
 
 READ = """

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ from detalbert.squad.windows import Example
 from detalbert.squad.world import generate
 from tests.conftest import max_examples
 from tests.fakes.http import AnswerServer, Request
-from tests.fakes.questions import as_rows
 
 KNOWN = {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
 NONE = {"id": "b", "question": "Why?", "answers": [], "is_impossible": True}
@@ -62,14 +60,6 @@ def test_training_and_predicting_read_alike(tmp_path: Path) -> None:
     assert list(read_questions(path)) == expected
     assert left_out(path) == (expected, {})
     assert read(path, limit=7) == expected[:7]
-
-    lines = [json.dumps(row) for row in as_rows(expected)]
-    assert read(write(tmp_path / "dev.jsonl", "\n".join(lines))) == expected
-
-    folder = tmp_path / "squad_like"  # as `datasets` finds it
-    folder.mkdir()
-    datasets.Dataset.from_list(as_rows(expected)).to_parquet(folder / "train.parquet")
-    assert read(folder) == expected
 
 
 values = st.recursive(
