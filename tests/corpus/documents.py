@@ -21,6 +21,7 @@ from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
 from detalbert.corpus.writer import write_shards
+from detalbert.reading.notes import Notes
 from detalbert.settings.text import DocumentsConfig, SourceConfig, parse_documents_config
 from tests.fakes.text import LENGTH, TOKENIZER, contexts
 
@@ -75,17 +76,20 @@ def read_back(folder: Path, split: str) -> list[str]:
 
 def read(
     address: Any,
-    part_bytes: int,
+    part_bytes: int = 1 << 20,
     exact: bool = True,
     article: str | None = None,
     text_key: str = "text",
+    form: str | None = None,
+    notes: Notes | None = None,
 ) -> list[str]:
     """Return the documents at an address, read in parts."""
     if article is None:
         article = "file" if exact else "line"
     source = SourceConfig(str(address), text_key=text_key)
-    text = open_text(source, "data.text", "train", exact, article)
+    text = open_text(source, "data.text", "train", exact, article, form)
     reader = TextReader()
+    reader.notes = notes or reader.notes
     blocks: list[Block] = []
     with tempfile.TemporaryDirectory() as folder:
         for part in cut_parts(unpack_sizes(text, Path(folder)), part_bytes):

@@ -62,8 +62,7 @@ def sheet(**cells: Any) -> list[dict[str, Any]]:
 
 
 HUB_ROWS = [{**FLAT, "answers": ANSWERS}, {**NONE, "answers": NO_ANSWERS}]
-TRUTHS = {"text": ("true", "false"), "title": ("True", "False"), "number": (1, 0)}
-TRUTHS |= {"digit": ("1", "0"), "float": (1.0, 0.0), "word": ("yes", "no"), "bool": (True, False)}
+TRUTHS = {"text": ("true", "false"), "digit": ("1", "0"), "word": ("yes", "no")}
 
 # Answers whose place is beside them, with other keys than SQuAD's, or in a mapping of their own.
 PLACED: dict[str, dict[str, Any]] = {

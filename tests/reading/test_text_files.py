@@ -1,6 +1,5 @@
 """Files and folders of text as dumps, editors and the hub leave them."""
 
-import bz2
 import gzip
 import json
 from csv import QUOTE_ALL
@@ -96,11 +95,9 @@ GAPS: list[Any] = [TEXTS[0], None, TEXTS[1], "", TEXTS[2]]
 GAPPED = [{"id": number, "text": text} for number, text in enumerate(GAPS)]
 WITH_GAPS: dict[str, tuple[str, str | bytes]] = {
     "JSON lines": ("a.jsonl", json_lines(GAPPED)),
-    "JSON": ("a.json", json.dumps(GAPPED)),
     "SQuAD": ("a.json", squad(GAPS)),
     "a table": ("a.csv", table(GAPPED)),
     "Parquet": ("a.parquet", files.parquet(GAPPED)),
-    "Arrow": ("a.arrow", files.arrow(GAPPED)),
 }
 
 
@@ -154,15 +151,6 @@ FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"AA/wiki_00": LINES, "AA/LICENSE": "Some words of law.\n"},
         "1 files are passed over: AA/LICENSE",
     ),
-    "wikiextractor, packed": ({"AA/wiki_00.bz2": bz2.compress(LINES.encode())}, ""),
-    "save_to_disk": (
-        {
-            "data-00000-of-00001.arrow": files.arrow(ROWS, is_stream=True),
-            "dataset_info.json": "{}",
-            "state.json": '{"_data_files": []}',
-        },
-        "2 files are passed over: dataset_info.json, state.json",
-    ),
     "save_to_disk, with results of map": (
         {
             "data-00000-of-00001.arrow": files.arrow(ROWS, is_stream=True),
@@ -184,7 +172,6 @@ FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
         "4 files are passed over: .part-00000-0a.snappy.parquet.crc, _SUCCESS, "
         "_delta_log/00000000000000000000.json and 1 more",
     ),
-    "pages": ({"a.txt": PLAIN, "make.py": "print()\n"}, "1 files are passed over: make.py"),
 }
 
 

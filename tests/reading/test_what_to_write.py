@@ -170,6 +170,6 @@ def test_texts(have: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (source,) = config.training
     make(next(name for name in TEXT_FILES if name.startswith(source.source)), TEXT_FILES)
 
-    documents = read_documents(source.source, config.article, text_key=source.text_key)
+    documents = read_documents(source.source, article=config.article, text_key=source.text_key)
 
     assert documents == (BOOKS if config.article == "100 lines" else DOCUMENTS)
