@@ -337,14 +337,8 @@ def contexts(document: dict[str, Any]) -> list[str]:
 
 def hub_rows(address: str, key: str, text_key: str = "text") -> Any:
     """Load the rows of a hub name, memory-mapped. Raises UserError if it lacks the column."""
-    name = address.partition(":")[0]
-    rows = load_hub_rows(
-        address,
-        split="train",
-        key=key,
-        problem=f"{name!r} is not a file here, and the hub does not give it",
-    )
+    rows = load_hub_rows(address, split="train", key=key)
     if text_key not in rows.column_names:
         names = ", ".join(rows.column_names)
-        raise UserError(f"{name!r} has no column {text_key!r}, but {names}", key=key)
+        raise UserError(f"{address!r} has no column {text_key!r}, but {names}", key=key)
     return rows

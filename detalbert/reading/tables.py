@@ -9,7 +9,6 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
@@ -114,23 +113,18 @@ def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None
         raise csv.Error("a quote is inside a cell without quotes")
 
 
-class _Header(NamedTuple):
-    """The line on which a table begins."""
-
-    line: str  # "" of an empty file
-    separator: str
-    lines_before: int
-
-
-def _find_header(lines: Iterator[str]) -> _Header:
-    """Read the header, and the separator from it, or from a line for Excel before it."""
-    line, blank_lines = _skip_blank(lines)
+def _find_header(lines: Iterator[str]) -> tuple[str, str, int]:
+    """Return the line of the header, "" of an empty file, the separator, which a line for Excel may
+    name, and how many lines are before it.
+    """
+    line, lines_before = _skip_blank(lines)
     excel = _EXCEL.fullmatch(line)
     if excel is None:
-        return _Header(line, separator=_find_separator(line), lines_before=blank_lines)
-    header, more_blank_lines = _skip_blank(lines)
-    lines_before = blank_lines + 1 + more_blank_lines
-    return _Header(header, separator=excel[1], lines_before=lines_before)
+        # The header has no free text: its separator is the most frequent one outside of quotes.
+        outside_quotes = _QUOTED.sub("", line)
+        return line, max(_SEPARATORS, key=outside_quotes.count), lines_before
+    line, blank_lines = _skip_blank(lines)
+    return line, excel[1], lines_before + 1 + blank_lines
 
 
 def _skip_blank(lines: Iterator[str]) -> tuple[str, int]:
@@ -139,11 +133,6 @@ def _skip_blank(lines: Iterator[str]) -> tuple[str, int]:
         if line.strip():
             return line, number
     return "", 0
-
-
-def _find_separator(header: str) -> str:
-    outside_quotes = _QUOTED.sub("", header)
-    return max(_SEPARATORS, key=outside_quotes.count)
 
 
 def column_names(where: str, cells: list[str]) -> list[str]:
