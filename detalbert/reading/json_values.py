@@ -50,9 +50,12 @@ def _values(where: str, text: str) -> Iterator[list[object] | dict[str, object]]
                 raise ValueError("expecting a mapping or a list")
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", str(error))
-            line = 1 + text.count("\n", 0, getattr(error, "pos", at))
+            place = getattr(error, "pos", at)
+            line = 1 + text.count("\n", 0, place)
             raise UserError(
-                f"line {line} is not JSON ({reason})", key=where, cure="correct it"
+                f"line {line} is not JSON ({reason})",
+                key=where,
+                cure="correct it",
             ) from None
         yield value
         at = _skip_space(text, end)
@@ -75,8 +78,11 @@ def _mapping_rows(
         columns = mapping.get("columns")
         if not isinstance(columns, list):
             return data
-        return _split_rows(where, columns, data=data, index=mapping.get("index"))
-    return frame_rows(mapping, names) if is_frame(mapping) else [mapping]
+        index = mapping.get("index")
+        return _split_rows(where, columns, data=data, index=index)
+    if is_frame(mapping):
+        return frame_rows(mapping, names)
+    return [mapping]
 
 
 def _split_rows(
@@ -99,7 +105,9 @@ def is_frame(mapping: Mapping[str, Any]) -> bool:
     in equal order.
     """
     parts = list(mapping.values())
-    if not parts or not all(isinstance(part, dict) for part in parts):
+    if not parts:
+        return False
+    if not all(isinstance(part, dict) for part in parts):
         return False
     keys = list(parts[0])
     return all(list(part) == keys for part in parts)
@@ -114,14 +122,20 @@ def frame_rows(frame: Mapping[str, Any], names: Collection[str]) -> list[object]
     labels = list(frame)
     if any(name.lower() in names for name in frame):  # {"question": {"0": ..., "1": ...}, ...}
         labels = list(rows[0])
-        rows = [{name: column[label] for name, column in frame.items()} for label in labels]
+        rows = []
+        for label in labels:
+            row = {name: column[label] for name, column in frame.items()}
+            rows.append(row)
     elif not any(name.lower() in names for name in rows[0]):
         return [frame]
-    return list(itertools.starmap(_labelled, itertools.zip_longest(rows, _labels(labels))))
+    pairs = itertools.zip_longest(rows, _labels(labels))
+    return [_labelled(row, label) for row, label in pairs]
 
 
 def _labelled(row: dict[str, object], label: str | None) -> dict[str, object]:
-    return row if label is None else {LABEL: label, **row}
+    if label is None:
+        return row
+    return {LABEL: label, **row}
 
 
 def _labels(index: object) -> list[str]:
@@ -131,7 +145,9 @@ def _labels(index: object) -> list[str]:
     if not isinstance(index, list):
         return []
     labels = list(map(str, index))
-    if labels == list(map(str, range(len(labels)))):
+    row_numbers = list(map(str, range(len(labels))))
+    if labels == row_numbers:
         return []
     are_texts = all(isinstance(label, str) for label in index)
-    return labels if are_texts or len(set(labels)) == len(labels) else []
+    is_unique = len(set(labels)) == len(labels)
+    return labels if are_texts or is_unique else []
