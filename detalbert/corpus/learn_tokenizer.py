@@ -22,9 +22,10 @@ from detalbert.atomic import alone, whole_folder, writing
 from detalbert.corpus.blocks import cut_segments, find_space
 from detalbert.corpus.held_out import decide
 from detalbert.corpus.index import fetch_tokenizer
+from detalbert.corpus.opened import open_training
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import is_held_out
-from detalbert.corpus.sources import Part, Text, cut_parts, open_text, size_of, unpack_sizes
+from detalbert.corpus.sources import Part, Text, cut_parts, size_of, unpack_sizes
 from detalbert.integrity import SUMS, find_change, write_facts
 from detalbert.settings.text import CorpusConfig
 from detalbert.waiting import waiting
@@ -130,18 +131,7 @@ def own_tokenizer(data: CorpusConfig, held_out: float, positions: int | None = N
     size = data.vocab_size
     assert size is not None
     of_bytes = positions is None
-    texts = []
-    for source in data.training:
-        text = open_text(
-            source,
-            key=f"data.{data.source}",
-            split="train",
-            exact=of_bytes,
-            article=data.article,
-            form=source.form or data.form,
-            sheet=data.sheet,
-        )
-        texts.append(text)
+    texts = [opened.text for opened in open_training(data, exact=of_bytes)]
 
     # The folder's name is a sum of all that the tokenizer depends on.
     stamp = "+".join(text.fingerprint for text in texts)

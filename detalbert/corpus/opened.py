@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from detalbert.corpus.sources import Text, open_text
 from detalbert.reading.forms import check_sheet
-from detalbert.settings.text import CorpusConfig
+from detalbert.settings.text import CorpusConfig, SourceConfig
 
 
 class OpenedText(NamedTuple):
@@ -21,25 +21,35 @@ def open_texts(data: CorpusConfig, exact: bool) -> list[OpenedText]:
     Raises:
         UserError: an address has no text, or `data.sheet` names a sheet and no file has sheets.
     """
-    # Purpose, key of the config, split and source.
-    wanted = [("text", data.source, "train", source) for source in data.training]
+    texts = open_training(data, exact)
     for source in data.held_out:
-        wanted.append(("validation", data.held_out_source, "validation", source))
-    texts = []
-    for purpose, key, split, source in wanted:
-        text = open_text(
-            source,
-            key=f"data.{key}",
-            split=split,
-            exact=exact,
-            article=data.article,
-            form=source.form or data.form,
-            sheet=data.sheet,
-        )
-        texts.append(OpenedText(purpose, name=source.name or "", text=text))
+        texts.append(_open(data, source, data.held_out_source, split="validation", exact=exact))
     parts = [part for opened in texts for part in opened.text.parts]
     check_sheet([part.content for part in parts if part.content], data.sheet)
     return texts
+
+
+def open_training(data: CorpusConfig, exact: bool) -> list[OpenedText]:
+    """Open the sources of the training text. Raises UserError if an address has no text."""
+    return [
+        _open(data, source, data.source, split="train", exact=exact) for source in data.training
+    ]
+
+
+def _open(
+    data: CorpusConfig, source: SourceConfig, key: str, split: str, exact: bool
+) -> OpenedText:
+    text = open_text(
+        source,
+        key=f"data.{key}",
+        split=split,
+        exact=exact,
+        article=data.article,
+        form=source.form or data.form,
+        sheet=data.sheet,
+    )
+    purpose = "text" if split == "train" else split
+    return OpenedText(purpose, name=source.name or "", text=text)
 
 
 def fingerprints_of(texts: list[OpenedText]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ and the part that has this byte has the document. Parsers are told nothing of pa
 """
 
 import itertools
-import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -17,10 +16,11 @@ from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
 from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
 from detalbert.errors import Cure, UserError, all_lines, as_user_error
 from detalbert.reading.forms import read_content
-from detalbert.reading.lines import Decoder, Lines, without_line_end
+from detalbert.reading.lines import Lines, without_line_end
 from detalbert.reading.notes import Notes
+from detalbert.reading.packing import Decoder
 from detalbert.reading.parquet import rows_of_table
-from detalbert.reading.rows import RowPlace, rows_of_file
+from detalbert.reading.rows import RowPlace, parse_row, rows_of_file
 from detalbert.reading.storage import as_file
 from detalbert.reading.tables import table_rows
 from detalbert.settings import forms
@@ -193,20 +193,14 @@ def _each_line(part: Part, lines: Lines, notes: Notes) -> Placed:
 
 
 def _json_lines(part: Part, lines: Lines, notes: Notes) -> Placed:
+    cure = Cure(
+        "correct or delete it, or name another form in data.form", by_flag="correct or delete it"
+    )
     for byte, line in lines:
         text = ""
         if line.strip():
             place = RowPlace(part.address, f"the line at byte {byte}")
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(
-                    f"{place} is not JSON ({error})",
-                    cure=Cure(
-                        "correct or delete it, or name another form in data.form",
-                        by_flag="correct or delete it",
-                    ),
-                ) from None
+            row = parse_row(line, place, cure)
             text = _text_of(row, part=part, place=place, notes=notes)
         yield lines.begin, Block(text, ends=True)
 
@@ -279,18 +273,15 @@ def _parquet(part: Part, notes: Notes) -> Iterator[str]:
         )
 
     with as_user_error(unreadable), open_parquet(part) as table:
-        metadata = table.metadata
-        sizes = [metadata.row_group(number).num_rows for number in range(table.num_row_groups)]
+        sizes = [
+            table.metadata.row_group(number).num_rows for number in range(table.num_row_groups)
+        ]
         ends = list(itertools.accumulate(sizes))  # rows up to the end of each group
 
         # The groups that hold the part's rows, and those of their rows.
         first_group = bisect_right(ends, part.begin)
-        last_group = bisect_left(ends, part.end)
-        rows = rows_of_table(
-            table,
-            columns=[part.text_key],
-            groups=range(first_group, last_group + 1),
-        )
+        groups = range(first_group, bisect_left(ends, part.end) + 1)
+        rows = rows_of_table(table, columns=[part.text_key], groups=groups)
         rows_before = ends[first_group] - sizes[first_group]
         part_rows = itertools.islice(rows, part.begin - rows_before, part.end - rows_before)
         for number, row in enumerate(part_rows, start=part.begin + 1):
@@ -320,9 +311,9 @@ def _text_of(row: object, part: Part, place: RowPlace, notes: Notes) -> str:
                 key=str(place),
                 cure="correct or delete it",
             ) from None
-    if not text:
-        text = "" if text is None else text
+    if text is None or text == "":
         notes.add(_NO_TEXT, place.row)
+        return ""
     if not isinstance(text, str):
         raise UserError(
             f"its {key!r} is {type(text).__name__}, and no text",

@@ -239,9 +239,9 @@ def open_parquet(part: Part) -> pyarrow.parquet.ParquetFile:
         )
 
     with as_user_error(unreadable):
-        table = open_table(open_content(part.content))
+        table = open_table(open_content(part.content), where=part.address)
     check_text_column(
-        table.schema.to_arrow_schema(),
+        table.schema_arrow,
         name=part.text_key,
         where=part.address,
         cure=Cure("name the column of the text in text_key", by_flag="rename it"),
@@ -337,14 +337,8 @@ def contexts(document: dict[str, Any]) -> list[str]:
 
 def hub_rows(address: str, key: str, text_key: str = "text") -> Any:
     """Load the rows of a hub name, memory-mapped. Raises UserError if it lacks the column."""
-    name = address.partition(":")[0]
-    rows = load_hub_rows(
-        address,
-        split="train",
-        key=key,
-        problem=f"{name!r} is not a file here, and the hub does not give it",
-    )
+    rows = load_hub_rows(address, split="train", key=key)
     if text_key not in rows.column_names:
         names = ", ".join(rows.column_names)
-        raise UserError(f"{name!r} has no column {text_key!r}, but {names}", key=key)
+        raise UserError(f"{address!r} has no column {text_key!r}, but {names}", key=key)
     return rows

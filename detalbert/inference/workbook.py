@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from detalbert.atomic import whole_file
 from detalbert.escapes import escape_controls
-from detalbert.reading.sheets import MOST_CHARACTERS, import_openpyxl
+from detalbert.reading.sheets import MOST_CHARACTERS
 
 Row = Sequence[str | int | float]
 log = logging.getLogger(__name__)
@@ -40,11 +40,8 @@ _END = "</table:table></office:spreadsheet></office:body></office:document-conte
 
 @contextlib.contextmanager
 def open_workbook(path: Path) -> Iterator[Callable[[Row], None]]:
-    """Yield a function that appends a row; the file gets its name after the last one.
-
-    Raises:
-        UserError: openpyxl is not installed.
-        OSError: the file cannot be written.
+    """Yield a function that appends a row; the file gets its name after the last one. Raises
+    OSError if it cannot be written.
     """
     open_form = _open_xlsx if path.suffix.lower() == ".xlsx" else _open_ods
     with whole_file(path, binary=True) as file, open_form(file) as append:
@@ -53,7 +50,8 @@ def open_workbook(path: Path) -> Iterator[Callable[[Row], None]]:
 
 @contextlib.contextmanager
 def _open_xlsx(file: Any) -> Iterator[Callable[[Row], None]]:
-    openpyxl = import_openpyxl()
+    import openpyxl  # takes a while, and few write workbooks
+
     workbook = openpyxl.Workbook(write_only=True)
     worksheet = workbook.create_sheet("answers")
     cut = 0  # texts

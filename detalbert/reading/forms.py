@@ -5,7 +5,6 @@ from text by how it begins, so a corpus of JSON under another name is never read
 is one read of HEAD bytes for each file before any of it is used.
 """
 
-import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -16,11 +15,11 @@ from detalbert.errors import Cure, UserError
 from detalbert.reading.json_values import is_frame
 from detalbert.reading.packing import (
     UTF8,
+    Decoder,
     as_utf8,
     decompress,
     find_compression,
     find_encoding,
-    not_text,
 )
 from detalbert.reading.storage import File, read
 from detalbert.settings.forms import (
@@ -86,7 +85,7 @@ _MARKUP = {
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a]")  # characters that are in no text but by mistake
 _MAPPING = re.compile(r'\s*(\[\s*)?\{\s*(\}\s*(\n|$)|"(?:[^"\\]|\\.)*"\s*:)')
 _LIST = re.compile(r'\s*\[\s*["\[\]]')
-_KEY = re.compile(r'[\s,{]*"((?:[^"\\]|\\.)*)"\s*:\s*')
+_DATA = re.compile(r'"data"\s*:\s*\[')
 # Its `raw_decode` returns where a value ends, and takes what follows for no mistake.
 _DECODER = json.JSONDecoder()
 
@@ -216,12 +215,8 @@ def _decode(file: File, head: bytes, encoding: str) -> str:
     if head[_TAR] == b"ustar":
         raise UserError("a tar archive", key=file.address, cure="unpack it")
 
-    # Incremental, as the head may end inside a character.
-    decoder = codecs.getincrementaldecoder(encoding)()
-    try:
-        return decoder.decode(head)
-    except UnicodeDecodeError as error:
-        raise not_text(file.address, encoding=encoding, byte=error.start) from None
+    # The head may end inside a character.
+    return Decoder(file.address, encoding=encoding)(head, last=False)
 
 
 def _text_form(file: File, text: str, plain: str) -> str:
@@ -294,7 +289,7 @@ def _json_form(text: str, promised: str | None) -> str:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
-        if _reaches_data(text.lstrip()):
+        if _DATA.search(text):
             return JSON
         if not line_end:  # the first line is longer than the head
             return JSON if promised == JSON else JSON_LINES
@@ -304,17 +299,3 @@ def _json_form(text: str, promised: str | None) -> str:
     if later_lines.strip():
         return JSON_LINES
     return JSON if isinstance(row.get("data"), list) or is_frame(row) else JSON_LINES
-
-
-def _reaches_data(text: str) -> bool:
-    """Return whether the first keys of a mapping have the list `data` among them."""
-    key = _KEY.match(text)
-    while key:
-        if key[1] == "data":
-            return text.startswith("[", key.end())
-        try:
-            _, end = _DECODER.raw_decode(text, idx=key.end())
-        except (ValueError, RecursionError):
-            return False
-        key = _KEY.match(text, end)
-    return False

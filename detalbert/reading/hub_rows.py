@@ -5,12 +5,11 @@ from typing import Any
 from detalbert import hub
 
 
-def load_hub_rows(name: str, split: str, key: str, problem: str) -> Any:
+def load_hub_rows(name: str, split: str, key: str) -> Any:
     """Load a split of a data set NAME, NAME@REVISION or NAME:CONFIG.
 
     Args:
         key: of a config, which names the data set.
-        problem: what is wrong if it does not load; the reason follows.
 
     Raises:
         UserError: as `hub_errors` does.
@@ -18,6 +17,7 @@ def load_hub_rows(name: str, split: str, key: str, problem: str) -> Any:
     import datasets  # takes a second, and few runs need it
 
     place, _, config = name.partition(":")
+    problem = f"{place!r} is no file, and as a data set it does not load"
     with hub.hub_errors(problem, key=key):
         return hub.load_named(
             datasets.load_dataset,

@@ -3,12 +3,11 @@
 Only the ASCII line feed ends a line: what Unicode calls line ends may be inside a text.
 """
 
-import codecs
 import re
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from detalbert.reading.packing import UTF8, not_text
+from detalbert.reading.packing import UTF8, Decoder, not_text
 
 PIECE = 1 << 20  # bytes of a line that are read at a time, at most
 # Lines of a table that end in a carriage return, alone or before a line feed.
@@ -79,26 +78,6 @@ class Lines:
             lines = _CARRIAGE_RETURNS.findall(content) if b"\r" in content else [content]
             for line in lines:
                 yield self._decode(line)
-
-
-class Decoder:
-    """Text of consecutive bytes of a file in UTF-8, from the byte `at` on."""
-
-    def __init__(self, where: str, at: int = 0) -> None:
-        self.where = where
-        self.at = at
-        self.decoder = codecs.getincrementaldecoder(UTF8)()
-
-    def __call__(self, content: bytes, last: bool) -> str:
-        """Return the text of the next bytes. Raises UserError if they are not UTF-8."""
-        incomplete_character, _ = self.decoder.getstate()
-        try:
-            text = self.decoder.decode(content, final=last)
-        except UnicodeDecodeError as error:
-            byte = self.at - len(incomplete_character) + error.start
-            raise not_text(self.where, encoding=UTF8, byte=byte) from None
-        self.at += len(content)
-        return text
 
 
 def without_line_end(line: str) -> str:

@@ -8,10 +8,9 @@ does.
 import bz2
 import codecs
 import io
-import itertools
 import lzma
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow
 
@@ -94,28 +93,42 @@ def _open(file: io.BufferedReader, compression: str) -> io.BufferedIOBase:
     return pyarrow.input_stream(file, compression=compression)
 
 
-def as_utf8(blocks: Iterator[bytes], encoding: str, where: str) -> Iterator[bytes]:
-    """Yield text of `encoding` in UTF-8, without its byte order mark.
+class Decoder:
+    """Text of consecutive bytes of a file, which may end inside a character.
 
-    Raises:
-        UserError: it has bytes that the encoding has not.
+    Args:
+        where: the file, for messages.
+        at: number of the first byte.
+        encoding: of the bytes.
     """
-    # A block may end inside a character, whose first bytes the decoder keeps.
-    decoder = codecs.getincrementaldecoder(encoding)()
-    begin = 0  # byte of the content at which the block begins
-    for block in itertools.chain(blocks, [b""]):  # the empty one ends the text
-        incomplete_character, _ = decoder.getstate()
+
+    def __init__(self, where: str, at: int = 0, encoding: str = UTF8) -> None:
+        self.where = where
+        self.at = at
+        self.decoder = codecs.getincrementaldecoder(encoding)()
+
+    def __call__(self, content: bytes, last: bool) -> str:
+        """Return the text of the next bytes. Raises UserError if the encoding has not these."""
+        incomplete_character, _ = self.decoder.getstate()
         try:
-            text = decoder.decode(block, final=not block)
+            text = self.decoder.decode(content, final=last)
         except UnicodeDecodeError as error:
-            byte = begin - len(incomplete_character) + error.start
-            raise not_text(where, encoding=error.encoding, byte=byte) from None
-        yield text.encode()
-        begin += len(block)
+            byte = self.at - len(incomplete_character) + error.start
+            raise not_text(self.where, encoding=error.encoding, byte=byte) from None
+        self.at += len(content)
+        return text
+
+
+def as_utf8(blocks: Iterable[bytes], encoding: str, where: str) -> Iterator[bytes]:
+    """Yield text of `encoding` in UTF-8, without its byte order mark. Raises as `Decoder` does."""
+    decoder = Decoder(where, encoding=encoding)
+    for block in blocks:
+        yield decoder(block, last=False).encode()
+    yield decoder(b"", last=True).encode()
 
 
 def not_text(where: str, encoding: str, byte: int) -> UserError:
     """Return the error for a byte that the encoding of a file has not."""
-    names = {UTF8: "UTF-8", "utf-8-sig": "UTF-8"}
-    name = names.get(encoding, encoding.upper())
-    return UserError(f"not {name} at byte {byte}", key=where, cure="save the file as UTF-8")
+    return UserError(
+        f"not {encoding.upper()} at byte {byte}", key=where, cure="save the file as UTF-8"
+    )

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
-from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.errors import Cure, UserError, all_lines, as_user_error
 from detalbert.reading.forms import Content, read_content
-from detalbert.reading.json_values import JsonValues
+from detalbert.reading.json_values import json_rows
 from detalbert.reading.lines import Lines
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import open_table, rows_of_arrow, rows_of_table
@@ -58,8 +58,8 @@ def rows_of_file(
     if content.form == JSON_LINES:
         yield from _json_lines(content)
     elif content.form == JSON:
-        values = JsonValues(address, read_content(content), names=needed).rows()
-        for number, row in enumerate(values, start=1):
+        rows = json_rows(address, read_content(content), names=needed)
+        for number, row in enumerate(rows, start=1):
             yield RowPlace(address, f"row {number}"), row
     elif content.form == TABLE:
         lines = _open_lines(content).cut_at_carriage_returns()
@@ -82,12 +82,16 @@ def _json_lines(content: Content) -> Rows:
         if not line.strip():
             continue
         place = RowPlace(address, f"line {number}")
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", str(error))
-            raise UserError(f"{place} is not JSON ({reason})", cure="correct it") from None
-        yield place, row
+        yield place, parse_row(line, place)
+
+
+def parse_row(line: str, place: RowPlace, cure: str | Cure = "correct it") -> object:
+    """Return the value of a line of JSON. Raises UserError if it is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", str(error))
+        raise UserError(f"{place} is not JSON ({reason})", cure=cure) from None
 
 
 def _binary(
@@ -109,7 +113,7 @@ def _binary(
         if content.form == ARROW:
             rows = rows_of_arrow(source)
         else:
-            table = open_table(source)
+            table = open_table(source, where=content.file.address)
             rows = rows_of_table(table, columns=table.schema_arrow.names)
         for number, row in enumerate(rows, start=1):
             yield f"row {number}", row

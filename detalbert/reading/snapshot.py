@@ -135,23 +135,25 @@ def _metadata(card: str) -> dict[str, Any]:
 
 def _card_patterns(card: str, where: str) -> dict[str, list[str]]:
     """Return the patterns of each split that a card names; {} if it names none."""
-    configs = []
-    for config in _metadata(card).get("configs") or ():
-        if isinstance(config, dict) and "data_files" in config:
-            configs.append(config)
-    if not configs:
-        return {}
-    if len(configs) == 1:
-        return _patterns_by_split(configs[0]["data_files"])
-
+    configs = [
+        config
+        for config in _metadata(card).get("configs") or ()
+        if isinstance(config, dict) and "data_files" in config
+    ]
     # Of several configurations, the default one.
-    for config in configs:
-        if config.get("default") or config.get("config_name") == "default":
-            return _patterns_by_split(config["data_files"])
-    names = ", ".join(str(config.get("config_name")) for config in configs)
-    raise UserError(
-        f"several configurations ({names:.100})", key=where, cure="name the files of one"
-    )
+    defaults = [
+        config
+        for config in configs
+        if len(configs) == 1 or config.get("default") or config.get("config_name") == "default"
+    ]
+    if defaults:
+        return _patterns_by_split(defaults[0]["data_files"])
+    if configs:
+        names = ", ".join(str(config.get("config_name")) for config in configs)
+        raise UserError(
+            f"several configurations ({names:.100})", key=where, cure="name the files of one"
+        )
+    return {}
 
 
 def _patterns_by_split(data_files: object) -> dict[str, list[str]]:
@@ -160,41 +162,31 @@ def _patterns_by_split(data_files: object) -> dict[str, list[str]]:
     """
     entries = data_files if isinstance(data_files, list) else [data_files]
     patterns: dict[str, list[str]] = {}
-    # Without a split, files are of the train split.
     for entry in entries:
-        split = "train"
-        paths = entry
-        if isinstance(entry, dict):
-            split = entry.get("split", "train")
-            paths = entry.get("path", [])
+        if not isinstance(entry, dict):
+            entry = {"path": entry}
+        paths = entry.get("path", [])
         paths = paths if isinstance(paths, list) else [paths]
-        split_patterns = patterns.setdefault(split, [])
-        split_patterns += map(str, paths)
+        patterns.setdefault(entry.get("split", "train"), []).extend(map(str, paths))
     return patterns
 
 
 def _fits(name: str, patterns: list[str]) -> bool:
     """Return whether a name fits one of some glob patterns."""
-    for pattern in patterns:
-        expression = glob_translate(pattern.removeprefix("./"))
-        if re.match(expression, name):
-            return True
-    return False
+    expressions = (glob_translate(pattern.removeprefix("./")) for pattern in patterns)
+    return any(re.match(expression, name) for expression in expressions)
 
 
-def _folder_words(name: str) -> set[str]:
+def _folder_words(name: str) -> list[str]:
     """Return the words of the folders' names."""
-    words: set[str] = set()
-    for folder in PurePath(name).parts[:-1]:
-        words.update(_SEPARATOR.split(folder))
-    return words
+    folders = PurePath(name).parts[:-1]
+    return _SEPARATOR.split(" ".join(folders))
 
 
-def _file_words(name: str) -> set[str]:
+def _file_words(name: str) -> list[str]:
     """Return the words of the file's name behind which a separator stands."""
-    words = _SEPARATOR.split(PurePath(name).name)
-    return set(words[:-1])
+    return _SEPARATOR.split(PurePath(name).name)[:-1]
 
 
-def _keyword_splits(words: set[str]) -> set[str]:
-    return {split for split, keywords in _KEYWORDS.items() if words.intersection(keywords)}
+def _keyword_splits(words: list[str]) -> set[str]:
+    return {split for split, keywords in _KEYWORDS.items() if set(keywords).intersection(words)}

@@ -8,8 +8,7 @@ import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
@@ -20,8 +19,10 @@ _EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', flags=re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*"')
 LONGEST_CELL = 1 << 30  # characters
 _MORE = "rows end in a separator that the header has not; see that their cells fit its names"
-_BELOW_TITLE = "if this is the header, delete the lines above it; if not, fix it: "
-_QUOTING = "a text with separators, quotes or line breaks stands in quotes, its own doubled"
+_CURE = (
+    "fix it: a text with separators, quotes or line breaks stands in quotes, its own doubled, and "
+    "nothing is above the header"
+)
 
 
 def table_rows(
@@ -59,7 +60,6 @@ def table_rows(
         skipinitialspace=all_with_space,
         strict=True,
     )
-    names: list[str] = []
     width = 0  # cells of a row
     begin = lines_before + 1  # line on which the row begins
     try:
@@ -81,12 +81,7 @@ def table_rows(
             begin = lines_before + reader.line_num + 1
             recorded.lines.clear()
     except csv.Error as error:
-        # A single name is a title, and the names are below it.
-        is_title = sum(map(bool, names)) == 1
-        begin_of_cure = _BELOW_TITLE if is_title else "fix it: "
-        raise UserError(
-            f"line {begin}: {error}", key=where, cure=f"{begin_of_cure}{_QUOTING}"
-        ) from None
+        raise UserError(f"line {begin}: {error}", key=where, cure=_CURE) from None
 
 
 class _Recorded:
@@ -118,23 +113,18 @@ def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None
         raise csv.Error("a quote is inside a cell without quotes")
 
 
-class _Header(NamedTuple):
-    """The line on which a table begins."""
-
-    line: str  # "" of an empty file
-    separator: str
-    lines_before: int
-
-
-def _find_header(lines: Iterator[str]) -> _Header:
-    """Read the header, and the separator from it, or from a line for Excel before it."""
-    line, blank_lines = _skip_blank(lines)
+def _find_header(lines: Iterator[str]) -> tuple[str, str, int]:
+    """Return the line of the header, "" of an empty file, the separator, which a line for Excel may
+    name, and how many lines are before it.
+    """
+    line, lines_before = _skip_blank(lines)
     excel = _EXCEL.fullmatch(line)
     if excel is None:
-        return _Header(line, separator=_find_separator(line), lines_before=blank_lines)
-    header, more_blank_lines = _skip_blank(lines)
-    lines_before = blank_lines + 1 + more_blank_lines
-    return _Header(header, separator=excel[1], lines_before=lines_before)
+        # The header has no free text: its separator is the most frequent one outside of quotes.
+        outside_quotes = _QUOTED.sub("", line)
+        return line, max(_SEPARATORS, key=outside_quotes.count), lines_before
+    line, blank_lines = _skip_blank(lines)
+    return line, excel[1], lines_before + 1 + blank_lines
 
 
 def _skip_blank(lines: Iterator[str]) -> tuple[str, int]:
@@ -145,18 +135,18 @@ def _skip_blank(lines: Iterator[str]) -> tuple[str, int]:
     return "", 0
 
 
-def _find_separator(header: str) -> str:
-    outside_quotes = _QUOTED.sub("", header)
-    return max(_SEPARATORS, key=outside_quotes.count)
-
-
 def column_names(where: str, cells: list[str]) -> list[str]:
     """Return the names of the columns. Raises UserError if two are equal."""
     names = [cell.strip() for cell in cells]
-    for name, count in Counter(names).items():
-        if name and count > 1:
-            raise UserError(f"two columns are named {name!r}", key=where, cure="rename one")
+    check_different(where, filter(None, names))
     return names
+
+
+def check_different(where: str, names: Iterable[str]) -> None:
+    """Raise UserError if two columns have one name."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UserError(f"two columns are named {name!r}", key=where, cure="rename one")
 
 
 def _find_width(names: list[str], cells: list[str]) -> int:

@@ -180,23 +180,19 @@ def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[NBestEntry]:
     result = [entry.copy() for entry in entries]
     if SPAN not in scores or NULL not in scores:
         return result
-    spans = np.full(len(entries), -np.inf)
-    null = 0.0
-    for place, entry in enumerate(entries):
-        if entry["text"]:
-            spans[place] = entry["score"]
-        else:
-            null = entry["score"]
+    is_span = np.array([bool(entry["text"]) for entry in entries])
+    logits = np.array([entry["score"] for entry in entries], dtype=np.float64)
+    spans = np.where(is_span, logits, -np.inf)
+    null = logits[~is_span].sum()  # of "no answer", which each list has once
 
     # The same two steps as in `_Given.confidence`, for every span.
     odds = null - _log_sum(spans)
     no_answer = _sigmoid(odds / scores[NULL] + scores.get(OFFSET, 0.0))
     spans = spans / scores[SPAN]
     shares = np.exp(spans - _log_sum(spans))
-    probabilities = (1 - no_answer) * shares  # [entries]
-
+    probabilities = np.where(is_span, (1 - no_answer) * shares, no_answer)  # [entries]
     for entry, probability in zip(result, probabilities.tolist(), strict=True):
-        entry["probability"] = probability if entry["text"] else float(no_answer)
+        entry["probability"] = probability
     return result
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.errors import UserError
@@ -36,22 +35,6 @@ class Limits(NamedTuple):
     doc_stride: int
 
 
-class Cover(NamedTuple):
-    """The W windows that cover the contexts of E questions."""
-
-    example: np.ndarray  # int64 [W], number of the question
-    skip: np.ndarray  # int64 [W], tokens of the context before the window
-
-
-class AnswerTokens(NamedTuple):
-    """First answers, of questions or windows: int64 [n] each."""
-
-    first_char: np.ndarray  # of the context; -1 if there is no answer
-    end_char: np.ndarray  # the character after it
-    first_token: np.ndarray  # a number in context_ids
-    last_token: np.ndarray
-
-
 def pair_layout(tokenizer: PreTrainedTokenizerBase) -> PairLayout:
     """Return the layout, found by encoding a pair. Leaves truncation and padding off."""
     backend = tokenizer.backend_tokenizer
@@ -74,34 +57,33 @@ def pair_layout(tokenizer: PreTrainedTokenizerBase) -> PairLayout:
             cure="use one of BERT's kind",
         )
 
-    # What is around the two texts is special.
+    # What is around the two texts is special; parts without tokens have type 0.
+    ids = np.array(pair.ids, dtype=np.int32)
+    types = np.array(pair.type_ids, dtype=np.int32)
     prefix = slice(0, question[0])
     middle = slice(question[-1] + 1, context[0])
     suffix = slice(context[-1] + 1, len(sequence))
     segments = [
-        _first_type(pair, prefix),
-        pair.type_ids[question[0]],
-        _first_type(pair, middle),
-        pair.type_ids[context[0]],
-        *pair.type_ids[suffix],
+        types[prefix].max(initial=0),
+        types[question[0]],
+        types[middle].max(initial=0),
+        types[context[0]],
+        *types[suffix],
     ]
     return PairLayout(
-        prefix_ids=np.array(pair.ids[prefix], dtype=np.int32),
-        middle_ids=np.array(pair.ids[middle], dtype=np.int32),
-        suffix_ids=np.array(pair.ids[suffix], dtype=np.int32),
+        prefix_ids=ids[prefix],
+        middle_ids=ids[middle],
+        suffix_ids=ids[suffix],
         segments=np.array(segments, dtype=np.int32),
     )
 
 
-def _first_type(pair: Encoding, part: slice) -> int:
-    """Return the type of a part's first token; 0 without any."""
-    types = pair.type_ids[part]
-    return types[0] if types else 0
-
-
-def cover(ids: Sequence[str], length: np.ndarray, room: np.ndarray, limits: Limits) -> Cover:
+def cover(
+    ids: Sequence[str], length: np.ndarray, room: np.ndarray, limits: Limits
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the windows of contexts of `length` tokens [E], of which a window has `room` [E] for
-    some. A context of 500 tokens, room for 360 and 128 shared ones start windows at 0 and 232.
+    some: number of the question, and tokens of the context before the window, int64 [W] each. A
+    context of 500 tokens, room for 360 and 128 shared ones start windows at 0 and 232.
     """
     check_cover(ids, length=length, room=room, limits=limits)
     step = np.maximum(room - limits.doc_stride, 1)  # [E], tokens from one window to the next
@@ -109,7 +91,7 @@ def cover(ids: Sequence[str], length: np.ndarray, room: np.ndarray, limits: Limi
     count = 1 + np.maximum(later_windows, 0)  # [E], windows
     example = np.repeat(np.arange(len(length)), count)  # [W]
     number = ranges(np.zeros_like(count), lengths=count)  # [W], of the window in its question
-    return Cover(example, skip=number * step[example])
+    return example, number * step[example]
 
 
 def check_cover(ids: Sequence[str], length: np.ndarray, room: np.ndarray, limits: Limits) -> None:
@@ -129,34 +111,11 @@ def check_cover(ids: Sequence[str], length: np.ndarray, room: np.ndarray, limits
     )
 
 
-def answer_tokens(chars: np.ndarray, owner: np.ndarray, contexts: Tokens) -> AnswerTokens:
-    """Return the tokens of answers with these first and end characters, int64 [E, 2]; `owner` [E]
-    numbers the contexts.
-
-    One searchsorted covers all: character 17 of context 3 has the key 3 * 2**32 + 17.
-    """
-    # 2**32 is more than any context has characters.
-    first_char, end_char = chars.T  # [E] each
-    sizes = np.diff(contexts.ptr)  # [D], tokens of each distinct context
-    context_key = np.repeat(np.arange(len(sizes)) << 32, sizes)  # [C]
-    begin_keys = context_key + contexts.offsets[:, 0]  # [C], of each token's first character
-    end_keys = context_key + contexts.offsets[:, 1]
-    answer_key = owner << 32  # [E]
-
-    # The last token that begins no later than the answer, the first that ends no earlier.
-    begins_after = np.searchsorted(begin_keys, answer_key + first_char, side="right")  # [E]
-    ends_at = np.searchsorted(end_keys, answer_key + end_char, side="left")
-    return AnswerTokens(
-        first_char=first_char,
-        end_char=end_char,
-        first_token=begins_after - 1,
-        last_token=ends_at,
-    )
-
-
 def labels(
-    answers: AnswerTokens,
-    offsets: np.ndarray,
+    chars: np.ndarray,
+    owner: np.ndarray,
+    contexts: Tokens,
+    example: np.ndarray,
     begin: np.ndarray,
     last: np.ndarray,
     shift: np.ndarray,
@@ -164,27 +123,37 @@ def labels(
     """Return start and end positions, int32 [W] each: the last token that starts no later than the
     answer, the first that ends no earlier; 0 unless the window has the whole answer.
 
+    One searchsorted covers all: character 17 of context 3 has the key 3 * 2**32 + 17.
+
     Args:
-        answers: of each window.
-        offsets: characters of the tokens in context_ids.
-        begin, last: [W], the window's first and last token in context_ids.
-        shift: [W], position in the window less number in context_ids.
+        chars: int64 [E, 2], first character of the answer (-1: none) and the one after it.
+        owner: [E], number of the context.
+        contexts: the tokens.
+        example: [W], number of the question.
+        begin, last: [W], the window's first and last token in all contexts.
+        shift: [W], position in the window less number in all contexts.
     """
+    # 2**32 is more than any context has characters.
+    sizes = np.diff(contexts.ptr)  # [D], tokens of each distinct context
+    context_key = np.repeat(np.arange(len(sizes)) << 32, sizes)  # [C]
+    begin_keys = context_key + contexts.offsets[:, 0]  # [C], of each token's first character
+    end_keys = context_key + contexts.offsets[:, 1]
+    answer_keys = (owner << 32) + chars.T  # [2, E]
+
+    # The last token that begins no later than the answer, the first that ends no earlier: [W].
+    first_token = np.searchsorted(begin_keys, answer_keys[0], side="right")[example] - 1
+    last_token = np.searchsorted(end_keys, answer_keys[1], side="left")[example]
+
     # The windows that have all characters of their answer.
-    has_answer = answers.first_char >= 0
-    window = np.flatnonzero(has_answer & (begin <= last))  # [windows to label, at most]
-    first_char = offsets[begin[window], 0]
-    end_char = offsets[last[window], 1]
-    is_whole = first_char <= answers.first_char[window]
-    is_whole &= end_char >= answers.end_char[window]
+    first_char, end_char = chars[example].T  # [W] each
+    window = np.flatnonzero((first_char >= 0) & (begin <= last))  # [windows to label, at most]
+    is_whole = contexts.offsets[begin[window], 0] <= first_char[window]
+    is_whole &= contexts.offsets[last[window], 1] >= end_char[window]
     window = window[is_whole]  # [windows to label]
 
     # Tokens may share characters, so the answer's may begin before the window or end behind it.
     start = np.zeros(len(begin), dtype=np.int32)
-    first_token = np.minimum(answers.first_token, last)
-    start[window] = (shift + first_token)[window]
-
     end = np.zeros(len(begin), dtype=np.int32)
-    last_token = np.maximum(answers.last_token, begin)
-    end[window] = (shift + last_token)[window]
+    start[window] = (shift + np.minimum(first_token, last))[window]
+    end[window] = (shift + np.maximum(last_token, begin))[window]
     return start, end

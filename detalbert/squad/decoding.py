@@ -55,42 +55,23 @@ def best_spans(
     """
     start_logits = start_logits.detach().float()  # [T]
     end_logits = end_logits.detach().float()
-    spans = _spans(
-        start_logits,
-        end_logits,
-        row=row,
-        k=n_best_size,
-        longest=max_answer_length,
-    )
-
     window_begin = row["cu_seqlens"][:-1].long()  # [n]
     cls_token = window_begin + row["null_positions"]
-    null_scores = start_logits[cls_token] + end_logits[cls_token]  # [n]
-
+    tensors = {
+        "windows": row["windows"],
+        "null_scores": start_logits[cls_token] + end_logits[cls_token],  # [n]
+        **_spans(start_logits, end_logits, row=row, k=n_best_size, longest=max_answer_length),
+    }
     # Nothing above waits for the device; copying does.
-    return Candidates(
-        windows=row["windows"].cpu().numpy(),
-        starts=spans.starts.cpu().numpy(),
-        ends=spans.ends.cpu().numpy(),
-        start_logits=spans.start_logits.cpu().numpy(),
-        end_logits=spans.end_logits.cpu().numpy(),
-        null_scores=null_scores.cpu().numpy(),
-    )
+    return Candidates(**{name: tensor.cpu().numpy() for name, tensor in tensors.items()})
 
 
-class _Top(NamedTuple):
-    """The k largest values of each row."""
-
-    values: torch.Tensor  # [n, k], largest first
-    columns: torch.Tensor  # int64 [n, k]
-
-
-def _top(values: torch.Tensor, k: int) -> _Top:
-    """Return the k largest values per row; ties go to the earlier column. torch.topk guarantees no
-    order of ties.
+def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the k largest values per row and their columns, largest first; ties go to the earlier
+    column. torch.topk guarantees no order of ties.
     """
     values, columns = values.sort(dim=1, descending=True, stable=True)  # [n, width]
-    return _Top(values[:, :k], columns[:, :k])
+    return values[:, :k], columns[:, :k]
 
 
 def _grid(row: _Row, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,43 +91,36 @@ def _grid(row: _Row, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return token, pad
 
 
-class _Spans(NamedTuple):
-    """Spans of n windows, as in `Candidates`, on the device."""
-
-    starts: torch.Tensor
-    ends: torch.Tensor
-    start_logits: torch.Tensor
-    end_logits: torch.Tensor
-
-
 def _spans(
     start_logits: torch.Tensor, end_logits: torch.Tensor, row: _Row, k: int, longest: int
-) -> _Spans:
-    """Return the best of all K * K pairs that have at most `longest` tokens, without blocking."""
+) -> dict[str, torch.Tensor]:
+    """Return the best of all K * K pairs that have at most `longest` tokens, as in `Candidates`, on
+    the device and without blocking.
+    """
     # The best starts and ends of each window.
     # A start or end outside the context takes a place among the K, as in the reference.
     token, pad = _grid(row, k)  # [n, width]
-    start = _top(start_logits[token].masked_fill(pad, -np.inf), k)  # [n, K]
-    end = _top(end_logits[token].masked_fill(pad, -np.inf), k)
+    start_values, starts = _top(start_logits[token].masked_fill(pad, -np.inf), k)  # [n, K]
+    end_values, ends = _top(end_logits[token].masked_fill(pad, -np.inf), k)
 
     # All pairs of them, [n, K starts, K ends]; those that are no spans get -inf.
-    steps = end.columns[:, None, :] - start.columns[:, :, None]  # tokens less one
-    before_context = start.columns < row["context_start"][:, None]  # [n, K]
-    after_context = end.columns >= row["context_end"][:, None]
+    steps = ends[:, None, :] - starts[:, :, None]  # tokens less one
+    before_context = starts < row["context_start"][:, None]  # [n, K]
+    after_context = ends >= row["context_end"][:, None]
     wrong = (steps < 0) | (steps >= longest)
     wrong |= before_context[:, :, None]
     wrong |= after_context[:, None, :]
-    scores = start.values[:, :, None] + end.values[:, None, :]
+    scores = start_values[:, :, None] + end_values[:, None, :]
     scores = scores.masked_fill(wrong, -np.inf)
 
     # The best pairs: of pair number i, the start has rank i // K and the end i % K.
-    best = _top(scores.view(len(scores), k * k), k)  # [n, K]
-    start_rank = best.columns // k
-    end_rank = best.columns % k
-    is_empty = best.values == -np.inf  # the window has fewer spans
-    return _Spans(
-        starts=start.columns.gather(1, start_rank).masked_fill(is_empty, 0).int(),
-        ends=end.columns.gather(1, end_rank).masked_fill(is_empty, 0).int(),
-        start_logits=start.values.gather(1, start_rank).masked_fill(is_empty, -np.inf),
-        end_logits=end.values.gather(1, end_rank).masked_fill(is_empty, -np.inf),
-    )
+    best_scores, pairs = _top(scores.view(len(scores), k * k), k)  # [n, K]
+    start_rank = pairs // k
+    end_rank = pairs % k
+    is_empty = best_scores == -np.inf  # the window has fewer spans
+    return {
+        "starts": starts.gather(1, start_rank).masked_fill(is_empty, 0).int(),
+        "ends": ends.gather(1, end_rank).masked_fill(is_empty, 0).int(),
+        "start_logits": start_values.gather(1, start_rank).masked_fill(is_empty, -np.inf),
+        "end_logits": end_values.gather(1, end_rank).masked_fill(is_empty, -np.inf),
+    }

@@ -13,6 +13,7 @@ fault.
 """
 
 import ast
+import contextlib
 import itertools
 import json
 import math
@@ -67,30 +68,39 @@ def read_labels(row: Mapping[str, object]) -> list[Label] | None:
     """
     starts = row.get("answer_start")  # where the answers do not say it themselves
     answers = _from_text(row.get("answers"), name="answers")
-    if answers not in ([], {}) and not is_empty(answers):
-        return _from_value(answers, starts=starts)
-    if "answer" not in row:
-        return None
-    answer = _from_text(row["answer"], name="answer")
-    return _from_value(answer, starts=starts)
+    if answers in ([], {}) or is_empty(answers):
+        if "answer" not in row:
+            return None
+        answers = _from_text(row["answer"], name="answer")
+
+    labels = map(_read_label, _as_mappings(answers, starts))
+    return [label for label in labels if label is not None]
 
 
-def _from_value(value: object, starts: object) -> list[Label]:
-    """Return the labels of `answers` or `answer` in any of their shapes."""
-    # One mapping of columns: {"text": [...], "answer_start": [...]}.
-    if isinstance(value, dict) and isinstance(value.get("text"), list):
-        own_starts = value.get("answer_start", value.get("start"))
-        return _from_columns(value["text"], starts if own_starts is None else own_starts)
-
-    # Texts, or one text.
+def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
+    """Return `answers` or `answer` in any shape as mappings of SQuAD or of an annotation tool."""
     labels = value if isinstance(value, list) else [value]
-    if not any(isinstance(label, dict) for label in labels):
-        return _from_columns(value, starts=starts)
+    if isinstance(value, dict) and isinstance(value.get("text"), list):
+        # One mapping of columns: {"text": [...], "answer_start": [...]}.
+        own_starts = value.get("answer_start", value.get("start"))
+        starts = starts if own_starts is None else own_starts
+        labels = value["text"]
+    elif isinstance(value, dict):
+        # One mapping, whose start may be in the row's own column.
+        return [value if "start" in value else {"answer_start": starts, **value}]
+    elif any(isinstance(label, dict) for label in labels):
+        return [label if isinstance(label, dict) else {"text": label} for label in labels]
 
-    # Mappings, or one mapping, whose start may be in the row's own column.
-    if isinstance(value, dict) and "answer_start" not in value and "start" not in value:
-        labels = [{**value, "answer_start": starts}]
-    return _from_list(labels)
+    # Texts, or one text. One start is that of the first answer.
+    if isinstance(starts, str) and starts.strip().startswith("["):
+        parsed = _parse(starts)
+        starts = parsed if isinstance(parsed, list) else _read_place(starts, name="answer_start")
+    if not isinstance(starts, list):
+        starts = [starts] + [None] * (len(labels) - 1)
+    if labels and starts and len(labels) != len(starts):
+        raise LabelError(f"answer_start has {len(starts)} places for {len(labels)} answers")
+    pairs = itertools.zip_longest(labels, starts[: len(labels)])
+    return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
 def _from_text(value: object, name: str) -> object:
@@ -99,18 +109,20 @@ def _from_text(value: object, name: str) -> object:
     """
     if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
         return value
+    parsed = _parse(value)
+    return parsed if _may_be_answers(parsed, name) else value
+
+
+def _parse(value: str) -> object:
+    """Return the value that a text holds as JSON or as Python prints it; None if it holds none."""
     text = value.strip()
     if text.count("array(") <= _MAX_ARRAYS:
         text = _ARRAY.sub(r"\1", text)
-
     # JSON first, as it is faster, and most tools write it.
     for read in (json.loads, ast.literal_eval):
-        try:
-            parsed = read(text)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-        return parsed if _may_be_answers(parsed, name) else value
-    return value
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return read(text)
+    return None
 
 
 def _may_be_answers(value: object, name: str) -> bool:
@@ -119,9 +131,8 @@ def _may_be_answers(value: object, name: str) -> bool:
         return "text" in value
     if not isinstance(value, list):
         return False
-    if not value:
-        return name == "answers"  # it says that there are none
-    return all(map(_may_be_answer, value))
+    # An empty list says that there are none.
+    return all(map(_may_be_answer, value)) if value else name == "answers"
 
 
 def _may_be_answer(label: object) -> bool:
@@ -130,48 +141,7 @@ def _may_be_answer(label: object) -> bool:
     return isinstance(label, str)
 
 
-def _from_columns(texts: object, starts: object) -> list[Label]:
-    """Return labels of a text, or of several, and of their starts."""
-    texts = texts if isinstance(texts, list) else [texts]
-    starts = _from_text(starts, name="answer_start")
-    if isinstance(starts, str) and starts.strip().startswith("["):
-        starts = _read_numbers(starts)
-    # One start is that of the first answer.
-    if not isinstance(starts, list):
-        starts = [starts] + [None] * (len(texts) - 1)
-    if texts and starts and len(texts) != len(starts):
-        raise LabelError(f"answer_start has {len(starts)} places for {len(texts)} answers")
-
-    labels = []
-    for text, start in itertools.zip_longest(texts, starts[: len(texts)]):
-        if not is_empty(text):
-            answer = _read_text(text)
-            labels.append(Label(answer, start=_read_place(start, name="answer_start")))
-    return labels
-
-
-def _read_numbers(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        problem = f"answer_start is {text!r:.40}; write a number, or a list of numbers"
-        raise LabelError(problem) from None
-
-
-def _from_list(answers: list[object]) -> list[Label]:
-    """Return labels of a list of texts, or of mappings of SQuAD or of an annotation tool."""
-    labels = []
-    for answer in answers:
-        if isinstance(answer, dict):
-            label = _from_mapping(answer)
-            if label is not None:
-                labels.append(label)
-        else:
-            labels += _from_columns([answer], starts=None)
-    return labels
-
-
-def _from_mapping(answer: dict[str, object]) -> Label | None:
+def _read_label(answer: dict[str, object]) -> Label | None:
     """Return the label of a mapping; None if its text is empty, as some write that there is none.
 
     An annotation tool's has `start` and `end`, and may leave out the text.

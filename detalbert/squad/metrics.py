@@ -9,7 +9,6 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -71,21 +70,23 @@ def score(
     return tally.metrics(threshold)
 
 
-class _Columns(NamedTuple):
-    """Numbers of Q questions."""
-
-    scores: np.ndarray  # float64 [Q, 2], exact match and F1
-    answerable: np.ndarray  # bool [Q]
-    silent: np.ndarray  # bool [Q], the prediction is ""
-    odds: np.ndarray  # float64 [Q], null odds; 0 if not known
-    place: np.ndarray  # float64 [Q], in the odds file
+_ROW = np.dtype(
+    [
+        ("exact", float),
+        ("f1", float),
+        ("answerable", bool),
+        ("silent", bool),  # the prediction is ""
+        ("odds", float),  # null odds; 0 if not known
+        ("place", int),  # in the odds file
+    ]
+)
 
 
 class Tally:
     """Collects six numbers per question; scores are bitwise identical for any grouping."""
 
     def __init__(self) -> None:
-        self._parts: list[np.ndarray] = []  # float64 [questions, 6], one for each `add`
+        self._parts = [np.zeros(0, dtype=_ROW)]  # [questions], one for each `add`
         self._odds = 0  # entries of null_odds so far
         self._with_odds = False
 
@@ -105,40 +106,25 @@ class Tally:
                 continue
             prediction = predictions[example.id]
             exact, overlap = gold_scores(prediction, example)
-            answerable = bool(example.answers)
-            silent = not prediction
             null_score = odds.get(example.id, 0.0)
             place = places.get(example.id, 0)
-            rows.append((exact, overlap, answerable, silent, null_score, place))
-        part = np.array(rows, dtype=np.float64)
-        self._parts.append(part.reshape(-1, 6))
+            rows.append((exact, overlap, bool(example.answers), not prediction, null_score, place))
+        self._parts.append(np.array(rows, dtype=_ROW))
         self._odds += len(odds)
         self._with_odds = null_odds is not None
 
     def metrics(self, threshold: float = 0.0) -> dict[str, float]:
         """Return the result of `score` for all questions so far."""
-        columns = self._columns()
+        table = np.concatenate(self._parts)  # [Q]
+        scores = np.stack([table["exact"], table["f1"]], axis=1)  # [Q, 2]
+        answerable = table["answerable"]
         if not self._with_odds:
-            return _group_scores(columns.scores, answerable=columns.answerable)
+            return _group_scores(scores, answerable=answerable)
 
         # Above the threshold the prediction counts as no answer, right if there is none.
-        is_null = columns.odds > threshold  # [Q]
-        scores = np.where(is_null[:, None], ~columns.answerable[:, None], columns.scores)
-        return {
-            **_group_scores(scores, answerable=columns.answerable),
-            **_best_scores(columns),
-        }
-
-    def _columns(self) -> _Columns:
-        """Return the numbers of all questions so far."""
-        table = np.concatenate([np.empty((0, 6)), *self._parts])  # [Q, 6]
-        return _Columns(
-            scores=np.ascontiguousarray(table[:, :2]),
-            answerable=table[:, 2].astype(bool),
-            silent=table[:, 3].astype(bool),
-            odds=table[:, 4],
-            place=table[:, 5],
-        )
+        is_null = table["odds"] > threshold  # [Q]
+        decided = np.where(is_null[:, None], ~answerable[:, None], scores)
+        return {**_group_scores(decided, answerable=answerable), **_best_scores(table)}
 
 
 def _group_scores(scores: np.ndarray, answerable: np.ndarray) -> dict[str, float]:
@@ -157,20 +143,13 @@ def _group_scores(scores: np.ndarray, answerable: np.ndarray) -> dict[str, float
     return result
 
 
-def _best_scores(columns: _Columns) -> dict[str, float]:
+def _best_scores(table: np.ndarray) -> dict[str, float]:
     """Return the best scores over all thresholds, and the thresholds."""
     # The official scorer takes equal odds in the order of the odds file.
-    order = np.lexsort((columns.place, columns.odds))
+    table = table[np.lexsort((table["place"], table["odds"]))]
     best: dict[str, float] = {}
-    for number, name in enumerate(("exact", "f1")):
-        share, threshold = _best_threshold(
-            columns.scores[order, number],
-            odds=columns.odds[order],
-            answerable=columns.answerable[order],
-            silent=columns.silent[order],
-        )
-        best[f"best_{name}"] = share
-        best[f"best_{name}_thresh"] = threshold
+    for name in ("exact", "f1"):
+        best[f"best_{name}"], best[f"best_{name}_thresh"] = _best_threshold(table, table[name])
     return best
 
 
@@ -185,23 +164,26 @@ def gold_scores(prediction: str, example: Example) -> tuple[int, float]:
     return exact, overlap
 
 
-def _best_threshold(
-    scores: np.ndarray, odds: np.ndarray, answerable: np.ndarray, silent: np.ndarray
-) -> tuple[float, float]:
+def _best_threshold(table: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
     """Return the best percentage over all thresholds, and the lowest threshold that gives it.
 
     Questions are sorted by odds. With a threshold below all odds every unanswerable one is correct.
     One that rises past an answerable question gains its score; past an unanswerable one it loses 1,
     unless the prediction is "". The threshold is 0.0 if nothing is gained.
+
+    Args:
+        table: of the questions.
+        scores: float64 [Q], of their predictions.
     """
-    loss = np.where(silent, 0.0, -1.0)
-    gain = np.where(answerable, scores, loss)  # [questions], of a threshold that passes each
+    answerable = table["answerable"]
+    loss = np.where(table["silent"], 0.0, -1.0)
+    gain = np.where(answerable, scores, loss)  # [Q], of a threshold that passes each
     unanswerable = float((~answerable).sum())
     # Correct answers below each threshold, from one below all odds on.
-    total = np.cumsum(np.append(unanswerable, gain))  # [questions + 1]
+    total = np.cumsum(np.append(unanswerable, gain))  # [Q + 1]
 
     # The first of equal totals has the lowest threshold.
     best = int(total.argmax())
     share = 100.0 * float(total[best]) / max(len(scores), 1)
-    threshold = float(odds[best - 1]) if best else 0.0
+    threshold = float(table["odds"][best - 1]) if best else 0.0
     return share, threshold

@@ -122,12 +122,12 @@ def _folded_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
     begin = folded.text.find(wanted)
     while begin >= 0:
         last = begin + len(wanted) - 1
-        # A span cuts no character of the context, such as a ligature, in two.
-        is_whole = folded.first[begin] and folded.last[last]
-        if is_whole:
-            start = folded.starts[begin]
-            end = folded.ends[last]
-            yield start, end
+        # A span cuts no character of the context, such as a ligature, in two: the letters before
+        # and after it are of other ones.
+        starts = folded.starts
+        is_cut = starts[begin] in starts[begin - 1 : begin]
+        if not is_cut and starts[last] not in starts[last + 1 : last + 2]:
+            yield starts[begin], folded.ends[last]
         # The next one may overlap: this one may not be whole.
         begin = folded.text.find(wanted, begin + 1)
 
@@ -138,8 +138,6 @@ class Folded(NamedTuple):
     text: str
     starts: list[int]  # of each character: where its source begins
     ends: list[int]  # and ends
-    first: list[bool]  # whether it is the first one of its source
-    last: list[bool]
 
 
 @lru_cache(maxsize=2)  # of a context, for its questions, and of an answer
@@ -150,8 +148,6 @@ def fold(text: str) -> Folded:
     letters: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
-    first: list[bool] = []
-    last: list[bool] = []
     for start, end in _clusters(text):
         # Twice, as NFKC makes one of these characters of others.
         cluster = text[start:end].translate(_TABLE)
@@ -165,13 +161,10 @@ def fold(text: str) -> Folded:
                 continue
             cluster = " "
 
-        for number, letter in enumerate(cluster):
-            letters.append(letter)
-            starts.append(start)
-            ends.append(end)
-            first.append(number == 0)
-            last.append(number == len(cluster) - 1)
-    return Folded("".join(letters), starts=starts, ends=ends, first=first, last=last)
+        letters += cluster
+        starts += [start] * len(cluster)
+        ends += [end] * len(cluster)
+    return Folded("".join(letters), starts=starts, ends=ends)
 
 
 def _clusters(text: str) -> Iterator[tuple[int, int]]:

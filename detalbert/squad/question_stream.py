@@ -16,7 +16,7 @@ from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace
 from detalbert.squad.labels import Label, LabelError, is_empty, read_flag, read_labels
-from detalbert.squad.places import Place, find_answer, is_word
+from detalbert.squad.places import find_answer, is_word
 from detalbert.squad.rows import MAX_CONTEXT, Question, file_questions
 from detalbert.squad.windows import Example
 
@@ -78,29 +78,19 @@ def file_examples(
     """
     notes = Notes() if notes is None else notes
     questions = file_questions(contents, notes=notes, columns=columns, answers_needed=False)
-    if cells is not None:
-        questions = _recording(questions, cells)
     checked = checked_examples(
         questions,
         notes=notes,
         left_out=left_out,
         answers_needed=False,
         no_answer=no_answer,
+        cells=cells,
     )
-    is_empty_file = True
-    for example in checked:
-        is_empty_file = False
-        yield example
-    if is_empty_file:
+    first = next(checked, None)
+    if first is None:
         raise UserError("no question in it", key=contents[0].file.address)
-
-
-def _recording(questions: Iterable[Question], cells: dict[str, RawRow]) -> Iterator[Question]:
-    """Yield the questions; `cells` gets the rows of those of a table, of one id the first."""
-    for question in questions:
-        if question.cells is not None:
-            cells.setdefault(str(question.row["id"]), question.cells)
-        yield question
+    yield first
+    yield from checked
 
 
 def checked_examples(
@@ -109,6 +99,7 @@ def checked_examples(
     left_out: list[LeftOut] | None = None,
     answers_needed: bool = True,
     no_answer: Sequence[str] = (),
+    cells: dict[str, RawRow] | None = None,
 ) -> Iterator[Example]:
     """Check and yield every question, one at a time; only their ids stay in memory.
 
@@ -117,13 +108,16 @@ def checked_examples(
         left_out: gets the faulty questions; None: they are an error.
         answers_needed: whether a question without answers is faulty; else its `answers` is None.
         no_answer: texts of answers that stand for none.
+        cells: as for `file_examples`.
 
     Raises:
         UserError: for the first faulty questions, naming file, place and id.
     """
     ids: set[str] = set()
     faults = _Faults()
-    for place, row, _ in questions:
+    for place, row, row_cells in questions:
+        if cells is not None and row_cells is not None:
+            cells.setdefault(str(row["id"]), row_cells)  # of one id the first
         try:
             example = _checked(row, answers_needed, no_answer=no_answer, notes=notes)
             if not answers_needed:
@@ -184,21 +178,23 @@ class _Faults:
                     f"if {mark!r}, {times:,} times, means that there is none: "
                     f"data.no_answer: [{mark!r}], or an empty cell"
                 )
-        by_flag = list(cures)
-        if self.may_be_skipped:
-            cures.append("set data.skip_invalid: true")
-            by_flag.append("take --skip-invalid")
-        raise UserError(
-            problem,
-            key=str(self.first),
-            cure=Cure(" or ".join(cures), by_flag=" or ".join(by_flag)),
-        )
+        cure = " or ".join(cures)
+        skip = Cure(f"{cure} or set data.skip_invalid: true", f"{cure} or take --skip-invalid")
+        raise UserError(problem, key=str(self.first), cure=skip if self.may_be_skipped else cure)
 
 
 def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes: Notes) -> Example:
     """Return the question of a row, with the spans of its answers. Raises Fault."""
     name, text, context = _checked_texts(row)
-    impossible, labels = _checked_labels(row, name, no_answer)
+    try:
+        impossible = read_flag(row.get("is_impossible"))
+        labels = read_labels(row)
+    except LabelError as error:
+        raise Fault("bad answer", f"question {name}: {error}") from None
+    if labels:
+        labels = [
+            label for label in labels if label.text is None or label.text.strip() not in no_answer
+        ]
 
     answers: tuple[tuple[str, int], ...] | None = None
     # The flag decides; without it, answers that are there and empty.
@@ -227,26 +223,8 @@ def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes:
     )
 
 
-def _checked_labels(
-    row: RawRow, name: str, no_answer: Sequence[str]
-) -> tuple[bool | None, list[Label] | None]:
-    """Return `is_impossible`, and the answers without those that stand for none; None of what the
-    row does not say. Raises Fault.
-    """
-    try:
-        impossible = read_flag(row.get("is_impossible"))
-        labels = read_labels(row)
-    except LabelError as error:
-        raise Fault("bad answer", f"question {name}: {error}") from None
-    if labels and no_answer:
-        labels = [label for label in labels if not _is_mark(label, no_answer)]
-    return impossible, labels
-
-
 def _checked_texts(row: RawRow) -> tuple[str, str, str]:
     """Return id, question and context of a row. Raises Fault if one is no text."""
-    text = row.get("question")
-    context = row.get("context")
     name = row.get("id")
     if type(name) is int:
         name = str(name)
@@ -254,17 +232,17 @@ def _checked_texts(row: RawRow) -> tuple[str, str, str]:
         raise Fault("no id", f"its id is {name!r:.40}; write a text or a whole number")
     if "question" not in row:
         raise Fault("no text", f"question {name}: it has no 'question'")
-    for key, value in (("question", text), ("context", context)):
-        if isinstance(value, (dict, list)):
-            kind = type(value).__name__
+    texts = {"question": row["question"], "context": row.get("context")}
+    for key, text in texts.items():
+        if isinstance(text, (dict, list)):
+            kind = type(text).__name__
             raise Fault(f"not a {key}", f"question {name}: its {key} is no text but {kind}")
-    if not isinstance(text, str) or not text.strip():
-        raise Fault("no text", f"question {name}: it has no text")
-    if not isinstance(context, str) or not context.strip():
-        raise Fault("empty context", f"question {name}: its context is empty")
-    if not is_unicode(f"{name}{text}{context}"):
+        if not isinstance(text, str) or not text.strip():
+            raise Fault(f"empty {key}", f"question {name}: its {key} is empty")
+    question, context = texts.values()
+    if not is_unicode(f"{name}{question}{context}"):
         raise Fault("not UTF-8", f"question {name!r}: id, question or context is not UTF-8 text")
-    return name, text, context
+    return name, question, context
 
 
 def _check_sizes(example: Example) -> None:
@@ -280,11 +258,6 @@ def _too_long(name: str, text: str, limit: int) -> str:
     if len(text) <= limit:
         return ""
     return f"the {name} has {len(text):,} characters, {limit:,} at most are read"
-
-
-def _is_mark(label: Label, no_answer: Sequence[str]) -> bool:
-    """Return whether a label stands for none."""
-    return label.text is not None and label.text.strip() in no_answer
 
 
 def _find_span(
@@ -314,8 +287,12 @@ def _find_span(
     # It is found, but may not be what is meant.
     if not re.search(r"\w", text):
         notes.add(MARKS, f"question {name}")
-    if is_trained:
-        _note_place(place, notes=notes, position=f"question {name}")
+    if is_trained and place.times > 1:
+        notes.add(REPEATED)
+    if is_trained and not place.is_word:
+        notes.add(INSIDE, f"question {name}")
+    if is_trained and place.is_folded:
+        notes.add(FOLDED, f"question {name}")
     return context[place.start : place.end], place.start
 
 
@@ -324,30 +301,19 @@ def _labelled_span(
 ) -> tuple[str, int]:
     """Return the span of a label that has a start. Raises Fault if its text is not there."""
     text = label.text
-    end = label.end
     if text is None:
-        text = context[start:end]
-        if end is not None and end > len(context):
-            problem = f"an answer ends at character {end}, its context at {len(context)}"
+        text = context[start : label.end]
+        if label.end is not None and label.end > len(context):
+            problem = f"an answer ends at character {label.end}, its context at {len(context)}"
             raise Fault("misplaced answer", f"question {name}: {problem}")
-        if not is_word(context, start, start + len(text)):
-            notes.add(INSIDE, f"question {name}")
-
     # The text must be there, character by character: windows are labelled by its place.
     span = context[start : start + len(text)] if start >= 0 else ""
     if span != text or not text.strip():
         problem = f"answer {text!r:.80} is not at character {start} (there: {span!r:.80})"
         raise Fault("misplaced answer", f"question {name}: {problem}")
+    if label.text is None and not is_word(context, start, start + len(text)):
+        notes.add(INSIDE, f"question {name}")
     return text, start
-
-
-def _note_place(place: Place, notes: Notes, position: str) -> None:
-    if place.times > 1:
-        notes.add(REPEATED)
-    if not place.is_word:
-        notes.add(INSIDE, position)
-    if place.is_folded:
-        notes.add(FOLDED, position)
 
 
 def check_text(where: str, question: str, context: str, max_context: int = MAX_CONTEXT) -> None:

@@ -6,6 +6,7 @@ A row is a mapping with `question` and `context` and, if there are such, `id`, `
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from detalbert.errors import Cure, UserError
@@ -22,9 +23,8 @@ MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 # Names that public files use, for columns that a file has not under ours.
 _ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid", LABEL)}
 _TASK = "_task_hash"  # a key of Prodigy's rows, whose `answer` is the annotator's verdict
-_PLANS = 1_000
+_PLANS = 1_000  # kinds of rows, by their names, whose columns are known
 _OF_ANSWERS = ("answer", "answers", "answer_start", "is_impossible")
-_SHAPE = "expected data > paragraphs > context, qas"
 
 
 class Question(NamedTuple):
@@ -52,7 +52,6 @@ def file_questions(
     Raises:
         UserError: the file has other content, or lacks a column.
     """
-
     number = 0
     for content in contents:
         names = ColumnNames(
@@ -69,8 +68,7 @@ def file_questions(
         )
         for question in _questions(rows, names, form=content.form):
             number += 1
-            yield question._replace(row=_with_id(question.row, number))
-        names.check_all()
+            yield _with_id(question, number)
 
 
 def row_questions(
@@ -85,18 +83,18 @@ def row_questions(
     placed = ((RowPlace(where, f"row {number}"), row) for number, row in enumerate(rows, start=1))
     questions = _questions(placed, names, form=forms.JSON)
     for number, question in enumerate(questions, start=1):
-        yield question._replace(row=_with_id(question.row, number))
-    names.check_all()
+        yield _with_id(question, number)
 
 
-def _with_id(row: RawRow, number: int) -> RawRow:
-    """Return a question's row with its id, or with its number if it has none."""
-    name = row.get("id")
+def _with_id(question: Question, number: int) -> Question:
+    """Return a question with its id, or with its number if it has none."""
+    name = question.row.get("id")
     if isinstance(name, float) and name.is_integer():
         name = int(name)  # a column of numbers with gaps, as pandas reads it
     if is_empty(name):
         name = str(number)
-    return {**row, "id": name}
+    question.row["id"] = name
+    return question
 
 
 def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question]:
@@ -104,71 +102,59 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
     has_cells = form in (forms.TABLE, *forms.SHEETS)
     is_table = has_cells or form in (forms.PARQUET, forms.ARROW)
     needed = COLUMNS if is_table else ("question", "context")
-    article_number = 0
     for place, row in rows:
         if not isinstance(row, dict):
             raise UserError(f"{place} is no mapping", cure="correct or delete it")
-        is_question = names.has(row, "question")
-        if "paragraphs" in row and not is_question:
-            file = RowPlace(place.file)
-            yield from _article_questions(
-                file,
-                name=f"article {article_number}",
-                article=row,
-                names=names,
-            )
-            article_number += 1
+        is_question = "question" in names.plan(row)
+        verdict = row.get("answer") if _TASK in row else None
+        if "paragraphs" in row and not is_question:  # an article of SQuAD's shape
+            title = names.rename(row).get("title")
+            for paragraph in _list_in(row, "paragraphs", place):
+                yield from _paragraph_questions(place, title, paragraph, names)
         elif "qas" in row and not is_question:  # a paragraph, as MRQA has them
-            article = {"paragraphs": [row]}
-            yield from _article_questions(
-                place,
-                name="the row",
-                article=article,
-                names=names,
-            )
-        elif _TASK in row and row.get("answer") in ("reject", "ignore"):
+            yield from _paragraph_questions(place, None, row, names)
+        elif verdict in ("reject", "ignore"):
             names.notes.add("tasks of Prodigy are not accepted and are left out", place.row)
         elif tuple(row) != ("header",):  # which MRQA writes first
             names.check(place, row, needed)
             renamed = names.rename(row)
             # An accepted task without spans has no answer.
-            is_accepted = _TASK in row and row.get("answer") == "accept"
-            if is_accepted and renamed.get("answers") == [] and is_empty(renamed.get("answer")):
+            has_spans = renamed.get("answers") != [] or not is_empty(renamed.get("answer"))
+            if verdict == "accept" and not has_spans:
                 renamed["is_impossible"] = True
             yield Question(place, row=renamed, cells=row if has_cells else None)
+    names.check_all()
 
 
-def _article_questions(
-    place: RowPlace, name: str, article: RawRow, names: "ColumnNames"
+def _paragraph_questions(
+    place: RowPlace, title: object, paragraph: object, names: "ColumnNames"
 ) -> Iterator[Question]:
-    """Yield the questions of an article of SQuAD's shape: data > paragraphs > context, qas."""
-    title = names.rename(article).get("title")
-    for paragraph in _list_in(article, "paragraphs", place=place, name=name):
-        context = None
-        if isinstance(paragraph, dict):
-            context = names.rename(paragraph).get("context")
-        for question in _list_in(paragraph, "qas", place=place, name=f"a paragraph of {name}"):
-            if isinstance(question, dict):
-                row = names.rename(question)
-                # MRQA's answers with their places.
-                if "detected_answers" in question:
-                    row["answers"] = question["detected_answers"]
-            else:
-                row = {"question": [question]}  # a fault, which is named later
-            row["context"] = context
-            row["title"] = title
-            yield Question(place, row)
+    """Yield the questions of a paragraph of SQuAD's shape: its context, and qas."""
+    questions = _list_in(paragraph, "qas", place)
+    assert isinstance(paragraph, dict)  # as it has a list
+    context = names.rename(paragraph).get("context")
+    for question in questions:
+        row: RawRow = {"question": [question]}  # a fault, which is named later
+        if isinstance(question, dict):
+            row = names.rename(question)
+            # MRQA's answers with their places.
+            if "detected_answers" in question:
+                row["answers"] = question["detected_answers"]
+        row["context"] = context
+        row["title"] = title
+        yield Question(place, row)
 
 
-def _list_in(value: object, key: str, place: RowPlace, name: str) -> list[object]:
-    """Return the list under a key. Raises UserError if there is none; `name` is the value's."""
-    if isinstance(value, dict):
-        inner = value.get(key)
-        if isinstance(inner, list):
-            return inner
-    raise UserError(
-        f"not of SQuAD's shape ({name} has no list {key!r})", key=str(place), cure=_SHAPE
-    )
+def _list_in(value: object, key: str, place: RowPlace) -> list[object]:
+    """Return the list under a key. Raises UserError if there is none."""
+    values = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(values, list):
+        raise UserError(
+            f"not of SQuAD's shape (no list {key!r})",
+            key=str(place),
+            cure="expected data > paragraphs > context, qas",
+        )
+    return values
 
 
 class ColumnNames:
@@ -191,8 +177,9 @@ class ColumnNames:
         self.seen: set[str] = set()  # names of COLUMNS that some row has
         self.replaced: set[str] = set()  # names of COLUMNS that stand for the user's
         self.noted: set[str] = set()  # names of COLUMNS that no row has, in the notes
-        self.first_row: tuple[object, ...] = ()  # its names
-        self._plans: dict[tuple[object, ...], dict[str, str]] = {}  # by the names of a row
+        self.first_row: tuple[str, ...] = ()  # its names
+        # A plan depends on the names alone, and most rows of a file have the same.
+        self._plan = lru_cache(maxsize=_PLANS)(self._find)
 
     def own(self, name: str) -> str:
         """Return the file's name of a column, as the user says."""
@@ -205,26 +192,18 @@ class ColumnNames:
         spellings = names + own + list(_ALIASES["answer"])
         return [name.lower() for name in spellings]
 
-    def has(self, row: RawRow, name: str) -> bool:
-        """Return whether a row has a column."""
-        plan = self._plan(row)
-        return name in plan
-
     def rename(self, row: RawRow) -> RawRow:
         """Return the values of a row by names of COLUMNS; bytes that are UTF-8 as texts."""
-        plan = self._plan(row)
-        return {name: _decoded(row[own]) for name, own in plan.items()}
+        return {name: _decoded(row[own]) for name, own in self.plan(row).items()}
 
     def check(self, place: RowPlace, row: RawRow, names: Iterable[str]) -> None:
         """Raise UserError if a row lacks a column of `names` that every question has, or that the
         user has named.
         """
-        plan = self._plan(row)
+        plan = self.plan(row)
         for name in names:
-            if name in plan:
-                continue
             is_needed = name in ("question", "context") or name in self.columns
-            if is_needed:
+            if is_needed and name not in plan:
                 self._miss(name, names=row, where=str(place))
 
     def check_all(self) -> None:
@@ -239,13 +218,13 @@ class ColumnNames:
             kind = f"names of data.columns are missing, and ours are read: {missing}"
             self.notes.counts[f"{kind} ({_there(self.first_row)})"] = len(self.replaced)
 
-    def _miss(self, name: str, names: Iterable[object], where: str) -> None:
+    def _miss(self, name: str, names: Iterable[str], where: str) -> None:
         """Raise UserError as `name` is not among `names`, or note it if it is not needed."""
-        own = self.own(name)
         # Questions can be answered without answers to compare with.
         has_notes_only = name in _OF_ANSWERS and not self.answers_needed
         if has_notes_only and name in self.noted:
             return
+        own = self.own(name)
         near = _nearest(own, names)
         hint = f": did you mean {near!r}?" if near else ""
         if has_notes_only:
@@ -255,9 +234,6 @@ class ColumnNames:
             return
         if name in self.columns:
             cure = Cure(f"correct data.columns{hint}", by_flag=f"correct --columns{hint}")
-        elif {"annotations", "data"} <= set(names):
-            export = "export it from Label Studio as JSON-MIN"
-            cure = Cure(export, by_flag=export)
         else:
             cure = Cure(
                 f"add it, or name yours in data.columns: {{{name}: ...}}",
@@ -265,81 +241,71 @@ class ColumnNames:
             )
         raise UserError(f"no column {own!r} ({_there(names)})", key=where, cure=cure)
 
-    def _plan(self, row: RawRow) -> dict[str, str]:
+    def plan(self, row: RawRow) -> dict[str, str]:
         """Return the names of a row's columns by names of COLUMNS, found once for rows alike."""
-        # A plan depends on the names alone, and most rows of a file have the same.
-        names = tuple(row)
-        plan = self._plans.get(names)
-        if plan is None:
-            if len(self._plans) > _PLANS:  # rows without end of other names
-                self._plans.clear()
-            plan = self._find(row)
-            self._plans[names] = plan
-            self.seen.update(plan)
-            if not self.first_row:
-                self.first_row = names
-        return plan
+        return self._plan(tuple(row))
 
-    def _find(self, row: RawRow) -> dict[str, str]:
-        # The user's name of a column as it is; ours in any case, or under a usual alias. Of columns
-        # that differ in case only, the first counts.
-        by_small_letters = {str(own).lower(): own for own in reversed(list(row))}
-        aliases = {**_ALIASES, "answers": ("spans",)} if _TASK in row else _ALIASES
+    def _find(self, names: tuple[str, ...]) -> dict[str, str]:
         plan = {}
         for name in COLUMNS:
-            if name not in self.columns and self._is_other(name, row):
-                continue
-            own = self.own(name)
-            if own in row:
+            own = (
+                self._find_own(name, names)
+                if name in self.columns
+                else self._find_ours(name, names)
+            )
+            if own is not None:
                 plan[name] = own
-            elif name in self.columns:
-                if name in row and self._has_our_names(row, own):
-                    plan[name] = name
-                    self.replaced.add(name)
-            else:
-                for spelling in (name, *aliases.get(name, ())):
-                    if spelling in by_small_letters:
-                        plan[name] = by_small_letters[spelling]
-                        break
+        self.seen.update(plan)
+        self.first_row = self.first_row or names
         return plan
 
-    def _has_our_names(self, row: RawRow, own: str) -> bool:
-        """Return whether a row has our names in place of the user's, as one file of a run may; in
-        another row a name that it lacks, `own`, is misspelt.
+    def _find_own(self, name: str, names: tuple[str, ...]) -> str | None:
+        """Return the user's name of a column if it is among `names`; ours if these are ours, as one
+        file of a run may have them: with another name the user's is misspelt.
         """
-        has_users = any(other in row for name, other in self.columns.items() if other != name)
-        near = _nearest(own, row)
-        return not has_users and (near is None or near.lower() in COLUMNS)
+        own = self.columns[name]
+        if own in names:
+            return own
+        has_users = any(other in names for key, other in self.columns.items() if other != key)
+        near = _nearest(own, names)
+        if name in names and not has_users and (near is None or near.lower() in COLUMNS):
+            self.replaced.add(name)
+            return name
+        return None
 
-    def _is_other(self, name: str, row: RawRow) -> bool:
-        """Return whether a column that the user has not named is none of ours, whatever its name.
-
-        Raises:
-            UserError: several columns could be meant.
+    def _find_ours(self, name: str, names: tuple[str, ...]) -> str | None:
+        """Return the name of a column that the user has not named: ours in any case, or a usual
+        alias; of two ids or titles the first. Raises UserError if several columns could be meant.
         """
-        spellings = (name, *_ALIASES.get(name, ()))
-        candidates = [own for own in map(str, row) if own.lower() in spellings]
+        is_task = _TASK in names
+        spellings = [name, *_ALIASES.get(name, ())]
+        if is_task and name == "answers":
+            spellings.append("spans")
+        candidates = [own for own in names if own.lower() in spellings]
         if len(candidates) > 1 and name not in ("id", "title"):
-            names = " and ".join(map(repr, candidates))
+            listed = " and ".join(map(repr, candidates))
             raise UserError(
-                f"{names} could be the {name}",
+                f"{listed} could be the {name}",
                 key=self.where,
                 cure=Cure(
                     f"name it in data.columns: {{{name}: ...}}",
                     by_flag=f"name it in --columns {name}=...",
                 ),
             )
-        return name == "answer" and ("answers" in self.columns or _TASK in row)
+        # Beside other answers it is none, whatever its name.
+        if name == "answer" and ("answers" in self.columns or is_task):
+            return None
+        candidates.sort(key=lambda own: (own != name, spellings.index(own.lower())))
+        return candidates[0] if candidates else None
 
 
-def _there(names: Iterable[object]) -> str:
-    listed = ", ".join(map(str, names))
-    return f"there: {listed:.100}"
+def _there(names: Iterable[str]) -> str:
+    return f"there: {', '.join(names):.100}"
 
 
-def _nearest(own: str, names: Iterable[object]) -> str | None:
+def _nearest(own: str, names: Iterable[str]) -> str | None:
     """Return the name of a column that is most like another, in any case; None if none is."""
-    by_small_letters = {str(name).lower(): str(name) for name in names}
+    by_small_letters = {name.lower(): name for name in names}
     near = difflib.get_close_matches(own.lower(), list(by_small_letters), n=1)
     return by_small_letters[near[0]] if near else None
 

@@ -277,13 +277,7 @@ def _world(split: str) -> str:
 
 @lru_cache(maxsize=2)
 def _hub_rows(name: str, split: str) -> list[dict[str, Any]]:
-    rows = load_hub_rows(
-        name,
-        split=split,
-        key=f"data.{split}",
-        problem=f"{name!r} is no file, and as a data set it does not load",
-    )
-    return list(rows)
+    return list(load_hub_rows(name, split=split, key=f"data.{split}"))
 
 
 def _download(name: str, cache_dir: Path) -> Path:

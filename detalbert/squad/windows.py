@@ -20,10 +20,8 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
 from detalbert.squad.cutting import (
-    AnswerTokens,
     Limits,
     PairLayout,
-    answer_tokens,
     check_cover,
     cover,
     labels,
@@ -274,14 +272,11 @@ def _label(
     """Return start and end position of each window's answer, int32 [W]; [CLS]'s if the window has
     not all of it.
     """
-    answers = answer_tokens(
+    start, end = labels(
         _answer_chars(examples),
         owner=texts.owner,
         contexts=texts.contexts,
-    )  # [E]
-    start, end = labels(
-        AnswerTokens(*(column[cut.example] for column in answers)),
-        offsets=texts.contexts.offsets,
+        example=cut.example,
         begin=cut.begin,
         last=cut.begin + cut.size - 1,
         shift=cut.position - cut.begin,

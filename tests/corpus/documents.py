@@ -21,8 +21,9 @@ from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.reader import Shards
 from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
 from detalbert.corpus.writer import write_shards
+from detalbert.reading.notes import Notes
 from detalbert.settings.text import DocumentsConfig, SourceConfig, parse_documents_config
-from tests.fakes.text import contexts
+from tests.fakes.text import LENGTH, TOKENIZER, contexts
 
 CODE = "def f(x):\n    if x:\n        return  1\r\n\n\nclass A:\n\tpass\n"
 
@@ -39,6 +40,15 @@ def documents_config(documents: Any, folder: Path, **more: Any) -> DocumentsConf
         "cache_dir": str(folder / "cache"),
     }
     return parse_documents_config({**values, **more})
+
+
+def write_config(folder: Path, text: Any, **data: Any) -> Path:
+    """Write the config of an ALBERT's pretraining for the command that writes shards."""
+    values = {"text": text, "tokenizer": TOKENIZER, "cache_dir": str(folder / "cache"), **data}
+    hparams = {"size": "tiny", "max_seq_length": LENGTH}
+    path = folder / "c.yaml"
+    path.write_text(json.dumps({"hyperparameters": hparams, "data": values}))
+    return path
 
 
 def write(documents: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
@@ -66,17 +76,20 @@ def read_back(folder: Path, split: str) -> list[str]:
 
 def read(
     address: Any,
-    part_bytes: int,
+    part_bytes: int = 1 << 20,
     exact: bool = True,
     article: str | None = None,
     text_key: str = "text",
+    form: str | None = None,
+    notes: Notes | None = None,
 ) -> list[str]:
     """Return the documents at an address, read in parts."""
     if article is None:
         article = "file" if exact else "line"
     source = SourceConfig(str(address), text_key=text_key)
-    text = open_text(source, "data.text", "train", exact, article)
+    text = open_text(source, "data.text", "train", exact, article, form)
     reader = TextReader()
+    reader.notes = notes or reader.notes
     blocks: list[Block] = []
     with tempfile.TemporaryDirectory() as folder:
         for part in cut_parts(unpack_sizes(text, Path(folder)), part_bytes):

@@ -192,18 +192,6 @@ def test_a_sentence_of_any_length_is_encoded_in_segments(
     assert columns_of(kind, BACKENDS[name], segments, batch) == expected
 
 
-def test_a_real_tokenizer_has_the_same_examples(shared: Path) -> None:
-    backend = Tokenizer.from_file(str(shared / "albert-tokenizer" / "tokenizer.json"))
-    text = "\n".join(contexts(200))
-    one_sentence = text.replace(".", "").replace("\n", " ")
-    kind = ExampleKind(max_seq_length=128)
-    for document in (text, one_sentence):
-        segments = list(cut_segments(in_blocks([document], [700]), kind.find_cut, 3000))
-        assert len(segments) > 10
-        columns = columns_of(kind, backend, segments, size=3)
-        assert columns == whole_examples(backend, [document], capacity=125)
-
-
 def split_long(text: str, longest: int) -> list[str]:
     """Return the segments of a language model's document, from its whole text."""
     segments = []

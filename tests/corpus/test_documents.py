@@ -7,36 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
 from detalbert.corpus.blocks import SEGMENT, Block, Segments, cut_segments
-from detalbert.corpus.documents import DocumentKind, document_kind
+from detalbert.corpus.documents import document_kind
 from detalbert.corpus.read_text import TextReader
 from detalbert.corpus.shards import Kind
 from detalbert.corpus.sources import open_text, unpack_sizes
 from detalbert.corpus.words import WordEncoder
-from detalbert.errors import UserError
 from detalbert.reading import forms, storage
 from detalbert.settings.text import SourceConfig
 from lm.inference.complete import encode_prompt
-from tests.corpus.documents import CODE, byte_tokenizer, join, read, write_lines
-
-
-@given(st.lists(st.text("ab\n", min_size=1, max_size=30)), st.integers(1, 9))
-def test_lines_do_not_depend_on_blocks(blocks: list[str], size: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "BLOCK", size)
-        lines = list(storage.as_file(block.encode() for block in blocks))
-    assert lines == "".join(blocks).encode().splitlines(keepends=True)
-
-
-def test_a_text_file_is_one_document(tmp_path: Path) -> None:
-    for name in ("a.txt", "a.md"):  # named, not found in a folder
-        path = tmp_path / name
-        path.write_bytes(CODE.encode())
-        assert read(path, part_bytes=5) == [CODE]
+from tests.corpus.documents import byte_tokenizer, join, read, write_lines
 
 
 def test_json_lines_may_be_blank_and_their_files_have_several_frames(tmp_path: Path) -> None:
@@ -59,36 +41,6 @@ def segments(texts: list[str], kind: Kind, longest: int = SEGMENT) -> Segments:
     blocks = (Block(text, ends=True) for text in texts)
     cut = list(cut_segments(blocks, kind.find_cut, longest))
     return Segments([segment.text for segment in cut], [segment.ends for segment in cut])
-
-
-@given(st.text("ab\n", max_size=80), st.integers(1, 9))
-def test_segments_of_a_document_are_the_document(text: str, size: int) -> None:
-    cut = segments([text], DocumentKind(0), size).texts
-
-    assert "".join(cut) == text
-    assert all(len(segment) <= size for segment in cut)
-    assert len(cut) == 1 or len(text) > size
-    for segment in cut[:-1]:  # a line where one ends, else all that is allowed
-        assert segment.endswith("\n") or (len(segment) == size and "\n" not in segment)
-
-
-@pytest.mark.parametrize("longest", [SEGMENT, 20])
-def test_tokens_are_the_tokenizers_and_end_of_text(longest: int) -> None:
-    tokenizer = byte_tokenizer()
-    encoder = WordEncoder(tokenizer.backend_tokenizer)
-    kind = DocumentKind(end_of_text=0)
-    texts = ["a long one\n" * 30, "b", "ü"]
-
-    rows = kind.tokenize(encoder, segments(texts, kind, longest))
-    columns, counts = kind.columns().add(rows)
-
-    lengths = columns["document_ptr"]
-    assert counts == {"documents": 3, "tokens": len(rows.tokens), "text_bytes": 333}
-    assert lengths.sum() == len(rows.tokens)
-    if longest > 20:  # else a line is cut, and its end may be another token
-        documents = [[*tokenizer(text)["input_ids"], 0] for text in texts]
-        assert rows.tokens.tolist() == list(itertools.chain.from_iterable(documents))
-        assert lengths.tolist() == [len(document) for document in documents]
 
 
 TEXTS = [f"{i} " + "x" * (i * 37 % 900) for i in range(300)]
@@ -115,17 +67,6 @@ def test_parts_in_a_row_read_a_file_once(tmp_path: Path, monkeypatch: pytest.Mon
     reader = TextReader()
     assert join(reader.read(part)) == TEXTS
     assert join(reader.read(part)) == TEXTS  # from its start again
-
-
-@pytest.mark.parametrize("suffix", [".zst", ".gz"])
-def test_damage_is_one_line(suffix: str, tmp_path: Path) -> None:
-    path = write_lines(tmp_path / f"a.jsonl{suffix}", TEXTS)
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=f"{path}: damaged, or cut off .*; copy it again"):
-        read(path, 1000)
-    path.write_bytes(b'{"text": "a"}')  # not compressed, as its first bytes say
-    assert read(path, 1000) == ["a"]
 
 
 def test_a_document_begins_as_the_tokenizers_own_call(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Several sources: their shares in training, their windows in a validation, their forms."""
 
 import itertools
-import logging
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -22,7 +21,7 @@ from lm.order import WindowOrder
 from pretrain.data import PretrainText
 from pretrain.examples import ExampleOrder
 from tests.conftest import max_examples
-from tests.corpus.documents import documents_config, read_back
+from tests.corpus.documents import documents_config
 from tests.corpus.documents import write as write_documents
 from tests.fakes.text import TOKENIZER, contexts, tiny, write
 
@@ -76,28 +75,6 @@ def test_every_stretch_has_each_source_by_its_weight(weights: list[float], first
     later_sources, later_numbers = Mixture(weights).deal(first + 1_000, 1_000)
     assert np.array_equal(later_sources, sources[1_000:])
     assert np.array_equal(later_numbers, numbers[1_000:])
-
-
-@given(RANDOM_WEIGHTS, st.integers(0, 10**15), st.integers(1, 300))
-@max_examples(60)
-def test_a_position_has_the_same_window_however_it_is_asked_for(
-    weights: list[float], first: int, count: int
-) -> None:
-    mixture = Mixture(weights)
-    sources, numbers = mixture.deal(first, count)
-    apart = [mixture.deal(first + place, 1) for place in range(count)]
-    assert sources.tolist() == [int(source[0]) for source, _ in apart]
-    assert numbers.tolist() == [int(number[0]) for _, number in apart]
-
-
-@pytest.mark.parametrize(
-    "weights", [[4e-5, 1 - 4e-5], [1, 1, 1], [1 / 3, 2 / 3], [2.7e-4, 0.5, 0.2], [1e-6, 7, 2]]
-)
-def test_a_million_windows_follow_the_weights_to_one_window(weights: list[float]) -> None:
-    sources, _ = Mixture(weights).deal(0, 1_000_000)
-    counts = np.bincount(sources, minlength=len(weights))
-    expected = 1_000_000 * np.array(weights) / sum(weights)
-    assert (abs(counts - expected) <= 1).all()
 
 
 def dealt_by_ten_thousandths(weights: list[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -224,25 +201,6 @@ def test_weights_hold_over_an_epoch_of_documents_at_every_layout(tmp_path: Path)
     assert others == [steps, steps]
     names = [corpus.names[corpus.sources[shard]] for step in steps for shard, *_ in step]
     assert_weights_hold(steps, names, corpus)
-
-
-def test_a_pattern_selects_files_and_the_others_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for name in ("a1.txt", "a2.txt", "b1.txt", "c.pdf", ".hidden"):
-        (folder / name).write_text(f"Text of {name}.")
-    values = {"validation_fraction": 0}
-
-    matching = write_documents(folder / "a*.txt", tmp_path, **values)
-    assert read_back(matching, "train") == ["Text of a1.txt.", "Text of a2.txt."]
-
-    with caplog.at_level(logging.WARNING):
-        shards = write_documents(folder, tmp_path, **values)
-    assert len(read_back(shards, "train")) == 3
-    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert warnings == ["data.documents: 2 files are passed over: .hidden, c.pdf"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The command that writes shards to S3: it goes on where it was cut, and what makes them count."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from detalbert.corpus import writer
 from detalbert.corpus.__main__ import main
 from detalbert.errors import Unavailable, UserError
 from pretrain.data import PretrainText
+from tests.corpus.documents import write_config
 from tests.corpus.test_mixture import three
 from tests.fakes.s3 import Faults
-from tests.fakes.text import LENGTH, TOKENIZER, tiny, write
+from tests.fakes.text import tiny, write
 
 
 def test_what_makes_shards_count_follows_them(
@@ -48,10 +48,7 @@ def test_the_command_writes_to_s3_and_goes_on(
     client, _ = s3  # whose faults are of reading
     monkeypatch.setenv("AWS_ENDPOINT_URL", client.meta.endpoint_url)
     sources = three(tmp_path)
-    data = {"text": sources, "tokenizer": TOKENIZER, "shard_mib": 0.01, "cache_dir": str(tmp_path)}
-    hparams = {"size": "tiny", "max_seq_length": LENGTH}
-    config = tmp_path / "c.yaml"
-    config.write_text(json.dumps({"hyperparameters": hparams, "data": data}))
+    config = write_config(tmp_path, sources, shard_mib=0.01)
     upload = writer.Target.move
     uploads: list[list[str]] = []
 
@@ -100,10 +97,7 @@ def test_parts_meet_in_a_bucket(
     client, _ = s3
     monkeypatch.setenv("AWS_ENDPOINT_URL", client.meta.endpoint_url)
     sources = three(tmp_path)
-    data = {"text": sources, "tokenizer": TOKENIZER, "shard_mib": 0.01, "cache_dir": str(tmp_path)}
-    config = tmp_path / "c.yaml"
-    hparams = {"size": "tiny", "max_seq_length": LENGTH}
-    config.write_text(json.dumps({"hyperparameters": hparams, "data": data}))
+    config = write_config(tmp_path, sources, shard_mib=0.01)
     command = [str(config), "--output", "s3://bucket/shards", "--workers", "1", "--part"]
 
     # In any order, and one of them twice.

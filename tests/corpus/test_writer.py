@@ -1,6 +1,5 @@
 """Text -> shards: the same bytes with any processes, chunks and kills; bad text is one line."""
 
-import json
 import os
 import random
 import re
@@ -19,6 +18,7 @@ from detalbert.corpus.writer import write_shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import ROOT, Script
+from tests.corpus.documents import write_config
 from tests.fakes.damage import flip
 from tests.fakes.runs import wait_for
 from tests.fakes.text import LENGTH, TOKENIZER, contexts, sums, text_config, write
@@ -105,12 +105,10 @@ def test_the_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
 
 def test_the_command_has_no_torch_nor_its_workers(tmp_path: Path, real_python: str) -> None:
     """They are forks of it. The tokenizer's class is found by a child, which ends before."""
-    data = {"text": "generated", "tokenizer": TOKENIZER, "cache_dir": str(tmp_path)}
-    hparams = {"size": "tiny", "max_seq_length": LENGTH}
-    (tmp_path / "c.yaml").write_text(json.dumps({"hyperparameters": hparams, "data": data}))
+    config = write_config(tmp_path, "generated")
     code = "import sys; from detalbert.corpus.__main__ import main\n"
     code += "sys.exit(main(sys.argv[1:]) or 'torch' in sys.modules)"
-    command = [real_python, "-c", code, str(tmp_path / "c.yaml"), "--output", str(tmp_path / "o")]
+    command = [real_python, "-c", code, str(config), "--output", str(tmp_path / "o")]
     subprocess.run(command, cwd=ROOT, check=True)
     assert (tmp_path / "o" / "index.json").is_file()
 
@@ -135,12 +133,9 @@ def test_cut_at_random_moments_the_shards_are_the_same(
     corpus_text: Path, tmp_path: Path, script: Script
 ) -> None:
     """Real signals to the whole process group, two writers, until it is done."""
-    values = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
-    hparams = {"size": "tiny", "max_seq_length": LENGTH}
-    config = tmp_path / "c.yaml"
+    config = write_config(tmp_path, str(corpus_text), shard_mib=0.02)
     pid = tmp_path / "pid"
     cut = tmp_path / "cut"
-    config.write_text(json.dumps({"hyperparameters": hparams, "data": values}))
 
     def start(pause: float) -> subprocess.Popen:
         command = [*script(SLOW), str(pid), str(pause)]

@@ -9,22 +9,20 @@ import json
 import lzma
 import struct
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
-from detalbert.corpus.read_text import TextReader
-from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
 from detalbert.reading import packing
 from detalbert.reading.notes import Notes
 from detalbert.settings import forms
-from detalbert.settings.text import SourceConfig
 from detalbert.squad.question_stream import LeftOut
 from detalbert.squad.sources import Reading, open_source, read_examples
 from detalbert.squad.windows import Example
-from tests.corpus.documents import join
+from tests.corpus.documents import read
 
 Row = dict[str, Any]
 
@@ -57,24 +55,7 @@ def read_questions(
     return read_examples(source, notes=notes, left_out=left_out)
 
 
-def read_documents(
-    address: Path | str,
-    article: str = "line",
-    form: str | None = None,
-    text_key: str = "text",
-    part_bytes: int = 1 << 20,
-    notes: Notes | None = None,
-) -> list[str]:
-    """The documents at an address, read in parts."""
-    source = SourceConfig(str(address), text_key=text_key)
-    text = open_text(source, "data.text", "train", article=article, form=form)
-    reader = TextReader()
-    reader.notes = notes or reader.notes
-    folder = (Path(address) if Path(address).is_dir() else Path(address).parent).parent
-    documents = []
-    for part in cut_parts(unpack_sizes(text, folder), part_bytes):
-        documents += reader.read(part)
-    return join(documents)
+read_documents = partial(read, exact=False)
 
 
 def json_lines(rows: Sequence[Any], line_end: str = "\n") -> str:

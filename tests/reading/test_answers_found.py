@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from detalbert.reading.notes import Notes
-from detalbert.squad.question_stream import FOLDED, INSIDE, MARKS
+from detalbert.squad.question_stream import FOLDED, INSIDE, MARKS, REPEATED
 from tests.reading.files import read_questions, table
 
 
@@ -37,6 +37,12 @@ ANSWERS_FOUND: dict[str, tuple[str, Any, tuple[str, int], str]] = {
     "full width": ("In １９１２.", "1912", ("１９１２", 3), FOLDED),
     "a longer word": ("東京都は首都。", "京都", ("京都", 1), INSIDE),
     "a word": ("東京都は首都。京都も。", "京都", ("京都", 7), ""),
+    "between words": ("A party for art", "art", ("art", 12), ""),
+    "within a word": ("A party", "art", ("art", 3), INSIDE),
+    "of the same case": ("Art and art, ART", "art", ("art", 8), ""),
+    "of other case and spaces": ("The  Old\ntown", "the old town", ("The  Old\ntown", 0), ""),
+    "twice": ("one two one", " one ", ("one", 0), REPEATED),
+    "end marks": ("It took 27 days.", "27 days!!", ("27 days", 8), FOLDED),
 }
 
 

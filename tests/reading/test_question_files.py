@@ -62,8 +62,7 @@ def sheet(**cells: Any) -> list[dict[str, Any]]:
 
 
 HUB_ROWS = [{**FLAT, "answers": ANSWERS}, {**NONE, "answers": NO_ANSWERS}]
-TRUTHS = {"text": ("true", "false"), "title": ("True", "False"), "number": (1, 0)}
-TRUTHS |= {"digit": ("1", "0"), "float": (1.0, 0.0), "word": ("yes", "no"), "bool": (True, False)}
+TRUTHS = {"text": ("true", "false"), "digit": ("1", "0"), "word": ("yes", "no")}
 
 # Answers whose place is beside them, with other keys than SQuAD's, or in a mapping of their own.
 PLACED: dict[str, dict[str, Any]] = {
@@ -85,8 +84,6 @@ def test_a_place_is_never_ignored(name: str, tmp_path: Path) -> None:
 # The name of a file, its content, and its questions.
 FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
     **{f"is_impossible: {name}": ("a.json", flagged(*pair), READ) for name, pair in TRUTHS.items()},
-    "answer_start: text": ("a.json", placed("26"), READ),
-    "answer_start: float": ("a.json", placed(26.0), READ),
     "answer_start: float as text": ("a.json", placed("26.0"), READ),
     "chaii": ("a.csv", table(sheet(answer_text="pottery", answer_start=SECOND)), LAST),
     "flat lines": (
@@ -106,9 +103,7 @@ FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
     ),
     "pandas' lines": ("a.json", json_lines(HUB_ROWS), READ),
     "pandas' records": ("a.json", json.dumps(HUB_ROWS), READ),
-    "run_qa": ("a.json", json.dumps({"version": "1", "data": HUB_ROWS}), READ),
     "SQuAD-it": ("a.json.gz", gzip.compress(flagged(True, False).encode()), READ),
-    "MRQA": ("a.jsonl.gz", gzip.compress(json_lines(HUB_ROWS).encode()), READ),
     "capitals": (
         "a.csv",
         f'Id,Question,Context,Answer\na,{WHAT},"{CONTEXT}",pottery\nb,{WHO},"{CONTEXT}",\n',

@@ -123,6 +123,19 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "a web page": ("a.json", "<!DOCTYPE html>\n<html>\n", {}, ": a web page; download the file"),
     "Latin-1": ("a.csv", f"{QUESTIONS}2,Où?,x,\n".encode("latin-1"), {}, ": not UTF-8 at byte 152"),
     "half a file": ("a.json.gz", gzip.compress(b'{"data"' * 999)[:50], {}, ": damaged, or cut off"),
+    "no row": (
+        "a.csv",
+        "question,context,answer\n",
+        {},
+        ": no usable question in it; set data.train",
+    ),
+    "half a Parquet": ("a.parquet", "PAR1", {}, ": not a whole parquet file"),
+    "a part of a ligature": (
+        "a.csv",
+        "question,context,answer\nWhat?,the \ufb01nal,inal\n",
+        {},
+        ": line 2: question 1: answer 'inal' is not in its context",
+    ),
     "an id twice": ("a.csv", table(sheet(answer="")[:1] * 2), {}, "another one has this id"),
 }
 

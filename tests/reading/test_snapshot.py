@@ -179,16 +179,6 @@ def test_what_is_a_snapshot(name: str) -> None:
     assert is_snapshot(names, card) is expected
 
 
-def test_a_folder_is_read_by_its_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    names = [f"data/{split}-00000-of-00001.jsonl" for split in SPLITS]
-    fill(tmp_path, [*names, "dataset_infos.json"], card_of({"license": "mit"}))
-    for split in OURS:
-        (file,) = find_files(str(tmp_path), "data.text", split)
-        assert file.address == str(tmp_path / f"data/{split}-00000-of-00001.jsonl")
-        assert "4 files are passed over: README.md, data/" in caplog.text
-        caplog.clear()
-
-
 def test_files_named_after_splits_are_splits_without_a_card(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

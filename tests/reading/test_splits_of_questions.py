@@ -1,9 +1,7 @@
 """Questions in several files, and paragraphs as rows."""
 
-import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import datasets
 import pytest
@@ -53,25 +51,3 @@ def test_other_files_of_a_folder_are_not_joined(tmp_path: Path) -> None:
         (tmp_path / name).write_text("\n".join(map(json.dumps, ROWS)))
     with pytest.raises(UserError, match=r"a.jsonl, b.jsonl: which is it\?"):
         read(tmp_path)
-
-
-def test_paragraphs_on_lines(tmp_path: Path) -> None:
-    """As the shared task MRQA has them: a header, then a context with its questions."""
-    first = {"qid": "x", "question": "Who?", "answers": ["Ada"]}
-    second = {"qid": "y", "question": "Where?", "answers": ["the old town"]}
-    path = tmp_path / "A.jsonl.gz"
-    write_paragraphs(path, [first, second])
-    assert read(path) == [("x", "Who?"), ("y", "Where?")]
-
-    write_paragraphs(path, [{**first, "answers": ["Cy"]}, second])
-    with pytest.raises(UserError, match="line 2: question x: answer 'Cy' is not in its context"):
-        read(path)
-
-
-def write_paragraphs(path: Path, questions: list[dict[str, Any]]) -> None:
-    """Write a header, and a paragraph for each question."""
-    rows: list[dict[str, Any]] = [{"header": {"dataset": "A", "split": "train"}}]
-    rows += [{"context": CONTEXT, "qas": [question]} for question in questions]
-    rows[1]["id"] = ""
-    lines = "\n".join(json.dumps(row) for row in rows)
-    path.write_bytes(gzip.compress(lines.encode()))

@@ -1,6 +1,5 @@
 """Files and folders of text as dumps, editors and the hub leave them."""
 
-import bz2
 import gzip
 import json
 from csv import QUOTE_ALL
@@ -43,14 +42,11 @@ def squad(texts: list[Any]) -> str:
 # The name of a file, its content, and its documents if they are not TEXTS.
 FILES: dict[str, tuple[str, str | bytes, list[str]]] = {
     "wikiextractor": ("wiki_00", LINES, TEXTS),
-    "wikiextractor, escaped": ("wiki_00", "".join(json.dumps(row) + "\n" for row in ROWS), TEXTS),
     "C4": ("c4.json", LINES, TEXTS),
     "C4, packed": ("c4.json.gz", gzip.compress(LINES.encode()), TEXTS),
-    "C4, packed, without an ending": ("c4", gzip.compress(LINES.encode()), TEXTS),
     "ndjson": ("a.ndjson", LINES, TEXTS),
     "JSON lines in a text": ("a.txt", LINES, TEXTS),
     "a list of rows in a text": ("a.txt", json.dumps(ROWS), TEXTS),
-    "rows below data": ("a.json", json.dumps({"data": ROWS}), TEXTS),
     "SQuAD": ("a.json", squad(TEXTS), TEXTS),
     "a mark in JSON lines": ("a.jsonl", encode(LINES, "utf-8-sig"), TEXTS),
     "a mark in a text": ("a.txt", encode(PLAIN, "utf-8-sig"), TEXTS),
@@ -78,7 +74,6 @@ FILES: dict[str, tuple[str, str | bytes, list[str]]] = {
     "odd line ends in rows": ("a.jsonl", json_lines([{"text": text} for text in ODD]), ODD),
     "odd line ends": ("a.txt", "\n".join(ODD), ODD),
     "a list in a text is no JSON": ("a.txt", "[12] notes\n{a} b\n", ["[12] notes", "{a} b"]),
-    "a link": ("a.md", "[A](b)\n\n[C]: d\n", ["[A](b)", "[C]: d"]),
 }
 
 
@@ -100,11 +95,9 @@ GAPS: list[Any] = [TEXTS[0], None, TEXTS[1], "", TEXTS[2]]
 GAPPED = [{"id": number, "text": text} for number, text in enumerate(GAPS)]
 WITH_GAPS: dict[str, tuple[str, str | bytes]] = {
     "JSON lines": ("a.jsonl", json_lines(GAPPED)),
-    "JSON": ("a.json", json.dumps(GAPPED)),
     "SQuAD": ("a.json", squad(GAPS)),
     "a table": ("a.csv", table(GAPPED)),
     "Parquet": ("a.parquet", files.parquet(GAPPED)),
-    "Arrow": ("a.arrow", files.arrow(GAPPED)),
 }
 
 
@@ -158,15 +151,6 @@ FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"AA/wiki_00": LINES, "AA/LICENSE": "Some words of law.\n"},
         "1 files are passed over: AA/LICENSE",
     ),
-    "wikiextractor, packed": ({"AA/wiki_00.bz2": bz2.compress(LINES.encode())}, ""),
-    "save_to_disk": (
-        {
-            "data-00000-of-00001.arrow": files.arrow(ROWS, is_stream=True),
-            "dataset_info.json": "{}",
-            "state.json": '{"_data_files": []}',
-        },
-        "2 files are passed over: dataset_info.json, state.json",
-    ),
     "save_to_disk, with results of map": (
         {
             "data-00000-of-00001.arrow": files.arrow(ROWS, is_stream=True),
@@ -188,7 +172,6 @@ FOLDERS: dict[str, tuple[dict[str, str | bytes], str]] = {
         "4 files are passed over: .part-00000-0a.snappy.parquet.crc, _SUCCESS, "
         "_delta_log/00000000000000000000.json and 1 more",
     ),
-    "pages": ({"a.txt": PLAIN, "make.py": "print()\n"}, "1 files are passed over: make.py"),
 }
 
 
@@ -224,14 +207,3 @@ def test_a_folder_by_any_of_its_addresses(
         memory.pipe(f"/{folder}{file}", content.encode())
     files = find_files(address, "data.text")
     assert [Path(file.address).name for file in files] == ["train.jsonl"]
-
-
-def test_many_files_that_are_passed_over_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(1200):
-        write(tmp_path / "folder" / f"{number:04}.py", "")
-    write(tmp_path / "folder" / "a.txt", PLAIN)
-    assert read_documents(tmp_path / "folder") == TEXTS
-    names = "0000.py, 0001.py, 0002.py and 1,197 more"
-    assert f"data.text: 1,200 files are passed over: {names}" in caplog.text

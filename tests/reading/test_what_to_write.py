@@ -1,6 +1,5 @@
 """Each row of the pages' tables "what you have, what to write": made here, and read."""
 
-import csv
 import gzip
 import json
 import re
@@ -11,21 +10,16 @@ from typing import Any
 import datasets
 import openpyxl
 import pandas
-import pyarrow
-import pyarrow.parquet
 import pytest
 import yaml
 
 from data import open_split
-from detalbert.corpus.blocks import Block
-from detalbert.corpus.read_text import TextReader
-from detalbert.corpus.sources import cut_parts, open_text, unpack_sizes
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import parse_data_config
 from detalbert.settings.text import parse_text_config
 from detalbert.squad.sources import read_examples
 from tests.conftest import ROOT
-from tests.corpus.documents import join
+from tests.reading.files import Row, json_lines, parquet, read_documents, table
 
 CONTEXT = "Ada met Bo in the old town."
 ROWS = [
@@ -37,10 +31,28 @@ SQUAD_QAS = [
     {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]},
     {"id": "b", "question": "Why?", "answers": [], "is_impossible": True},
 ]
-SQUAD = {"data": [{"title": "T", "paragraphs": [{"context": CONTEXT, "qas": SQUAD_QAS}]}]}
+SQUAD = json.dumps(
+    {"data": [{"title": "T", "paragraphs": [{"context": CONTEXT, "qas": SQUAD_QAS}]}]}
+)
+FLAT = [
+    {"question": "Who?", "context": CONTEXT, "answer_text": "Ada", "answer_start": "0"},
+    {"question": "Why?", "context": CONTEXT, "answer_text": "", "answer_start": ""},
+]
+REGION = {"start": 0, "end": 3, "text": "Ada", "labels": ["answer"]}
+STUDIO = [
+    {"id": 1, "text": CONTEXT, "question": "Who?", "answer": [REGION], "annotator": 1},
+    {"id": 2, "text": CONTEXT, "question": "Why?", "answer": [], "annotator": 1},
+]
+TASK = {"text": CONTEXT, "question": "Who?", "_task_hash": 1, "answer": "accept"}
+SPANS = [{"start": 0, "end": 3, "label": "ANSWER"}]
+PRODIGY = [
+    {**TASK, "spans": SPANS},
+    {**TASK, "spans": SPANS, "answer": "reject"},
+    {**TASK, "spans": []},
+]
 
 
-def table(page: str) -> dict[str, str]:
+def page_table(page: str) -> dict[str, str]:
     """Return the rows of a page's table, without its head and the line below that."""
     lines = (ROOT / page).read_text().partition("| what you have |")[2].splitlines()
     rows = {}
@@ -52,128 +64,60 @@ def table(page: str) -> dict[str, str]:
     return rows
 
 
-QUESTIONS = table("docs/your-questions.md")
-TEXTS = table("pretrain/README.md")
+QUESTIONS = page_table("docs/your-questions.md")
+TEXTS = page_table("pretrain/README.md")
 
 
-def write_csv(path: Path, rows: list[dict[str, Any]], encoding: str, delimiter: str = ",") -> None:
-    with path.open("w", newline="", encoding=encoding) as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def write_flat(folder: Path) -> None:
-    labels = [{"answer_text": "Ada", "answer_start": "0"}, {"answer_text": "", "answer_start": ""}]
-    rows = [
-        {"question": row["question"], "context": CONTEXT, **label}
-        for row, label in zip(ROWS, labels, strict=True)
-    ]
-    write_csv(folder / "flat.csv", rows, encoding="utf-8")
-
-
-def write_label_studio(folder: Path) -> None:
-    region = {"start": 0, "end": 3, "text": "Ada", "labels": ["answer"]}
-    tasks = [
-        {"id": 1, "text": CONTEXT, "question": "Who?", "answer": [region], "annotator": 1},
-        {"id": 2, "text": CONTEXT, "question": "Why?", "answer": [], "annotator": 1},
-    ]
-    (folder / "label_studio.json").write_text(json.dumps(tasks))
-
-
-def write_prodigy(folder: Path) -> None:
-    task = {"text": CONTEXT, "question": "Who?", "_task_hash": 1, "answer": "accept"}
-    spans = [{"start": 0, "end": 3, "label": "ANSWER"}]
-    tasks = [
-        {**task, "spans": spans},
-        {**task, "spans": spans, "answer": "reject"},
-        {**task, "spans": []},
-    ]
-    (folder / "prodigy.jsonl").write_text("\n".join(map(json.dumps, tasks)))
-
-
-def write_hub_folder(folder: Path) -> None:
-    inside = folder / "hub_folder" / "data"
-    inside.mkdir(parents=True)
-    (inside.parent / "README.md").write_text("---\nlicense: mit\n---\n# A data set\n")
-    for split in ("train", "validation", "test"):
-        rows = pyarrow.Table.from_pylist([*ROWS, *ROWS] if split == "test" else ROWS)
-        pyarrow.parquet.write_table(rows, inside / f"{split}-00000-of-00001.parquet")
-
-
-def write_sheets(folder: Path) -> None:
-    write_csv(folder / "sheet.csv", ROWS, encoding="utf-8-sig", delimiter=";")
-
-
-def write_book(folder: Path) -> None:
+def write_book(path: Path) -> None:
     book = openpyxl.Workbook()
     sheet = book.create_sheet("Questions")
     for row in (list(ROWS[0]), *(list(row.values()) for row in ROWS)):
         sheet.append(row)
-    book.save(folder / "book.xlsx")
+    book.save(path)
 
 
-def write_rows(folder: Path) -> None:
-    (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
+def write_hub_folder(folder: Path, train: list[Row], test: list[Row]) -> None:
+    (folder / "data").mkdir(parents=True)
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n# A data set\n")
+    for split, rows in {"train": train, "validation": train, "test": test}.items():
+        (folder / "data" / f"{split}-00000-of-00001.parquet").write_bytes(parquet(rows))
 
 
-def write_frame(folder: Path) -> None:
-    pandas.DataFrame(ROWS).to_json(folder / "frame.json")
-
-
-def write_marked(folder: Path) -> None:
-    answered, unanswered = ROWS
-    rows = [answered, {**unanswered, "answer": "n/a"}]
-    write_csv(folder / "marked.csv", rows, encoding="utf-8")
-
-
-def write_haystack(folder: Path) -> None:
-    (folder / "haystack.json").write_text(json.dumps(SQUAD))
-
-
-def write_parquet(folder: Path) -> None:
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "rows.parquet")
-
-
-def save_to_disk(folder: Path) -> None:
-    datasets.Dataset.from_list(ROWS).save_to_disk(folder / "saved")
-
-
-def write_squad(folder: Path) -> None:
-    content = json.dumps(SQUAD).encode()
-    (folder / "squad.json").write_bytes(content)
-    (folder / "squad.json.gz").write_bytes(gzip.compress(content))
-
-
-# By how the name of the file begins.
-MAKERS: dict[str, Callable[[Path], None]] = {
-    "book": write_book,
-    "sheet": write_sheets,
-    "squad": write_squad,
-    "rows.jsonl": write_rows,
-    "frame": write_frame,
-    "flat": write_flat,
-    "marked": write_marked,
-    "label_studio": write_label_studio,
-    "prodigy": write_prodigy,
-    "haystack": write_haystack,
-    "hub_folder": write_hub_folder,
-    "rows.parquet": write_parquet,
-    "saved": save_to_disk,
+# By the names of the pages: the content of a file, or what makes a file or folder.
+Makers = dict[str, str | bytes | Callable[[Path], Any]]
+FILES: Makers = {
+    "book.xlsx": write_book,
+    "sheet.csv": table(ROWS, separator=";").encode("utf-8-sig"),
+    "squad.json": SQUAD,
+    "rows.jsonl": json_lines(ROWS),
+    "frame.json": pandas.DataFrame(ROWS).to_json(),
+    "flat.csv": table(FLAT),
+    "marked.csv": table([ROWS[0], {**ROWS[1], "answer": "n/a"}]),
+    "label_studio.json": json.dumps(STUDIO),
+    "prodigy.jsonl": json_lines(PRODIGY),
+    "haystack.json": SQUAD,
+    "hub_folder": lambda path: write_hub_folder(path, ROWS, test=[*ROWS, *ROWS]),
+    "rows.parquet": parquet(ROWS),
+    "saved": lambda path: datasets.Dataset.from_list(ROWS).save_to_disk(path),
 }
 
 
-def maker_of(name: str, makers: dict[str, Callable[[Path], None]]) -> Callable[[Path], None]:
-    """Return what makes a file or folder of a page."""
-    return next(make for prefix, make in makers.items() if name.startswith(prefix))
+def make(name: str, files: Makers) -> None:
+    """Make a file or folder of a page in the working folder."""
+    content = files[name]
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @pytest.mark.parametrize("have", QUESTIONS)
 def test_questions(have: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = QUESTIONS[have]
-    name = re.search(r"data\.train=([\w.]+)", page)[1]
-    maker_of(name, MAKERS)(tmp_path)
+    make(re.search(r"data\.train=([\w.]+)", page)[1], FILES)
 
     # What the page says to write, as --set takes it.
     values = re.search(r"`(data\.train=.*?)`(?!\w)", page)[1]
@@ -193,87 +137,39 @@ def test_questions(have: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 DOCUMENTS = ["One is here. It is short.", "Two is here.", "Three is here.", "Four."]
 TEXT_ROWS = [{"id": number, "text": text} for number, text in enumerate(DOCUMENTS)]
-
-
-def write_lines(path: Path, rows: list[Any], opened: Any = open) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with opened(path, "wt") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def renamed(key: str) -> list[dict[str, Any]]:
-    """The rows with their text under another name."""
-    return [{"id": row["id"], key: row["text"]} for row in TEXT_ROWS]
-
-
-def write_text_hub_folder(folder: Path) -> None:
-    inside = folder / "hub_folder" / "data"
-    inside.mkdir(parents=True)
-    (inside.parent / "README.md").write_text("---\nlicense: mit\n---\n# A data set\n")
-    for split in ("train", "test"):
-        rows = TEXT_ROWS if split == "train" else [{"id": 9, "text": "Held out."}]
-        table_ = pyarrow.Table.from_pylist(rows)
-        pyarrow.parquet.write_table(table_, inside / f"{split}-00000-of-00001.parquet")
-
-
-def write_wiki(folder: Path) -> None:
-    write_lines(folder / "wiki" / "AA" / "wiki_00", TEXT_ROWS)
-
-
-def write_c4(folder: Path) -> None:
-    write_lines(folder / "c4" / "a.json.gz", TEXT_ROWS, opened=gzip.open)
-
-
-def write_books(folder: Path) -> None:
-    (folder / "books.txt").write_text("One is here.\nIt is short.\n" * 100)
-
-
-def save_text_to_disk(folder: Path) -> None:
-    datasets.Dataset.from_list(TEXT_ROWS).save_to_disk(folder / "saved")
-
-
-def write_table(folder: Path) -> None:
-    write_csv(folder / "rows.csv", renamed("body"), encoding="utf-8")
-
-
-def write_notes(folder: Path) -> None:
-    (folder / "notes.txt").write_text("\n\n".join(DOCUMENTS) + "\n")
-
-
-def write_stack(folder: Path) -> None:
-    (folder / "stack").mkdir()
-    rows = pyarrow.Table.from_pylist(renamed("content"))
-    pyarrow.parquet.write_table(rows, folder / "stack" / "a.parquet")
-
-
-TEXT_MAKERS: dict[str, Callable[[Path], None]] = {
-    "wiki": write_wiki,
-    "c4": write_c4,
-    "books": write_books,
-    "stack": write_stack,
-    "hub_folder": write_text_hub_folder,
-    "saved": save_text_to_disk,
-    "rows.csv": write_table,
-    "notes": write_notes,
-}
+HELD_OUT = [{"id": 9, "text": "Held out."}]
 # Of 100 lines each.
 BOOKS = ["One is here.\nIt is short.\n" * 49 + "One is here.\nIt is short."] * 2
 
 
+def renamed(key: str) -> list[Row]:
+    """The rows with their text under another name."""
+    return [{"id": row["id"], key: row["text"]} for row in TEXT_ROWS]
+
+
+TEXT_FILES: Makers = {
+    "wiki/AA/wiki_00": json_lines(TEXT_ROWS),
+    "c4/a.json.gz": gzip.compress(json_lines(TEXT_ROWS).encode()),
+    "books.txt": "\n".join(BOOKS) + "\n",
+    "stack/a.parquet": parquet(renamed("content")),
+    "hub_folder": lambda path: write_hub_folder(path, TEXT_ROWS, test=HELD_OUT),
+    "saved": lambda path: datasets.Dataset.from_list(TEXT_ROWS).save_to_disk(path),
+    "rows.csv": table(renamed("body")),
+    "notes.txt": "\n\n".join(DOCUMENTS) + "\n",
+}
+
+
 @pytest.mark.parametrize("have", TEXTS)
 def test_texts(have: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    values: dict[str, Any] = {"vocab_size": 300, "cache_dir": str(tmp_path / "cache")}
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    values: dict[str, Any] = {"vocab_size": 300}
     for span in re.findall(r"`((?:text|article): [^`]*)`", TEXTS[have]):
         values |= yaml.safe_load(span)
     config = parse_text_config(values)
     (source,) = config.training
-    maker_of(source.source, TEXT_MAKERS)(tmp_path)
+    make(next(name for name in TEXT_FILES if name.startswith(source.source)), TEXT_FILES)
 
-    text = open_text(source, "data.text", "train", article=config.article)
-    reader = TextReader()
-    blocks: list[Block] = []
-    for part in cut_parts(unpack_sizes(text, tmp_path), part_bytes=1 << 20):
-        blocks += reader.read(part)
+    documents = read_documents(source.source, article=config.article, text_key=source.text_key)
 
-    assert join(blocks) == (BOOKS if config.article == "100 lines" else DOCUMENTS)
+    assert documents == (BOOKS if config.article == "100 lines" else DOCUMENTS)

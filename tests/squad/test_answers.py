@@ -185,13 +185,9 @@ def assert_plain_spans(
     candidates: Candidates, windows: Windows, logits: list[Logits], k: int, longest: int
 ) -> None:
     """Compare the best spans of every window with those of two plain loops."""
-    assert candidates.starts.shape == (len(windows), k)
-    assert candidates.scores.shape == (len(windows), k)
-    assert candidates.scores.dtype == np.float32
-    assert candidates.null_scores.dtype == np.float32
-    assert candidates.starts.dtype == np.int32
-    assert candidates.ends.dtype == np.int32
-    assert candidates.windows.dtype == np.int64
+    assert candidates.starts.shape == candidates.scores.shape == (len(windows), k)
+    types = [column.dtype.name for column in candidates]
+    assert types == ["int64", "int32", "int32", "float32", "float32", "float32"]
 
     row = windows.pack(np.arange(len(windows)))
     for window, (start, end) in enumerate(logits):

@@ -97,16 +97,12 @@ def test_few_questions_help_and_do_not_make_probabilities_calibrated(count):
 
 def probabilities(answered: Answered, scores: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
     """Return the probability of each answer given, and whether it is right."""
-    confidence = []
-    right = []
-    for example in answered.examples:
-        prediction = answered.predictions[example.id]
-        entries = calibration.calibrated(answered.n_best[example.id], scores)
-        _, probability = calibration.given(entries, prediction)
-        gold = [text for text, _ in example.answers] or [""]
-        confidence.append(probability)
-        right.append(prediction in gold)
-    return np.array(confidence), np.array(right)
+    confidence = calibration.probabilities(answered.n_best, answered.predictions, scores)
+    right = [
+        answered.predictions[example.id] in ([text for text, _ in example.answers] or [""])
+        for example in answered.examples
+    ]
+    return np.array([confidence[example.id] for example in answered.examples]), np.array(right)
 
 
 def surprise(answered: Answered, scores: dict[str, float]) -> float:

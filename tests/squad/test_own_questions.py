@@ -1,13 +1,9 @@
 """Questions of one's own: tables, answers without positions, validation sets cut from a file."""
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,42 +12,17 @@ from data import SquadData
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
 from detalbert.settings.hparams import HParams, parse_data_config
-from detalbert.squad.places import Place, find_answer
+from detalbert.squad.places import find_answer
 from detalbert.squad.question_stream import REPEATED
-from detalbert.squad.sources import Reading, open_source, read_examples, read_questions
+from detalbert.squad.sources import Reading, open_source, read_examples
 from detalbert.squad.windows import Example, build_windows
 from tests.fakes.questions import read_squad
-
-QUOTED = 'Ada, "the first",\nwrote it.'
-ROWS = [
-    {"question": "Who, then?", "context": QUOTED, "answer": "Ada"},
-    {"question": "¿Qué?", "context": "Ça va, 東京.", "answer": ""},
-    {"question": "Where?", "context": "In the  Old town.", "answer": "the old"},
-]
-EXAMPLES = [
-    Example("1", title="", context=QUOTED, question="Who, then?", answers=(("Ada", 0),)),
-    Example("2", title="", context="Ça va, 東京.", question="¿Qué?", answers=()),
-    Example(
-        "3",
-        title="",
-        context="In the  Old town.",
-        question="Where?",
-        answers=(("the  Old", 3),),
-    ),
-]
+from tests.reading.files import json_lines, table
 
 
-def write(path: Path, rows: list[dict[str, Any]], **how: Any) -> Path:
-    """Write a table of rows, in the format of the path's ending."""
-    if path.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    elif path.suffix == ".jsonl":
-        path.write_text("\n".join(map(json.dumps, rows)), encoding=how.get("encoding"))
-    else:
-        with path.open("w", newline="", encoding=how.pop("encoding", "utf-8")) as file:
-            writer = csv.DictWriter(file, [*rows[0]], **how)
-            writer.writeheader()
-            writer.writerows(rows)
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows as a table, or as JSON lines."""
+    path.write_text(json_lines(rows) if path.suffix == ".jsonl" else table(rows))
     return path
 
 
@@ -60,94 +31,11 @@ def read(name: Any, split: str = "train", notes: Notes | None = None, **keys: An
     return read_examples(source, notes=notes)
 
 
-FORMATS: dict[str, dict[str, Any]] = {
-    "commas.csv": {"lineterminator": "\r\n"},
-    "semicolons.csv": {"delimiter": ";", "encoding": "utf-8-sig"},
-    "tabs.tsv": {"delimiter": "\t", "encoding": "utf-16"},
-    "lines.jsonl": {"encoding": "utf-16"},
-    "marked.jsonl": {"encoding": "utf-8-sig"},
-    "columns.parquet": {},
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_questions(name, tmp_path):
-    path = write(tmp_path / name, ROWS, **FORMATS[name])
-    assert read(path) == EXAMPLES == list(read_questions(path))
-
-    # Columns of other names.
-    german = {"question": "Frage", "context": "Text", "answer": "Antwort"}
-    renamed = [{german[name]: value for name, value in row.items()} for row in ROWS]
-    other = write(tmp_path / f"other{path.suffix}", renamed)
-    assert read(other, columns=german) == EXAMPLES
-    assert read(path, columns=german) == EXAMPLES  # one file of a run may have the usual names
-
-    # A folder, its splits by the files' names.
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for stem, split in (("train", "train"), ("dev", "validation")):
-        (folder / f"{stem}{path.suffix}").write_bytes(path.read_bytes())
-        assert read(folder, split) == EXAMPLES
-
-
-def test_what_a_row_may_say(tmp_path):
-    question = {"question": "Who?", "context": "Ada met Bo."}
-    rows = [
-        {**question, "id": 7, "title": "T", "answer": ["Ada", "Bo"]},
-        {**question, "answer": None},
-        {**question, "answers": {"text": ["Bo"], "answer_start": [8]}},
-        {**question, "answers": [{"text": "Bo"}], "answer": "Ada"},
-        {**question, "answers": [], "is_impossible": True},
-    ]
-
-    examples = read(write(tmp_path / "a.jsonl", rows))
-
-    ada = ("Ada", 0)
-    bo = ("Bo", 8)
-    assert [example.answers for example in examples] == [(ada, bo), (), (bo,), (bo,), ()]
-    assert [example.id for example in examples[:2]] == ["7", "2"]
-    assert [example.title for example in examples[:2]] == ["T", ""]
-
-    # A cell of a CSV file may hold a list.
-    row = {**question, "answer": json.dumps(["Bo", "Ada"])}
-    (example,) = read(write(tmp_path / "a.csv", [row]))
-    assert example.answers == (bo, ada)
-
-
-def test_empty_rows_of_a_spreadsheet_are_passed_over(tmp_path):
-    path = tmp_path / "b.csv"
-    path.write_text("question,context,answer\n,,\nWho?,Ada met Bo., \nHow?,Ada met Bo.,\n,,\n")
-
-    examples = read(path)
-
-    assert [example.id for example in examples] == ["1", "2"]
-    assert [example.answers for example in examples] == [(), ()]
-
-
-PLACES = {
-    ("A party for art", "art"): Place(12, 15, 1, is_word=True, is_folded=False),
-    ("A party", "art"): Place(3, 6, 1, is_word=False, is_folded=False),
-    ("Art and art, ART", "art"): Place(8, 11, 1, is_word=True, is_folded=False),
-    ("one two one", " one "): Place(0, 3, 2, is_word=True, is_folded=False),
-    ("The  Old\ntown", "the old town"): Place(0, 13, 1, is_word=True, is_folded=False),
-    ("costs $5 (five)", "$5 (five)"): Place(6, 15, 1, is_word=True, is_folded=False),
-    ("東京は東京", "東京"): Place(0, 2, 2, is_word=True, is_folded=False),
-    ("東京都の京都", "京都"): Place(4, 6, 1, is_word=True, is_folded=False),
-    ("東京都", "京都"): Place(1, 3, 1, is_word=False, is_folded=False),
-    ("the “first”, then", '"first"'): Place(4, 11, 1, is_word=True, is_folded=True),
-    ("1914–1918", "1914-1918"): Place(0, 9, 1, is_word=True, is_folded=True),
-    ("Cafe\u0301 de Flore", "Café"): Place(0, 5, 1, is_word=True, is_folded=True),
-    ("an o\ufb03ce", "office"): Place(3, 7, 1, is_word=True, is_folded=True),
-    ("the \ufb01nal", "inal"): None,  # a part of a ligature is no place
-    ("co\u00adop\u200beration", "cooperation"): Place(0, 13, 1, is_word=True, is_folded=True),
-    ("by Bo", "Bo."): Place(3, 5, 1, is_word=True, is_folded=True),
-    ("none", "more"): None,
-}
-
-
-@pytest.mark.parametrize(("context", "answer"), PLACES)
-def test_where_an_answer_stands(context, answer):
-    assert find_answer(context, answer) == PLACES[context, answer]
+def test_a_folder_has_its_splits_by_the_files_names(tmp_path):
+    for number, stem in enumerate(("train", "dev")):
+        write(tmp_path / f"{stem}.jsonl", fraction_rows(number + 1))
+    assert len(read(tmp_path, "train")) == 1
+    assert len(read(tmp_path, "validation")) == 2
 
 
 @given(st.text("ab .", min_size=1, max_size=30), st.data())
@@ -161,8 +49,7 @@ def test_whatever_is_there_is_found(context, data):
         assert context[place[0] : place[1]] == answer
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, tmp_path):
+def test_squad_without_positions_gives_the_same_windows(shared, albert, tmp_path):
     """But where a label's text stands twice: 32 of the 1,299 labels are at another place."""
     examples = read_squad(shared / "squad" / "dev.json")
     rows = []
@@ -170,12 +57,10 @@ def test_squad_without_positions_gives_the_same_windows(ending, shared, albert, 
         texts = [text for text, _ in example.answers]
         row = {"id": example.id, "question": example.question, "context": example.context}
         row |= {"title": example.title, "answer": texts}
-        if ending == "csv":
-            row["answer"] = json.dumps(texts) if texts else ""
         rows.append(row)
 
     notes = Notes()
-    read_back = read(write(tmp_path / f"dev.{ending}", rows), notes=notes)
+    read_back = read(write(tmp_path / "dev.jsonl", rows), notes=notes)
 
     # What moved is a label, the first answer, or one of the others.
     labels_moved = []
@@ -283,46 +168,6 @@ def test_splits_of_different_questions_say_nothing(tmp_path, caplog):
     assert caplog.text == ""
 
 
-LINE = "question,context,answer\n"
-MISTAKES = {
-    "answer.csv": (f"{LINE}Who?,Ada did.,Bo\n", "question 1: answer 'Bo' is not in its context;"),
-    "none.csv": ("question,context\nWho?,Ada did.\n", "question 1: no answers and not marked"),
-    "twice.csv": (f"id,{LINE}1,a,b,\n1,a,b,\n", "question 1: another one has this"),
-    "empty.csv": (LINE, "no usable question in it; set data.train"),
-    "kind.jsonl": (
-        '{"question": "a", "context": "b", "answer": 5}',
-        "question 1: answer '5' is not in its context",
-    ),
-    "start.jsonl": (
-        '{"question": "a", "context": "b", "answers": [{"text": "b", "answer_start": "x"}]}',
-        "question 1: answer_start is 'x'; write a number of characters",
-    ),
-    "bytes.parquet": ("PAR0", "text, and no parquet file; rename it"),
-    "bytes2.parquet": ("PAR1", "not a whole parquet file"),
-    "commas.csv": (f"{LINE}\nWho?,Ada, the first, did.,\n", "line 3: 5 cells under 3 names; fix"),
-    "open.csv": (f'{LINE}a,b,b\nc,"d\n,d\ne,f,f\n', "line 3: unexpected end of data; fix it: a"),
-    "quotes.tsv": ('question\tcontext\nWho?\t"Ada" did.\n', "line 2: '\t' expected after '\"'"),
-    "names.csv": ("question,context,question\na,b,c\n", "two columns are named 'question'; rename"),
-    "repr.csv": (
-        "question,context,answers\nWho?,Ada did.,\"{'text': ['Ada, Bo']}\"\n",
-        "question 1: answer 'Ada, Bo' is not in its context",
-    ),
-    "book.xlsx": ("PK\x03\x04", "a zip archive; unpack it"),
-    "latin.csv": (f"{LINE}\udce9,b,c\n", "not UTF-8 at byte 24; save the file as UTF-8"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_a_file_is_one_line(name, tmp_path):
-    text, problem = MISTAKES[name]
-    path = tmp_path / name
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(UserError) as error:
-        read(path)
-    assert str(error.value).startswith(str(path))
-    assert problem in str(error.value)
-
-
 KEYS: dict[str, dict[str, Any]] = {
     "set 'validation' (a file or data set) or": {"validation": None},
     "'b.csv' is set beside validation_fraction; leave": {"validation_fraction": 0.1},
@@ -352,15 +197,6 @@ def test_a_mistake_in_the_place_is_one_line(tmp_path):
             read(name)
 
     for ending in ("csv", "jsonl"):
-        write(tmp_path / f"train.{ending}", ROWS)
+        write(tmp_path / f"train.{ending}", fraction_rows(1))
     with pytest.raises(UserError, match=r"train.csv, train.jsonl: which is it\? Name one file"):
         read(tmp_path)
-
-
-def test_other_last_marks_are_told(tmp_path: Path) -> None:
-    rows = [{"question": "How long?", "context": "It took 27 days.", "answer": "27 days!!"}]
-    notes = Notes()
-    (example,) = read(write(tmp_path / "dev.jsonl", rows), notes=notes)
-    assert example.answers == (("27 days", 8),)
-    (text,) = notes.texts()
-    assert "accents, spaces or end marks" in text

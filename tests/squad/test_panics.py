@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +52,18 @@ def test_every_way_to_tokens_is_one_line(folder: Path) -> None:
     in_context = Example("1", "", context=TEXT, question="What?", answers=None)
     in_question = in_context._replace(question=TEXT)
 
-    with pytest.raises(UserError, match=PROBLEM):
-        encode(backend, [TEXT])
-    with pytest.raises(UserError, match=PROBLEM):
-        encode(backend, [TEXT] * 9)
-    with pytest.raises(UserError, match=PROBLEM):
-        encode(backend, [TEXT] * 9, with_offsets=False)
-    with pytest.raises(UserError, match=PROBLEM):
-        build_windows([in_context], tokenizer)
-    with pytest.raises(UserError, match=PROBLEM):
-        check_questions_fit([in_question], tokenizer, max_seq_length=64, doc_stride=16)
-    with pytest.raises(UserError, match=PROBLEM):
-        WordEncoder(backend)([TEXT] * 3)
-    with pytest.raises(UserError, match=PROBLEM):
-        encode_prompt(tokenizer, TEXT)
+    ways: list[Callable[[], Any]] = [
+        lambda: encode(backend, [TEXT]),
+        lambda: encode(backend, [TEXT] * 9),
+        lambda: encode(backend, [TEXT] * 9, with_offsets=False),
+        lambda: build_windows([in_context], tokenizer),
+        lambda: check_questions_fit([in_question], tokenizer, max_seq_length=64, doc_stride=16),
+        lambda: WordEncoder(backend)([TEXT] * 3),
+        lambda: encode_prompt(tokenizer, TEXT),
+    ]
+    for way in ways:
+        with pytest.raises(UserError, match=PROBLEM):
+            way()
 
 
 class PanicException(BaseException):

@@ -23,21 +23,21 @@ from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad, tensors
 
 
-def label(example: Example, offsets: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the answer's first and last token by the ordinary loop; 0, 0 if it is outside.
+def label(example: Example, offsets: dict[int, tuple[int, int]], null: int) -> tuple[int, int]:
+    """Return the answer's first and last token by the ordinary loop; `null` if it is outside.
 
     Args:
         offsets: characters of the window's context tokens, by their position.
     """
     if not example.answers or not offsets:
-        return 0, 0
+        return null, null
     text, first_char = example.answers[0]
     end_char = first_char + len(text)
     tokens = list(offsets)
     window_begin, _ = offsets[tokens[0]]
     _, window_end = offsets[tokens[-1]]
     if window_begin > first_char or window_end < end_char:
-        return 0, 0
+        return null, null
     starts = [token for token in tokens if offsets[token][0] <= first_char]
     ends = [token for token in tokens if offsets[token][1] >= end_char]
     return starts[-1], ends[0]
@@ -106,7 +106,8 @@ def assert_window(
     sequence_ids = call.sequence_ids(number)
     context = [token for token, sequence in enumerate(sequence_ids) if sequence == 1]
     offsets = {token: call["offset_mapping"][number][token] for token in context}
-    start, end = label(example, offsets)
+    null = row["null_positions"][window]
+    start, end = label(example, offsets, null)
     assert row["start_positions"][window] == start
     assert row["end_positions"][window] == end
 
@@ -217,29 +218,16 @@ def test_cls_may_come_last() -> None:
     context = "the river bank, old cafe"
     answered = Example("0", "", context, "the x", answers=(("river", 4),))
     unanswered = Example("1", "", context, "the x", answers=())
-    windows = build_windows([answered, unanswered], tokenizer, max_seq_length=9, doc_stride=2)
-    rows = [windows.pack([number]) for number in range(len(windows))]
 
-    expected = ordinary_call(tokenizer, answered, length=9, stride=2)["input_ids"]
-    assert len(expected) > 1
-    assert len(rows) == 2 * len(expected)  # of each of the two questions
-    for row, ids in zip(rows, [*expected, *expected], strict=True):
-        assert row["input_ids"].tolist() == ids
-        # the x [SEP], then the context and its [SEP], then [CLS].
-        assert row["token_type_ids"].tolist() == [0] * 3 + [1] * (len(ids) - 4) + [2]
-        assert row["null_positions"].tolist() == [len(ids) - 1]
-        assert ids.index(2) == len(ids) - 1
+    windows, _ = assert_pairwise([answered, unanswered], tokenizer, length=9, stride=2)
 
-    # The answer is labelled where it stands, and a question without one at [CLS].
-    label = int(rows[0]["start_positions"][0])
-    assert rows[0]["input_ids"][label] == tokenizer.convert_tokens_to_ids("river")
-    for row in rows[len(expected) :]:
-        assert int(row["start_positions"][0]) == len(row["input_ids"]) - 1
-
+    row = windows.pack([1])
+    ids = row["input_ids"].tolist()
+    assert row["null_positions"].tolist() == [ids.index(2)] == [len(ids) - 1]
     # The null score is that of [CLS].
-    logits = torch.zeros(len(rows[1]["input_ids"]))
+    logits = torch.zeros(len(ids))
     logits[-1] = 7
-    spans = best_spans(logits, logits, tensors(rows[1]), n_best_size=3, max_answer_length=4)
+    spans = best_spans(logits, logits, tensors(row), n_best_size=3, max_answer_length=4)
     assert spans.null_scores.tolist() == [14]
 
 
