@@ -206,31 +206,47 @@ def _choose(where: str, is_hidden: Mapping[str, bool], wanted: str | None, notes
 def _open_xlsx(
     source: BinaryIO, where: str, wanted: str | None, notes: Notes
 ) -> tuple[Sheet, Lines]:
+    workbook = _load_workbook(source, data_only=True)
+    is_hidden = {page.title: page.sheet_state != "visible" for page in workbook.worksheets}
+    sheet = _choose(where, is_hidden, wanted=wanted, notes=notes)
+    return sheet, _xlsx_lines(sheet, workbook[sheet.name], _formula_rows(source, sheet.name))
+
+
+def _load_workbook(source: BinaryIO, data_only: bool) -> Any:
     import openpyxl  # takes a while, and few have sheets
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # styles that it does not know
-        values = openpyxl.load_workbook(source, read_only=True, data_only=True)
-        formulas = openpyxl.load_workbook(source, read_only=True)
-    is_hidden = {page.title: page.sheet_state != "visible" for page in values.worksheets}
-    sheet = _choose(where, is_hidden, wanted=wanted, notes=notes)
-    return sheet, _xlsx_lines(sheet, values[sheet.name], formulas[sheet.name])
+        return openpyxl.load_workbook(source, read_only=True, data_only=data_only)
 
 
-def _xlsx_lines(sheet: Sheet, values: Any, formulas: Any) -> Lines:
-    """Yield the rows of a sheet; `formulas` is the same one with formulas in place of the values
-    stored for them.
+def _formula_rows(source: BinaryIO, sheet: str) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a sheet with formulas in place of the values stored for them. The workbook
+    is parsed again when the first of them is asked for: few sheets need it.
     """
-    for page in (values, formulas):
-        page.reset_dimensions()  # some programs write wrong ones
-    rows = zip(values.iter_rows(), formulas.iter_rows(), strict=True)
-    for number, (cells, formula_cells) in enumerate(rows, start=1):
+    page = _load_workbook(source, data_only=False)[sheet]
+    page.reset_dimensions()
+    yield from enumerate(page.iter_rows(), start=1)
+
+
+def _xlsx_lines(sheet: Sheet, page: Any, formula_rows: Iterator[tuple[int, Any]]) -> Lines:
+    """Yield the rows of a sheet; `formula_rows`: the same ones with formulas."""
+    page.reset_dimensions()  # some programs write wrong ones
+    for number, cells in enumerate(page.iter_rows(), start=1):
         if number > MOST_ROWS:
             raise sheet.too_large(number)
-        for place, (cell, formula) in enumerate(zip(cells, formula_cells, strict=True)):
+        # A cell that is in the file and has no value: it is a formula, or only formatted.
+        empty = []
+        for place, cell in enumerate(cells):
             # A text that is empty has another type.
-            if cell.value is None and cell.data_type == "n" and formula.value is not None:
-                raise sheet.no_value(number, place)
+            if cell.value is None and cell.data_type == "n" and hasattr(cell, "coordinate"):
+                empty.append(place)
+        if empty:
+            formulas = next(row for other, row in formula_rows if other == number)
+            for place in empty:
+                if formulas[place].value is not None:
+                    raise sheet.no_value(number, place)
+        for cell in cells:
             if isinstance(cell.value, (int, float)):
                 sheet.note_number(cell.value, number)
             elif cell.data_type == "e":
