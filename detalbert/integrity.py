@@ -118,23 +118,16 @@ def check_model_folder(folder: Path, small: bool = False) -> None:
     if not os.path.lexists(folder / SUMS):
         return
     changed = find_change(folder / SUMS, small=small)
-    if changed is None:
-        changed = _find_extra(folder)
+    for name in _BESIDE_TOKENIZER:
+        if changed is None and (folder / name).exists():
+            files = (read_sealed(folder / SUMS) or {})["files"]
+            changed = None if name in files else name
     if changed is not None:
         raise UserError(
             "not as it was written",
             key=str(folder / changed),
             cure=f"copy it again, or remove {SUMS} there if you changed it on purpose",
         )
-
-
-def _find_extra(folder: Path) -> str | None:
-    """Return the name of a file that came later and would change the tokenizer, or None."""
-    listed = (read_sealed(folder / SUMS) or {}).get("files", {})
-    for name in _BESIDE_TOKENIZER:
-        if name not in listed and (folder / name).exists():
-            return name
-    return None
 
 
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:

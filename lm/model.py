@@ -27,7 +27,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.forward import ROW_MULTIPLE
 from detalbert.engine.memory import Sizes, count_recomputed
-from detalbert.engine.model_memory import counted_parameters
 from detalbert.engine.models import (
     check_heads,
     check_vocabulary,
@@ -81,7 +80,7 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
     Raises:
         UserError: for a type without such a model.
     """
-    with as_user_error(not_built), counted_parameters(), torch.device("meta"):
+    with as_user_error(not_built), torch.device("meta"):
         check_heads(config)
         model = AutoModelForCausalLM.from_config(
             config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32

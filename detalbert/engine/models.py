@@ -5,11 +5,13 @@ weights that are not finite. The price is that models with code of their own are
 """
 
 import contextlib
+import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
 from transformers import (
@@ -27,7 +29,6 @@ from detalbert.engine.attention import PACKED
 from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.forward import encoder_layers
 from detalbert.engine.memory import Sizes
-from detalbert.engine.model_memory import check_fits, counted_parameters
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.engine.segments import follow_tokenizer
@@ -277,6 +278,33 @@ def check_heads(config: PretrainedConfig) -> None:
         )
 
 
+def check_fits(
+    model_class: ModelClass,
+    make: Callable[[PretrainedConfig], PreTrainedModel],
+    config: PretrainedConfig,
+) -> None:
+    """Raise UserError if the fp32 weights of `config`'s model exceed this machine's memory: such a
+    model never ran. It is built without memory.
+
+    Args:
+        model_class: transformers' class of the model, or an auto class.
+        make: builds the model from a config.
+        config: of the model.
+    """
+    if hasattr(model_class, "_model_mapping"):
+        # Import the module before the meta device: under it torch 2.6 cannot.
+        model_class._model_mapping.get(type(config), None)
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        weights = 4 * _count_parameters(make(copy.deepcopy(config)))  # bytes
+    memory = psutil.virtual_memory().total + psutil.swap_memory().total
+    if weights > memory:
+        raise UserError(
+            f"its weights are larger than this machine's {memory / 1e9:,.0f} GB of memory",
+            key="hyperparameters.model",
+            cure="give a smaller one",
+        )
+
+
 def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Return the keys of a model config that a tokenizer determines."""
     keys = {"vocab_size": len(tokenizer)}
@@ -364,7 +392,7 @@ def empty_encoder(config: PretrainedConfig, model_class: type[PreTrainedModel]) 
     `model_class` is looked up by the caller: under that device transformers cannot import its
     module with torch 2.6.
     """
-    with as_user_error(not_built), counted_parameters(), torch.device("meta"):
+    with as_user_error(not_built), torch.device("meta"):
         return model_class(config)
 
 

@@ -168,7 +168,6 @@ def test_a_head_without_weights_is_said(tmp_path: Path, caplog: pytest.LogCaptur
             "factor: 0; use",
         ),
         ({"rope_theta": -1.0}, "model_config.rope_theta: -1.0; use a number"),
-        ({"rope_theta": "x"}, "model_config.rope_theta: 'x'; use a number"),
     ],
 )
 def test_rotary_numbers_are_named_by_their_key(keys: dict[str, Any], words: str) -> None:

@@ -15,7 +15,6 @@ from transformers import (
 
 from detalbert.engine import models
 from detalbert.engine.attention import PACKED
-from detalbert.engine.model_memory import counted_parameters
 from detalbert.engine.models import build_span_model, config_from_keys, load_weights
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED, STATE_DICT
@@ -213,14 +212,6 @@ def test_absurd_counts_of_a_model_config_are_named(keys: dict[str, Any]) -> None
     (key,) = keys.keys() - {"model_type"}
     with pytest.raises(UserError, match=rf"^hyperparameters\.model_config\.{key}: \d+; use a num"):
         hparams(max_query_length=8, model_config={**SIZES, **keys}).check()
-
-
-def test_a_count_of_parameters_ends_at_the_first_that_is_too_much() -> None:
-    with pytest.raises(UserError, match="larger than this machine's"), counted_parameters(100):
-        torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(10**12))
-    with counted_parameters(100):
-        torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(5))
-    torch.nn.Linear(100, 100)  # it is over
 
 
 def test_counting_changes_no_random_number(tokenizer: Tokenizer) -> None:
