@@ -34,36 +34,20 @@ def hold(folder: Path, name: str, source: str) -> Path:
         UserError: the name leaves the folder, also through a link in it, or a file would take the
             place of a folder or the reverse.
     """
+    path = folder / name
+    fault = None
     try:
-        fault = _find_fault(folder, name)
+        # Inside, also of links, and below folders alone.
+        is_held = is_inside(name.removesuffix("/"))
+        is_held = is_held and path.resolve().is_relative_to(folder.resolve())
+        if not is_held or any(parent.is_file() for parent in path.parents):
+            fault = f"does not stay inside {folder}"
+        elif path.is_file() if name.endswith("/") else path.is_dir():
+            fault = f"is taken in {folder}"
     except (OSError, ValueError, RuntimeError) as error:  # too long, not encodable; a loop of links
         fault = f"cannot be used in {folder} ({first_line(error)})"
     if fault is not None:
         raise UserError(
             f"the name {name!r} {fault}; nothing of it is used", key=source, cure="remove it"
         )
-    return folder / name
-
-
-def _find_fault(folder: Path, name: str) -> str | None:
-    """Return why `name` cannot be written in `folder`, or None."""
-    plain = name.removesuffix("/")
-    if not is_inside(plain):
-        return f"does not stay inside {folder}"
-
-    # The folders on the way down must be folders, and a file must not be one.
-    path = folder
-    for part in plain.split("/"):
-        if path.exists() and not path.is_dir():
-            return f"has a file of {folder} as its folder"
-        path = path / part
-    if name.endswith("/") and path.is_file():
-        return f"is that of a file in {folder}"
-    if not name.endswith("/") and path.is_dir():
-        return f"is that of a folder in {folder}"
-
-    # A link on the way may lead elsewhere.
-    home = folder.resolve()
-    if not path.resolve().is_relative_to(home):
-        return f"leads out of {folder} through a link"
-    return None
+    return path
