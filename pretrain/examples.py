@@ -13,7 +13,7 @@ import torch
 from detalbert.corpus.mixture import Mixture
 from detalbert.corpus.reader import Corpus
 from detalbert.engine.loaders import PackedRows
-from detalbert.engine.order import TrainOrder, spread
+from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SpanRow
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
@@ -243,7 +243,7 @@ class ExampleOrder(TrainOrder):
     def _seed(self, source: int) -> int:
         return self.seed + (source << 64)
 
-    def tickets(self, step: int) -> np.ndarray:
+    def global_batch(self, step: int) -> np.ndarray:
         """Return (epoch of its source, number) of the examples of `step`, int64 [B, 2]."""
         sources, positions = self.mixture.deal(
             first=step * self.global_batch_size, count=self.global_batch_size
@@ -256,14 +256,6 @@ class ExampleOrder(TrainOrder):
                 chosen = (sources == source) & (epochs == epoch)
                 numbers[chosen] = self.permutation(epoch, source)[places[chosen]]
         return np.stack([epochs, numbers], axis=1)
-
-    def share(self, step: int, slot: int) -> np.ndarray:
-        """Return the tickets of `step` for rank `slot`, int64 [n, 2]."""
-        batch = self.tickets(step)
-        # Even in tokens, so that no rank waits for another.
-        lengths = self.lengths[batch[:, 1]]
-        shares = spread(lengths, self.slots, room=len(batch) // self.slots)
-        return batch[shares[slot]]
 
     def shards_to_prefetch(self, epoch: int, number: int) -> list[int]:
         """Return the shards of the group of example `number` of `epoch`, and of the next group."""

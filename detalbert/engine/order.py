@@ -57,7 +57,9 @@ class TrainOrder:
         return len(self.lengths)
 
     def global_batch(self, step: int) -> np.ndarray:
-        """Return the window indices of step `step` (from 0), int64 [global_batch_size]."""
+        """Return the window indices of step `step` (from 0), int64 [global_batch_size]; a subclass
+        may return (epoch, index) of each, int64 [global_batch_size, 2].
+        """
         # Positions count over all epochs.
         first = step * self.global_batch_size
         positions = np.arange(first, first + self.global_batch_size)
@@ -74,7 +76,8 @@ class TrainOrder:
         """Return the windows of `step` for rank `slot`, int64 [global_batch_size / slots]."""
         # Ranks have equally many windows, and nearly equally many tokens.
         batch = self.global_batch(step)
-        shares = spread(self.lengths[batch], bins=self.slots, room=len(batch) // self.slots)
+        numbers = batch if batch.ndim == 1 else batch[:, 1]
+        shares = spread(self.lengths[numbers], bins=self.slots, room=len(batch) // self.slots)
         return batch[shares[slot]]
 
 
