@@ -42,14 +42,6 @@ class Cloze(NamedTuple):
     last: int
 
 
-class _Query(NamedTuple):
-    """A query on a sentence, and its answer there."""
-
-    tokens: np.ndarray  # int64 [Q]
-    first: int
-    last: int
-
-
 def make_cloze(
     tokens: np.ndarray, sentences: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
 ) -> Cloze | None:
@@ -68,26 +60,25 @@ def make_cloze(
     for number in rng.integers(len(sentences), size=_TRIES).tolist():
         end = int(ends[number])
         begin = end - int(sentences[number])
-        query = _make_query(
+        cloze = _make_query(
             tokens[begin:end], counts, hardness=hardness, vocabulary=vocabulary, rng=rng
         )
-        if query is None:
+        if cloze is None:
             continue
 
         # Unanswerable: a passage without the sentence.
         if rng.random() < _UNANSWERABLE * hardness:
             passage = np.concatenate([tokens[:begin], tokens[end:]])
-            return Cloze(query.tokens, passage, first=-1, last=-1)
+            return cloze._replace(passage=passage, first=-1, last=-1)
 
         # The query takes its room from the end of the window that is farther from the sentence.
-        room = len(query.tokens)
+        room = len(cloze.query)
         cut = room if begin + end > len(tokens) else 0
         passage = tokens[cut : len(tokens) - room + cut]
         if begin >= cut and end <= cut + len(passage):
             offset = begin - cut  # of the sentence in the passage
-            return Cloze(
-                query.tokens, passage, first=offset + query.first, last=offset + query.last
-            )
+            first = offset + cloze.first
+            return cloze._replace(passage=passage, first=first, last=offset + cloze.last)
     return None
 
 
@@ -97,8 +88,10 @@ def _make_query(
     hardness: float,
     vocabulary: Vocabulary,
     rng: np.random.Generator,
-) -> _Query | None:
-    """Return a query on one sentence, int64 [T], or None; `counts` are of each token, [V]."""
+) -> Cloze | None:
+    """Return a query on one sentence, its passage, int64 [T], or None; `counts` are of each token,
+    [V].
+    """
     words = find_words([sentence], vocabulary)
     gap = _GAPS[rng.integers(len(_GAPS))]
     places = _find_gaps(sentence, words, gap=gap, counts=counts, vocabulary=vocabulary)
@@ -112,8 +105,9 @@ def _make_query(
     is_kept = rng.random(len(words.begins)) >= _DROPPED * hardness * rng.random()
     before_gap = range(max(0, first_word - left), first_word)
     after_gap = range(after, min(len(words.begins), after + right))
-    half = [_word_tokens(sentence, words, word) for word in before_gap if is_kept[word]]
-    other_half = [_word_tokens(sentence, words, word) for word in after_gap if is_kept[word]]
+    tokens = np.split(sentence, words.begins[1:])  # of each word
+    half = [tokens[word] for word in before_gap if is_kept[word]]
+    other_half = [tokens[word] for word in after_gap if is_kept[word]]
     if len(half) + len(other_half) < _SHORTEST:
         return None
 
@@ -121,16 +115,12 @@ def _make_query(
         half, other_half = other_half, half
     # A gap that is not marked has to be noticed.
     mark = [np.array([vocabulary.mask])] if rng.random() < _MARKED else []
-    return _Query(
-        tokens=np.concatenate([*half, *mark, *other_half]),
+    return Cloze(
+        query=np.concatenate([*half, *mark, *other_half]),
+        passage=sentence,
         first=int(words.begins[first_word]),
         last=int(words.ends[after - 1]) - 1,
     )
-
-
-def _word_tokens(sentence: np.ndarray, words: Words, word: int) -> np.ndarray:
-    """Return the token ids of a word of a sentence, int64 [n]."""
-    return sentence[words.begins[word] : words.ends[word]]
 
 
 def _find_gaps(
