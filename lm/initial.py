@@ -5,10 +5,10 @@ time and keeps its shard. So every layout starts from bitwise identical weights.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -33,17 +33,7 @@ _KEY = "hyperparameters.model"
 _CURE = "give a folder whose weights fit its config.json"
 
 
-class Write(NamedTuple):
-    """An operation that writes to a tensor, or to a part of it."""
-
-    operation: OpOverload
-    size: tuple[int, ...]  # of the part, as of torch.as_strided
-    stride: tuple[int, ...]
-    offset: int
-    args: tuple[Any, ...]  # after the tensor
-    kwargs: dict[str, Any]
-
-
+Write = Callable[[Tensor, torch.Generator], object]  # into a tensor, or a part of it
 Rules = dict[str, list[Write]]  # by parameter or buffer, in order
 
 
@@ -72,16 +62,16 @@ class _Recorder(TorchDispatchMode):
     ) -> None:
         base = getattr(written, "_base", None)  # of a view
         name = self.names.get(id(written if base is None else base))
-        if name is not None:
-            write = Write(
-                operation,
-                size=tuple(written.size()),
-                stride=written.stride(),
-                offset=int(written.storage_offset()),
-                args=args,
-                kwargs=kwargs,
-            )
-            self.rules[name].append(write)
+        if name is None:
+            return
+        size, stride, offset = written.size(), written.stride(), written.storage_offset()
+        is_random = any(argument.name == "generator" for argument in operation._schema.arguments)
+
+        def write(tensor: Tensor, generator: torch.Generator) -> None:
+            drawn = {"generator": generator} if is_random else {}
+            operation(tensor.as_strided(size, stride, offset), *args, **{**kwargs, **drawn})
+
+        self.rules[name].append(write)
 
 
 def record_rules(model: PreTrainedModel) -> Rules:
@@ -114,16 +104,8 @@ def draw(name: str, tensor: Tensor, rules: Rules, seed: int) -> Tensor:
     unsharded = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     # Repeat what transformers does: some rules write a part, such as the padding token's row.
     for write in rules[name]:
-        part = unsharded.as_strided(write.size, write.stride, write.offset)
-        kwargs = dict(write.kwargs)
-        if _is_random(write.operation):
-            kwargs["generator"] = generator
-        write.operation(part, *write.args, **kwargs)
+        write(unsharded, generator)
     return unsharded
-
-
-def _is_random(operation: OpOverload) -> bool:
-    return any(argument.name == "generator" for argument in operation._schema.arguments)
 
 
 def fill(model: nn.Module, rules: Rules, seed: int) -> None:
