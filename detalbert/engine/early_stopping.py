@@ -5,12 +5,11 @@ a run that is resumed with another `searcher.metric` counts as if it had had tha
 """
 
 import logging
-from numbers import Real
 from typing import Any
 
 from determined import pytorch
 
-from detalbert.engine.ranking import Searcher, Validation, validations_after_best
+from detalbert.engine.ranking import Searcher, validations_after_best
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +38,9 @@ class EarlyStopping(pytorch.PyTorchCallback):
             return False
         return self.since >= self.patience
 
-    def record(self, metrics: Validation) -> None:
+    def record(self, metrics: dict[str, float]) -> None:
         """Count a validation, given all its metrics; log if it is the last one."""
-        # Numbers alone: a checkpoint is read as plain data.
-        validation = {}
-        for name, value in metrics.items():
-            if isinstance(value, Real):
-                validation[name] = float(value)  # a checkpoint holds no number of NumPy
-        self.validations.append(validation)
+        self.validations.append(metrics)
         self.on_training_start()
 
     def on_training_start(self) -> None:

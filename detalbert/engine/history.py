@@ -5,7 +5,6 @@ is drawn here and in a task alike, so checkpoints have the curves: some ten byte
 a restart draws on where the start before it stopped.
 """
 
-from numbers import Real
 from typing import Any, NamedTuple
 
 from determined import pytorch
@@ -41,16 +40,12 @@ class History(pytorch.PyTorchCallback):
         # A checkpoint holds no number of NumPy.
         self.reports.append(TrainingLoss(step=self.step, loss=float(avg_metrics["loss"])))
 
-    def record(self, metrics: dict[str, Any]) -> None:
+    def record(self, metrics: dict[str, float]) -> None:
         """Record a validation, given all its metrics."""
-        numbers = {}
-        for name, value in metrics.items():
-            if isinstance(value, Real):
-                numbers[name] = float(value)
         # A start that goes on from a validated step validates it again.
         if self.validations and self.validations[-1].step == self.step:
             self.validations.pop()
-        self.validations.append(Validated(step=self.step, metrics=numbers))
+        self.validations.append(Validated(step=self.step, metrics=metrics))
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -9,6 +9,7 @@ is that Determined's own gradient aggregation, scaling and averaging are not use
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -256,8 +257,10 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             value = metrics[name]
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value}", key=f"validation at step {step}", cure=CURE)
-        self.early.record(metrics)  # all of them: a resumed run may search by another one
-        self.history.record(metrics)
+        # All of them: a resumed run may search by another one. A checkpoint holds plain numbers.
+        numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, Real)}
+        self.early.record(numbers)
+        self.history.record(numbers)
         for name in metrics.keys() - self.charted_metrics:
             del metrics[name]
         metrics["epochs"] = self.meter.epochs(step)
