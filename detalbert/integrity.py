@@ -96,15 +96,10 @@ def find_change(path: Path, key: str | None = None, small: bool = False) -> str 
         return path.name
     if key is not None and sealed.get("key") != key:
         return path.name
-    sums = {}
-    for name, digest in files.items():
-        is_left_out = small and name.endswith(WEIGHTS)
-        if not is_left_out:
-            sums[folder / name] = digest
-    damaged = find_damaged(sums, folder)
-    if not damaged:
-        return None
-    return damaged[0].relative_to(folder).as_posix()
+    # A model's config and tokenizer are small.
+    wanted = [name for name in files if not (small and name.endswith(WEIGHTS))]
+    damaged = find_damaged({folder / name: files[name] for name in wanted}, folder)
+    return damaged[0].relative_to(folder).as_posix() if damaged else None
 
 
 def check_model_folder(folder: Path, small: bool = False) -> None:

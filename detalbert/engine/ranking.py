@@ -17,13 +17,9 @@ Validation = Mapping[str, Any]  # metrics by name
 def searcher_score(validation: Validation, searcher: Searcher) -> float:
     """Return the searcher's metric, negated if smaller is better; -inf if it is not finite."""
     value = validation[searcher["metric"]]
-    if not isinstance(value, Real):
+    if not isinstance(value, Real) or not math.isfinite(value):
         return -math.inf
-    if not math.isfinite(value):
-        return -math.inf
-    if searcher["smaller_is_better"]:
-        return -float(value)
-    return float(value)
+    return -float(value) if searcher["smaller_is_better"] else float(value)
 
 
 def comparable(validations: Iterable[Validation], searcher: Searcher) -> list[Validation]:
@@ -44,14 +40,10 @@ def best_first(validations: Iterable[Validation], searcher: Searcher) -> list[Va
 
 def validations_after_best(validations: Iterable[Validation], searcher: Searcher) -> int:
     """Return how many validations came after the first of the best ones; 0 without any."""
-    best = -math.inf
-    after_best = -1
-    for validation in comparable(validations, searcher):
-        score = searcher_score(validation, searcher)
-        first = after_best < 0
-        if first or score > best:
-            best = score
-            after_best = 0
-        else:
-            after_best += 1
-    return max(after_best, 0)
+    scores = [
+        searcher_score(validation, searcher) for validation in comparable(validations, searcher)
+    ]
+    if not scores:
+        return 0
+    best = scores.index(max(scores))
+    return len(scores) - 1 - best

@@ -124,10 +124,6 @@ class Reached(Exception):
     """A run has come to its first step."""
 
 
-def local_run(config: Path, output: Path, change: str) -> None:
-    run(config, output, "--set", change)
-
-
 @pytest.fixture
 def files(tmp_path: Path, cache_dir: Path) -> list[Path]:
     paths = [tmp_path / f"{number}.yaml" for number in range(len(BASES))]
