@@ -1,5 +1,5 @@
 # make train: an ALBERT learns to answer and to abstain, here, in minutes.
-# make quick: linter, types, and the tests that start no process and no server.
+# make quick: linter, types, and the tests that start no process and are not slow.
 # make test:  all tests but the soak.
 # make soak:  all tests, property tests at ten times the examples, exports in transformers 4, 100
 #             planted faults.

@@ -1,7 +1,7 @@
 """Run the linter, the types and the tests side by side, and end with a line for each of them.
 
 python -m tests.parts check     # ruff, format, mypy
-python -m tests.parts quick     # these, and the tests that start no process and no server
+python -m tests.parts quick     # these, and the tests that start no process and are not slow
 python -m tests.parts test      # these, and all tests but the soak
 
 mypy alone would leave a core idle, so pytest runs beside it. What the others print stands minutes
@@ -20,7 +20,7 @@ CHECKS = {
     "mypy": [BIN / "mypy"],
 }
 PYTEST = [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "worksteal"]
-TESTS = {"check": None, "quick": [*PYTEST, "-m", "quick"], "test": PYTEST}
+TESTS = {"check": None, "quick": [*PYTEST, "-m", "quick and not slow"], "test": PYTEST}
 
 
 class Part:

@@ -107,12 +107,12 @@ def best_answers(local_run, predicted) -> dict[str, str]:
 
 
 def test_the_best_threshold_has_the_best_f1(local_run, predicted, best_answers):
-    best = local_run.best
     examples = list(read_questions(local_run.questions))
     null_odds = load(predicted / "null_odds.json")
-    scores = score(examples, best_answers, null_odds, best["best_f1_thresh"])
-    assert scores["f1"] == pytest.approx(best["best_f1"], abs=1e-9)
-    assert scores["f1"] >= best["f1"]
+    threshold = local_run.best["best_f1_thresh"]
+    f1 = score(examples, best_answers, null_odds, threshold)["f1"]
+    assert f1 == pytest.approx(local_run.best["best_f1"], abs=1e-9)
+    assert f1 >= local_run.best["f1"]
 
 
 @pytest.mark.parametrize("threshold", [-8, 8])
@@ -129,7 +129,7 @@ def test_the_best_threshold_is_the_same_at_every_threshold(threshold, local_run,
     spans = load(local_run.path / "spans.json")["spans"]
     null_odds = load(local_run.path / "null_odds.json")
     examples = list(read_questions(local_run.questions))
-    for odds in [best["best_f1_thresh"], *list(null_odds.values())[::20]]:
+    for odds in (best["best_f1_thresh"], *list(null_odds.values())[::20]):
         assert score(examples, spans, null_odds, odds)["f1"] <= best["best_f1"] + 1e-9
 
 
@@ -281,11 +281,10 @@ TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. Silk c
 
 
 def test_a_question_to_people_and_to_programs(local_run, python):
-    arguments = ["--model", local_run.path, "--context", TEXT]
-    arguments += ["--question", "Which ship carried tar?"]
-
-    always = run(python, *arguments, "--threshold", "1e9", "--json", text=True)
-    reply = json.loads(always.stdout)
+    question = "Which ship carried tar?"
+    arguments = ["--model", local_run.path, "--context", TEXT, "--question", question]
+    always = run(python, *arguments, "--threshold", "1e9", "--json", text=True).stdout
+    reply = json.loads(always)
     answer = reply["answer"]
     assert not reply["abstained"]
     assert answer == TEXT[reply["start"] : reply["end"]]
@@ -294,9 +293,9 @@ def test_a_question_to_people_and_to_programs(local_run, python):
     assert reply["threshold"] == 1e9
     assert any(entry["text"] == "" for entry in reply["n_best"])
 
-    never = run(python, *arguments, "--threshold=-1e9", text=True)
-    assert "answer       (no answer)\n" in never.stdout
-    assert "nearest " in never.stdout
+    never = run(python, *arguments, "--threshold=-1e9", text=True).stdout
+    assert "answer       (no answer)\n" in never
+    assert "nearest " in never
 
     shown = run(python, *arguments, "--threshold", "1000", text=True).stdout
     assert f"**{answer}**" in shown

@@ -130,6 +130,7 @@ ENCODING = [(data, "build_windows"), (writer, "_tokenize"), (learn_tokenizer, "_
 ENCODING += [(learn_tokenizer, "train_bpe"), (learn_tokenizer, "train_byte_bpe")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [pytest.param(p, marks=[] if p.stem in IN_SUITE else pytest.mark.soak) for p in CONFIGS],

@@ -90,6 +90,7 @@ def keys(path: str) -> list[str]:
     return re.findall(r"[^.\[\]]+", path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["experiment_cases", "master_cases"])
 def test_the_real_masters_answers(part, answers, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "read_upload", lambda folder: (set(), None))

@@ -26,6 +26,7 @@ MASTERS = sorted((ROOT / "cluster").glob("master-*.yaml"))
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MASTERS, ids=[path.name for path in MASTERS])
 def test_every_config_is_clean_on_every_master(path, tmp_path):
     """A config that names a pool takes the widest one of a master that has none of that name,
@@ -221,6 +222,7 @@ ODD: list[Any] = [[], {}, "odd", -1, {"type": "log"}, [{}]]
 MORE = [pytest.param(value, marks=pytest.mark.soak) for value in (2.5, True, [1])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", [*ODD, *MORE], ids=str)
 def test_no_value_anywhere_breaks_the_checker(odd):
     """Whatever stands at a key, the answer is findings and not a traceback."""

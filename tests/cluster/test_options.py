@@ -27,6 +27,7 @@ def one_pool(name: str, max_agents: int, instance: str = INSTANCE, own: bool = F
     return Cluster({name: pool}, name, images_known=False)
 
 
+@pytest.mark.slow
 def test_a_search_costs_its_trials(capsys):
     """Twenty trials of which a quarter goes on, four at a time; check says the same."""
     master = str(ROOT / "cluster" / "master-aws-modern.yaml")

@@ -88,6 +88,7 @@ MASTERS = sorted(path.name for path in (ROOT / "cluster").glob("master-*.yaml"))
 WITHOUT_MACHINES = ("master-local.yaml", "master-gcp.yaml", "master-aws-spot.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("master_name", MASTERS)
 def test_the_checker_passes_what_is_recommended(master_name, capsys):
     """And a config has one time and one price on a pool, whichever way it is asked for."""
@@ -267,6 +268,7 @@ def test_machines_of_one_s_own_have_hours_and_with_a_price_dollars(tmp_path, cap
     assert flagged["recommended"]["cost"][1] > 0
 
 
+@pytest.mark.slow
 def test_what_is_slow_has_hours_and_dollars_and_says_so(capsys):
     """1.3 B parameters on 64 H100 with one plain interface a machine."""
     config = str(ROOT / "configs" / "lm_1b.yaml")

@@ -84,6 +84,7 @@ def test_trials_of_each_searcher(searcher: Any, trials: int, at_once: int) -> No
 ODD = [None, -1, 0, 10**18, 1.5, math.nan, "odd", [], [10**9], {"type": "log"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["max_trials", "max_concurrent_trials", "divisor", "max_rungs",
                                  "max_time", "mode", "bracket_rungs", "num_rungs"])  # fmt: skip
 @pytest.mark.parametrize("name", ["adaptive_asha", "async_halving", "grid", "random"])

@@ -276,6 +276,7 @@ def test_a_tokenizer_learned_in_segments_is_that_of_the_whole(
 LINES = st.lists(st.sampled_from([*"ab\n é中😀\t\r", "\n\n", "\n \n", "abcdefghij"]), max_size=40)
 
 
+@pytest.mark.slow
 @example("   中", 5, 1, 20)  # whose first 5 bytes end within a character
 @example("a\n      b\n\nc", 5, 1, 20)  # a line that begins with a piece of white space
 @given(LINES.map("".join), st.integers(5, 12), st.integers(1, 9), st.integers(20, 60))

@@ -57,6 +57,7 @@ def repeated(count: int) -> tuple[Tensor, float]:
     return values, math.hypot(math.sqrt(whole) * exact_norm(block), exact_norm(block[:remainder]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [MILLION, 22 * MILLION, 110 * MILLION + 7])
 def test_the_norm_of_many_numbers_is_right_with_any_number_of_threads(count: int) -> None:
     values, exact = repeated(count)

@@ -29,6 +29,7 @@ from detalbert.settings.shipped_models import shipped_configs
 from pretrain.encoders import masked_logits
 from tests.engine.gpu_kernels import use_gpu_kernels
 
+pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 WINDOW = 384
 MASKED = 0.3

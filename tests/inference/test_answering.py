@@ -166,6 +166,7 @@ def prepared(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return prepare(encoders.make_model(), TOKENS, COMPILED, torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_prediction_compiles_the_forward_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with_gradients = []
 

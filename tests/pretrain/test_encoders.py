@@ -52,6 +52,7 @@ def examples_of(family: str, folder: Path) -> PretrainExamples:
     return PretrainExamples(Corpus(shards, "train", config), read_vocabulary(tokenizer), hparams)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_loss_gradients_and_accuracy_are_the_librarys(name: str, tmp_path: Path) -> None:
     """Of windows of several lengths, padded as transformers has them, with its own loss."""

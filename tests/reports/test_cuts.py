@@ -262,6 +262,7 @@ def amounts(records: Records, rates: Rates) -> Counter[Any]:
     return sums
 
 
+@pytest.mark.slow
 @max_examples(40)
 @given(drawn=clusters())
 def test_every_cut_of_a_span_adds_up_to_the_cent(rates, drawn):

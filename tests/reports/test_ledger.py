@@ -260,6 +260,7 @@ def bill(records: Records) -> Dollars:
     return costs
 
 
+@pytest.mark.slow
 @max_examples(40)
 @given(clusters())
 def test_bills_are_those_of_a_ledger(drawn):

@@ -70,6 +70,7 @@ def plain_pools(
     }
 
 
+@pytest.mark.slow
 @given(decoding_cases(), st.integers(-2, 2), st.randoms(use_true_random=False))
 @max_examples(200)
 def test_answers_are_those_of_the_plain_loops(

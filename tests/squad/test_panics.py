@@ -46,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plant(shutil.copytree("embedded/albert-tiny", folder))
 
 
+@pytest.mark.slow
 def test_every_way_to_tokens_is_one_line(folder: Path) -> None:
     tokenizer: Any = named_tokenizer(str(folder))
     backend = tokenizer.backend_tokenizer
@@ -101,6 +102,7 @@ def test_predict_ends_with_one_line(
     assert [path.name for path in output.iterdir()] == [".lock"]
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_corpus_ends_the_run_with_one_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @hypothesis.given(content=JSON)
 @max_examples(300)
 def test_any_json_is_read_as_metrics_or_not_at_all(

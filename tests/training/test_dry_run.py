@@ -13,6 +13,7 @@ from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
 from tests.engine.trials import config_file
 from tests.fakes.runs import change, refusal, run
 
+pytestmark = pytest.mark.slow
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language model": TINY_LM}
 NAMES = "train validation model device batch steps memory time output".split()
 
