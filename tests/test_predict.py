@@ -109,8 +109,7 @@ def best_answers(local_run, predicted) -> dict[str, str]:
 def test_the_best_threshold_has_the_best_f1(local_run, predicted, best_answers):
     examples = list(read_questions(local_run.questions))
     null_odds = load(predicted / "null_odds.json")
-    threshold = local_run.best["best_f1_thresh"]
-    f1 = score(examples, best_answers, null_odds, threshold)["f1"]
+    f1 = score(examples, best_answers, null_odds, local_run.best["best_f1_thresh"])["f1"]
     assert f1 == pytest.approx(local_run.best["best_f1"], abs=1e-9)
     assert f1 >= local_run.best["f1"]
 
