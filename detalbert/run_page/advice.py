@@ -42,13 +42,18 @@ def describe_result(outcomes: Outcomes) -> Iterator[str]:
     answerable = outcomes.answerable
     if answerable.all() or not answerable.any():
         return
-    unanswerable = int((~answerable).sum())
+    abstained = outcomes.abstained
+    answers = outcomes.right[~abstained]
+    abstentions = outcomes.right[abstained]
     yield (
-        f"Of {int(answerable.sum()):,} questions with an answer it answers "
-        f"{int(outcomes.right[answerable].sum()):,} as expected, and it abstains from "
-        f"{int(outcomes.right[~answerable].sum()):,} of the {unanswerable:,} without one. To "
-        f"abstain always would be right on {100 * unanswerable / total:.0f} %."
+        f"It gives {len(answers):,} answers, of which {answers.sum():,} are right, and abstains "
+        f"from {len(abstentions):,} questions, of which {abstentions.sum():,} have no answer."
     )
+    # Beside a model that does nothing, on the same questions.
+    gains = outcomes.right.astype(float) - ~answerable  # [Q]
+    beyond_chance = 100 * gains.mean() > outcomes.margin(gains)
+    verdict = "clearly less" if beyond_chance else "and these questions cannot tell the two apart"
+    yield f"To abstain always would be right on {100 * (~answerable).mean():.0f} %, {verdict}."
 
 
 def describe_errors(outcomes: Outcomes) -> Iterator[str]:
@@ -85,7 +90,7 @@ def describe_threshold(outcomes: Outcomes, sweep: Sweep) -> Iterator[str]:
         f"right) and abstains from {abstained:,} ({sweep.rightly_abstained[own]:,} of them "
         f"rightly). Its F1 is {sweep.f1[own]:.2f}: to abstain rightly counts as a right answer, "
         "and an answer that is right in part counts in part. A higher threshold answers more "
-        "questions, a lower one fewer."
+        "questions, a lower one fewer (predict.py --threshold)."
     )
     if outcomes.answerable.all() or not outcomes.answerable.any():
         return  # to answer all or none would be best, and says nothing of other questions
@@ -178,7 +183,7 @@ def table_thresholds(sweep: Sweep, threshold: float) -> tuple[list[dict[str, str
     places = {own}
     for share in SHARES:
         place = int((distances + np.abs(answered - share)).argmin())
-        if sweep.given[place] >= FEWEST:
+        if sweep.given[place] >= ENOUGH:
             places.add(place)
     rows = []
     for place in sorted(places):
@@ -229,12 +234,7 @@ def describe_training(
             f"The held-out loss was lowest at step {lowest.step:,} ({_loss(lowest):.2f}) and is "
             f"{losses}: {BY_HEART} More steps are not."
         )
-        best = max(validated, key=lambda point: point.metrics[metric])
-        if best is not lowest:
-            yield (
-                f"{metric} was {lowest.metrics[metric]:.1f} at step {lowest.step:,}, and is "
-                f"highest at step {best.step:,} ({best.metrics[metric]:.1f})."
-            )
+        yield from _describe_best_step(validated, metric, lowest, outcomes)
     else:
         yield from _describe_end(validated, metric, outcomes)
         if has_gap:
@@ -252,6 +252,31 @@ def describe_training(
                 f"The held-out loss is {losses}. Whether more data would help, one run cannot "
                 "show: train on half of the data as well, and compare."
             )
+
+
+def _describe_best_step(
+    validated: list[Validated], metric: str, lowest: Validated, outcomes: Outcomes | None
+) -> Iterator[str]:
+    """Yield why the best step is another one than that of the `lowest` held-out loss."""
+    best = max(validated, key=lambda point: point.metrics[metric])
+    if best is lowest:
+        return
+    before = lowest.metrics[metric]
+    after = best.metrics[metric]
+    chance = ""
+    if outcomes is not None and after - before <= outcomes.margin(_scores(outcomes, metric)):
+        chance = ", a difference that may be chance"
+    yield (
+        f"{metric} was {before:.1f} at step {lowest.step:,}, and is highest at step "
+        f"{best.step:,} ({after:.1f}){chance}."
+    )
+
+
+def _scores(outcomes: Outcomes, metric: str) -> np.ndarray:
+    """Return the scores of which `metric` is the mean, float64 [Q]."""
+    if metric.endswith("f1"):
+        return outcomes.f1_at(outcomes.threshold)
+    return outcomes.right.astype(float)
 
 
 def _loss(point: Validated) -> float:
@@ -278,10 +303,7 @@ def _describe_end(
         else:
             yield f"{change}: longer training gains little."
         return
-    scores = outcomes.right.astype(float)
-    if metric.endswith("f1"):
-        scores = outcomes.f1_at(outcomes.threshold)
-    noise = outcomes.margin(scores)
+    noise = outcomes.margin(_scores(outcomes, metric))
     questions = f"the noise of {len(outcomes.examples):,} held-out questions ({noise:.1f} points)"
     if rise > noise:
         yield f"{change}, more than {questions}: train longer ({STEPS})."
@@ -306,7 +328,8 @@ def describe_probabilities(scores: Mapping[str, float], bins: Sequence[Bin]) -> 
     largest = max(bins, key=lambda group: group.answers)
     yield (
         f"The largest group: {largest.answers:,} results with a probability of about "
-        f"{largest.probability:.2f}, of which {largest.matches:,} are right."
+        f"{largest.probability:.2f}, of which {largest.matches:,} are right. Groups of fewer than "
+        f"{FEWEST} are not drawn."
     )
     worst = max(bins, key=_standard_errors)
     if _standard_errors(worst) > CHANCE:

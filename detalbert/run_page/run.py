@@ -25,6 +25,7 @@ class RunSummary(NamedTuple):
     best: Mapping[str, float]  # metrics of the validation that the page is of, with `steps`
     history: History
     outcomes: Outcomes | None  # None: the workload has no answers, or they are lost
+    is_generated: bool  # whether the held-out questions are of the generated world
     commands: Mapping[str, str]  # that a user may run next, by their purpose
 
 
@@ -75,5 +76,6 @@ def describe_run(
         best=best,
         history=trial.history,
         outcomes=outcomes,
+        is_generated=lines.get("validation", "").startswith("generated:"),
         commands=commands,
     )

@@ -25,16 +25,22 @@ def threshold_advice(rows: list[tuple[tuple[str, str], int, float]]) -> list[str
     return list(advice.describe_threshold(outcomes, sweep_thresholds(outcomes)))
 
 
-def test_the_head_of_the_page_has_both_kinds_and_the_trivial_model():
+def test_the_head_of_the_page_has_both_kinds_and_the_model_that_does_nothing():
     rows = (
         [(*RIGHT, -1.0)] * 30 + [(*WRONG, -1.0)] * 30 + [(*NONE, 1.0)] * 20 + [(*NONE, -1.0)] * 20
     )
-    right, kinds = advice.describe_result(outcomes_of(rows, threshold=0.0))
+    right, kinds, nothing = advice.describe_result(outcomes_of(rows, threshold=0.0))
     assert right == "Right on 50 of 100 held-out questions (50 %, known to within 9.8 points)."
     assert kinds == (
-        "Of 60 questions with an answer it answers 30 as expected, and it abstains from 20 of the "
-        "40 without one. To abstain always would be right on 40 %."
+        "It gives 80 answers, of which 30 are right, and abstains from 20 questions, of which 20 "
+        "have no answer."
     )
+    # Thirty questions were won, and twenty lost.
+    assert nothing == (
+        "To abstain always would be right on 40 %, and these questions cannot tell the two apart."
+    )
+    *_, nothing = advice.describe_result(outcomes_of(rows[:80], threshold=0.0))
+    assert nothing == "To abstain always would be right on 25 %, clearly less."
     (right,) = advice.describe_result(outcomes_of(rows[:60], threshold=0.0))
     assert right.startswith("Right on 30 of 60")
 
@@ -58,7 +64,7 @@ def test_few_questions_choose_no_threshold():
         "At the threshold of this run, 0.00, the model answers 12 of 15 questions (1 of them "
         "right) and abstains from 3 (3 of them rightly). Its F1 is 26.67: to abstain rightly "
         "counts as a right answer, and an answer that is right in part counts in part. A higher "
-        "threshold answers more questions, a lower one fewer."
+        "threshold answers more questions, a lower one fewer (predict.py --threshold)."
     )
     assert few == (
         "15 held-out questions are too few to choose a threshold: even of 30 answers the share "

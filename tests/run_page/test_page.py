@@ -89,6 +89,21 @@ def test_the_curves_say_what_would_help(history, words):
         assert expected in sentence
 
 
+def test_a_best_step_after_the_lowest_loss_may_be_chance():
+    history = curve(3.0, 1.5, 2.0, 2.6)
+    for number, point in enumerate(history.validations):
+        point.metrics["f1"] = 50.0 + number
+    rows = [("pottery", "pottery", -1.0)] * 40 + [("pottery", "Orvane", -1.0)] * 10
+    _, sentence = advice.describe_training(history, "f1", outcomes_of(rows, threshold=0.0))
+    assert sentence == (
+        "f1 was 51.0 at step 200, and is highest at step 400 (53.0), a difference that may be "
+        "chance."
+    )
+    history.validations[-1].metrics["f1"] = 99.0
+    _, sentence = advice.describe_training(history, "f1", outcomes_of(rows, threshold=0.0))
+    assert sentence.endswith("at step 400 (99.0).")
+
+
 def test_more_steps_are_worth_what_the_last_fifth_gained_beyond_the_noise():
     history = curve(*np.linspace(1.9, 1.2, 10))
     for number, point in enumerate(history.validations):
