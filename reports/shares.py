@@ -174,10 +174,12 @@ def _own_lives(
 ) -> Iterator[Life]:
     """Yield the stretches of time in which a machine of one's own was connected or held."""
     pool = _pool(holds, entries[0], records)
-    sizes = [float(entry.slots) for entry in entries if entry.slots is not None]
-    if sizes:
-        sizes.append(_most_held(holds))  # an agent that connects while it is disabled has 0 slots
-    slots = max(sizes, default=pool.slots)
+    sizes = [entry.slots for entry in entries if entry.slots is not None]
+    slots: float | None = max(sizes, default=pool.slots)
+    # An agent that connects while it is disabled has 0 slots. Else its number counts: tasks that
+    # follow each other may overlap by their clocks, and seem to hold more.
+    if sizes and not slots:
+        slots = _most_held(holds)
     for start, end in merge_spans([*entries, *holds]):
         inside = [hold for hold in holds if start <= hold.start and hold.end <= end]
         yield Life(

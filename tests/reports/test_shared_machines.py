@@ -200,6 +200,17 @@ def test_a_disabled_machine_has_the_slots_that_were_held(bill):
     assert unheld["cost"] == mine["cost"]
 
 
+def test_tasks_that_overlap_by_their_clocks_make_no_larger_machine(bill):
+    """All of an hour cost twice as much if two tasks of four slots overlapped for a minute."""
+    tasks = {
+        1: ran("first", "12:00", "12:31", slots=4),
+        2: ran("second", "12:30", "13:00", slots=4),
+    }
+    cluster = Cluster(tasks, agents=[("i-x", "12:00", "13:00")], pool=OWN, slots={"i-x": 4})
+    costs = column(bill(cluster, *SINCE, *PRICED), "cost")
+    assert sum(costs.values()) == pytest.approx(HOUR / 2)
+
+
 @pytest.mark.parametrize("machine", ["own", "EC2"])
 @pytest.mark.parametrize("kind", ["TRIAL", "DELETED"])
 def test_a_task_whose_container_did_not_come_up_is_on_its_machine(bill, machine, kind):
