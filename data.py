@@ -73,12 +73,13 @@ def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerB
     Raises:
         UserError: there is none.
     """
-    name = config.tokenizer or hparams.model
-    if name is None:
+    if config.tokenizer:
+        return named_tokenizer(config.tokenizer)
+    if hparams.model is None:
         raise UserError(
             "missing", key="data.tokenizer", cure="a model_config brings no tokenizer, so set one"
         )
-    return named_tokenizer(name)
+    return named_tokenizer(hparams.model, key="hyperparameters.model")
 
 
 class _CacheKey(NamedTuple):

@@ -189,5 +189,8 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, load):
 def test_no_tokenizer_is_one_line():
     with pytest.raises(UserError, match="data.tokenizer: missing"):
         data.load_tokenizer(DataConfig("g", "g"), HParams(model_config={}))
+    named = str(ROOT / "configs")
     with pytest.raises(UserError, match="data.tokenizer: .* does not load as a tokenizer"):
-        data.load_tokenizer(DataConfig("g", "g", tokenizer=str(ROOT / "configs")), HPARAMS)
+        data.load_tokenizer(DataConfig("g", "g", tokenizer=named), HPARAMS)
+    with pytest.raises(UserError, match="hyperparameters.model: .* does not load as a tokenizer"):
+        data.load_tokenizer(DataConfig("g", "g"), HParams(model=named))

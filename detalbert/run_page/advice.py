@@ -49,6 +49,13 @@ def describe_result(outcomes: Outcomes) -> Iterator[str]:
         f"It gives {len(answers):,} answers, of which {answers.sum():,} are right, and abstains "
         f"from {len(abstentions):,} questions, of which {abstentions.sum():,} have no answer."
     )
+    if abstained.all():
+        yield (
+            "It answers nothing: it has not learned these questions. A model that knows no words "
+            "of them learns them from thousands only; begin with one that has learned SQuAD."
+        )
+        return
+
     # Beside a model that does nothing, on the same questions.
     gains = outcomes.right.astype(float) - ~answerable  # [Q]
     beyond_chance = 100 * gains.mean() > outcomes.margin(gains)
@@ -198,7 +205,7 @@ def table_thresholds(sweep: Sweep, threshold: float) -> tuple[list[dict[str, str
                 "answered": f"{given:,} of {sweep.questions:,}",
                 "right": f"{matches:,}",
                 "wrong": f"{given - matches:,}",
-                "right of the answered": f"{100 * matches / max(given, 1):.0f} %",
+                "right of the answered": f"{100 * matches / given:.0f} %" if given else "-",
                 "F1 of all": f"{sweep.f1[place]:.1f}",
             }
         )
