@@ -1,5 +1,6 @@
 """A corpus that several machines write, a part each."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,17 +11,21 @@ import pytest
 
 from detalbert.corpus.__main__ import main
 from tests.conftest import ROOT, Script
-from tests.corpus.documents import write_config
 from tests.corpus.test_writer import SLOW, leftovers
 from tests.fakes.runs import wait_for
-from tests.fakes.text import sums
+from tests.fakes.text import LENGTH, TOKENIZER, sums
 
 Start = Callable[[str, float], subprocess.Popen]
 
 
 @pytest.fixture
 def config(corpus_text: Path, tmp_path: Path) -> Path:
-    return write_config(tmp_path, str(corpus_text), shard_mib=0.02)
+    data = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
+    data["cache_dir"] = str(tmp_path / "cache")
+    hparams = {"size": "tiny", "max_seq_length": LENGTH}
+    path = tmp_path / "c.yaml"
+    path.write_text(json.dumps({"hyperparameters": hparams, "data": data}))
+    return path
 
 
 def write(config: Path, output: Path, *options: str) -> None:
