@@ -5,6 +5,8 @@ LABEL, if they are more than numbers of rows.
 The file is in memory as a whole, as Python's parser takes complete texts; JSON lines are not.
 """
 
+import contextlib
+import gc
 import itertools
 import json
 import re
@@ -45,7 +47,9 @@ def _values(where: str, text: str) -> Iterator[list[object] | dict[str, object]]
     at = _skip_space(text, 0)
     while at < len(text):
         try:
-            value, end = _DECODER.raw_decode(text, idx=at)
+            # The collector would walk all that is parsed again and again: a sixth of the time.
+            with _collector_paused():
+                value, end = _DECODER.raw_decode(text, idx=at)
             if not isinstance(value, (dict, list)):
                 raise ValueError("expecting a mapping or a list")
         except (ValueError, RecursionError) as error:
@@ -59,6 +63,18 @@ def _values(where: str, text: str) -> Iterator[list[object] | dict[str, object]]
             ) from None
         yield value
         at = _skip_space(text, end)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause Python's garbage collector; a tree of JSON has no cycles to collect."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _skip_space(text: str, begin: int) -> int:
