@@ -333,9 +333,7 @@ def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: 
         contents = f"predictions, {contents}"
     log.info("%s are in %s", contents, metrics.path)
     path = shlex.quote(str(metrics.path))
-    commands = {
-        purpose: command.format(path) for purpose, command in training.workload.commands.items()
-    }
+    commands = {use: text.format(path) for use, text in training.workload.commands.items()}
     if best is not None:
         answers = metrics.best_answers()
         outcomes = None

@@ -96,10 +96,15 @@ def find_change(path: Path, key: str | None = None, small: bool = False) -> str 
         return path.name
     if key is not None and sealed.get("key") != key:
         return path.name
-    # A model's config and tokenizer are small.
-    wanted = [name for name in files if not (small and name.endswith(WEIGHTS))]
-    damaged = find_damaged({folder / name: files[name] for name in wanted}, folder)
-    return damaged[0].relative_to(folder).as_posix() if damaged else None
+    sums = {}
+    for name, digest in files.items():
+        is_left_out = small and name.endswith(WEIGHTS)
+        if not is_left_out:
+            sums[folder / name] = digest
+    damaged = find_damaged(sums, folder)
+    if not damaged:
+        return None
+    return damaged[0].relative_to(folder).as_posix()
 
 
 def check_model_folder(folder: Path, small: bool = False) -> None:
@@ -113,16 +118,23 @@ def check_model_folder(folder: Path, small: bool = False) -> None:
     if not os.path.lexists(folder / SUMS):
         return
     changed = find_change(folder / SUMS, small=small)
-    for name in _BESIDE_TOKENIZER:
-        if changed is None and (folder / name).exists():
-            files = (read_sealed(folder / SUMS) or {})["files"]
-            changed = None if name in files else name
+    if changed is None:
+        changed = _find_extra(folder)
     if changed is not None:
         raise UserError(
             "not as it was written",
             key=str(folder / changed),
             cure=f"copy it again, or remove {SUMS} there if you changed it on purpose",
         )
+
+
+def _find_extra(folder: Path) -> str | None:
+    """Return the name of a file that came later and would change the tokenizer, or None."""
+    listed = (read_sealed(folder / SUMS) or {}).get("files", {})
+    for name in _BESIDE_TOKENIZER:
+        if name not in listed and (folder / name).exists():
+            return name
+    return None
 
 
 def find_damaged(sums: Mapping[Path, str], *places: Path) -> list[Path]:

@@ -21,7 +21,7 @@ SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of the questions, answered at the threshol
 HOLD_OUT = 100  # questions, of which a threshold leaves so many answered
 CHANCE = 3  # standard errors, as the largest of ten distances is above two by chance
 STEPS = "hyperparameters.max_steps or epochs"
-MORE_DATA = "More data is the likeliest help: try twice as many."
+MORE_DATA = "More data is the likeliest help: try twice as much."
 BY_HEART = f"the model learns its training data by heart. {MORE_DATA}"
 TOO_FEW = (
     "There are too few validations to say whether more steps help: lower "
@@ -51,8 +51,8 @@ def describe_result(outcomes: Outcomes) -> Iterator[str]:
     )
     if abstained.all():
         yield (
-            "It answers nothing: it has not learned these questions. A model that knows no words "
-            "of them learns them from thousands only; begin with one that has learned SQuAD."
+            "It answers nothing at its threshold. If a higher one does not help (below), it has "
+            "not learned these questions: begin with a model that has learned SQuAD."
         )
         return
 
@@ -239,7 +239,7 @@ def describe_training(
     elif _loss(last) > OVERFIT * _loss(lowest):
         yield (
             f"The held-out loss was lowest at step {lowest.step:,} ({_loss(lowest):.2f}) and is "
-            f"{losses}: {BY_HEART} More steps are not."
+            f"{losses}: {BY_HEART} More steps do not help."
         )
         yield from _describe_best_step(validated, metric, lowest, outcomes)
     else:

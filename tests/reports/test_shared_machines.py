@@ -22,10 +22,7 @@ from tests.reports.conftest import UNTIL
 HOUR = 24.48  # dollars, on demand
 SINCE = ["--since", "2026-11-20T00:00:00Z"]
 OWN: Any = {"details": {"aws": None}}  # a pool of machines of one's own
-PRICED = [
-    *["--price-pool", f"{ON_DEMAND}=p3.16xlarge"],
-    *["--price-pool", f"{SPOT}=p3.16xlarge"],
-]
+PRICED = ["--price-pool", f"{ON_DEMAND}=p3.16xlarge", "--price-pool", f"{SPOT}=p3.16xlarge"]
 EXPERIMENT = "experiment 1, albert-squad"
 
 
@@ -202,13 +199,13 @@ def test_a_disabled_machine_has_the_slots_that_were_held(bill):
 
 def test_tasks_that_overlap_by_their_clocks_make_no_larger_machine(bill):
     """All of an hour cost twice as much if two tasks of four slots overlapped for a minute."""
-    tasks = {
-        1: ran("first", "12:00", "12:31", slots=4),
-        2: ran("second", "12:30", "13:00", slots=4),
-    }
-    cluster = Cluster(tasks, agents=[("i-x", "12:00", "13:00")], pool=OWN, slots={"i-x": 4})
-    costs = column(bill(cluster, *SINCE, *PRICED), "cost")
-    assert sum(costs.values()) == pytest.approx(HOUR / 2)
+    first = ran("first", "12:00", "12:31", slots=4)
+    second = ran("second", "12:30", "13:00", slots=4)
+    cluster = Cluster(
+        {1: first, 2: second}, agents=[("i-x", "12:00", "13:00")], pool=OWN, slots={"i-x": 4}
+    )
+    costs = column(bill(cluster, *SINCE, *PRICED), "cost").values()
+    assert sum(costs) == pytest.approx(HOUR / 2)
 
 
 @pytest.mark.parametrize("machine", ["own", "EC2"])

@@ -42,7 +42,7 @@ def test_the_head_of_the_page_has_both_kinds_and_the_model_that_does_nothing():
     *_, nothing = advice.describe_result(outcomes_of(rows[:80], threshold=0.0))
     assert nothing == "To abstain always would be right on 25 %, clearly less."
     *_, nothing = advice.describe_result(outcomes_of(rows, threshold=-9.0))
-    assert "It answers nothing: it has not learned these questions." in nothing
+    assert "It answers nothing at its threshold." in nothing
     (right,) = advice.describe_result(outcomes_of(rows[:60], threshold=0.0))
     assert right.startswith("Right on 30 of 60")
 
