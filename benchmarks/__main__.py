@@ -56,20 +56,7 @@ def _parser() -> Parser:
     tokenizer = str(published) if published.is_dir() else "embedded/albert-tiny"
     parser = Parser(prog="benchmarks", description=__doc__)
     add = parser.add_argument
-    add(
-        "stage",
-        choices=[
-            "step",
-            "finetune",
-            "predict",
-            "serve",
-            "lm",
-            "render",
-            "gpu-check",
-            "gpu-tests",
-            "gpu-render",
-        ],
-    )
+    add("stage", choices=STAGES)
     add("--json", type=Path, metavar="FILE", help="file for the result")
     add(
         "--data",

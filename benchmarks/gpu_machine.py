@@ -26,13 +26,9 @@ def gpu_check(options: Namespace) -> Result:
             )
         return result
     properties = torch.cuda.get_device_properties(device())
-    command = (
-        "nvidia-smi --query-gpu=driver_version,clocks.max.sm,power.limit --format=csv,noheader"
-    )
+    driver = subprocess.run(DRIVER, shell=True, capture_output=True, text=True)
     return result | {
-        "driver": subprocess.run(
-            command, shell=True, capture_output=True, text=True
-        ).stdout.strip(),
+        "driver": driver.stdout.strip(),
         "capability": f"{properties.major}.{properties.minor}",
         "memory_bytes": properties.total_memory,
         "cudnn": torch.backends.cudnn.version(),

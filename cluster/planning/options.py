@@ -101,9 +101,8 @@ class Option:
 
     def figures(self, figure: str) -> tuple[float, float, float]:
         """Return low, mean and high of `hours` or `cost`; infinite where it does not finish."""
-        low = min(case.figures[f"{figure} 5 %"] for case in self.cases)
-        high = max(case.figures[f"{figure} {SURE} %"] for case in self.cases)
-        return low, self.mean(figure), high
+        lows, _, highs = zip(*(case.range(figure) for case in self.cases), strict=True)
+        return min(lows), self.mean(figure), max(highs)
 
     def mean(self, figure: str) -> float:
         """Return the mean `hours` or `cost` of the middle case; infinite without an estimate."""

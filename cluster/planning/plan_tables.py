@@ -23,19 +23,9 @@ NUMBERS = (
     "figure",
     "machines",
     "$/h",
-    "95 % within",
     "reclaims",
     "waiting h",
-    "$",
 )
-# Columns of a bill: the figures of a case.
-BILL = {
-    "hours": "hours",
-    "95 % within": "hours 95 %",
-    "reclaims": "reclaims",
-    "waiting h": "waiting h",
-    "$": "cost",
-}
 Row: TypeAlias = dict[str, object]
 
 
@@ -127,16 +117,22 @@ def shard_rows(estimate: Estimate) -> list[Row]:
 
 
 def bill_rows(option: Option) -> list[Row]:
-    """Return the bill of the three cases of the spot market; the last column is its cost."""
+    """Return the bill of the three cases of the spot market: means, nine of ten runs behind them.
+
+    An option's own range goes from the least to the greatest figure of all cases.
+    """
     rows = []
     for case in option.cases:
+        figures = case.figures
         row: Row = {
             "case": case.name,
             "machines": option.all_machines,
             "$/h": f"{case.hourly:,.2f}",
+            "reclaims": f"{figures['reclaims']:,.2f}",
+            "waiting h": f"{figures['waiting h']:,.2f}",
+            "hours": span(case.range("hours"), form="{:,.2f}", unit=" h"),
+            "cost": span(case.range("cost"), form="${:,.2f}"),
         }
-        for column, name in BILL.items():
-            row[column] = f"{case.figures[name]:,.2f}"
         rows.append(row)
     return rows
 

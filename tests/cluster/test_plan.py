@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,20 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert err.count("\n") == 1, err
     assert len(err) < 500, err
     return err
+
+
+def test_the_bill_has_the_ends_of_the_range_that_the_sentence_says(capsys):
+    answer = planned(capsys, SINGLE, "--any")
+
+    # Of each case: the mean and nine of ten runs; a case without a spread has one number.
+    dollars = [re.findall(r"\$([\d,.]+)", row["cost"]) for row in answer["bill"]]
+    costs = [[float(text.replace(",", "")) for text in row] for row in dollars]
+    ends = [row[1:] or row for row in costs]
+    low, mean, high = answer["recommended"]["cost"]
+    assert mean == pytest.approx(costs[1][0], abs=0.01)
+    assert low == pytest.approx(min(min(row) for row in ends), abs=0.01)
+    assert high == pytest.approx(max(max(row) for row in ends), abs=0.01)
+    assert f"${mean:,.2f} (${low:,.2f} to ${high:,.2f})" in answer["sentence"]
 
 
 def test_what_is_recommended_fits_the_master_and_the_yaml_says_it(capsys):
