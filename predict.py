@@ -114,6 +114,7 @@ from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.inference.score_table import print_scores
 from detalbert.inference.wrong_answers import format_counts
 from detalbert.log import fail, start_logging
+from detalbert.reading.whole_text import read_text
 from detalbert.squad.question_stream import check_text
 from detalbert.squad.rows import MAX_CONTEXT
 from detalbert.training.display import quiet_libraries
@@ -333,24 +334,19 @@ def use_language_model(args: argparse.Namespace, folder: Path) -> None:
 
 def read_context(context: str | None, file: Path | None) -> str:
     """Return `--context`, or the text in `--context-file`; raise UserError for neither and both."""
-    if context is not None and file is None:
+    if file is None and context is not None:
+        # Nobody searches the name of a file.
+        if os.path.isfile(context):
+            raise UserError(
+                f"{context} is a file", key="--context", cure="give it as --context-file"
+            )
         check_text("--context", "?", context)
         return context
     if file is None or context is not None:
         raise UserError("give the text to search, by --context or --context-file", key="--context")
 
-    # The size is known before a file is read, which may be of gigabytes. A character has at most
-    # four bytes.
-    try:
-        if file.stat().st_size > 4 * MAX_CONTEXT:
-            raise UserError(
-                f"too long, {MAX_CONTEXT:,} characters at most", key=str(file), cure="cut it"
-            )
-        context = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UserError("not UTF-8 text", key=str(file), cure="save it as UTF-8") from None
-    except OSError as error:
-        raise UserError(f"cannot read it ({error.strerror})", key=str(file)) from None
+    # A character has at most four bytes.
+    context = read_text(file, max_bytes=4 * MAX_CONTEXT)
     check_text(str(file), "?", context)
     return context
 

@@ -165,6 +165,8 @@ def format_reply(
         end = len(before) + len(answer)
         lines[name] = sentence(before + answer + after, len(before), end, marks)
     if listed:
+        # The line above adds all wordings of an answer; here each stands for itself.
+        lines["candidates"] = "each with the probability of this wording alone"
         for place, choice in enumerate(reply.n_best, start=1):
             text = _displayed(choice.text) or "(no answer)"
             lines[f"{choice.probability:.3f}  ({place})"] = text

@@ -7,7 +7,7 @@ is one read of HEAD bytes for each file before any of it is used.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -135,7 +135,7 @@ def recognise(
     compression = find_compression(head)
     if compression:
         content = decompress(_blocks(file), compression=compression, where=file.address)
-        head = _first(content)
+        head = first_bytes(content, HEAD)
 
     # Binary forms say what they are, whatever the user says.
     binary = _binary_form(head)
@@ -148,8 +148,10 @@ def recognise(
             cure=Cure("correct data.form", by_flag="correct --form"),
         )
 
+    _check_foreign(head, file.address)
     encoding = find_encoding(head)
-    text = _decode(file, head=head, encoding=encoding)
+    # The head may end inside a character.
+    text = Decoder(file.address, encoding=encoding)(head, last=False)
     if form is None:
         form = _text_form(file, text=text, plain=plain)
     return Content(file, form=form, compression=compression, encoding=encoding)
@@ -184,14 +186,22 @@ def _blocks(file: File) -> Iterator[bytes]:
     return read(file.address, begin=0, end=file.size)
 
 
-def _first(blocks: Iterator[bytes]) -> bytes:
-    """Return the first HEAD bytes of some blocks, or all if there are fewer."""
-    head = b""
+def first_bytes(blocks: Iterable[bytes], count: int) -> bytes:
+    """Return the first `count` bytes of some blocks, or all if there are fewer."""
+    content = bytearray()
     for block in blocks:
-        head += block
-        if len(head) >= HEAD:
+        content += block
+        if len(content) >= count:
             break
-    return head[:HEAD]
+    return bytes(content[:count])
+
+
+def check_is_text(head: bytes, where: str) -> None:
+    """Raise UserError if a file that begins with `head` holds something else than text."""
+    binary = _binary_form(head)
+    if binary:
+        raise UserError(f"a file of {binary}", key=where, cure="give plain text")
+    _check_foreign(head, where)
 
 
 def _binary_form(head: bytes) -> str:
@@ -207,16 +217,13 @@ def _binary_form(head: bytes) -> str:
     return ""
 
 
-def _decode(file: File, head: bytes, encoding: str) -> str:
-    """Return the text of a file's first bytes. Raises UserError if they are none."""
+def _check_foreign(head: bytes, where: str) -> None:
+    """Raise UserError if a file begins as one that is read nowhere."""
     for magic, (problem, cure) in _FOREIGN.items():
         if head.startswith(magic):
-            raise UserError(problem, key=file.address, cure=cure)
+            raise UserError(problem, key=where, cure=cure)
     if head[_TAR] == b"ustar":
-        raise UserError("a tar archive", key=file.address, cure="unpack it")
-
-    # The head may end inside a character.
-    return Decoder(file.address, encoding=encoding)(head, last=False)
+        raise UserError("a tar archive", key=where, cure="unpack it")
 
 
 def _text_form(file: File, text: str, plain: str) -> str:
@@ -252,14 +259,16 @@ def _check_plain(file: File, text: str, promised: str | None, plain: str) -> Non
         for beginning, (problem, cure) in _MARKUP.items():
             if re.match(beginning, text):
                 raise UserError(problem, key=file.address, cure=cure)
+    as_text = Cure("save it as UTF-8, or set data.form: text", by_flag="save it as UTF-8")
+    check_controls(text, where=file.address, cure=as_text if plain == TEXT else as_text.by_flag)
+
+
+def check_controls(text: str, where: str, cure: str | Cure) -> None:
+    """Raise UserError if so many characters of a text are controls that it is none."""
     controls = _CONTROLS.findall(text)
     if len(controls) > max(16, len(text) // 8):
-        as_text = Cure("save it as UTF-8, or set data.form: text", by_flag="save it as UTF-8")
-        raise UserError(
-            "no text, or UTF-16 without a byte order mark (it has control characters)",
-            key=file.address,
-            cure=as_text if plain == TEXT else as_text.by_flag,
-        )
+        problem = "no text, or UTF-16 without a byte order mark (it has control characters)"
+        raise UserError(problem, key=where, cure=cure)
 
 
 def _begins_json(text: str) -> bool:
