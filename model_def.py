@@ -21,7 +21,7 @@ from detalbert.engine.evaluation import evaluate_row, row_losses
 from detalbert.engine.graphs import SPAN_PADDINGS
 from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
 from detalbert.engine.metric import Metric, charted_names, logged_names
-from detalbert.engine.models import build_span_model
+from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import SquadRow, validation_rows
@@ -76,6 +76,9 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         )
         reducer = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
         self.reducer = context.wrap_reducer(reducer, for_training=False)
+
+    def starts_from_scratch(self) -> bool:
+        return starts_from_scratch(self.hparams, self.data.tokenizer)
 
     def guess_loss(self) -> float:
         """Return the loss of a model that knows only the share of windows without an answer."""

@@ -29,13 +29,20 @@ def load_tokenizer(
         UserError: if it lacks a mask, cls or sep token.
     """
     name = model_tokenizer(data, hparams)
+    key = "hyperparameters.model"
     if name is None:
+        key = "data.tokenizer"
         # Held-out documents teach the tokenizer nothing.
         held_out = 0.0 if data.validation is not None else data.validation_fraction
         positions = hparams.model_keys().get("max_position_embeddings", 512)
         name = find_tokenizer(data, held_out, positions=positions)
     return load(
-        name, "mask_token", "cls_token", "sep_token", kind="an encoder with a masked language model"
+        name,
+        "mask_token",
+        "cls_token",
+        "sep_token",
+        kind="an encoder with a masked language model",
+        key=key,
     )
 
 

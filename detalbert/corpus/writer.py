@@ -160,18 +160,20 @@ def _notes(data: CorpusConfig, texts: list[OpenedText]) -> dict[str, Any]:
     return notes
 
 
-def load_in_child(name: str, *needed: str, kind: str) -> PreTrainedTokenizerBase:
+def load_in_child(
+    name: str, *needed: str, kind: str, key: str = "data.tokenizer"
+) -> PreTrainedTokenizerBase:
     """Return `named_tokenizer` of the arguments, loaded by a child process: transformers imports
     torch to find a tokenizer's class, some 450 MiB. Raises UserError as it does.
     """
     with ProcessPoolExecutor(1, mp_context=CHILDREN) as pool:
-        return pool.submit(_load, name, *needed, kind=kind).result()
+        return pool.submit(_load, name, *needed, kind=kind, key=key).result()
 
 
-def _load(*arguments: str, kind: str) -> PreTrainedTokenizerBase:
+def _load(*arguments: str, kind: str, key: str) -> PreTrainedTokenizerBase:
     from detalbert.squad.tokenizer import named_tokenizer  # in the child alone
 
-    return named_tokenizer(*arguments, kind=kind)
+    return named_tokenizer(*arguments, kind=kind, key=key)
 
 
 def _keep_plan(folder: Path, plan: dict[str, Any]) -> None:

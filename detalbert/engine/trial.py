@@ -227,6 +227,10 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Return the loss of a model that gives all choices the same probability."""
         return math.log(self.model.config.vocab_size)
 
+    def starts_from_scratch(self) -> bool:
+        """Return whether all of the model's first weights are random."""
+        return self.hparams.model is None
+
     def keep_warmup(self, steps: int) -> None:
         """Set the warm-up of wsd to that with which the run began, when it had another length."""
         if self.hparams.schedule == "wsd":

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from detalbert.engine.history import History
 from detalbert.engine.metric import Metric
-from detalbert.engine.models import starts_from_scratch
 from detalbert.engine.trial import StepTrial
 from detalbert.run_page.outcomes import Outcomes
 
@@ -35,7 +34,7 @@ def describe_model(trial: StepTrial) -> str:
     name = hparams.model or getattr(hparams, "size", None)
     if name is None:
         name = f"{trial.model.config.model_type} of hyperparameters.model_config"
-    if starts_from_scratch(hparams, trial.data.tokenizer):
+    if trial.starts_from_scratch():
         name += " from random weights"
     return f"{name}, {count_parameters(trial):,} parameters"
 

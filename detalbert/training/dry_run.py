@@ -194,7 +194,9 @@ def _describe_memory(training: Training, trial: StepTrial) -> str:
 def _describe_time(training: Training, trial: StepTrial, speed: Speed, steps_done: int) -> str:
     """Return the time of the steps and validations after the first `steps_done` steps."""
     hparams = training.hparams
-    steps = max(0, trial.steps - steps_done)
+    steps = trial.steps - steps_done
+    if steps <= 0:
+        return "none: the run there is complete (--resume never sets it aside and starts anew)"
     length = hparams.length(training.data.summary().windows)
     validations = length.validations - steps_done // length.validation
 
