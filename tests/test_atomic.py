@@ -1,5 +1,6 @@
 """What killed processes left half-written, and who may remove it."""
 
+import contextlib
 import itertools
 import logging
 import multiprocessing
@@ -8,6 +9,7 @@ import platform
 import shutil
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,22 @@ def test_who_waits_says_for_whom_and_who_holds_a_lock_says_what_it_does(
         f"{prefix}encoding",
         f"{prefix}waiting for {holder_name}, which writes {target}",
     ]
+
+
+def test_of_those_that_wait_on_a_machine_one_says_so_again(
+    rank: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    again = []
+
+    @contextlib.contextmanager
+    def repeating(line: str) -> Iterator[None]:
+        again.append(line)
+        yield
+
+    monkeypatch.setattr(atomic, "waiting", repeating)
+    atomic._wait_for(filelock.FileLock(tmp_path / "lock"), line="waiting for rank 1")
+    # Ranks 0 and 8 are the first of their machines.
+    assert again == ([] if rank == 3 else ["waiting for rank 1"])
 
 
 def test_outside_of_a_lock_rank_0_alone_says_what_it_does(

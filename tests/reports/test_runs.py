@@ -5,6 +5,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 
 from detalbert import bucket
 from reports.__main__ import main
+from reports.records import _timed_reports
 from tests.conftest import ROOT
 from tests.fakes import s3 as fake_s3
 from tests.reports.test_cost import Terminal
@@ -52,6 +54,20 @@ def array(tmp_path: pathlib.Path) -> pathlib.Path:
     write(runs / "job_6", best=None, metric="loss", lr_scale=0.5)
     write(runs / "job_7", best=[], lr_scale=0.5)
     return runs
+
+
+def test_a_report_of_training_has_the_windows_since_the_one_before():
+    reports = [
+        SimpleNamespace(
+            totalBatches=steps,
+            metrics={"avg_metrics": {"examples_per_second": speed}},
+            endTime=f"2026-10-01T10:00:0{number}Z",
+        )
+        for number, (steps, speed) in enumerate([(1, 0.5), (4, 2.0), (4, 2.0), (6, None)])
+    ]
+    # One window is enough; a report without new steps, or without a speed, is left out.
+    timed = list(_timed_reports(reports, batch=1))
+    assert [(report.windows, report.seconds) for report in timed] == [(1, 2.0), (3, 1.5)]
 
 
 def test_the_best_run_is_first(report, array):

@@ -235,12 +235,22 @@ def test_the_master_keeps_the_commits_and_no_login(monkeypatch: pytest.MonkeyPat
 def test_a_finished_run_is_finished(finished: Path, copied: Path, capsys: Capture) -> None:
     for name in ("step-²", "step-", "step-1a", "step-٣"):  # no steps: passed over
         (copied / "checkpoints" / name).mkdir()
-    before = (copied / "metrics.json").read_bytes()
+    path = copied / "metrics.json"
+    before = path.read_bytes()
+    written = path.stat().st_mtime_ns
     assert run(finished / "tiny.yaml", copied) == 0
     shown = capsys.readouterr().err
     assert "resumed at step 12 of 12 from " in shown
     assert "the run is complete" in shown
-    assert (copied / "metrics.json").read_bytes() == before
+    assert path.read_bytes() == before
+    assert path.stat().st_mtime_ns == written  # nor written anew
+
+    # One with other scores is of another run.
+    other = json.loads(before)
+    other["best"]["f1"] = 0.5
+    path.write_text(json.dumps(other))
+    assert run(finished / "tiny.yaml", copied) == 0
+    assert json.loads(path.read_text())["best"] == json.loads(before)["best"]
 
 
 def test_never_starts_over_and_deletes_nothing(finished: Path, copied: Path) -> None:
