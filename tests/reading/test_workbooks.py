@@ -105,6 +105,15 @@ def test_a_title_above_the_header_is_passed_over(ending: str, tmp_path: Path) ->
     assert read_documents(path, text_key="context") == [row[1] for row in ROWS]
 
 
+def test_a_header_is_sought_in_the_first_21_rows(tmp_path: Path) -> None:
+    titles = [[f"Line {number} of a preface"] for number in range(1, 22)]
+    path = make_book(tmp_path / "a.xlsx", {"Q": [*titles[:20], *QUESTIONS]})
+    assert ids(path) == ["1", "2", "3"]
+    path = make_book(tmp_path / "b.xlsx", {"Q": [*titles, *QUESTIONS]})
+    with pytest.raises(UserError, match=r"no column 'question' \(there: Line 1 of a preface\)"):
+        ids(path)
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_names_that_are_not_known_below_a_title_are_told(ending: str, tmp_path: Path) -> None:
     sheets = {"Q": [["Fragen im März"], [], ["Frage", "Text", "Antwort"], *ROWS]}

@@ -4,6 +4,7 @@ import datetime
 import multiprocessing
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,6 +175,13 @@ def test_parameters_are_counted_without_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "albert"}')
     with pytest.raises(UserError, match="has no weights in this container; .detignore"):
         span_model_sizes(HParams(model=str(tmp_path)))
+
+
+def test_a_disk_may_be_filled_to_its_last_byte(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
+    preflight.check_disk(tmp_path, 1 << 20, "a checkpoint")
+    with pytest.raises(UserError, match="that a checkpoint may take"):
+        preflight.check_disk(tmp_path, (1 << 20) + 1, "a checkpoint")
 
 
 def test_disks(tmp_path: Path) -> None:
