@@ -110,6 +110,17 @@ def test_the_header_shows_a_small_share(tmp_path: Path) -> None:
     assert lines["- mail"] == "0.0040% of an epoch, its 1 windows 0.00012 times"
 
 
+def test_the_header_shows_sources_from_two_on(tmp_path: Path) -> None:
+    sources = three(tmp_path, wiki=0.5, code=0.3, mail=0.2)
+    for count in (1, 2):
+        some = sources[:count]
+        folder = write_documents(some, tmp_path / str(count), article="line")
+        config = documents_config(some, tmp_path / str(count), article="line")
+        corpus = Shards(str(folder), "train", config)
+        lines = corpus.describe_sources(np.ones(len(corpus.shards)))
+        assert list(lines) == (["- wiki", "- code"] if count == 2 else [])
+
+
 @given(st.lists(st.integers(0, 50), min_size=1).filter(any), st.integers(0, 99))
 def test_shares_are_whole_and_add_up(weights: list[int], total: int) -> None:
     counts = apportion(weights, total)

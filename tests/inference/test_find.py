@@ -91,8 +91,11 @@ def test_references_mean_what_they_say(master: CheckpointMaster) -> None:
 
 @on("directory")
 def test_the_searcher_says_what_is_best(master: CheckpointMaster) -> None:
-    for smaller, uuid in ((True, LATEST), (False, BEST)):
-        config = {"searcher": {"metric": "f1", "smaller_is_better": smaller}}
+    smaller_is_better: list[dict[str, bool]] = [{}, {"smaller_is_better": True}]  # the default
+    cases = [(keys, LATEST) for keys in smaller_is_better]
+    cases.append(({"smaller_is_better": False}, BEST))
+    for keys, uuid in cases:
+        config = {"searcher": {"metric": "f1", **keys}}
         master.stored = [item._replace(config=config) for item in master.stored]
         for name in ("trial:7", "experiment:3"):
             assert references.find_remote(name).uuid == uuid
