@@ -42,6 +42,9 @@ OTHER_JSON = [
     '{"throughput": null}',
     '{"throughput": {"starts": 5}}',
     '{"best": [], "throughput": {"starts": [1]}}',
+    '{"throughput": {"starts": [{"start": "2026-10-01T10:00:00Z", "end": 5}]}}',
+    '{"throughput": {"starts": [{"end": "2026-10-01T10:00:00Z"}]}}',
+    '{"last": {"f1": 1.0}, "throughput": {}}',
     "[" * 100_000,
 ]
 
