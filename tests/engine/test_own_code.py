@@ -1,0 +1,60 @@
+"""Code that a model's folder brings is never run."""
+
+import ast
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from detalbert.errors import UserError
+from detalbert.squad.tokenizer import named_tokenizer
+from lm.inference.load import open_saved
+from tests.conftest import ROOT
+
+CODE = """
+import pathlib
+from transformers import PreTrainedTokenizerFast
+
+pathlib.Path({marker!r}).touch()
+
+class Own(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A language model whose tokenizer is of a class of its own."""
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "tests" / "formats" / "1.0.0" / "exported_language_model", model)
+    (model / "sums.json").unlink(missing_ok=True)  # as one of another's
+    path = model / "tokenizer_config.json"
+    config = json.loads(path.read_text()) if path.is_file() else {}
+    own = {"auto_map": {"AutoTokenizer": [None, "own.Own"]}, "tokenizer_class": "Own"}
+    path.write_text(json.dumps(config | own))
+    (model / "own.py").write_text(CODE.format(marker=str(tmp_path / "ran")))
+    return model
+
+
+@pytest.mark.parametrize("load", [open_saved, lambda folder: named_tokenizer(str(folder))])
+def test_a_tokenizer_s_own_code_is_not_run(load, folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(folder.parent / "modules"))
+    with contextlib.suppress(UserError):  # refused, or the library's class is taken
+        load(folder)
+    assert not (folder.parent / "ran").exists()
+
+
+def test_the_library_is_told_so_at_every_place() -> None:
+    places = []
+    for path in ROOT.rglob("*.py"):
+        inside = path.relative_to(ROOT).parts
+        if inside[0] in ("tests", "runs", "data") or inside[0].startswith("."):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+                assert isinstance(node.value, ast.Constant), path
+                assert node.value.value is False, path
+                places.append(path.name)
+    assert "tokenizer.py" in places and "load.py" in places
