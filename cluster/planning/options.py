@@ -11,15 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.configs.fleet import check_fleet
+from cluster.configs.fleet import check_fleet, trials_per_machine
 from cluster.configs.masterconf import Cluster, Pool
-from cluster.configs.search import Search, search_of
+from cluster.configs.search import Load, Search, search_of
 from cluster.estimates.estimate import Estimate, estimate_model, ranked_layouts
 from cluster.estimates.faults import find_faults
 from cluster.estimates.findings import check_place, check_searcher, check_work
 from cluster.estimates.job import DataSize, Job, parse_jobs, read_size
-from cluster.estimates.times import time_parts
-from cluster.facts import spot
+from cluster.estimates.times import STARTING, time_parts
 from cluster.facts.machines import ROOT
 from cluster.facts.prices import Price, retired
 from cluster.facts.rates import Rates
@@ -74,15 +73,18 @@ class Option:
         """Trials that the searcher and the pool allow at a time."""
         if self.pool.max_agents is None:
             return self.search.at_once
-        fits = self.pool.max_agents * self.width // self.slots
+        fits = self.pool.max_agents // self.machines * self.trials_per_machine
         return max(1, min(self.search.at_once, fits))
+
+    @property
+    def trials_per_machine(self) -> int:
+        """Trials that a machine has room for; 1 if a trial takes several."""
+        return trials_per_machine(self.slots, self.width)
 
     @property
     def all_machines(self) -> int:
         """Machines of all trials that run at a time; small trials share one."""
-        if self.slots < self.width:
-            return -(-self.slots * self.at_once // self.width)
-        return self.machines * self.at_once
+        return -(-self.at_once // self.trials_per_machine) * self.machines
 
     @property
     def name(self) -> str:
@@ -204,7 +206,8 @@ def plan_option(
     price = rates.at(rates.kind(pool.instance, pool.region))
     if pool.gpu is None or (price is None and not pool.own):
         return None
-    option = Option(pool=pool, price=price, slots=slots, search=search_of(config))
+    lengths = [job.length for job in jobs if job.length is not None]
+    option = Option(pool=pool, price=price, slots=slots, search=search_of(config, lengths))
     resources = {
         **(config.get("resources") or {}),
         "slots_per_trial": slots,
@@ -297,9 +300,9 @@ def _with_keys(estimated: Estimate, keys: Mapping[str, Any]) -> Estimate:
     return replace(estimated, job=estimated.job._replace(hparams=hparams))
 
 
-def _seconds(estimated: Estimate) -> float:
-    """Return the time of a trial without reclaims, from the launch of its machines."""
-    return spot.BOOT_SECONDS + sum(part.seconds for part in time_parts(estimated))
+def _work_seconds(estimated: Estimate) -> float:
+    """Return the time of a whole trial from its first step on, without reclaims."""
+    return sum(part.seconds for part in time_parts(estimated) if part.name not in STARTING)
 
 
 def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> Option:
@@ -309,16 +312,15 @@ def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> O
         fitted: the trial that is simulated.
         trials: at the corners of the search, which may be shorter.
     """
-    search = option.search
     # The mean trial, in lengths of the one that is simulated.
-    mean_length = sum(_seconds(trial) for trial in trials) / len(trials) / _seconds(fitted)
-    # Small trials share a machine.
-    machine_share = option.all_machines / (option.at_once * option.machines)
+    seconds = sum(_work_seconds(trial) for trial in trials) / len(trials)
+    mean_length = seconds / _work_seconds(fitted)
+    mean, longest = option.search.loads(option.at_once, option.trials_per_machine)
     cases = simulate_cases(
         fitted,
         option.price,
-        machines=option.machines,
-        work=search.work * mean_length * machine_share,
-        rounds=search.rounds(option.at_once) * mean_length,
+        machines=option.all_machines,
+        mean=Load(mean.starts, work=mean.work * mean_length),
+        longest=Load(longest.starts, work=longest.work * mean_length),
     )
     return replace(option, cases=cases)
