@@ -111,7 +111,7 @@ def check_fleet(config: Config, cluster: Cluster) -> Findings:
     misfits = list(_check_width(config, pool))
     yield from misfits
     retirement = retired(pool.instance, load_prices())
-    if retirement:
+    if retirement and not pool.own:  # one's own are there
         yield Finding(key=POOL, problem=f"pool {name!r}: {retirement}", warning=True)
     yield from _check_image(config, cluster, pool)
 

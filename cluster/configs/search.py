@@ -2,8 +2,8 @@
 
 As the searchers of 0.38.1 have it (master/pkg/searcher). Which trials an ASHA stops is not known
 before: the counts are means over trials in random order, of which the best at one rung are the best
-at the next, and no trial stops before it validates. They are drawn, not derived: whom the master stops depends on the order in which trials
-report, and no formula in closed form follows that.
+at the next, and no trial stops before it validates. They are drawn, not derived: whom the master
+stops depends on the order in which trials report, and no formula in closed form follows that.
 """
 
 import bisect

@@ -6,6 +6,7 @@ distribution of them has to be assumed.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from cluster.configs.search import Load
 from cluster.estimates.estimate import Estimate
 from cluster.estimates.times import periodic_checkpoints, time_parts
 from cluster.facts import spot
-from cluster.facts.prices import Price
 
 SURE = 95  # per cent of the runs that meet a deadline or a budget
 
@@ -40,12 +40,12 @@ class Case(NamedTuple):
 
 
 def simulate_cases(
-    estimated: Estimate, price: Price | None, machines: int, mean: Load, longest: Load
+    estimated: Estimate, hourly: Sequence[float], machines: int, mean: Load, longest: Load
 ) -> list[Case]:
     """Return the three cases of a trial, or of a search of such trials, on its pool.
 
     Args:
-        price: of a machine; None: it costs nothing.
+        hourly: low, usual and high dollars of a machine; infinite: it has no price.
         machines: of all trials that run at a time.
         mean: trials that follow each other on the machines of one, over all machines.
         longest: those of the machines that end last.
@@ -54,12 +54,11 @@ def simulate_cases(
         UserError: if the number of steps is not known.
     """
     on_spot = estimated.pool.spot
-    hourly_by_case = price.hourly_range(on_spot) if price is not None else (0.0, 0.0, 0.0)
     period = choose_period(estimated)
     rate = estimated.rate
     speed_by_case = (rate.high, rate.tokens, rate.low)
     cases = []
-    for name, hourly, speed in zip(spot.CASES, hourly_by_case, speed_by_case, strict=True):
+    for name, dollars, speed in zip(spot.CASES, hourly, speed_by_case, strict=True):
         market = spot.CASES[name] if on_spot else spot.ON_DEMAND
         job = _job(estimated, longest, speed=speed, period=period)
         # On demand nothing is left to chance: one run stands for all.
@@ -67,8 +66,8 @@ def simulate_cases(
 
         # Machines that end before the last ones are paid for less.
         share = _job(estimated, mean, speed=speed, period=period).up_seconds / job.up_seconds
-        runs["cost"] = runs["paid h"] * machines * hourly * share
-        cases.append(Case(name, market=market, hourly=hourly, figures=_figures(runs)))
+        runs["cost"] = runs["paid h"] * machines * dollars * share
+        cases.append(Case(name, market=market, hourly=dollars, figures=_figures(runs)))
     return cases
 
 

@@ -47,7 +47,7 @@ class Option:
     """A pool's machines for a number of slots; `why_not` says why the run cannot take it."""
 
     pool: Pool
-    price: Price | None  # None: of machines of one's own that nobody priced
+    price: Price | None  # None: it is not known
     slots: int
     search: Search
     estimate: Estimate | None = None  # of a trial
@@ -60,8 +60,7 @@ class Option:
     @property
     def width(self) -> int:
         """Slots of a machine."""
-        priced_slots = self.price.slots if self.price else 0
-        return priced_slots or self.pool.slots_per_agent or self.slots
+        return self.pool.slots_per_agent or self.slots
 
     @property
     def machines(self) -> int:
@@ -102,7 +101,9 @@ class Option:
         return bool(self.cases) and math.isfinite(self.figures("hours")[2])
 
     def figures(self, figure: str) -> tuple[float, float, float]:
-        """Return low, mean and high of `hours` or `cost`; infinite where it does not finish."""
+        """Return low, mean and high of `hours` or `cost`; infinite where it does not finish, and
+        the cost without a price.
+        """
         lows, _, highs = zip(*(case.range(figure) for case in self.cases), strict=True)
         return min(lows), self.mean(figure), max(highs)
 
@@ -124,8 +125,7 @@ def plan_options(
         size: of the data; None: as far as it is known without reading it.
 
     Raises:
-        UserError: if the config is invalid, or no pool has machines with a known GPU that have a
-            price or are one's own.
+        UserError: if the config is invalid, or no pool has machines with a known GPU.
     """
     jobs = list(parse_jobs(config, pool=None, root=request.root, size=size))
 
@@ -151,9 +151,9 @@ def plan_options(
                 options.append(option)
     if not options:
         raise UserError(
-            "no pool has machines with a known GPU and a price",
+            "no pool has machines with a known GPU",
             key="resources.resource_pool",
-            cure="give --price-pool POOL=INSTANCE for machines of your own, or --any",
+            cure="say which they are like, --price-pool POOL=INSTANCE, or give --any",
         )
     return options
 
@@ -163,7 +163,11 @@ def _slot_counts(pool: Pool, own_slots: int) -> list[int]:
     width = pool.slots_per_agent
     if not width:
         return [own_slots]
-    max_slots = (pool.max_agents or MOST_MACHINES) * width
+    max_slots = MOST_MACHINES * width
+    if pool.max_agents is not None:
+        max_slots = pool.max_agents * width
+    elif pool.own:  # that there are more machines than one or the config's, no file says
+        max_slots = max(width, own_slots)
     counts = {own_slots}
     for count in COUNTS:
         fills_machines = count % width == 0 and count <= max_slots
@@ -173,8 +177,8 @@ def _slot_counts(pool: Pool, own_slots: int) -> list[int]:
 
 
 def plan_own(config: Config, cluster: Cluster, request: Request) -> Option | None:
-    """Return the option that a config is as it stands; None if its pool, the price or the GPU of
-    the machines is not known. Raises UserError if the config is invalid.
+    """Return the option that a config is as it stands; None if its pool or the GPU of its machines
+    is not known. Raises UserError if the config is invalid.
     """
     pool = cluster.pool_of(config)
     if pool is None:
@@ -182,8 +186,9 @@ def plan_own(config: Config, cluster: Cluster, request: Request) -> Option | Non
     jobs = list(parse_jobs(config, pool=None, root=request.root))
     if any(job.model is None for job in jobs):
         return None
-    size = read_size(jobs[0])
-    jobs = [job._replace(size=size) for job in jobs]
+    if jobs[0].size.training is None:
+        size = read_size(jobs[0])
+        jobs = [job._replace(size=size) for job in jobs]
     return plan_option(config, jobs, pool, jobs[0].slots, cluster, request)
 
 
@@ -196,16 +201,16 @@ def plan_option(
     request: Request,
 ) -> Option | None:
     """Return the option that runs a config on so many slots of a pool; None if its machines have no
-    known GPU, or no price and are not one's own.
+    known GPU.
 
     Args:
         jobs: the trials at the corners of the config's search.
     """
-    # Nothing is paid by the hour for machines of one's own; others without a price are left out.
-    rates = request.rates
-    price = rates.at(rates.kind(pool.instance, pool.region))
-    if pool.gpu is None or (price is None and not pool.own):
+    if pool.gpu is None:
         return None
+    rates = request.rates
+    instance, _ = pool.priced_as
+    price = rates.at(rates.kind(instance, pool.region))
     lengths = [job.length for job in jobs if job.length is not None]
     option = Option(pool=pool, price=price, slots=slots, search=search_of(config, lengths))
     resources = {
@@ -214,10 +219,9 @@ def plan_option(
         "resource_pool": pool.name,
     }
     moved = {**config, "resources": resources}
-    if price is not None:
-        retirement = retired(pool.instance, {pool.instance: price})
-        if retirement is not None:
-            return replace(option, why_not=retirement)
+    retirement = retired(pool.instance, rates.table(pool.region))
+    if retirement is not None and not pool.own:
+        return replace(option, why_not=retirement)
     why_not = _reason(check_fleet(moved, cluster))
     if why_not:
         return replace(option, why_not=why_not)
@@ -316,9 +320,10 @@ def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> O
     seconds = sum(_work_seconds(trial) for trial in trials) / len(trials)
     mean_length = seconds / _work_seconds(fitted)
     mean, longest = option.search.loads(option.at_once, option.trials_per_machine)
+    _, on_spot = option.pool.priced_as
     cases = simulate_cases(
         fitted,
-        option.price,
+        hourly=option.price.hourly_range(on_spot) if option.price else [math.inf] * 3,
         machines=option.all_machines,
         mean=Load(mean.starts, work=mean.work * mean_length),
         longest=Load(longest.starts, work=longest.work * mean_length),
