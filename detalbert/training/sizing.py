@@ -84,8 +84,8 @@ def squad_windows(max_seq_length: int, doc_stride: int) -> tuple[float, float]:
         windows = len(CONTEXTS) + sum(later_windows)
         tokens = sum(CONTEXTS) + sum(later_windows) * stride + windows * (SPECIAL + QUESTION)
         counts.append((windows, tokens / windows))
-    (windows, tokens), (usual_windows, usual_tokens) = counts
-    return windows / usual_windows, tokens / usual_tokens
+    (windows, length_of_window), (usual_windows, usual_length) = counts
+    return windows / usual_windows, length_of_window / usual_length
 
 
 def no_changes(hparams: StepHParams, slots: Slots) -> Iterator[Config]:
