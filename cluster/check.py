@@ -204,9 +204,9 @@ def describe_plan(config: Config, cluster: Cluster, pool: Pool, folder: Path) ->
     with contextlib.suppress(UserError):
         option = plan_own(config, cluster, Request(rates, root=folder))
         if option and option.cases:
-            prices = [option.price] if option.price else []
-            head = prices_head(prices, datetime.date.today())
-            text += f"; {outcome(option)}; {head}"
+            text += f"; {outcome(option)}"
+            if option.price:
+                text += f"; {prices_head([option.price], datetime.date.today())}"
     return text
 
 

@@ -18,7 +18,7 @@ import json
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cluster.flags import Parser, add_price_flags, needing, number
@@ -98,7 +98,7 @@ if __name__ == "__main__":
 from cluster.configs.ask import Master
 from cluster.configs.expconf import check_experiment
 from cluster.configs.fleet import SLOTS, slots_of
-from cluster.configs.masterconf import Cluster, Pool, cluster_of
+from cluster.configs.masterconf import Cluster, Pool, cluster_of, is_helm
 from cluster.estimates.job import DataSize, parse_jobs, read_size
 from cluster.facts.machines import ROOT, gpu_of
 from cluster.facts.prices import Price, parse_machine, price_notes, prices_head
@@ -169,8 +169,12 @@ def make_plan(args: Namespace) -> Plan:
     else:
         cluster = find_cluster(config, [args.master] if args.master else MASTERS)
     cluster = _price_pools(cluster, args.price_pool, rates)
-    kinds = [rates.kind(pool.instance, pool.region) for pool in cluster.pools.values() if pool.gpu]
-    notes = rates.use(kinds)
+    kinds = []
+    for pool in cluster.pools.values():
+        instance, _ = pool.priced_as
+        if pool.gpu:
+            kinds.append(rates.kind(instance, pool.region))
+    notes = [*rates.use(kinds), *pool_notes(cluster, rates)]
 
     # Their options, and the one to take.
     limits = {"hours": args.deadline, "cost": args.budget}
@@ -235,7 +239,16 @@ def find_cluster(config: Config, masters: Sequence[Path]) -> Cluster:
     Raises:
         UserError: if none has it.
     """
-    clusters = [cluster_of(read_yaml(file)) for file in masters]
+    clusters = []
+    for file in masters:
+        master_config = read_yaml(file)
+        if is_helm(master_config):
+            raise UserError(
+                "this is a values.yaml of the Helm chart, not a master config",
+                key=str(file),
+                cure="give the master.yaml that `helm template` makes of it",
+            )
+        clusters.append(cluster_of(master_config))
     for cluster in clusters:
         if cluster.pool_of(config):
             return cluster
@@ -273,6 +286,12 @@ def _price_pools(cluster: Cluster, texts: Sequence[str], rates: Rates) -> Cluste
     pools = dict(cluster.pools)
     for text in texts:
         name, _, machine = text.partition("=")
+        if not machine:
+            raise UserError(
+                "names no machine",
+                key=f"--price-pool {text}",
+                cure="expected POOL=INSTANCE or POOL=INSTANCE:spot",
+            )
         price, on_spot = parse_machine(f"--price-pool {name}=", machine, rates.table())
         if name not in pools:
             raise UserError(
@@ -280,15 +299,43 @@ def _price_pools(cluster: Cluster, texts: Sequence[str], rates: Rates) -> Cluste
                 key=f"--price-pool {name}",
                 cure=f"there are {', '.join(pools)}",
             )
+        if not price.slots:
+            raise UserError(
+                f"a {price.instance} has no GPU",
+                key=f"--price-pool {text}",
+                cure="give a type with GPUs",
+            )
+        # The price alone; a pool of which the config says no more is like those machines.
         pool = pools[name]
         pools[name] = pool._replace(
-            instance=price.instance,
-            region=price.region,
-            spot=on_spot,
+            price_of=(price.instance, on_spot),
+            instance=pool.instance or price.instance,
             gpu=pool.gpu or gpu_of(price.instance),
             slots_per_agent=pool.slots_per_agent or price.slots,
         )
     return cluster._replace(pools=pools)
+
+
+def pool_notes(cluster: Cluster, rates: Rates) -> Iterator[str]:
+    """Yield a note on each pool of GPUs that has no options, no dollars, or those of others."""
+    for pool in cluster.pools.values():
+        instance, _ = pool.priced_as
+        cure = f"give --price-pool {pool.name}=INSTANCE[:spot]"
+        price = rates.at(rates.kind(instance, pool.region))
+        if pool.gpu is None:
+            if pool.slots_per_agent != 0:
+                yield f"pool {pool.name} is left out, as its GPU is not known; {cure}"
+        elif price is None:
+            machines = pool.instance or "its machines"
+            if instance in rates.rows:
+                machines += f" in {rates.region or pool.region}"
+                cure = "take --live, or a price file that has it (--prices)"
+            yield f"pool {pool.name}: hours without dollars, no price for {machines}; {cure}"
+        elif pool.gpu != gpu_of(price.instance) or pool.slots_per_agent != price.slots:
+            yield (
+                f"pool {pool.name} has the dollars of {price.slots} {price.gpu} "
+                f"({price.instance}), and the hours of {pool.slots_per_agent} {pool.gpu.name}"
+            )
 
 
 def _own_option(options: Sequence[Option], config: Config, cluster: Cluster) -> Option | None:

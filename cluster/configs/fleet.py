@@ -27,6 +27,13 @@ def slots_of(config: Config) -> int:
     return slots
 
 
+def trials_per_machine(slots: int, width: int) -> int:
+    """Return how many trials a machine of `width` slots has room for, 1 for larger trials: one
+    that fits a machine is never spread over two (findSharedAgentFit of agentrm/fitting.go).
+    """
+    return max(1, width // max(slots, 1))
+
+
 def machines_at_start(config: Config, pool: Pool) -> tuple[int, int] | None:
     """Return the machines that the trials need at once, and that an idle `pool` starts at most;
     None if its machines are not known.
@@ -36,12 +43,12 @@ def machines_at_start(config: Config, pool: Pool) -> tuple[int, int] | None:
     """
     slots = slots_of(config)
     width = pool.slots_per_agent
-    if not width:
+    if not width or not slots:
         return None
     trials = search_of(config).at_once
     if slots <= width:
         # Several trials may share a machine, and none waits for another machine.
-        needed = -(-slots * trials // width)
+        needed = -(-trials // trials_per_machine(slots, width))
         started = needed
     else:
         needed = -(-slots // width) * trials
@@ -53,13 +60,14 @@ def machines_at_start(config: Config, pool: Pool) -> tuple[int, int] | None:
 def describe_start(config: Config, pool: Pool, price: Price | None) -> str:
     """Describe the machines that an idle pool starts: number, type and price per hour."""
     numbers = machines_at_start(config, pool)
-    if numbers is None or pool.own or not pool.instance:
-        if numbers and numbers[0]:
-            return f"pool {pool.name}: {numbers[0]} of your own machines"
-        return f"pool {pool.name}: your own machines"
+    if pool.own or not pool.instance:
+        count = f"{numbers[0]} of " if numbers else ""
+        return f"pool {pool.name}: {count}your own machines"
+    market = "spot" if pool.spot else "on demand"
+    if numbers is None:  # a trial takes no slots, or its machines have none
+        return f"pool {pool.name}: {pool.instance} ({market})"
     counts = sorted(set(numbers))  # one number, or needed and started
     shown_counts = " to ".join(str(count) for count in counts)
-    market = "spot" if pool.spot else "on demand"
     text = f"pool {pool.name}: {shown_counts} {pool.instance} ({market}) at the start"
     if price is None:
         place = f" of {pool.region}" if pool.region else ""
@@ -103,7 +111,7 @@ def check_fleet(config: Config, cluster: Cluster) -> Findings:
     misfits = list(_check_width(config, pool))
     yield from misfits
     retirement = retired(pool.instance, load_prices())
-    if retirement:
+    if retirement and not pool.own:  # one's own are there
         yield Finding(key=POOL, problem=f"pool {name!r}: {retirement}", warning=True)
     yield from _check_image(config, cluster, pool)
 

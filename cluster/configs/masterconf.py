@@ -32,6 +32,16 @@ class Pool(NamedTuple):
     root_gib: int = 200  # of a machine's root volume, 0.38.1's default
     own: bool = False  # machines of your own, which no provider starts
     region: str = ""  # of the cloud, as the config names it
+    price_of: tuple[str, bool] | None = None  # of --price-pool: a type, and whether on spot
+
+    @property
+    def priced_as(self) -> tuple[str, bool]:
+        """Return the type whose price counts, and whether on spot; no type if nobody sells the
+        machines by the hour.
+        """
+        if self.price_of is not None:
+            return self.price_of
+        return "" if self.own else self.instance, self.spot
 
 
 class Cluster(NamedTuple):

@@ -2,16 +2,18 @@
 
 As the searchers of 0.38.1 have it (master/pkg/searcher). Which trials an ASHA stops is not known
 before: the counts are means over trials in random order, of which the best at one rung are the best
-at the next. They are drawn, not derived: whom the master stops depends on the order in which trials
-report, and no formula in closed form follows that.
+at the next, and no trial stops before it validates. They are drawn, not derived: whom the master
+stops depends on the order in which trials report, and no formula in closed form follows that.
 """
 
 import bisect
+import functools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from detalbert.settings.hparams import Length
 from detalbert.settings.schema import mapping, whole
 from detalbert.settings.values import Config
 
@@ -23,10 +25,17 @@ ASHA = ("adaptive_asha", "async_halving")
 
 
 class Rung(NamedTuple):
-    """Trials that train until a share of their length."""
+    """Trials that train at least to a step, in the mean."""
 
-    trials: float  # in the mean
-    share: float
+    trials: float
+    step: float
+
+
+class Load(NamedTuple):
+    """Trials that follow each other on the machines of one trial."""
+
+    starts: float
+    work: float  # in whole trials
 
 
 class Search(NamedTuple):
@@ -34,49 +43,63 @@ class Search(NamedTuple):
 
     trials: int
     at_once: int
-    rungs: tuple[Rung, ...]  # the last has the trials that train to their end
+    rungs: tuple[Rung, ...]  # the last has the trials that train to their end; one: all do
 
     @property
     def work(self) -> float:
         """Work of all trials, in whole trials."""
         work = 0.0
-        before = 0.0  # share of its length that a trial has trained at the rung before
+        step = 0.0  # of the rung before
         for rung in self.rungs:
-            work += rung.trials * (rung.share - before)
-            before = rung.share
-        return work
+            work += rung.trials * (rung.step - step)
+            step = rung.step
+        return work / step
 
-    def rounds(self, at_once: int) -> float:
-        """Return how many times as long as a whole trial the search takes."""
+    def loads(self, at_once: int, per_machine: int) -> tuple[Load, Load]:
+        """Return the mean load, and that of the machines that end last.
+
+        Args:
+            at_once: trials at a time.
+            per_machine: trials that fit a machine, or the machines of a trial.
+        """
+        groups = -(-at_once // per_machine)  # of machines
+        rounds, last_trials = divmod(self.trials, at_once)
+        starts = rounds + -(-last_trials // per_machine) / groups
+        mean = Load(starts, work=starts * self.work / self.trials)
         if len(self.rungs) == 1:
-            return math.ceil(self.trials / at_once)
-        return max(1.0, self.work / at_once)
+            rounds = math.ceil(self.trials / at_once)
+            return mean, Load(rounds, work=rounds)
+        # Stopped trials make room for the next at any time, but one of all trains to its end.
+        return mean, mean._replace(work=max(1.0, mean.work))
 
     def describe(self) -> str:
         """Describe the split of the trials in a few words."""
         text = f"{self.trials:,} trials, at most {self.at_once} at a time"
         if len(self.rungs) > 1:
-            ends = [f"{rung.trials:.0f} to {rung.share:.0%}" for rung in self.rungs]
-            split = ", ".join(ends)
-            text += f"; about {split} of the steps: the work of {self.work:.1f}"
+            ends = [f"{rung.trials:.0f} train to step {rung.step:,.0f}" for rung in self.rungs]
+            text += f"; about {', '.join(ends)}: the work of {self.work:.1f} whole trials"
         return text
 
 
-def search_of(config: Mapping[str, object]) -> Search:
-    """Return the trials of an experiment's searcher; one for `single` and an invalid one."""
+def search_of(config: Mapping[str, object], lengths: Sequence[Length] = ()) -> Search:
+    """Return the trials of an experiment's searcher; one for `single` and an invalid one.
+
+    Args:
+        lengths: of the trials at its corners; empty: they validate at every step.
+    """
     searcher = mapping(config.get("searcher"))
     name = searcher.get("name")
     trials = max(1, whole(searcher.get("max_trials")) or 1)
     if name == "grid":
         trials = _grid_points(mapping(config.get("hyperparameters")))
     elif name not in ("random", *ASHA):
-        return Search(trials=1, at_once=1, rungs=(Rung(trials=1.0, share=1.0),))
+        return Search(trials=1, at_once=1, rungs=(Rung(trials=1.0, step=1.0),))
     at_once = whole(searcher.get("max_concurrent_trials", CONCURRENT)) or trials
     at_once = max(1, min(at_once, trials))
     if name in ASHA:
-        rungs = _all_rungs(searcher, trials)
+        rungs = _all_rungs(searcher, trials, lengths)
     else:
-        rungs = [Rung(trials=float(trials), share=1.0)]
+        rungs = [Rung(trials=float(trials), step=1.0)]
     return Search(trials=trials, at_once=at_once, rungs=tuple(rungs))
 
 
@@ -107,10 +130,12 @@ def _axis_points(keys: Config) -> int:
     return max(1, count)
 
 
-def _all_rungs(searcher: Config, trials: int) -> list[Rung]:
-    """Return the rungs of all brackets of an ASHA together."""
+def _all_rungs(searcher: Config, trials: int, lengths: Sequence[Length]) -> list[Rung]:
+    """Return the rungs of all brackets of an ASHA together, by the steps at which they stop
+    trials.
+    """
     divisor = searcher.get("divisor")
-    if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e6:
+    if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e4:
         divisor = DIVISOR
     brackets = list(_brackets(searcher, trials, divisor))
     rung_count = max(bracket.rungs for bracket in brackets)
@@ -121,18 +146,32 @@ def _all_rungs(searcher: Config, trials: int) -> list[Rung]:
         first = rung_count - bracket.rungs
         for rung in range(first):
             totals[rung] += bracket.trials
-        reaching = _reaching(bracket.trials, bracket.rungs, divisor)
+        reaching = _reaching(bracket.trials, bracket.rungs, divisor=divisor)
         for rung, reached in enumerate(reaching, start=first):
             totals[rung] += reached
 
-    # Each rung is `divisor` times as long as the one before; the last is a whole trial.
-    all_rungs = []
+    # Each rung is `divisor` times as long as the one before (makeRungs of asha_stopping.go), but
+    # the master looks at rungs when a trial reports a validation, at all that it has passed since
+    # the one before (doEarlyStopping): rungs between two validations stop trials at the later one.
+    units = whole(searcher.get("max_time")) or 1
+    lengths = lengths or [Length(units, validation=1, checkpoint=units)]
+    all_rungs = list[Rung]()
     for rung, total in enumerate(totals):
-        share = divisor ** (rung + 1 - rung_count)
-        all_rungs.append(Rung(trials=total, share=share))
+        needed = max(1, int(units / divisor ** (rung_count - 1 - rung)))
+        steps = [_validated_step(needed, length) for length in lengths]
+        step = sum(steps) / len(steps)
+        if not all_rungs or step > all_rungs[-1].step:
+            all_rungs.append(Rung(trials=total, step=step))
     return all_rungs
 
 
+def _validated_step(needed: int, length: Length) -> int:
+    """Return the step of the first validation after `needed` steps; the last step has one."""
+    step = -(-needed // length.validation) * length.validation
+    return min(step, length.steps)
+
+
+@functools.cache
 def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
     """Return how many trials of a bracket reach each of its rungs, in the mean of many draws.
 

@@ -13,11 +13,12 @@ from cluster.configs.masterconf import Pool
 from cluster.estimates.estimate import estimate
 from cluster.estimates.faults import find_faults
 from cluster.estimates.job import Job, known_size, samples
+from cluster.facts.published import KNOWN_WINDOWS
 from detalbert.errors import SectionError, UnknownKey, UserError
-from detalbert.settings.hparams import StepHParams
-from detalbert.settings.schema import Finding, mapping, without_nulls
+from detalbert.settings.hparams import HParams, StepHParams
+from detalbert.settings.schema import Finding, at, mapping, without_nulls
 from detalbert.settings.values import Config
-from detalbert.training.sizing import Slots, find_model
+from detalbert.training.sizing import CONTEXTS, LONG_QUESTION, SPECIAL, Slots, find_model
 from detalbert.training.workload import Workload
 from workloads import choose
 
@@ -53,7 +54,7 @@ def check_job(config: Config, pool: Pool | None, root: Path) -> Iterator[Finding
                 slots=max(1, slots_of(config)),
                 pool=pool,
                 root=root,
-                size=known_size(config),
+                size=known_size(config, hparams),
                 model=model,
             )
             findings += [*check_place(job), *check_work(job), *no_model, *_check_size(job)]
@@ -98,6 +99,7 @@ def check_place(job: Job) -> Iterator[Finding]:
 def check_work(job: Job) -> Iterator[Finding]:
     """Yield the findings on a trial's length, tokenizer and token shards."""
     yield from _check_length(job)
+    yield from _check_windows(job)
     _, findings = _attempt(_read_text, job)
     yield from findings
 
@@ -187,6 +189,25 @@ def _check_length(job: Job) -> Iterator[Finding]:
             "searcher.max_time",
             problem=f"{max_time}, but a trial trains hyperparameters.max_steps = {steps} batches",
             cure="set both to one number",
+        )
+
+
+def _check_windows(job: Job) -> Iterator[Finding]:
+    """Yield a finding if windows of SQuAD's long questions cannot cover their contexts, which ends
+    a run at its start (check_cover of squad/cutting.py).
+    """
+    hparams = job.hparams
+    is_squad = str(at(job.config, "data.train")) in KNOWN_WINDOWS
+    if not is_squad or not isinstance(hparams, HParams):
+        return
+    question = min(LONG_QUESTION, hparams.max_query_length)
+    room = hparams.max_seq_length - SPECIAL - question
+    if room <= hparams.doc_stride and room < CONTEXTS[-1]:
+        yield Finding(
+            "hyperparameters.doc_stride",
+            problem=f"{hparams.doc_stride} shared tokens, and max_seq_length "
+            f"{hparams.max_seq_length} leaves {room} to the context of a question of {question}",
+            cure=f"use less than {room}, or a larger max_seq_length",
         )
 
 

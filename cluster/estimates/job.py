@@ -22,10 +22,10 @@ from cluster.facts.published import (
     VALIDATION_WINDOWS,
 )
 from data import open_split
-from detalbert.settings.hparams import Length, StepHParams, parse_data_config
+from detalbert.settings.hparams import HParams, Length, StepHParams, parse_data_config
 from detalbert.settings.schema import at, mapping
 from detalbert.settings.values import Config
-from detalbert.training.sizing import Model, find_model
+from detalbert.training.sizing import Model, find_model, squad_windows
 from detalbert.training.workload import Workload
 from workloads import choose
 
@@ -93,25 +93,29 @@ class Job(NamedTuple):
         return self.workload.parsers.data(self.config.get("data"))
 
 
-def known_size(config: Config) -> DataSize:
+def known_size(config: Config, hparams: StepHParams) -> DataSize:
     """Return the windows of a data set whose size is known before it is read."""
     windows = KNOWN_WINDOWS.get(str(at(config, "data.train")))
-    if windows is None:
+    if windows is None or not isinstance(hparams, HParams):
+        return DataSize()
+    # It is known of the usual length and stride.
+    ratio, _ = squad_windows(hparams.max_seq_length, hparams.doc_stride)
+    if not math.isfinite(ratio):
         return DataSize()
     training = at(config, "data.max_train_examples") or QUESTIONS
     validation = at(config, "data.max_validation_examples") or VALIDATION_QUESTIONS
     return DataSize(
-        training=_share(windows, questions=training, all_questions=QUESTIONS),
+        training=_share(windows * ratio, questions=training, all_questions=QUESTIONS),
         validation=_share(
-            VALIDATION_WINDOWS, questions=validation, all_questions=VALIDATION_QUESTIONS
+            VALIDATION_WINDOWS * ratio, questions=validation, all_questions=VALIDATION_QUESTIONS
         ),
     )
 
 
-def _share(windows: int, questions: object, all_questions: int) -> int:
+def _share(windows: float, questions: object, all_questions: int) -> int:
     """Return how many of the windows so many of the questions have."""
     if not isinstance(questions, int):  # its type is reported elsewhere
-        return windows
+        return math.ceil(windows)
     share = min(1, questions / all_questions)
     return math.ceil(windows * share)
 
@@ -141,6 +145,7 @@ def parse_jobs(
         if text in seen:
             continue
         seen.add(text)
+        own_size = known_size(config, hparams)
         yield Job(
             config=config,
             workload=workload,
@@ -148,7 +153,7 @@ def parse_jobs(
             slots=max(1, slots_of(config)),
             pool=pool,
             root=root,
-            size=size or known_size(config),
+            size=own_size if size is None or own_size.training is not None else size,
             model=find_model(workload.sizing, config, hparams, root),
         )
 

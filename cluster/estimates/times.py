@@ -26,6 +26,7 @@ CORES = 8
 TEXT_BYTES_PER_SECOND = 3.8e6
 TEXT_BYTES_PER_TOKEN = 4.5
 LONG_SECONDS = 600  # for which GPUs wait for text: longer ones are worth a separate command
+STARTING = ("start of the container", "compilation", "tokenizing")  # before the first step
 START = 60.0  # seconds from the container to the first batch; assumed
 
 

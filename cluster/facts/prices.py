@@ -68,29 +68,36 @@ class Price(Section):
         return -(-slots // max(self.slots, 1))
 
 
-def find_price(prices: Mapping[str, Price], instance: str) -> Price:
-    """Return the price of `instance`. Raises UserError, naming the nearest type, if unknown."""
+def find_price(prices: Mapping[str, Price], instance: str, key: str) -> Price:
+    """Return the price of `instance`. Raises UserError for `key`, naming the nearest type, if
+    unknown.
+    """
     if instance not in prices:
         cure = nearest(instance, prices)
         if not cure.startswith("did you"):  # a list of all types would be too long
             cure = "the price file lists those that have one"
-        raise UserError("no price for this instance", key=instance, cure=cure)
+        raise UserError("no price for this instance", key=key, cure=cure)
     return prices[instance]
 
 
 def parse_machine(flag: str, text: str, prices: Mapping[str, Price]) -> tuple[Price, bool]:
     """Return the price of INSTANCE, INSTANCE:spot or INSTANCE:on-demand, and whether it is on spot.
 
-    Raises UserError, naming the flag, for another text and an unknown type.
+    Args:
+        flag: that has the text, as `--run` or the begin of a value, `--price-pool POOL=`.
+
+    Raises:
+        UserError: naming the flag, for another text and an unknown type.
     """
     instance, _, market = text.partition(":")
+    key = f"{flag}{text}" if flag.endswith("=") else f"{flag} {text}"
     # Without a market it is on demand, the dearer one.
     if market not in ("", "spot", "on-demand"):
         raise UserError(
             "expected INSTANCE, INSTANCE:spot or INSTANCE:on-demand",
-            key=f"{flag} {text}",
+            key=key,
         )
-    return find_price(prices, instance), market == "spot"
+    return find_price(prices, instance, key=key), market == "spot"
 
 
 def retired(instance: str, prices: Mapping[str, Price]) -> str | None:

@@ -77,8 +77,9 @@ class Rates:
         return self.table(kind.region).get(kind.instance)
 
     def unpriced(self) -> list[str]:
-        """Return the types of the price file that have no price in the region of all machines."""
-        return sorted(set(self.rows) - set(self.table()))
+        """Return the types with GPUs for sale that have no price in the region of all machines."""
+        types = [name for name, rows in self.rows.items() if rows[0].slots and not rows[0].retired]
+        return sorted(set(types) - set(self.table()))
 
     def used(self) -> list[Price]:
         """Return the prices of all machines that were asked for by `use`."""

@@ -85,9 +85,13 @@ class SpotJob:
     @property
     def total_seconds(self) -> float:
         """Seconds of training and checkpoints, the last one at the end, without a reclaim."""
-        periods = self.work_seconds / self.period_seconds
-        segments = max(1, math.ceil(periods - 1e-9))  # a sum that rounds up is no segment
+        segments = count_segments(self.work_seconds / self.period_seconds)
         return self.work_seconds + segments * self.checkpoint_seconds
+
+    @property
+    def up_seconds(self) -> float:
+        """Seconds for which a machine is up without a reclaim."""
+        return BOOT_SECONDS + self.restart_seconds + self.total_seconds
 
     def saved(self, reached: np.ndarray, done: np.ndarray, noticed: np.ndarray) -> np.ndarray:
         """Return the progress in `total_seconds` from which a job stopped at `reached` resumes."""
@@ -98,6 +102,11 @@ class SpotJob:
             return saved
         saved_at_notice = np.maximum(saved, reached - NOTICE_SECONDS)
         return np.where(noticed, saved_at_notice, saved)
+
+
+def count_segments(periods: float) -> int:
+    """Return how many segments, each with a checkpoint at its end, so many periods make."""
+    return max(1, math.ceil(periods - 1e-9))  # a sum that rounds up is no segment
 
 
 def simulate(

@@ -5,15 +5,16 @@ case the opposite of each. So a range is wider than one of independent figures w
 distribution of them has to be assumed.
 """
 
-import dataclasses
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from cluster.configs.search import Load
 from cluster.estimates.estimate import Estimate
 from cluster.estimates.times import periodic_checkpoints, time_parts
 from cluster.facts import spot
-from cluster.facts.prices import Price
 
 SURE = 95  # per cent of the runs that meet a deadline or a budget
 
@@ -39,52 +40,44 @@ class Case(NamedTuple):
 
 
 def simulate_cases(
-    estimated: Estimate, price: Price | None, machines: int, work: float, rounds: float
+    estimated: Estimate, hourly: Sequence[float], machines: int, mean: Load, longest: Load
 ) -> list[Case]:
-    """Return the three cases of a trial on its pool.
+    """Return the three cases of a trial, or of a search of such trials, on its pool.
 
     Args:
-        price: of a machine; None: it costs nothing.
-        machines: of a trial.
-        work: of the whole search, in trials.
-        rounds: how many times as long as a trial the search takes.
+        hourly: low, usual and high dollars of a machine; infinite: it has no price.
+        machines: of all trials that run at a time.
+        mean: trials that follow each other on the machines of one, over all machines.
+        longest: those of the machines that end last.
 
     Raises:
         UserError: if the number of steps is not known.
     """
     on_spot = estimated.pool.spot
-    job, seconds_by_case = _job(estimated)
-    hourly_by_case = price.hourly_range(on_spot) if price is not None else (0.0, 0.0, 0.0)
-
-    # Seconds of work between two checkpoints: validations and the rest are spread over the steps.
-    period_seconds = job.work_seconds
     period = choose_period(estimated)
-    length = estimated.job.length
-    if period is not None and length is not None and period < length.steps:
-        period_seconds = job.work_seconds * period / length.steps
-
+    rate = estimated.rate
+    speed_by_case = (rate.high, rate.tokens, rate.low)
     cases = []
-    for number, name in enumerate(spot.CASES):
-        seconds = seconds_by_case[number]
-        hourly = hourly_by_case[number]
+    for name, dollars, speed in zip(spot.CASES, hourly, speed_by_case, strict=True):
         market = spot.CASES[name] if on_spot else spot.ON_DEMAND
-        trial = dataclasses.replace(
-            job,
-            work_seconds=seconds,
-            period_seconds=period_seconds * seconds / job.work_seconds,
-        )
+        job = _job(estimated, longest, speed=speed, period=period)
         # On demand nothing is left to chance: one run stands for all.
-        runs = spot.simulate(trial, market, runs=spot.RUNS if on_spot else 1)
+        runs = spot.simulate(job, market, runs=spot.RUNS if on_spot else 1)
 
-        # From one trial to the search: all of its work is paid, its rounds follow each other.
-        runs["cost"] = runs["paid h"] * machines * hourly * work
-        runs["hours"] = runs["hours"] * rounds
-        cases.append(Case(name, market=market, hourly=hourly, figures=_figures(runs)))
+        # Machines that end before the last ones are paid for less.
+        share = _job(estimated, mean, speed=speed, period=period).up_seconds / job.up_seconds
+        runs["cost"] = runs["paid h"] * machines * dollars * share
+        cases.append(Case(name, market=market, hourly=dollars, figures=_figures(runs)))
     return cases
 
 
-def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
-    """Return the trial at the middle speed, and the seconds of its work in the three cases."""
+def _job(estimated: Estimate, load: Load, speed: float, period: int | None) -> spot.SpotJob:
+    """Return the trials of a load, which a machine boots for once, as one job.
+
+    Args:
+        speed: of a GPU, tokens a second.
+        period: steps from a checkpoint to the next; None: the whole trial.
+    """
     length = estimated.job.length
     parts = {}
     for part in time_parts(estimated):
@@ -92,26 +85,35 @@ def _job(estimated: Estimate) -> tuple[spot.SpotJob, list[float]]:
     assert length is not None  # `time_parts` has raised UserError
     # Those of the periods are simulated.
     parts["checkpoints"] -= periodic_checkpoints(estimated, length)
+
+    # Each trial starts; the first start is that of the job, which a reclaim repeats.
     restart_seconds = parts.pop("start of the container") + parts.pop("compilation", 0.0)
+    start_seconds = restart_seconds + parts.pop("tokenizing", 0.0)
+    starts_seconds = load.starts * start_seconds - restart_seconds
 
     # A GPU's speed is not sure; the rest is as it is.
     gpu_seconds = parts.pop("training") + parts.pop("validation", 0.0)
-    other_seconds = sum(parts.values())
-    rate = estimated.rate
-    seconds_by_case = []
-    for speed in (rate.high, rate.tokens, rate.low):
-        seconds_by_case.append(gpu_seconds * rate.tokens / speed + other_seconds)
+    trial_seconds = gpu_seconds * estimated.rate.tokens / speed + sum(parts.values())
+
+    # Checkpoints divide the work; a trial that is followed by another one ends with its own.
+    checkpoint_seconds = estimated.checkpoint.seconds
+    segments = max(1.0, length.steps / (period or length.steps))
+    trial_seconds += math.ceil(segments) * checkpoint_seconds
+    if load.starts > 1:
+        segments = math.ceil(segments)
+    segments *= load.work
+    saving_seconds = spot.count_segments(segments) * checkpoint_seconds
+    work_seconds = starts_seconds + load.work * trial_seconds - saving_seconds
 
     # A notice is of use only if the job can save a checkpoint and leave within it.
     leaves = estimated.pool.spot and estimated.seconds_after_notice <= spot.NOTICE_SECONDS
-    job = spot.SpotJob(
-        work_seconds=seconds_by_case[1],
-        period_seconds=seconds_by_case[1],
-        checkpoint_seconds=estimated.checkpoint.seconds,
+    return spot.SpotJob(
+        work_seconds=work_seconds,
+        period_seconds=work_seconds / segments,
+        checkpoint_seconds=checkpoint_seconds,
         restart_seconds=restart_seconds,
         notice_read=float(leaves),
     )
-    return job, seconds_by_case
 
 
 def choose_period(estimated: Estimate) -> int | None:
@@ -130,7 +132,8 @@ def choose_period(estimated: Estimate) -> int | None:
     longest = spot.MAX_LOST_SECONDS * estimated.demand.window / estimated.hparams.max_seq_length
     if period and period * step <= longest:
         return period
-    job, _ = _job(estimated)
+    one_trial = Load(starts=1, work=1)
+    job = _job(estimated, one_trial, speed=estimated.rate.tokens, period=None)
     best_seconds = spot.best_period(job, market=spot.CASES["middle"], longest=longest)
     return max(1, int(best_seconds / step))
 

@@ -34,7 +34,9 @@ class Rejection(NamedTuple):
 
 
 def finishing(options: Sequence[Option]) -> list[Option]:
-    """Return the options that can run and end in all cases, the cheapest first."""
+    """Return the options that can run and end in all cases, the cheapest first, those without a
+    price last.
+    """
     finishing_options = [option for option in options if not option.why_not and option.ends]
     finishing_options.sort(key=_hours)
     finishing_options.sort(key=_cost)  # stable: of equal cost the fastest first
@@ -45,8 +47,9 @@ def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Recomme
     """Return the option to take.
 
     Of those of which SURE per cent of the runs keep to the limits: with a budget the fastest, else
-    of those that cost at most NEAR times the cheapest the fastest. If none keeps to the limits: the
-    fastest with a deadline, else the cheapest.
+    of those that cost at most NEAR times the cheapest the fastest; one without a price if no other
+    keeps to a deadline. If none keeps to the limits: the cheapest of those that meet the deadline,
+    or the fastest if none does.
 
     Raises:
         UserError: if none can run, or none ends.
@@ -74,6 +77,8 @@ def recommend(options: Sequence[Option], limits: Mapping[str, float]) -> Recomme
     if "cost" in limits:
         return Recommendation(_fastest(suitable), why=f"the fastest {among}")
     cheapest = suitable[0]
+    if cheapest.price is None:
+        return Recommendation(cheapest, why=f"the fastest {among}; none of them has a price")
     near = [option for option in suitable if _cost(option) <= NEAR * _cost(cheapest)]
     best = _fastest(near)
     if best is cheapest:
@@ -100,19 +105,32 @@ def _why_none(options: Sequence[Option]) -> str:
 
 def _nearest_to_limits(candidates: Sequence[Option], limits: Mapping[str, float]) -> Recommendation:
     """Return the option that comes nearest to limits that none keeps to."""
-    none = "no option meets what was asked, and this is the"
-    if "hours" in limits:
-        option = _fastest(candidates)
-        why = f"MISSES THE DEADLINE; {none} fastest"
+    deadline = limits.get("hours", math.inf)
+    in_time = [option for option in candidates if is_within(option, {"hours": deadline})]
+    if in_time:
+        option = in_time[0]
+        rank = "cheapest" if option.price else "fastest"
     else:
-        option = candidates[0]
-        why = f"IS OVER THE BUDGET; {none} cheapest"
+        option = _fastest(candidates)
+        rank = "fastest"
+    if in_time and "hours" in limits:
+        rank += f" of which {SURE} % of runs meet the deadline"
+    missed = []
+    if not in_time:
+        missed.append("MISSES THE DEADLINE")
+    if _misses(option, "cost", limits):
+        missed.append("IS OVER THE BUDGET" if option.price else "HAS NO PRICE")
+    why = f"{' and '.join(missed)}; no option meets what was asked, and this is the {rank}"
     return Recommendation(option, why=why, within_limits=False)
 
 
 def is_within(option: Option, limits: Mapping[str, float]) -> bool:
     """Return whether SURE per cent of an option's runs keep to the limits."""
-    return all(option.sure(figure) <= limit for figure, limit in limits.items())
+    return not any(_misses(option, figure, limits) for figure in limits)
+
+
+def _misses(option: Option, figure: str, limits: Mapping[str, float]) -> bool:
+    return option.sure(figure) > limits.get(figure, math.inf)
 
 
 def _fastest(options: Sequence[Option]) -> Option:
@@ -120,7 +138,7 @@ def _fastest(options: Sequence[Option]) -> Option:
 
 
 def front(options: Sequence[Option]) -> Iterator[Option]:
-    """Yield the options that none beats in both time and cost, the fastest first."""
+    """Yield the options with a price that none beats in both time and cost, the fastest first."""
     cheapest = math.inf
     for option in sorted(finishing(options), key=_hours):
         # Each later one is slower: it must cost less than all before it.
@@ -149,10 +167,11 @@ def _missed_limit(option: Option, limits: Mapping[str, float]) -> str:
     """Return which limit an option does not keep to; empty if it does."""
     forms = {"hours": "{:,.2f} h", "cost": "${:,.2f}"}
     for figure, limit in limits.items():
-        sure = option.sure(figure)
-        if sure > limit:
+        if _misses(option, figure, limits):
+            if figure == "cost" and option.price is None:
+                return "it has no price"
             form = forms[figure].format
-            return f"{SURE} % of its runs take up to {form(sure)}, not {form(limit)}"
+            return f"{SURE} % of its runs take up to {form(option.sure(figure))}, not {form(limit)}"
     return ""
 
 
@@ -160,7 +179,7 @@ def _compare(option: Option, best: Option) -> str:
     """Return how many times the recommended option's time and cost another takes."""
     slower = _hours(option) / _hours(best)
     text = f"{slower:,.2g} x the time"
-    if _cost(best):
+    if option.price and best.price:
         dearer = _cost(option) / _cost(best)
         text += f", {dearer:,.2g} x the cost"
     return text

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.configs.fleet import check_fleet
+from cluster.configs.fleet import check_fleet, trials_per_machine
 from cluster.configs.masterconf import Cluster, Pool
-from cluster.configs.search import Search, search_of
+from cluster.configs.search import Load, Search, search_of
 from cluster.estimates.estimate import Estimate, estimate_model, ranked_layouts
 from cluster.estimates.faults import find_faults
 from cluster.estimates.findings import check_place, check_searcher, check_work
 from cluster.estimates.job import DataSize, Job, parse_jobs, read_size
-from cluster.estimates.times import time_parts
-from cluster.facts import spot
+from cluster.estimates.times import STARTING, time_parts
 from cluster.facts.machines import ROOT
 from cluster.facts.prices import Price, retired
 from cluster.facts.rates import Rates
@@ -48,7 +47,7 @@ class Option:
     """A pool's machines for a number of slots; `why_not` says why the run cannot take it."""
 
     pool: Pool
-    price: Price | None  # None: of machines of one's own that nobody priced
+    price: Price | None  # None: it is not known
     slots: int
     search: Search
     estimate: Estimate | None = None  # of a trial
@@ -61,8 +60,7 @@ class Option:
     @property
     def width(self) -> int:
         """Slots of a machine."""
-        priced_slots = self.price.slots if self.price else 0
-        return priced_slots or self.pool.slots_per_agent or self.slots
+        return self.pool.slots_per_agent or self.slots
 
     @property
     def machines(self) -> int:
@@ -74,15 +72,18 @@ class Option:
         """Trials that the searcher and the pool allow at a time."""
         if self.pool.max_agents is None:
             return self.search.at_once
-        fits = self.pool.max_agents * self.width // self.slots
+        fits = self.pool.max_agents // self.machines * self.trials_per_machine
         return max(1, min(self.search.at_once, fits))
+
+    @property
+    def trials_per_machine(self) -> int:
+        """Trials that a machine has room for; 1 if a trial takes several."""
+        return trials_per_machine(self.slots, self.width)
 
     @property
     def all_machines(self) -> int:
         """Machines of all trials that run at a time; small trials share one."""
-        if self.slots < self.width:
-            return -(-self.slots * self.at_once // self.width)
-        return self.machines * self.at_once
+        return -(-self.at_once // self.trials_per_machine) * self.machines
 
     @property
     def name(self) -> str:
@@ -100,7 +101,9 @@ class Option:
         return bool(self.cases) and math.isfinite(self.figures("hours")[2])
 
     def figures(self, figure: str) -> tuple[float, float, float]:
-        """Return low, mean and high of `hours` or `cost`; infinite where it does not finish."""
+        """Return low, mean and high of `hours` or `cost`; infinite where it does not finish, and
+        the cost without a price.
+        """
         lows, _, highs = zip(*(case.range(figure) for case in self.cases), strict=True)
         return min(lows), self.mean(figure), max(highs)
 
@@ -122,8 +125,7 @@ def plan_options(
         size: of the data; None: as far as it is known without reading it.
 
     Raises:
-        UserError: if the config is invalid, or no pool has machines with a known GPU that have a
-            price or are one's own.
+        UserError: if the config is invalid, or no pool has machines with a known GPU.
     """
     jobs = list(parse_jobs(config, pool=None, root=request.root, size=size))
 
@@ -149,9 +151,9 @@ def plan_options(
                 options.append(option)
     if not options:
         raise UserError(
-            "no pool has machines with a known GPU and a price",
+            "no pool has machines with a known GPU",
             key="resources.resource_pool",
-            cure="give --price-pool POOL=INSTANCE for machines of your own, or --any",
+            cure="say which they are like, --price-pool POOL=INSTANCE, or give --any",
         )
     return options
 
@@ -161,7 +163,11 @@ def _slot_counts(pool: Pool, own_slots: int) -> list[int]:
     width = pool.slots_per_agent
     if not width:
         return [own_slots]
-    max_slots = (pool.max_agents or MOST_MACHINES) * width
+    max_slots = MOST_MACHINES * width
+    if pool.max_agents is not None:
+        max_slots = pool.max_agents * width
+    elif pool.own:  # that there are more machines than one or the config's, no file says
+        max_slots = max(width, own_slots)
     counts = {own_slots}
     for count in COUNTS:
         fills_machines = count % width == 0 and count <= max_slots
@@ -171,8 +177,8 @@ def _slot_counts(pool: Pool, own_slots: int) -> list[int]:
 
 
 def plan_own(config: Config, cluster: Cluster, request: Request) -> Option | None:
-    """Return the option that a config is as it stands; None if its pool, the price or the GPU of
-    the machines is not known. Raises UserError if the config is invalid.
+    """Return the option that a config is as it stands; None if its pool or the GPU of its machines
+    is not known. Raises UserError if the config is invalid.
     """
     pool = cluster.pool_of(config)
     if pool is None:
@@ -180,8 +186,9 @@ def plan_own(config: Config, cluster: Cluster, request: Request) -> Option | Non
     jobs = list(parse_jobs(config, pool=None, root=request.root))
     if any(job.model is None for job in jobs):
         return None
-    size = read_size(jobs[0])
-    jobs = [job._replace(size=size) for job in jobs]
+    if jobs[0].size.training is None:
+        size = read_size(jobs[0])
+        jobs = [job._replace(size=size) for job in jobs]
     return plan_option(config, jobs, pool, jobs[0].slots, cluster, request)
 
 
@@ -194,27 +201,27 @@ def plan_option(
     request: Request,
 ) -> Option | None:
     """Return the option that runs a config on so many slots of a pool; None if its machines have no
-    known GPU, or no price and are not one's own.
+    known GPU.
 
     Args:
         jobs: the trials at the corners of the config's search.
     """
-    # Nothing is paid by the hour for machines of one's own; others without a price are left out.
-    rates = request.rates
-    price = rates.at(rates.kind(pool.instance, pool.region))
-    if pool.gpu is None or (price is None and not pool.own):
+    if pool.gpu is None:
         return None
-    option = Option(pool=pool, price=price, slots=slots, search=search_of(config))
+    rates = request.rates
+    instance, _ = pool.priced_as
+    price = rates.at(rates.kind(instance, pool.region))
+    lengths = [job.length for job in jobs if job.length is not None]
+    option = Option(pool=pool, price=price, slots=slots, search=search_of(config, lengths))
     resources = {
         **(config.get("resources") or {}),
         "slots_per_trial": slots,
         "resource_pool": pool.name,
     }
     moved = {**config, "resources": resources}
-    if price is not None:
-        retirement = retired(pool.instance, {pool.instance: price})
-        if retirement is not None:
-            return replace(option, why_not=retirement)
+    retirement = retired(pool.instance, rates.table(pool.region))
+    if retirement is not None and not pool.own:
+        return replace(option, why_not=retirement)
     why_not = _reason(check_fleet(moved, cluster))
     if why_not:
         return replace(option, why_not=why_not)
@@ -297,9 +304,9 @@ def _with_keys(estimated: Estimate, keys: Mapping[str, Any]) -> Estimate:
     return replace(estimated, job=estimated.job._replace(hparams=hparams))
 
 
-def _seconds(estimated: Estimate) -> float:
-    """Return the time of a trial without reclaims, from the launch of its machines."""
-    return spot.BOOT_SECONDS + sum(part.seconds for part in time_parts(estimated))
+def _work_seconds(estimated: Estimate) -> float:
+    """Return the time of a whole trial from its first step on, without reclaims."""
+    return sum(part.seconds for part in time_parts(estimated) if part.name not in STARTING)
 
 
 def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> Option:
@@ -309,16 +316,16 @@ def _simulate(option: Option, fitted: Estimate, trials: Sequence[Estimate]) -> O
         fitted: the trial that is simulated.
         trials: at the corners of the search, which may be shorter.
     """
-    search = option.search
     # The mean trial, in lengths of the one that is simulated.
-    mean_length = sum(_seconds(trial) for trial in trials) / len(trials) / _seconds(fitted)
-    # Small trials share a machine.
-    machine_share = option.all_machines / (option.at_once * option.machines)
+    seconds = sum(_work_seconds(trial) for trial in trials) / len(trials)
+    mean_length = seconds / _work_seconds(fitted)
+    mean, longest = option.search.loads(option.at_once, option.trials_per_machine)
+    _, on_spot = option.pool.priced_as
     cases = simulate_cases(
         fitted,
-        option.price,
-        machines=option.machines,
-        work=search.work * mean_length * machine_share,
-        rounds=search.rounds(option.at_once) * mean_length,
+        hourly=option.price.hourly_range(on_spot) if option.price else [math.inf] * 3,
+        machines=option.all_machines,
+        mean=Load(mean.starts, work=mean.work * mean_length),
+        longest=Load(longest.starts, work=longest.work * mean_length),
     )
     return replace(option, cases=cases)

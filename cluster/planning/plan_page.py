@@ -59,7 +59,7 @@ def write_page(plan: Plan, path: Path) -> None:
     # A machine of one's own without a price has no place among dollars.
     plot = ""
     if plan.best.price:
-        own = [option for option in shown if option is plan.own]
+        own = [option for option in shown if option is plan.own and option.price]
         named = dict.fromkeys([*spread_front(plan.options), plan.best, *own])  # each once
         plot = plot_options(plan, list(named), published)
 
@@ -109,7 +109,7 @@ def _beside(option: Option, plan: Plan) -> str:
     text = "as it stands: " if option is plan.own else ""
     slower = option.mean("hours") / best.mean("hours")
     text += f"{slower:,.2g} x time"
-    if best.mean("cost"):
+    if best.price and option.price:
         dearer = option.mean("cost") / best.mean("cost")
         text += f", {dearer:,.2g} x cost"
     return text

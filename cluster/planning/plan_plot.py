@@ -46,8 +46,7 @@ def plot_options(plan: Plan, named: Sequence[Option], published: Point | None) -
     figure = Figure(figsize=(6.2, 4.2))
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log", xlabel="expected hours", ylabel="expected dollars")
-    named = [option for option in named if option.mean("cost")]
-    best = [option for option in front(plan.options) if option.mean("cost")]
+    best = list(front(plan.options))
     for option in finishing(plan.options):
         if option.mean("cost"):
             _draw_point(axes, option, large=option in best or option in named)

@@ -127,12 +127,13 @@ def bill_rows(option: Option) -> list[Row]:
         row: Row = {
             "case": case.name,
             "machines": option.all_machines,
-            "$/h": f"{case.hourly:,.2f}",
             "reclaims": f"{figures['reclaims']:,.2f}",
             "waiting h": f"{figures['waiting h']:,.2f}",
             "hours": span(case.range("hours"), form="{:,.2f}", unit=" h"),
-            "cost": span(case.range("cost"), form="${:,.2f}"),
         }
+        if option.price:
+            row["$/h"] = f"{case.hourly:,.2f}"
+            row["cost"] = span(case.range("cost"), form="${:,.2f}")
         rows.append(row)
     return rows
 

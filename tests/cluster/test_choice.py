@@ -15,7 +15,9 @@ from detalbert.errors import UserError
 
 
 def option(hours: float, cost: float, why_not: str = "", high: float | None = None) -> Option:
-    """Return an option with these means; `high` is its hours in the worst case."""
+    """Return an option with these means, without a price if the cost is infinite; `high` is its
+    hours in the worst case.
+    """
     prices = load_prices()
     pool = next(iter(any_cluster(prices).pools.values()))
     figures = {}
@@ -27,7 +29,7 @@ def option(hours: float, cost: float, why_not: str = "", high: float | None = No
         cases[2] = cases[2]._replace(figures={**figures, "hours 95 %": high})
     return Option(
         pool,
-        prices["p4d.24xlarge"],
+        prices["p4d.24xlarge"] if math.isfinite(cost) else None,
         8,
         search=search_of({}),
         cases=cases,
@@ -88,7 +90,53 @@ def test_a_budget_buys_speed_and_a_deadline_the_cheapest_that_keeps_it():
     late = recommend(options, {"hours": 0.5, "cost": 40})
     assert late.option is fastest
     assert not late.within_limits
-    assert "MISSES THE DEADLINE" in late.why
+    assert "MISSES THE DEADLINE and IS OVER THE BUDGET" in late.why
+
+
+def test_of_two_limits_the_sentence_names_the_one_that_is_missed():
+    """An option of 0.22 h missed a deadline of 0.5 h, where only the budget was too small."""
+    cheap = option(3.0, 2.8)
+    middle = option(0.35, 7.8)
+    fast = option(0.22, 23.7)
+
+    over = recommend([cheap, middle, fast], {"hours": 0.5, "cost": 1})
+    assert over.option is middle
+    assert over.why.startswith("IS OVER THE BUDGET; ")
+    assert over.why.endswith("the cheapest of which 95 % of runs meet the deadline")
+    assert not over.within_limits
+
+    late = recommend([cheap, middle, fast], {"hours": 0.2, "cost": 30})
+    assert late.option is fast
+    assert late.why.startswith("MISSES THE DEADLINE; ")
+
+
+def test_an_option_without_a_price_is_not_free():
+    lab = option(0.5, math.inf)
+    slow_lab = option(4.0, math.inf)
+    cheap = option(3.0, 2.8)
+    fast = option(1.0, 9.0)
+    options = [lab, slow_lab, cheap, fast]
+
+    assert recommend(options, {}).option is cheap
+    assert list(front(options)) == [fast, cheap]
+    assert recommend(options, {"cost": 10}).option is fast
+    only_lab = recommend(options, {"hours": 0.8})
+    assert only_lab.option is lab
+    assert only_lab.within_limits
+
+    # Its dollars are compared with nothing.
+    limits = {"cost": 10.0}
+    _, rejection = reasons_against(recommend(options, limits), options, limits)
+    assert rejection == ("fastest", lab, "it has no price")
+    (rejection,) = reasons_against(recommend(options, {}), options, {})
+    assert rejection == ("fastest", lab, "0.17 x the time")
+
+    # Where nothing has a price, hours decide, and a budget is not met.
+    best = recommend([lab, slow_lab], {})
+    assert (best.option, best.why) == (lab, "the fastest of 2 options; none of them has a price")
+    budget = recommend([lab, slow_lab], {"cost": 1})
+    assert not budget.within_limits
+    assert budget.why.startswith("HAS NO PRICE; ")
 
 
 def test_why_it_is_not_the_cheapest_or_the_fastest():

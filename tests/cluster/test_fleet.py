@@ -117,6 +117,8 @@ def test_machines_at_the_start():
     assert machines_at_start(WIDE, pool(64)) == (8, 15)
     assert machines_at_start(narrow, pool()) == (2, 3)
     assert machines_at_start(search, pool()) == (3, 3)  # two trials a machine
+    search["resources"]["slots_per_trial"] = 5
+    assert machines_at_start(search, pool()) == (6, 6)  # one of eight slots
 
 
 @pytest.mark.parametrize(

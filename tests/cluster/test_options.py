@@ -6,7 +6,6 @@ import pytest
 
 from cluster import check, plan
 from cluster.configs.masterconf import Cluster, Pool
-from cluster.configs.search import search_of
 from cluster.estimates.times import time_parts
 from cluster.facts.machines import gpu_of
 from cluster.facts.prices import load_prices
@@ -42,12 +41,19 @@ def test_a_search_costs_its_trials(capsys):
     twenty = planned(capsys, *search, *fixed)["own"]
     forty = planned(capsys, *search, *fixed, "--set", "searcher.max_trials=40")["own"]
 
-    work = search_of(experiment("lr_search.yaml")).work
+    # By hand: 20 trials to step 256 of 1,024 and about 5.5 of them to the end are the work of 9.1;
+    # four machines boot (300 s) once, and each trial starts (60 s), compiles (12.3 s) and tokenizes
+    # (132,198 windows at 80,000 a second).
     assert one_trial["trials"] == 1
     assert twenty["trials"] == 20
-    assert twenty["cost"][1] == pytest.approx(work * one_trial["cost"][1], rel=0.01)
-    assert twenty["hours"][1] == pytest.approx(work / 4 * one_trial["hours"][1], rel=0.01)
-    assert forty["cost"][1] == pytest.approx(2 * twenty["cost"][1], rel=0.1)
+    start = 60 + 12.3 + 132_198 / 80_000
+    work = 9.125 * (3600 * one_trial["hours"][1] - 300 - start)
+    hours = (300 + (20 * start + work) / 4) / 3600
+    hourly = load_prices()[INSTANCE].on_demand
+    assert twenty["hours"][1] == pytest.approx(hours, rel=0.01)
+    assert twenty["cost"][1] == pytest.approx(4 * hours * hourly, rel=0.01)
+    boots = 4 * 300 / 3600 * hourly
+    assert forty["cost"][1] - boots == pytest.approx(2 * (twenty["cost"][1] - boots), rel=0.05)
 
     plan.main(search)
     text = capsys.readouterr().out
@@ -81,6 +87,43 @@ def searched(**hyperparameters: Any) -> dict[str, Any]:
         "smaller_is_better": False,
     }
     return config
+
+
+@pytest.mark.parametrize(
+    "slots, trials, concurrent, machines, rounds, paid",
+    [
+        (8, 30, 3, 3, 10, 30),
+        (5, 17, 16, 9, 2, 17),  # one on a machine of eight
+        (5, 14, 16, 9, 2, 14),
+        (3, 17, 16, 8, 2, 9),  # two on a machine: the last one has a machine to itself
+        (16, 9, 16, 8, 3, 9),  # four at a time on two machines each
+    ],
+)
+def test_a_machine_boots_once_in_a_search_and_each_trial_starts(
+    slots: int, trials: int, concurrent: int, machines: int, rounds: int, paid: int
+) -> None:
+    """All trials are equal: `rounds` of them follow each other, and `paid` are paid for. The
+    machines of a trial are at most nine.
+    """
+    config = experiment("modern8.yaml")
+    config["hyperparameters"] |= {"max_steps": 100, "global_batch_size": 240}
+    config["resources"]["slots_per_trial"] = slots
+    searcher = {"name": "random", "metric": "f1", "smaller_is_better": False}
+    searcher |= {"max_trials": trials, "max_concurrent_trials": concurrent}
+    cluster = one_pool("fixed", max_agents=9)
+
+    def planned_option(**keys: Any) -> Option:
+        options = plan_options({**config, **keys}, cluster, Request(Rates()))
+        return next(option for option in options if option.slots == slots)
+
+    single = planned_option()
+    search = planned_option(searcher=searcher)
+    trial_seconds = 3600 * single.mean("hours") - 300
+    machine_seconds = machines * 300 + paid * single.machines * trial_seconds
+    dollars = machine_seconds / 3600 * load_prices()[INSTANCE].on_demand
+    assert search.all_machines == machines
+    assert search.mean("hours") == pytest.approx((300 + rounds * trial_seconds) / 3600)
+    assert search.mean("cost") == pytest.approx(dollars)
 
 
 def test_every_corner_of_a_search_is_estimated():

@@ -131,7 +131,7 @@ def test_the_checker_passes_what_is_recommended(master_name, capsys):
         assert [finding for finding in errors if "my-" not in finding.detail] == [], name
         own = plan_own(config, unfilled, request)
         assert own is not None
-        for figure in ("hours", "cost"):
+        for figure in ("hours", "cost") if own.price else ("hours",):
             values = [value if math.isfinite(value) else None for value in own.figures(figure)]
             assert values == best[figure], (name, figure)
     assert plans or master_name in WITHOUT_MACHINES
@@ -257,30 +257,32 @@ def test_a_region_that_sells_less_says_what_it_leaves_out(capsys):
     (note,) = [note for note in answer["notes"] if note.startswith("left out")]
     types = {option["instance"] for option in answer["options"]}
     for name, price in load_prices().items():
-        if name not in types:
-            assert price.retired or not price.slots or name in note
+        is_sold = price.slots > 0 and price.retired is None
+        assert (name in note.split()[-1] or f" {name}," in note) == (is_sold and name not in types)
 
 
 def test_machines_of_one_s_own_have_hours_and_with_a_price_dollars(tmp_path, capsys):
     path = tmp_path / "master.yaml"
     path.write_text(MASTER.replace("REGION", "us-east-1").replace("home", "lab-p4d-24xlarge"))
-    priced = planned(
-        capsys,
-        *[SINGLE, "--master", str(path)],
-        *["--set", "resources.resource_pool=lab-p4d-24xlarge"],
-        *["--set", "resources.slots_per_trial=8"],
-    )
-    assert priced["own"]["hours"]
-    assert priced["own"]["cost"][1] > 0
+    lab = [SINGLE, "--master", str(path), "--set", "resources.resource_pool=lab-p4d-24xlarge"]
+    lab += ["--set", "resources.slots_per_trial=8"]
+    own = planned(capsys, *lab)["own"]
+    priced = planned(capsys, *lab, "--price-pool", "lab-p4d-24xlarge=p4d.24xlarge")["own"]
+    assert own["hours"][1] > 0
+    assert own["cost"] is None
+    assert priced["hours"] == own["hours"]
+    hourly = load_prices()["p4d.24xlarge"].on_demand
+    assert priced["cost"][1] == pytest.approx(hourly * own["hours"][1])
 
-    # In a region without any price, a pool of one's own has that of a flag.
+    # In a region without any price, a pool of one's own has that of a flag; nobody reclaims it.
     path.write_text(MASTER.replace("REGION", "sa-west-9"))
     flagged = planned(
         capsys, SINGLE, "--master", str(path), "--price-pool", "home=p5.48xlarge:spot"
     )
-    assert {option["pool"] for option in flagged["options"]} == {"home"}
-    assert flagged["recommended"]["spot"]
-    assert flagged["recommended"]["cost"][1] > 0
+    best = flagged["recommended"]
+    assert (best["pool"], best["spot"]) == ("home", False)
+    hourly = load_prices()["p5.48xlarge"].spot
+    assert best["cost"][1] == pytest.approx(hourly * best["machines"] * best["hours"][1])
 
 
 @pytest.mark.slow
@@ -327,11 +329,14 @@ def test_the_checker_prints_the_planner_s_hours_and_dollars(name, master_name, c
 
     (line,) = [line for line in lines if " slots): " in line or " slot): " in line]
     hours = own["hours"][1]
-    dollars = own["cost"][1]
     hours_text = f"{hours:,.2f}" if hours < 10 else f"{hours:,.1f}"
-    dollars_text = f"{dollars:,.2f}" if dollars < 100 else f"{dollars:,.0f}"
     assert f" {hours_text} h (" in line
-    assert f"${dollars_text} (" in line
+    if own["cost"] is None:  # of machines of one's own
+        assert "), no price" in line
+    else:
+        dollars = own["cost"][1]
+        dollars_text = f"{dollars:,.2f}" if dollars < 100 else f"{dollars:,.0f}"
+        assert f"${dollars_text} (" in line
 
 
 VALUES = "0 -8 8.5 '8' [8] 12 1000000000 1e18 1e300 true null x {a: 1} ''".split(" ") + ["9" * 400]

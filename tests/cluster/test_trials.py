@@ -7,30 +7,40 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.configs.search import Search, search_of
+from cluster.configs.search import Load, Rung, Search, search_of
+from detalbert.settings.hparams import Length
 from tests.conftest import ROOT
 
 
-def asha(trials: int, rungs: int, divisor: float, draw: random.Random) -> float:
-    """Return the work of an ASHA's bracket, in whole trials, with ranks that do not change."""
+def asha(trials: int, rungs: int, validation: int, draw: random.Random) -> float:
+    """Return the work of an ASHA's bracket, in whole trials of 1,024 steps, with ranks that do not
+    change: each validation is looked at as doEarlyStopping of 0.38.1 does.
+    """
+    needed = [1024 // 4 ** (rungs - 1 - rung) for rung in range(rungs)]
     metrics: list[list[float]] = [[] for _ in range(rungs)]
-    work = 0.0
+    steps = 0
     for _ in range(trials):
         metric = draw.random()
-        for rung in range(rungs):
-            share = divisor ** (rung + 1 - rungs)
-            place = sum(other < metric for other in metrics[rung])
-            metrics[rung].append(metric)
-            if rung == rungs - 1 or place >= max(1, int(len(metrics[rung]) / divisor)):
-                work += share
-                break
-    return work
+        step = rung = 0
+        trains = True
+        while trains:
+            step = min(step + validation, 1024)
+            while trains and step >= needed[rung]:
+                place = sum(other < metric for other in metrics[rung])
+                metrics[rung].append(metric)
+                trains = rung < rungs - 1 and place < max(1, len(metrics[rung]) // 4)
+                rung += 1
+        steps += step
+    return steps / 1024
 
 
-@pytest.mark.parametrize("trials, rungs", [(20, 2), (100, 4), (64, 3), (7, 2)])
-def test_the_work_of_an_asha_is_the_mean_of_many(trials: int, rungs: int) -> None:
+@pytest.mark.parametrize(
+    "trials, rungs, validation",
+    [(20, 2, 4), (100, 4, 4), (64, 3, 4), (7, 2, 4), (100, 4, 256), (100, 4, 100), (20, 3, 2048)],
+)
+def test_the_work_of_an_asha_is_the_mean_of_many(trials: int, rungs: int, validation: int) -> None:
     draw = random.Random(0)
-    mean = sum(asha(trials, rungs, 4, draw) for _ in range(2000)) / 2000
+    mean = sum(asha(trials, rungs, validation, draw) for _ in range(2000)) / 2000
     searcher = {
         "name": "adaptive_asha",
         "mode": "aggressive",
@@ -38,7 +48,28 @@ def test_the_work_of_an_asha_is_the_mean_of_many(trials: int, rungs: int) -> Non
         "max_time": 1024,
         "max_rungs": rungs,
     }
-    assert search_of({"searcher": searcher}).work == pytest.approx(mean, rel=0.06)
+    search = search_of({"searcher": searcher}, [Length(1024, validation, checkpoint=1)])
+    assert search.work == pytest.approx(mean, rel=0.06)
+
+
+def test_an_asha_stops_a_trial_at_a_validation() -> None:
+    """Rungs at 64, 256 and 1,024 steps: by hand the first two are one if each 256 steps validate,
+    and between trials that validate each 100 and each 300 steps the means of 100 and 300, 300 and
+    300. What reaches the last step has passed both.
+    """
+    searcher = {"name": "adaptive_asha", "mode": "aggressive", "max_trials": 20, "max_time": 1024}
+    config = {"searcher": searcher}  # log_4(20) + 1 = 3 rungs
+
+    def steps(*validations: int) -> list[float]:
+        lengths = [Length(1024, validation, checkpoint=1) for validation in validations]
+        return [rung.step for rung in search_of(config, lengths).rungs]
+
+    assert steps(1) == [64, 256, 1024]
+    assert steps(256) == [256, 1024]
+    assert steps(100, 300) == [200, 300, 1024]
+    assert steps(1024) == [1024]
+    whole = search_of(config, [Length(1024, 2000, checkpoint=1)])
+    assert (whole.work, whole.rungs) == (20, (Rung(20, step=1024),))
 
 
 def test_brackets_share_the_trials() -> None:
@@ -46,7 +77,7 @@ def test_brackets_share_the_trials() -> None:
     searcher = {"name": "adaptive_asha", "max_trials": 100, "max_time": 1024, "max_rungs": 5}
     search = search_of({"searcher": searcher})  # log_4(100) + 1 = 4 rungs; standard: 2, 3, 4
     assert search.rungs[0].trials == 100
-    assert [rung.share for rung in search.rungs] == [1 / 64, 1 / 16, 1 / 4, 1]
+    assert [rung.step for rung in search.rungs] == [16, 64, 256, 1024]
     conservative = search_of({"searcher": {**searcher, "mode": "conservative"}})
     assert conservative.work > search.work
 
@@ -95,20 +126,33 @@ def test_an_odd_value_is_told_elsewhere(key: str, name: str) -> None:
         search = search_of({"searcher": searcher, "hyperparameters": hyperparameters})
         assert search.trials >= search.at_once >= 1
         assert search.work > 0
-        assert search.rounds(search.at_once) >= 1
+        mean, longest = search.loads(search.at_once, per_machine=1)
+        assert longest.work >= 1
+        assert longest.starts >= mean.starts >= 1
         assert search.describe()
 
 
-def test_rounds() -> None:
+@pytest.mark.parametrize(
+    "at_once, per_machine, mean, longest",
+    [
+        (4, 1, 5, 5),
+        (16, 1, 20 / 16, 2),  # four machines train a second one
+        (16, 2, 10 / 8, 2),  # two of eight machines
+        (3, 2, 13 / 2, 7),  # six rounds of 2 + 1 trials on two machines, and 2 trials on one
+        (20, 1, 1, 1),
+    ],
+)
+def test_the_load_of_a_machine(at_once: int, per_machine: int, mean: float, longest: float) -> None:
     search = search_of({"searcher": {"name": "random", "max_trials": 20}})
-    assert (search.rounds(4), search.rounds(16), search.rounds(20)) == (5, 2, 1)
+    assert search.loads(at_once, per_machine) == (Load(mean, mean), Load(longest, longest))
 
 
 def test_the_shipped_search() -> None:
     config = yaml.safe_load((ROOT / "configs" / "lr_search.yaml").read_text())
-    search: Search = search_of(config)
+    search: Search = search_of(config, [Length(1024, validation=256, checkpoint=256)])
     assert (search.trials, search.at_once) == (20, 4)
     assert search.work == pytest.approx(20 * 0.25 + 5.5 * 0.75, abs=0.1)
     assert search.describe() == (
-        "20 trials, at most 4 at a time; about 20 to 25%, 5 to 100% of the steps: the work of 9.1"
+        "20 trials, at most 4 at a time; about 20 train to step 256, 5 train to step 1,024: the "
+        "work of 9.1 whole trials"
     )
