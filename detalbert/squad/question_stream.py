@@ -24,6 +24,23 @@ MAX_QUESTION = 10_000  # characters
 REPEATED = "answers stand more than once in their text (the first is taken)"  # a note, as below
 INSIDE = "answers stand only inside a longer word"
 MARKS = "answers have no letter or digit (data.no_answer: [...] if they mean that there is none)"
+# A note on a text by which many tools and people mean that there is no answer.
+A_MARK = "answers are %s (data.no_answer: [%s] if it means that there is none)"
+_USUAL_MARKS = (
+    "na",  # of R
+    "n/a",
+    "n.a.",
+    "#n/a",  # of Excel
+    "<na>",  # of pandas
+    "nan",
+    "null",  # of SQL
+    "\\n",
+    "nil",
+    "none",
+    "no answer",
+    "no_answer",
+    "unanswerable",
+)
 FOLDED = "answers stand in their text with other quotes, dashes, accents, spaces or end marks"
 NOT_IN_CONTEXT = "answer not found"  # the kind of a fault
 _LISTED = 10  # faults of a file in its error
@@ -171,16 +188,30 @@ class _Faults:
         if self.count > len(self.lines):
             problem += f"; and {self.count - len(self.lines):,} more"
         cures = ["fix it" if self.count == 1 else "fix them"]
-        # One text that is nowhere in many rows means "no answer" to who wrote the sheet.
-        for mark, times in self.marks.most_common(1):
-            if times >= _OFTEN:
-                cures.append(
-                    f"if {mark!r}, {times:,} times, means that there is none: "
-                    f"data.no_answer: [{mark!r}], or an empty cell"
-                )
+        # A text that is nowhere in many rows means "no answer" to who wrote the sheet.
+        marks = {
+            _quoted(mark): times
+            for mark, times in self.marks.most_common(_LISTED)
+            if times >= _OFTEN or _is_usual_mark(mark)
+        }
+        if marks:
+            counts = " or ".join(f"{mark}, {times:,} times," for mark, times in marks.items())
+            cures.append(
+                f"if {counts} means that there is none: "
+                f"data.no_answer: [{', '.join(marks)}], or an empty cell"
+            )
         cure = " or ".join(cures)
         skip = Cure(f"{cure} or set data.skip_invalid: true", f"{cure} or take --skip-invalid")
         raise UserError(problem, key=str(self.first), cure=skip if self.may_be_skipped else cure)
+
+
+def _is_usual_mark(text: str) -> bool:
+    return text.strip().lower() in _USUAL_MARKS
+
+
+def _quoted(text: str) -> str:
+    """Return a text as YAML takes it, in single quotes."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes: Notes) -> Example:
@@ -285,7 +316,10 @@ def _find_span(
         raise Fault(NOT_IN_CONTEXT, problem, answer=text.strip())
 
     # It is found, but may not be what is meant.
-    if not re.search(r"\w", text):
+    if _is_usual_mark(text):
+        mark = _quoted(text.strip())
+        notes.add(A_MARK % (mark, mark), f"question {name}")
+    elif not re.search(r"\w", text):
         notes.add(MARKS, f"question {name}")
     if is_trained and place.times > 1:
         notes.add(REPEATED)

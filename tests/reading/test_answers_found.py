@@ -7,7 +7,7 @@ import pytest
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
-from detalbert.squad.question_stream import FOLDED, INSIDE, MARKS, REPEATED
+from detalbert.squad.question_stream import A_MARK, FOLDED, INSIDE, MARKS, REPEATED
 from tests.reading.files import read_questions, table
 
 
@@ -66,7 +66,7 @@ ANSWERS_FOUND: dict[str, tuple[str, Any, tuple[str, int], str]] = {
     "a number at the end of a sentence": ("In 1912. 5 came, 12.", "1912", ("1912", 3), ""),
     "digits of Arabic": ("٢٫٥ ثم ٥", "٥", ("٥", 7), ""),
     "a name of code": ("The user_id and an id.", "id", ("id", 19), ""),
-    "of other case in a word": ("Ada ran the national bank, na.", "NA", ("na", 27), ""),
+    "of other case in a word": ("The bankers of a bank.", "BANK", ("bank", 17), ""),
     # Signs that stand for one another.
     "Hebrew": ("של צה״ל כאן", 'צה"ל', ("צה״ל", 3), FOLDED),
     "directions": ("In \u200f1912\u200f came", "\u200f1912\u200e,", ("1912", 4), FOLDED),
@@ -101,6 +101,15 @@ def test_a_mark_that_stands_in_a_text_is_told(tmp_path: Path) -> None:
     assert read_questions(path, notes)[0].answers == (("-", 8),)
     assert notes.counts[MARKS] == 1
     assert read_questions(path, no_answer=["-"])[0].answers == ()
+
+
+@pytest.mark.parametrize("mark", ["nan", "None", "no answer", "N/A", "NULL"])
+def test_a_usual_mark_that_stands_in_a_text_is_told(mark: str, tmp_path: Path) -> None:
+    path = one_row(tmp_path, "The finance of none, null and N/A got no answer.", mark)
+    notes = Notes()
+    assert read_questions(path, notes)[0].answers != ()
+    assert notes.counts[A_MARK % (f"'{mark}'", f"'{mark}'")] == 1
+    assert read_questions(path, no_answer=[mark])[0].answers == ()
 
 
 def test_a_cell_of_200_000_characters(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
@@ -233,6 +235,22 @@ def test_a_text_that_stands_for_no_answer_is_told(mark: str, tmp_path: Path) -> 
     left_out: list[LeftOut] = []
     assert len(read_questions(path, left_out=left_out)) == 1
     assert [question.name for question in left_out] == [str(number) for number in range(83)]
+
+
+@pytest.mark.parametrize("mark", ["NA", "\\N", "NULL", "#N/A"])
+def test_a_usual_mark_is_told_from_the_first_row_on(mark: str, tmp_path: Path) -> None:
+    """As R, MySQL and Excel write it, in a text that has its letters within words."""
+    path = write(tmp_path / "a.csv", table(marked(mark, 1) + marked("it isn't", 3)[1:]))
+    with pytest.raises(UserError) as error:
+        read_questions(path)
+    # The cure is YAML that reads them.
+    cure = re.search(r"means that there is none: data\.no_answer: (\[.*\]), or", str(error.value))
+    assert cure is not None
+    no_answer = yaml.safe_load(cure[1])
+    assert set(no_answer) == {mark, "it isn't"}
+    path = write(path, table(marked(mark, 1)))
+    examples = read_questions(path, no_answer=no_answer)
+    assert [len(example.answers or ()) for example in examples] == [1, 0]
 
 
 def test_an_address_of_no_file_is_one_line(tmp_path: Path) -> None:
