@@ -24,8 +24,9 @@ from typing import NamedTuple
 # How pandas prints an array inside a cell.
 _ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=[\w'<>]+)?\)", flags=re.DOTALL)
 _MAX_ARRAYS = 100  # in a cell: the time of a search for them grows with the square
-_YES = ("true", "1", "yes")
-_NO = ("false", "0", "no")
+_YES = ("true", "1", "yes", "t", "y")
+_NO = ("false", "0", "no", "f", "n")
+ANSWERABLE = "answerable"  # a column that says the opposite of is_impossible
 
 
 class LabelError(ValueError):
@@ -47,8 +48,21 @@ def is_empty(value: object) -> bool:
     return value is None or isinstance(value, str) and not value.strip()
 
 
-def read_flag(value: object) -> bool | None:
-    """Return `is_impossible`; None if it is empty. Raises LabelError if it is no truth value."""
+def read_impossible(row: Mapping[str, object]) -> bool | None:
+    """Return `is_impossible` of a row, or what its ANSWERABLE says of it; None if both are empty.
+
+    Raises:
+        LabelError: one is no truth value.
+    """
+    answerable = _read_flag(row, ANSWERABLE)
+    impossible = _read_flag(row, "is_impossible")
+    if impossible is None and answerable is not None:
+        return not answerable
+    return impossible
+
+
+def _read_flag(row: Mapping[str, object], name: str) -> bool | None:
+    value = row.get(name)
     if is_empty(value):
         return None
     word = str(value).strip().lower().removesuffix(".0")
@@ -56,7 +70,7 @@ def read_flag(value: object) -> bool | None:
         return True
     if word in _NO:
         return False
-    raise LabelError(f"is_impossible is {value!r:.40}; write true or false")
+    raise LabelError(f"{name} is {value!r:.40}; write true or false")
 
 
 def read_labels(row: Mapping[str, object]) -> list[Label] | None:

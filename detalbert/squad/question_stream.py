@@ -15,9 +15,9 @@ from detalbert.reading.forms import Content
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace
-from detalbert.squad.labels import Label, LabelError, is_empty, read_flag, read_labels
+from detalbert.squad.labels import Label, LabelError, is_empty, read_impossible, read_labels
 from detalbert.squad.places import find_answer, is_word
-from detalbert.squad.rows import MAX_CONTEXT, Question, file_questions
+from detalbert.squad.rows import ALIASES, MAX_CONTEXT, OURS_FIRST, Question, file_questions
 from detalbert.squad.windows import Example
 
 MAX_QUESTION = 10_000  # characters
@@ -43,6 +43,7 @@ _USUAL_MARKS = (
 )
 FOLDED = "answers stand in their text with other quotes, dashes, accents, spaces or end marks"
 NOT_IN_CONTEXT = "answer not found"  # the kind of a fault
+_OF_COLUMNS = ("bad answer", "misplaced answer")  # kinds of faults that a column's name may cause
 _LISTED = 10  # faults of a file in its error
 _OFTEN = 3  # rows with one text that stands nowhere: it is a mark, and no answer
 _MARKS_COUNTED = 1000  # rows; a mark is among the first ones
@@ -132,7 +133,7 @@ def checked_examples(
     """
     ids: set[str] = set()
     faults = _Faults()
-    for place, row, row_cells in questions:
+    for place, row, row_cells, plan in questions:
         if cells is not None and row_cells is not None:
             cells.setdefault(str(row["id"]), row_cells)  # of one id the first
         try:
@@ -143,6 +144,8 @@ def checked_examples(
             if example.id in ids:
                 raise Fault("duplicate id", f"question {example.id}: another one has this id")
         except Fault as fault:
+            if fault.kind in _OF_COLUMNS:
+                fault.problem += _aliases_line(plan)
             if left_out is None:
                 faults.add(place, fault)
             else:
@@ -153,6 +156,18 @@ def checked_examples(
         if not faults.count:  # after a fault only the other faults count
             yield example
     faults.check()
+
+
+def _aliases_line(plan: Mapping[str, str]) -> str:
+    """Return which columns are read as places or flags under other names, and what to do if they
+    are none; "" without any.
+    """
+    aliases = [
+        f"column {plan[name]!r} is read as {name}: rename it if it is another"
+        for name in OURS_FIRST
+        if plan.get(name, "").lower() in ALIASES[name]
+    ]
+    return f" ({'; '.join(aliases)})" if aliases else ""
 
 
 class _Faults:
@@ -218,7 +233,7 @@ def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes:
     """Return the question of a row, with the spans of its answers. Raises Fault."""
     name, text, context = _checked_texts(row)
     try:
-        impossible = read_flag(row.get("is_impossible"))
+        impossible = read_impossible(row)
         labels = read_labels(row)
     except LabelError as error:
         raise Fault("bad answer", f"question {name}: {error}") from None

@@ -64,13 +64,25 @@ def sheet(**cells: Any) -> list[dict[str, Any]]:
 
 
 HUB_ROWS = [{**FLAT, "answers": ANSWERS}, {**NONE, "answers": NO_ANSWERS}]
-TRUTHS = {"text": ("true", "false"), "digit": ("1", "0"), "word": ("yes", "no")}
+TRUTHS = {
+    "text": ("true", "false"),
+    "digit": ("1", "0"),
+    "word": ("yes", "no"),
+    "letter of Postgres": ("t", "f"),
+    "letter": ("Y", "N"),
+}
 
 # Answers whose place is beside them, with other keys than SQuAD's, or in a mapping of their own.
 PLACED: dict[str, dict[str, Any]] = {
     "a list": {"answers": ["pottery"], "answer_start": SECOND},
     "lists": {"answers": ["pottery"], "answer_start": [SECOND]},
     "a mapping without": {"answers": {"text": ["pottery"]}, "answer_start": SECOND},
+    **{
+        f"a column {name}": {"answer": "pottery", name: SECOND}
+        for name in ("answerStart", "Answer_Start", "answer_offset", "start", "start_char")
+    },
+    "its end, too": {"answer": "pottery", "start": str(SECOND), "end": str(SECOND + 7)},
+    "ours beside another": {"answer": "pottery", "start": 0, "answer_start": SECOND},
     "a single answer": {"answers": {"text": "pottery", "start": SECOND, "end": SECOND + 7}},
     "columns": {"answers": {"text": ["pottery"], "start": [SECOND], "end": [SECOND + 7]}},
     "its place beside it": {"answer": {"text": "pottery"}, "answer_start": SECOND},
@@ -86,6 +98,19 @@ def test_a_place_is_never_ignored(name: str, tmp_path: Path) -> None:
 # The name of a file, its content, and its questions.
 FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
     **{f"is_impossible: {name}": ("a.json", flagged(*pair), READ) for name, pair in TRUTHS.items()},
+    **{
+        f"{name}: {no}": (
+            "a.csv",
+            table([{**FLAT, "answer": "pottery", name: yes}, {**NONE, "answer": "1912", name: no}]),
+            READ,
+        )
+        for name, yes, no in (
+            ("answerable", True, False),
+            ("is_answerable", "Y", "N"),
+            ("has_answer", 1, 0),
+            ("isImpossible", "f", "t"),
+        )
+    },
     "answer_start: float as text": ("a.json", placed("26.0"), READ),
     "chaii": ("a.csv", table(sheet(answer_text="pottery", answer_start=SECOND)), LAST),
     "flat lines": (
@@ -212,6 +237,12 @@ def test_questions_to_answer(name: str, tmp_path: Path) -> None:
     assert (example.id, example.answers) == ("a", None)
     with pytest.raises(UserError, match="question a: no answers and not marked is_impossible"):
         read_questions(path)
+
+
+def test_answerable_decides_as_is_impossible_does(tmp_path: Path) -> None:
+    row = {**FLAT, "answer": "pottery", "answerable": None}
+    path = write(tmp_path / "a.jsonl", json_lines([row, {**row, "id": "b", "is_impossible": True}]))
+    assert [example.answers for example in read_questions(path)] == [(("pottery", FIRST),), ()]
 
 
 def marked(mark: str, count: int) -> list[dict[str, Any]]:
