@@ -161,6 +161,53 @@ FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
         ),
         READ,
     ),
+    "SQuAD 2.0 by json_normalize, in a table": (
+        "a.csv",
+        table([row | {"answers": "['pottery']", "answer_start": "[26]"} for row in [FLAT]])
+        + table([row | {"answers": "[]", "answer_start": "[]"} for row in [NONE]]).partition("\n")[
+            2
+        ],
+        READ,
+    ),
+    "SQuAD 2.0 by json_normalize, in Parquet": (
+        "a.parquet",
+        files.parquet(
+            [
+                {**FLAT, "answers": ["pottery"], "answer_start": [FIRST]},
+                {**NONE, "answers": [], "answer_start": []},
+            ]
+        ),
+        READ,
+    ),
+    "a printed array": (
+        "a.csv",
+        table(
+            [
+                {
+                    **FLAT,
+                    "answers": "['pottery'\n \"pottery\"]",
+                    "answer_start": f"[ {FIRST} {SECOND}]",
+                },
+                {**NONE, "answers": "[]", "answer_start": "[]"},
+            ]
+        ),
+        [("a", (("pottery", FIRST), ("pottery", SECOND))), ("b", ())],
+    ),
+    "no answers beside one": (
+        "a.jsonl",
+        json_lines([{**FLAT, **EMPTY, "answer": "pottery"}, {**NONE, **EMPTY, "answer": ""}]),
+        READ,
+    ),
+    "a place in thousands": (
+        "a.csv",
+        table(
+            [
+                {**row, "context": "x " * 600 + CONTEXT}
+                for row in sheet(answer="pottery", answer_start="1,226")
+            ]
+        ),
+        [("a", (("pottery", 1226),)), ("b", ())],
+    ),
     "a blank answer": (
         "a.jsonl",
         json_lines([HUB_ROWS[0], {**NONE, "answers": {"text": [""], "answer_start": [-1]}}]),
