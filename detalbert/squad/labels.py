@@ -218,8 +218,8 @@ def _read_place(value: object, name: str) -> int | None:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not number.is_integer() and _THOUSANDS.fullmatch(str(value).strip()):
-        number = float(re.sub(r"\D", "", str(value)))
+    if isinstance(value, str) and not number.is_integer() and _THOUSANDS.fullmatch(value.strip()):
+        number = float(re.sub(r"\D", "", value))
     if not number.is_integer():
         raise LabelError(f"{name} is {value!r:.40}; write a number of characters")
     return int(number)
