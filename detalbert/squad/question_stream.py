@@ -131,9 +131,9 @@ def checked_examples(
     Raises:
         UserError: for the first faulty questions, naming file, place and id.
     """
-    ids: set[str] = set()
+    ids: dict[str, bool] = {}  # whether it is one of the file
     faults = _Faults()
-    for place, row, row_cells, plan in questions:
+    for place, row, row_cells, has_id, plan in questions:
         if cells is not None and row_cells is not None:
             cells.setdefault(str(row["id"]), row_cells)  # of one id the first
         try:
@@ -142,7 +142,10 @@ def checked_examples(
                 _check_sizes(example)
             # Answers are kept by id: of two questions with one, an answer would be lost.
             if example.id in ids:
-                raise Fault("duplicate id", f"question {example.id}: another one has this id")
+                problem = f"question {example.id}: another one has this id"
+                if not (has_id and ids[example.id]):
+                    problem += ", which is the number of a row without one: give each row an id"
+                raise Fault("duplicate id", problem)
         except Fault as fault:
             if fault.kind in _OF_COLUMNS:
                 fault.problem += _aliases_line(plan)
@@ -152,7 +155,7 @@ def checked_examples(
                 name = str(row.get("id"))
                 left_out.append(LeftOut(str(place), name, fault.kind, fault.problem))
             continue
-        ids.add(example.id)
+        ids[example.id] = has_id
         if not faults.count:  # after a fault only the other faults count
             yield example
     faults.check()

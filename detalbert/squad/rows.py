@@ -55,6 +55,7 @@ class Question(NamedTuple):
     place: RowPlace
     row: RawRow  # values by names of COLUMNS, and ANSWERABLE; with an id
     cells: RawRow | None = None  # of a table: all values, by its own names
+    has_id: bool = True  # else its id is its number
     plan: Mapping[str, str] = MappingProxyType({})  # the file's own names, by those of `row`
 
 
@@ -115,7 +116,8 @@ def _with_id(question: Question, number: int) -> Question:
     if isinstance(name, float) and name.is_integer():
         name = int(name)  # a column of numbers with gaps, as pandas reads it
     if is_empty(name):
-        name = str(number)
+        question.row["id"] = str(number)
+        return question._replace(has_id=False)
     question.row["id"] = name
     return question
 

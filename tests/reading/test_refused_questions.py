@@ -155,6 +155,19 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         {},
         ": line 2: question 1: answer 'inal' is not in its context",
     ),
+    "a number that is an id": (
+        "a.csv",
+        table([{**FLAT, "id": "2", "answer": ""}, {**FLAT, "id": "", "answer": ""}]),
+        {},
+        ": line 3: question 2: another one has this id, which is the number of a row without one: "
+        "give each row an id",
+    ),
+    "an id that is a number": (
+        "a.csv",
+        table([{**FLAT, "id": "", "answer": ""}, {**FLAT, "id": "1", "answer": ""}]),
+        {},
+        ": line 3: question 1: another one has this id, which is the number of a row without one",
+    ),
     "an id twice": ("a.csv", table(sheet(answer="")[:1] * 2), {}, "another one has this id"),
 }
 
