@@ -120,7 +120,7 @@ def is_word(context: str, start: int, end: int) -> bool:
 
 def _is_inside_word(context: str, at: int) -> bool:
     """Return whether the characters before and at a place are of one word."""
-    if not 0 < at < len(context):
+    if not 0 < at < len(context) or " " in context[at - 1 : at + 1]:  # as nearly all
         return False
     if _is_attached(context[at]):
         return True

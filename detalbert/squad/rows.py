@@ -130,7 +130,8 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
     for place, row in rows:
         if not isinstance(row, dict):
             raise UserError(f"{place} is no mapping", cure="correct or delete it")
-        is_question = "question" in names.plan(row)
+        plan = names.plan(row)
+        is_question = "question" in plan
         verdict = row.get("answer") if _TASK in row else None
         if "paragraphs" in row and not is_question:  # an article of SQuAD's shape
             title = names.rename(row).get("title")
@@ -148,7 +149,7 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
             if verdict == "accept" and not has_spans:
                 renamed["is_impossible"] = True
             cells = row if has_cells else None
-            yield Question(place, row=renamed, cells=cells, plan=names.plan(row))
+            yield Question(place, row=renamed, cells=cells, plan=plan)
     names.check_all()
 
 

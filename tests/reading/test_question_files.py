@@ -208,6 +208,12 @@ FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
         ),
         [("a", (("pottery", 1226),)), ("b", ())],
     ),
+    "Markdown": (
+        "a.md",
+        "| id | question | context | answer |\n|---|:---|---:| --- |\n"
+        f"| a | {WHAT} | {CONTEXT} | 1912 |\n| b | {WHO} | {CONTEXT} | |\n",
+        [("a", (("1912", CONTEXT.index("1912")),)), ("b", ())],
+    ),
     "a blank answer": (
         "a.jsonl",
         json_lines([HUB_ROWS[0], {**NONE, "answers": {"text": [""], "answer_start": [-1]}}]),
