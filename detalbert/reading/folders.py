@@ -57,6 +57,13 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
         chosen = with_ending or list(visible)
     else:
         chosen = _choose(visible, split=split, folder=address)
+    of_other_splits = sorted(filter(_has_data_ending, visible.keys() - DESCRIPTIONS))
+    if not chosen and of_other_splits:
+        raise UserError(
+            f"no file for {split} below {address} ({', '.join(of_other_splits):.100})",
+            key=key,
+            cure=f"name its file, such as {address.rstrip('/')}/{of_other_splits[0]}",
+        )
     if not chosen:
         endings = ", ".join(ENDINGS)
         packed = ", ".join(PACKED)

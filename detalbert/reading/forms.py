@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from detalbert.errors import Cure, UserError
-from detalbert.reading.json_values import is_frame
+from detalbert.reading.json_values import holds_rows
 from detalbert.reading.packing import (
     UTF8,
     Decoder,
@@ -307,4 +307,4 @@ def _json_form(text: str, promised: str | None) -> str:
         return JSON_LINES if is_line else JSON
     if later_lines.strip():
         return JSON_LINES
-    return JSON if isinstance(row.get("data"), list) or is_frame(row) else JSON_LINES
+    return JSON if holds_rows(row) else JSON_LINES

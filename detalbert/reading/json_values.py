@@ -1,6 +1,6 @@
-"""The rows of a JSON file: a list, `data` of a mapping, rows one after another, or what pandas
-writes: `split`, `index` and, its default, `columns`. The labels of a frame's rows are in them under
-LABEL, if they are more than numbers of rows.
+"""The rows of a JSON file: a list, `data` of a mapping, rows one after another, a page of the hub's
+rows, or what pandas writes: `split`, `index`, its default, `columns`, and `list` of `to_dict`. The
+labels of a frame's rows are in them under LABEL, if they are more than numbers of rows.
 
 The file is in memory as a whole, as Python's parser takes complete texts; JSON lines are not.
 """
@@ -87,18 +87,45 @@ def _mapping_rows(
     where: str, mapping: dict[str, object], names: Collection[str]
 ) -> Iterable[object]:
     """Return the elements of the list `data` of a mapping, which are articles in SQuAD's shape;
-    without one, the rows of a frame, or the mapping as the only row.
+    without one, the rows of a page or a frame, or the mapping as the only row.
     """
     data = mapping.get("data")
-    if isinstance(data, list):
+    is_row = any(name.lower() in names for name in mapping if name != "data")
+    if isinstance(data, list) and not is_row:
         columns = mapping.get("columns")
         if not isinstance(columns, list):
             return data
         index = mapping.get("index")
         return _split_rows(where, columns, data=data, index=index)
+    if _is_page(mapping) and not is_row:
+        return _page_rows(where, mapping["rows"])
     if is_frame(mapping):
         return frame_rows(mapping, names)
     return [mapping]
+
+
+def holds_rows(mapping: Mapping[str, Any]) -> bool:
+    """Return whether a mapping may hold rows, and not be one."""
+    return isinstance(mapping.get("data"), list) or _is_page(mapping) or is_frame(mapping)
+
+
+def _is_page(mapping: Mapping[str, Any]) -> bool:
+    """Return whether a mapping is a page of the hub's rows: {"rows": [{"row": {...}}]}."""
+    rows = mapping.get("rows")
+    if not isinstance(rows, list) or not rows:
+        return False
+    return all(isinstance(row, dict) and isinstance(row.get("row"), dict) for row in rows)
+
+
+def _page_rows(where: str, rows: Any) -> Iterator[object]:
+    for number, row in enumerate(rows, start=1):
+        if row.get("truncated_cells"):
+            raise UserError(
+                f"row {number}: the hub has cut {row['truncated_cells']!r:.60}",
+                key=where,
+                cure="name the data set in place of the file",
+            )
+        yield row["row"]
 
 
 def _split_rows(
@@ -118,11 +145,13 @@ def _split_rows(
 
 def is_frame(mapping: Mapping[str, Any]) -> bool:
     """Return whether a mapping is a frame of pandas, by columns or by index: mappings of equal keys
-    in equal order.
+    in equal order, or lists of one length.
     """
     parts = list(mapping.values())
     if not parts:
         return False
+    if all(isinstance(part, list) for part in parts):
+        return len(set(map(len, parts))) == 1
     if not all(isinstance(part, dict) for part in parts):
         return False
     keys = list(parts[0])
@@ -136,7 +165,11 @@ def frame_rows(frame: Mapping[str, Any], names: Collection[str]) -> list[object]
     # {"0": {"question": ...}, "1": ...}
     rows = list(frame.values())
     labels = list(frame)
-    if any(name.lower() in names for name in frame):  # {"question": {"0": ..., "1": ...}, ...}
+    are_columns = any(name.lower() in names for name in frame)
+    if isinstance(rows[0], list):  # {"question": [...], ...}
+        cells = zip(*rows, strict=True)
+        return [dict(zip(frame, row, strict=True)) for row in cells] if are_columns else [frame]
+    if are_columns:  # {"question": {"0": ..., "1": ...}, ...}
         labels = list(rows[0])
         rows = []
         for label in labels:

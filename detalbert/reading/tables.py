@@ -16,6 +16,8 @@ from detalbert.reading.notes import Notes
 _SEPARATORS = ",;\t|"
 # The line that tells Excel the separator.
 _EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', flags=re.IGNORECASE)
+# A cell of the line below the header of a table in Markdown.
+_RULE = re.compile(r"\s*(:?--+:?\s*)?")
 _QUOTED = re.compile(r'"[^"]*"')
 LONGEST_CELL = 1 << 30  # characters
 _MORE = "rows end in a separator that the header has not; see that their cells fit its names"
@@ -66,8 +68,12 @@ def table_rows(
         names = column_names(where, next(reader, []))
         begin = lines_before + reader.line_num + 1
         recorded.lines.clear()
+        # A table in Markdown has borders, and spaces within them.
+        is_markdown = separator == "|" and names[0] == names[-1] == ""
         for cells in reader:
             _check_quotes(recorded, cells, separator)
+            if is_markdown:
+                cells = _markdown_cells(cells)
             if any(cells):
                 width = width or _find_width(names, cells)
                 place = f"line {begin}"
@@ -82,6 +88,13 @@ def table_rows(
             recorded.lines.clear()
     except csv.Error as error:
         raise UserError(f"line {begin}: {error}", key=where, cure=_CURE) from None
+
+
+def _markdown_cells(cells: list[str]) -> list[str]:
+    """Return the cells of a row without spaces around them; [] of the line below the header."""
+    if all(map(_RULE.fullmatch, cells)):
+        return []
+    return [cell.strip() for cell in cells]
 
 
 class _Recorded:

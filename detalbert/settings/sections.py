@@ -9,6 +9,7 @@ cluster, and its messages have several lines.
 import dataclasses
 import math
 import operator
+import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -216,6 +217,8 @@ def _as_kind(value: object, kind: type) -> object:
         # 8.0 is a whole number, as in JSON; first the size, for int() fails on infinity.
         is_whole = abs(value) < _LARGEST and value == int(value)
         return int(value) if is_whole else None
+    if kind is str and isinstance(value, str) and value.startswith("~/"):
+        return os.path.expanduser(value)  # no shell does it behind "key="
     container = typing.get_origin(kind)  # list, of list[Any]
     is_kind = isinstance(value, container or kind)
     return value if is_kind and value != "" else None

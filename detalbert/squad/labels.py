@@ -23,9 +23,15 @@ from typing import NamedTuple
 
 # How pandas prints an array inside a cell.
 _ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=[\w'<>]+)?\)", flags=re.DOTALL)
+# How it prints one alone: texts or numbers without commas.
+_ITEM = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+\.?"""
+_PRINTED = re.compile(rf"\[\s*(?:{_ITEM})(?:\s+(?:{_ITEM}))+\s*\]", flags=re.DOTALL)
+# Whole numbers with signs between thousands, as sheets show them.
+_THOUSANDS = re.compile(r"\d{1,3}(?:[,.'’\s]\d{3})+")
 _MAX_ARRAYS = 100  # in a cell: the time of a search for them grows with the square
-_YES = ("true", "1", "yes")
-_NO = ("false", "0", "no")
+_YES = ("true", "1", "yes", "t", "y")
+_NO = ("false", "0", "no", "f", "n")
+ANSWERABLE = "answerable"  # a column that says the opposite of is_impossible
 
 
 class LabelError(ValueError):
@@ -47,8 +53,21 @@ def is_empty(value: object) -> bool:
     return value is None or isinstance(value, str) and not value.strip()
 
 
-def read_flag(value: object) -> bool | None:
-    """Return `is_impossible`; None if it is empty. Raises LabelError if it is no truth value."""
+def read_impossible(row: Mapping[str, object]) -> bool | None:
+    """Return `is_impossible` of a row, or what its ANSWERABLE says of it; None if both are empty.
+
+    Raises:
+        LabelError: one is no truth value.
+    """
+    answerable = _read_flag(row, ANSWERABLE)
+    impossible = _read_flag(row, "is_impossible")
+    if impossible is None and answerable is not None:
+        return not answerable
+    return impossible
+
+
+def _read_flag(row: Mapping[str, object], name: str) -> bool | None:
+    value = row.get(name)
     if is_empty(value):
         return None
     word = str(value).strip().lower().removesuffix(".0")
@@ -56,7 +75,7 @@ def read_flag(value: object) -> bool | None:
         return True
     if word in _NO:
         return False
-    raise LabelError(f"is_impossible is {value!r:.40}; write true or false")
+    raise LabelError(f"{name} is {value!r:.40}; write true or false")
 
 
 def read_labels(row: Mapping[str, object]) -> list[Label] | None:
@@ -68,11 +87,17 @@ def read_labels(row: Mapping[str, object]) -> list[Label] | None:
     """
     starts = row.get("answer_start")  # where the answers do not say it themselves
     answers = _from_text(row.get("answers"), name="answers")
-    if answers in ([], {}) or is_empty(answers):
-        if "answer" not in row:
-            return None
-        answers = _from_text(row["answer"], name="answer")
+    says_nothing = answers in ([], {}) or is_empty(answers)
+    labels = [] if says_nothing else _labels_of(answers, starts)
+    if not labels and "answer" in row:
+        return _labels_of(_from_text(row["answer"], name="answer"), starts)
 
+    # Two empty lists are SQuAD 2.0 in columns, one may be of a question without labels.
+    is_hub_row = answers == [] and _from_text(starts, name="answers") == []
+    return None if says_nothing and not is_hub_row else labels
+
+
+def _labels_of(answers: object, starts: object) -> list[Label]:
     labels = map(_read_label, _as_mappings(answers, starts))
     return [label for label in labels if label is not None]
 
@@ -116,6 +141,8 @@ def _from_text(value: object, name: str) -> object:
 def _parse(value: str) -> object:
     """Return the value that a text holds as JSON or as Python prints it; None if it holds none."""
     text = value.strip()
+    if _PRINTED.fullmatch(text):  # Python would join its texts
+        return [ast.literal_eval(item) for item in re.findall(_ITEM, text)]
     if text.count("array(") <= _MAX_ARRAYS:
         text = _ARRAY.sub(r"\1", text)
     # JSON first, as it is faster, and most tools write it.
@@ -191,6 +218,8 @@ def _read_place(value: object, name: str) -> int | None:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = math.nan
+    if isinstance(value, str) and not number.is_integer() and _THOUSANDS.fullmatch(value.strip()):
+        number = float(re.sub(r"\D", "", value))
     if not number.is_integer():
         raise LabelError(f"{name} is {value!r:.40}; write a number of characters")
     return int(number)

@@ -11,20 +11,31 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-_IGNORED = "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # soft hyphen, zero width
+_JOINERS = "\u00ad\u200c\u200d\u2060\ufeff"  # soft hyphen, zero width; inside words
+# Directions of Arabic and Hebrew, the stroke that makes Arabic words longer.
+_DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_IGNORED = f"{_JOINERS}{_DIRECTIONS}\u200b\u0640"
 _TABLE = str.maketrans(
     {
-        **dict.fromkeys("‘’‚‛′´`", "'"),
-        **dict.fromkeys("“”„‟″«»", '"'),
-        **dict.fromkeys("‐‑‒–—―−", "-"),
+        **dict.fromkeys("‘’‚‛′´`\u02bb\u02bc\u05f3", "'"),  # also of Ukrainian and Hebrew
+        **dict.fromkeys("“”„‟″«»\u05f4", '"'),
+        **dict.fromkeys("‐‑‒–—―−\u05be", "-"),
+        # Letters of Arabic in Persian texts.
+        **dict.fromkeys("\u0643", "\u06a9"),
+        **dict.fromkeys("\u0649\u064a", "\u06cc"),
         **dict.fromkeys(_IGNORED, ""),
     }
 )
-_LAST_MARKS = " .,;:!?。、"
-# Scripts without spaces between words; a word may end where one script follows another.
+_LAST_MARKS = " .,;:!?…。、．，！？।॥۔،؛؟"
+# Scripts that follow others without a space: a word may end between two of them.
 _SCRIPTS = re.compile(
     "(?P<han>[\u3400-\u9fff\uf900-\ufaff])|(?P<hiragana>[\u3040-\u309f])|(?P<katakana>[\u30a0-\u30ff])"
+    "|(?P<hangul>[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3])|(?P<thai>[\u0e00-\u0e7f])"
+    "|(?P<lao>[\u0e80-\u0eff])|(?P<burmese>[\u1000-\u109f])|(?P<khmer>[\u1780-\u17ff])"
 )
+_LETTERS = re.compile(r"\w\w")
+# Signs between the digits of numbers, dates and times: 2.5, 1,500, 1'500, 12:30, 2024-03-12, 1/2.
+_NUMBER = re.compile(r"\d[.,:/'’·⁄٫٬．：\u00a0\u2009\u202f-]\d")
 
 
 class Place(NamedTuple):
@@ -41,25 +52,26 @@ def find_answer(context: str, answer: str) -> Place | None:
     """Return the place of an answer; None if the context does not have it.
 
     The first of these that is there counts: the text as it is, between words; as it is, within a
-    word; without regard to case and white space, between words; so within a word; folded: with the
-    same letters under Unicode's NFKC, other quotes and dashes, without soft hyphens and last
-    punctuation marks. "art" of "A party for art" is at 12, not at 3.
+    word; without regard to case and white space; folded: with the same letters under Unicode's
+    NFKC, other quotes and dashes, without soft hyphens and last punctuation marks. "art" of "A
+    party for art" is at 12, not at 3. Within a word only the same case counts: "NA" is not in
+    "national".
     """
     answer = answer.strip()
-    place = _first(context, list(_exact_spans(context, answer)), is_folded=False)
+    place = _first(context, answer, list(_exact_spans(context, answer)), is_folded=False)
     if place:
         return place
 
     # Without regard to case and white space.
     words = r"\s+".join(map(re.escape, answer.split()))
     matches = re.finditer(words, context, flags=re.IGNORECASE)
-    place = _first(context, [match.span() for match in matches], is_folded=False)
+    place = _first(context, answer, [match.span() for match in matches], is_folded=False)
     if place:
         return place
 
     # Folded, with and without the last punctuation marks.
     for text in (answer, answer.rstrip(_LAST_MARKS)):
-        place = _first(context, list(_folded_spans(context, text)), is_folded=True)
+        place = _first(context, text, list(_folded_spans(context, text)), is_folded=True)
         if place:
             return place
     return None
@@ -76,10 +88,14 @@ def _exact_spans(context: str, answer: str) -> Iterator[tuple[int, int]]:
         start = context.find(answer, end)
 
 
-def _first(context: str, spans: list[tuple[int, int]], is_folded: bool) -> Place | None:
-    """Return the first span that is between words, or the first of all; None without any."""
+def _first(
+    context: str, answer: str, spans: list[tuple[int, int]], is_folded: bool
+) -> Place | None:
+    """Return the first span that is between words, or the first of the answer's case within one;
+    None without any.
+    """
     between = [span for span in spans if is_word(context, *span)]
-    chosen = between or spans
+    chosen = between or [span for span in spans if _has_case_of(answer, context[slice(*span)])]
     if not chosen:
         return None
     start, end = chosen[0]
@@ -92,20 +108,39 @@ def _first(context: str, spans: list[tuple[int, int]], is_folded: bool) -> Place
     )
 
 
+def _has_case_of(answer: str, text: str) -> bool:
+    """Return whether a text, the same but for case and signs, has as many capitals."""
+    return sum(map(str.isupper, text)) == sum(map(str.isupper, answer))
+
+
 def is_word(context: str, start: int, end: int) -> bool:
-    """Return whether no word goes on over the start or the end."""
-    # The characters on both sides of each; one at the edge of the context.
-    before = max(start - 1, 0)
-    first_edge = context[before : start + 1]
-    last_edge = context[end - 1 : end + 1]
-    return not _is_inside_word(first_edge) and not _is_inside_word(last_edge)
+    """Return whether no word, number, date or time goes on over the start or the end."""
+    return not _is_inside_word(context, start) and not _is_inside_word(context, end)
 
 
-def _is_inside_word(edge: str) -> bool:
-    """Return whether two neighbours are of one word; False for a lone character."""
-    if len(edge) < 2 or not edge.isalnum():
+def _is_inside_word(context: str, at: int) -> bool:
+    """Return whether the characters before and at a place are of one word."""
+    if not 0 < at < len(context) or " " in context[at - 1 : at + 1]:  # as nearly all
         return False
-    return _script(edge[0]) == _script(edge[1])
+    if _is_attached(context[at]):
+        return True
+
+    # The last letter, without its vowel signs and accents.
+    last = at - 1
+    while last > 0 and _is_attached(context[last]):
+        last -= 1
+    if _LETTERS.fullmatch(context[last] + context[at]):
+        return _script(context[last]) == _script(context[at])
+
+    # A sign of a number is just before the place, or at it.
+    before = context[max(at - 2, 0) : at + 1]
+    after = context[at - 1 : at + 2]
+    return any(map(_NUMBER.fullmatch, (before, after)))
+
+
+def _is_attached(character: str) -> bool:
+    """Return whether a character is of the word before it: a vowel sign, an accent, a joiner."""
+    return character in _JOINERS or unicodedata.category(character).startswith("M")
 
 
 def _script(character: str) -> str | None:

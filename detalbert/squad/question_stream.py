@@ -15,17 +15,35 @@ from detalbert.reading.forms import Content
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace
-from detalbert.squad.labels import Label, LabelError, is_empty, read_flag, read_labels
+from detalbert.squad.labels import Label, LabelError, is_empty, read_impossible, read_labels
 from detalbert.squad.places import find_answer, is_word
-from detalbert.squad.rows import MAX_CONTEXT, Question, file_questions
+from detalbert.squad.rows import ALIASES, MAX_CONTEXT, OURS_FIRST, Question, file_questions
 from detalbert.squad.windows import Example
 
 MAX_QUESTION = 10_000  # characters
 REPEATED = "answers stand more than once in their text (the first is taken)"  # a note, as below
 INSIDE = "answers stand only inside a longer word"
 MARKS = "answers have no letter or digit (data.no_answer: [...] if they mean that there is none)"
+# A note on a text by which many tools and people mean that there is no answer.
+A_MARK = "answers are %s (data.no_answer: [%s] if it means that there is none)"
+_USUAL_MARKS = (
+    "na",  # of R
+    "n/a",
+    "n.a.",
+    "#n/a",  # of Excel
+    "<na>",  # of pandas
+    "nan",
+    "null",  # of SQL
+    "\\n",
+    "nil",
+    "none",
+    "no answer",
+    "no_answer",
+    "unanswerable",
+)
 FOLDED = "answers stand in their text with other quotes, dashes, accents, spaces or end marks"
 NOT_IN_CONTEXT = "answer not found"  # the kind of a fault
+_OF_COLUMNS = ("bad answer", "misplaced answer")  # kinds of faults that a column's name may cause
 _LISTED = 10  # faults of a file in its error
 _OFTEN = 3  # rows with one text that stands nowhere: it is a mark, and no answer
 _MARKS_COUNTED = 1000  # rows; a mark is among the first ones
@@ -113,9 +131,9 @@ def checked_examples(
     Raises:
         UserError: for the first faulty questions, naming file, place and id.
     """
-    ids: set[str] = set()
+    ids: dict[str, bool] = {}  # whether it is one of the file
     faults = _Faults()
-    for place, row, row_cells in questions:
+    for place, row, row_cells, has_id, plan in questions:
         if cells is not None and row_cells is not None:
             cells.setdefault(str(row["id"]), row_cells)  # of one id the first
         try:
@@ -124,18 +142,35 @@ def checked_examples(
                 _check_sizes(example)
             # Answers are kept by id: of two questions with one, an answer would be lost.
             if example.id in ids:
-                raise Fault("duplicate id", f"question {example.id}: another one has this id")
+                problem = f"question {example.id}: another one has this id"
+                if not (has_id and ids[example.id]):
+                    problem += ", which is the number of a row without one: give each row an id"
+                raise Fault("duplicate id", problem)
         except Fault as fault:
+            if fault.kind in _OF_COLUMNS:
+                fault.problem += _aliases_line(plan)
             if left_out is None:
                 faults.add(place, fault)
             else:
                 name = str(row.get("id"))
                 left_out.append(LeftOut(str(place), name, fault.kind, fault.problem))
             continue
-        ids.add(example.id)
+        ids[example.id] = has_id
         if not faults.count:  # after a fault only the other faults count
             yield example
     faults.check()
+
+
+def _aliases_line(plan: Mapping[str, str]) -> str:
+    """Return which columns are read as places or flags under other names, and what to do if they
+    are none; "" without any.
+    """
+    aliases = [
+        f"column {plan[name]!r} is read as {name}: rename it if it is another"
+        for name in OURS_FIRST
+        if plan.get(name, "").lower() in ALIASES[name]
+    ]
+    return f" ({'; '.join(aliases)})" if aliases else ""
 
 
 class _Faults:
@@ -171,23 +206,37 @@ class _Faults:
         if self.count > len(self.lines):
             problem += f"; and {self.count - len(self.lines):,} more"
         cures = ["fix it" if self.count == 1 else "fix them"]
-        # One text that is nowhere in many rows means "no answer" to who wrote the sheet.
-        for mark, times in self.marks.most_common(1):
-            if times >= _OFTEN:
-                cures.append(
-                    f"if {mark!r}, {times:,} times, means that there is none: "
-                    f"data.no_answer: [{mark!r}], or an empty cell"
-                )
+        # A text that is nowhere in many rows means "no answer" to who wrote the sheet.
+        marks = {
+            _quoted(mark): times
+            for mark, times in self.marks.most_common(_LISTED)
+            if times >= _OFTEN or _is_usual_mark(mark)
+        }
+        if marks:
+            counts = " or ".join(f"{mark}, {times:,} times," for mark, times in marks.items())
+            cures.append(
+                f"if {counts} means that there is none: "
+                f"data.no_answer: [{', '.join(marks)}], or an empty cell"
+            )
         cure = " or ".join(cures)
         skip = Cure(f"{cure} or set data.skip_invalid: true", f"{cure} or take --skip-invalid")
         raise UserError(problem, key=str(self.first), cure=skip if self.may_be_skipped else cure)
+
+
+def _is_usual_mark(text: str) -> bool:
+    return text.strip().lower() in _USUAL_MARKS
+
+
+def _quoted(text: str) -> str:
+    """Return a text as YAML takes it, in single quotes."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes: Notes) -> Example:
     """Return the question of a row, with the spans of its answers. Raises Fault."""
     name, text, context = _checked_texts(row)
     try:
-        impossible = read_flag(row.get("is_impossible"))
+        impossible = read_impossible(row)
         labels = read_labels(row)
     except LabelError as error:
         raise Fault("bad answer", f"question {name}: {error}") from None
@@ -285,7 +334,10 @@ def _find_span(
         raise Fault(NOT_IN_CONTEXT, problem, answer=text.strip())
 
     # It is found, but may not be what is meant.
-    if not re.search(r"\w", text):
+    if _is_usual_mark(text):
+        mark = _quoted(text.strip())
+        notes.add(A_MARK % (mark, mark), f"question {name}")
+    elif not re.search(r"\w", text):
         notes.add(MARKS, f"question {name}")
     if is_trained and place.times > 1:
         notes.add(REPEATED)

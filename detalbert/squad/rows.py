@@ -7,6 +7,7 @@ A row is a mapping with `question` and `context` and, if there are such, `id`, `
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from detalbert.errors import Cure, UserError
@@ -17,11 +18,32 @@ from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace, Rows, rows_of_file
 from detalbert.settings import forms
 from detalbert.settings.hparams import COLUMNS
-from detalbert.squad.labels import is_empty
+from detalbert.squad.labels import ANSWERABLE, is_empty
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 # Names that public files use, for columns that a file has not under ours.
-_ALIASES = {"answer": ("answer_text",), "id": ("guid", "qid", LABEL)}
+ALIASES = {
+    "answer": ("answer_text",),
+    "id": ("guid", "qid", LABEL),
+    "answer_start": (
+        "answerstart",
+        "answer start",
+        "answer_offset",
+        "answer_begin",
+        "answer_start_char",
+        "answer_start_index",
+        "start",
+        "start_char",
+        "start_index",
+        "start_offset",
+        "char_start",
+        "span_start",
+    ),
+    "is_impossible": ("isimpossible", "is impossible", "impossible", "is_unanswerable"),
+    ANSWERABLE: ("is_answerable", "isanswerable", "has_answer"),
+}
+# Ours count before aliases, as an alias may hold anything then.
+OURS_FIRST = ("answer_start", "is_impossible", ANSWERABLE)
 _TASK = "_task_hash"  # a key of Prodigy's rows, whose `answer` is the annotator's verdict
 _PLANS = 1_000  # kinds of rows, by their names, whose columns are known
 _OF_ANSWERS = ("answer", "answers", "answer_start", "is_impossible")
@@ -31,8 +53,10 @@ class Question(NamedTuple):
     """A question as it stands in its file."""
 
     place: RowPlace
-    row: RawRow  # values by names of COLUMNS; with an id
+    row: RawRow  # values by names of COLUMNS, and ANSWERABLE; with an id
     cells: RawRow | None = None  # of a table: all values, by its own names
+    has_id: bool = True  # else its id is its number
+    plan: Mapping[str, str] = MappingProxyType({})  # the file's own names, by those of `row`
 
 
 def file_questions(
@@ -92,7 +116,8 @@ def _with_id(question: Question, number: int) -> Question:
     if isinstance(name, float) and name.is_integer():
         name = int(name)  # a column of numbers with gaps, as pandas reads it
     if is_empty(name):
-        name = str(number)
+        question.row["id"] = str(number)
+        return question._replace(has_id=False)
     question.row["id"] = name
     return question
 
@@ -105,7 +130,8 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
     for place, row in rows:
         if not isinstance(row, dict):
             raise UserError(f"{place} is no mapping", cure="correct or delete it")
-        is_question = "question" in names.plan(row)
+        plan = names.plan(row)
+        is_question = "question" in plan
         verdict = row.get("answer") if _TASK in row else None
         if "paragraphs" in row and not is_question:  # an article of SQuAD's shape
             title = names.rename(row).get("title")
@@ -122,7 +148,8 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
             has_spans = renamed.get("answers") != [] or not is_empty(renamed.get("answer"))
             if verdict == "accept" and not has_spans:
                 renamed["is_impossible"] = True
-            yield Question(place, row=renamed, cells=row if has_cells else None)
+            cells = row if has_cells else None
+            yield Question(place, row=renamed, cells=cells, plan=plan)
     names.check_all()
 
 
@@ -135,14 +162,16 @@ def _paragraph_questions(
     context = names.rename(paragraph).get("context")
     for question in questions:
         row: RawRow = {"question": [question]}  # a fault, which is named later
+        plan: Mapping[str, str] = {}
         if isinstance(question, dict):
             row = names.rename(question)
+            plan = names.plan(question)
             # MRQA's answers with their places.
             if "detected_answers" in question:
                 row["answers"] = question["detected_answers"]
         row["context"] = context
         row["title"] = title
-        yield Question(place, row)
+        yield Question(place, row=row, plan=plan)
 
 
 def _list_in(value: object, key: str, place: RowPlace) -> list[object]:
@@ -189,7 +218,7 @@ class ColumnNames:
         """Return all names, in small letters, of columns of which a table may lack no cell."""
         names = ["question", "context", *_OF_ANSWERS]
         own = [self.own(name) for name in names]
-        spellings = names + own + list(_ALIASES["answer"])
+        spellings = names + own + list(ALIASES["answer"])
         return [name.lower() for name in spellings]
 
     def rename(self, row: RawRow) -> RawRow:
@@ -247,7 +276,7 @@ class ColumnNames:
 
     def _find(self, names: tuple[str, ...]) -> dict[str, str]:
         plan = {}
-        for name in COLUMNS:
+        for name in (*COLUMNS, ANSWERABLE):
             own = (
                 self._find_own(name, names)
                 if name in self.columns
@@ -278,10 +307,13 @@ class ColumnNames:
         alias; of two ids or titles the first. Raises UserError if several columns could be meant.
         """
         is_task = _TASK in names
-        spellings = [name, *_ALIASES.get(name, ())]
+        spellings = [name, *ALIASES.get(name, ())]
         if is_task and name == "answers":
             spellings.append("spans")
         candidates = [own for own in names if own.lower() in spellings]
+        if name in OURS_FIRST:
+            ours = [own for own in candidates if own.lower() == name]
+            candidates = ours or candidates
         if len(candidates) > 1 and name not in ("id", "title"):
             listed = " and ".join(map(repr, candidates))
             raise UserError(

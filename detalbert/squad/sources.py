@@ -1,6 +1,7 @@
 """Questions of a file or folder, an official file, a data set of the hub, the generated world."""
 
 import dataclasses
+import glob
 import hashlib
 import itertools
 import json
@@ -10,7 +11,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from http.client import HTTPException
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from detalbert.atomic import alone, whole_file
@@ -37,8 +38,9 @@ OFFICIAL_SHA256 = {
     "train-v2.0.json": "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002",
     "dev-v2.0.json": "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
 }
+# What an old `datasets` writes behind a shard's number.
+_HASH = re.compile(r"(-\d{5}-of-\d{5})-[0-9a-f]+\b")
 # The names of a folder's files for a split, without their endings.
-_SHARD = re.compile(r"-\d{5}-of-\d{5}\b[^/]*$")  # of `datasets`
 STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev")}
 
 
@@ -128,55 +130,75 @@ def _stamp(file: storage.File) -> str:
 
 
 def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.File]:
-    """Return the file of a source, downloaded if it is an official one, or the shards of a split in
-    a folder; none of a hub name. Raises UserError for a path of nothing, and for a folder with
-    several files that are no shards of one split.
+    """Return the file of a source, downloaded if it is an official one; the files of a pattern; the
+    file of a split in a folder, or all of its parts; none of a hub name. Raises UserError for a
+    path of nothing, and for a folder with several files that are no parts of one split.
     """
     key = f"data.{split}"
     # A file of that name here is the user's own.
     path = Path(name)
     if name in OFFICIAL_SHA256 and not path.exists():
         downloaded = _download(name, cache_dir)
-        files = storage.list_files(str(downloaded), key)
-        return _only(files, address=name, key=key)
+        return storage.list_files(str(downloaded), key)
     is_remote = storage.is_remote(name)
-    if path.is_dir() or (is_remote and name.endswith("/")):
-        return _files_of_split(name, split=split, key=key)
-    if is_remote or path.is_file():
+    if path.is_file() or (is_remote and not name.endswith("/")):
         files = storage.list_files(name, key)
-        return _only(files, address=name, key=key)
+        if not files:
+            raise UserError(
+                f"{name}: no such file, or it is empty", key=key, cure="correct the address"
+            )
+        if len(files) == 1:
+            return files
+    if is_remote or glob.glob(name, recursive=True):
+        files = find_files(name, key=key, split=split)
+        return _one_source(files, address=name, split=split, key=key)
 
     # A name of the hub, unless it looks like a file's.
-    if looks_like_path(name, (*ENDINGS, *PACKED)):
+    if glob.has_magic(name) or looks_like_path(name, (*ENDINGS, *PACKED)):
         cure = Cure(f"set {key} to a file of questions", by_flag="give --data a file of questions")
         raise UserError("no such file", key=str(path), cure=cure)
     return []
 
 
-def _only(files: list[storage.File], address: str, key: str) -> list[storage.File]:
-    """Return a list of one file as it is. Raises UserError for none, and for several."""
-    if len(files) == 1:
-        return files
-    if not files:
-        raise UserError(
-            f"{address}: no such file, or it is empty",
-            key=key,
-            cure="correct the address",
-        )
-    names = ", ".join([Path(file.address).name for file in files])
-    raise UserError(
-        f"{address}: {names:.200}: which is it? Name one file, or a folder with / at its end",
-        key=key,
-    )
-
-
-def _files_of_split(folder: str, split: str, key: str) -> list[storage.File]:
-    """Return the file of a folder that is a split by its name, or all shards of the split."""
-    files = find_files(folder, key=key, split=split)
+def _one_source(
+    files: list[storage.File], address: str, split: str, key: str
+) -> list[storage.File]:
+    """Return the files of a pattern, the file of a folder that is a split by its name, or all of
+    its files if they are parts of one; in order. Raises UserError for several of other names.
+    """
+    is_pattern = glob.has_magic(address) and not Path(address).exists()
     named = [file for file in files if stem_of(file.address).lower() in STEMS[split]]
-    if not named and all(_SHARD.search(file.address) for file in files):
-        return files
-    return _only(named or files, address=folder, key=key)
+    if named and not is_pattern:
+        files = named
+    addresses = [file.address for file in files]
+    if len(files) > 1 and not is_pattern and not _are_parts(addresses):
+        names = ", ".join(Path(address).name for address in addresses)
+        first = PurePath(addresses[0])
+        pattern = addresses[0].removesuffix(first.name) + f"*{first.suffix}"
+        raise UserError(
+            f"{address}: {names:.200}: which is it? Name one file, or several by a pattern that "
+            f"fits them alone, such as {pattern}",
+            key=key,
+        )
+    return sorted(files, key=lambda file: _in_order(file.address))
+
+
+def _are_parts(addresses: list[str]) -> bool:
+    """Return whether some names differ in one number only, which runs from 0 or 1: part-00000.json,
+    part-00001.json. Years do not.
+    """
+    names = [_HASH.sub(r"\1", address) for address in addresses]
+    words = {re.sub(r"\d+", "0", name) for name in names}
+    if len(words) > 1:
+        return False
+    numbers = [map(int, re.findall(r"\d+", name)) for name in names]
+    changing = [min(column) for column in zip(*numbers, strict=True) if len(set(column)) > 1]
+    return len(changing) == 1 and changing[0] <= 1
+
+
+def _in_order(address: str) -> list[str | int]:
+    """Return a key for sorting by name: part-2 comes before part-10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", address)]
 
 
 def read_examples(
@@ -198,6 +220,8 @@ def read_examples(
     reading = source.reading
     split = "train" if reading.fraction else source.split
     questions: Iterable[Question]
+    if len(source.contents) > 1:
+        notes.counts["files are read as one"] = len(source.contents)
     if source.contents:
         questions = file_questions(source.contents, notes=notes, columns=reading.columns)
     elif source.name == "generated":

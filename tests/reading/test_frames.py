@@ -115,6 +115,42 @@ def test_rows_with_a_list_named_data_are_rows(tmp_path: Path) -> None:
     assert read(tmp_path / "rows.jsonl") == rows
 
 
+def test_rows_with_a_list_named_data_behind_a_long_line_are_rows(tmp_path: Path) -> None:
+    rows = [{"data": [{"question": "no?"}], "question": f"{n}?", "text": "x" * HEAD} for n in "12"]
+    (tmp_path / "rows.json").write_text("\n".join(json.dumps(row) for row in rows))
+    assert read(tmp_path / "rows.json") == rows
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_frame_of_lists_gives_its_rows(tmp_path: Path, indent: int | None) -> None:
+    """As `to_dict("list")` writes it."""
+    lists = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    (tmp_path / "lists.json").write_text(json.dumps(lists, indent=indent))
+    assert read(tmp_path / "lists.json") == ROWS
+    (tmp_path / "texts.json").write_text(json.dumps({"text": ["A ship.", "A crew."]}))
+    assert read_documents(tmp_path / "texts.json") == ["A ship.", "A crew."]
+
+
+def test_lists_of_other_names_are_one_row(tmp_path: Path) -> None:
+    row = {"tokens": ["a", "b"], "tags": [1, 2]}
+    (tmp_path / "row.json").write_text(json.dumps(row))
+    assert read(tmp_path / "row.json") == [row]
+
+
+def test_a_page_of_the_hub_gives_its_rows(tmp_path: Path) -> None:
+    page = {
+        "features": [{"name": "question"}],
+        "rows": [{"row_idx": n, "row": row, "truncated_cells": []} for n, row in enumerate(ROWS)],
+        "num_rows_total": 3,
+    }
+    (tmp_path / "page.json").write_text(json.dumps(page))
+    assert read(tmp_path / "page.json") == ROWS
+    page["rows"][1]["truncated_cells"] = ["context"]
+    (tmp_path / "page.json").write_text(json.dumps(page))
+    with pytest.raises(UserError, match=r"row 2: the hub has cut \['context'\]; name the data set"):
+        read(tmp_path / "page.json")
+
+
 def test_a_frame_of_texts_is_a_corpus(tmp_path: Path) -> None:
     texts = ["The ship sank.", "The crew swam.", "The silk was lost."]
     pandas.DataFrame({"text": texts, "year": [1, 2, 3]}).to_json(tmp_path / "texts.json")

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
@@ -62,13 +64,25 @@ def sheet(**cells: Any) -> list[dict[str, Any]]:
 
 
 HUB_ROWS = [{**FLAT, "answers": ANSWERS}, {**NONE, "answers": NO_ANSWERS}]
-TRUTHS = {"text": ("true", "false"), "digit": ("1", "0"), "word": ("yes", "no")}
+TRUTHS = {
+    "text": ("true", "false"),
+    "digit": ("1", "0"),
+    "word": ("yes", "no"),
+    "letter of Postgres": ("t", "f"),
+    "letter": ("Y", "N"),
+}
 
 # Answers whose place is beside them, with other keys than SQuAD's, or in a mapping of their own.
 PLACED: dict[str, dict[str, Any]] = {
     "a list": {"answers": ["pottery"], "answer_start": SECOND},
     "lists": {"answers": ["pottery"], "answer_start": [SECOND]},
     "a mapping without": {"answers": {"text": ["pottery"]}, "answer_start": SECOND},
+    **{
+        f"a column {name}": {"answer": "pottery", name: SECOND}
+        for name in ("answerStart", "Answer_Start", "answer_offset", "start", "start_char")
+    },
+    "its end, too": {"answer": "pottery", "start": str(SECOND), "end": str(SECOND + 7)},
+    "ours beside another": {"answer": "pottery", "start": 0, "answer_start": SECOND},
     "a single answer": {"answers": {"text": "pottery", "start": SECOND, "end": SECOND + 7}},
     "columns": {"answers": {"text": ["pottery"], "start": [SECOND], "end": [SECOND + 7]}},
     "its place beside it": {"answer": {"text": "pottery"}, "answer_start": SECOND},
@@ -84,6 +98,19 @@ def test_a_place_is_never_ignored(name: str, tmp_path: Path) -> None:
 # The name of a file, its content, and its questions.
 FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
     **{f"is_impossible: {name}": ("a.json", flagged(*pair), READ) for name, pair in TRUTHS.items()},
+    **{
+        f"{name}: {no}": (
+            "a.csv",
+            table([{**FLAT, "answer": "pottery", name: yes}, {**NONE, "answer": "1912", name: no}]),
+            READ,
+        )
+        for name, yes, no in (
+            ("answerable", True, False),
+            ("is_answerable", "Y", "N"),
+            ("has_answer", 1, 0),
+            ("isImpossible", "f", "t"),
+        )
+    },
     "answer_start: float as text": ("a.json", placed("26.0"), READ),
     "chaii": ("a.csv", table(sheet(answer_text="pottery", answer_start=SECOND)), LAST),
     "flat lines": (
@@ -133,6 +160,59 @@ FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
             ]
         ),
         READ,
+    ),
+    "SQuAD 2.0 by json_normalize, in a table": (
+        "a.csv",
+        table([row | {"answers": "['pottery']", "answer_start": "[26]"} for row in [FLAT]])
+        + table([row | {"answers": "[]", "answer_start": "[]"} for row in [NONE]]).partition("\n")[
+            2
+        ],
+        READ,
+    ),
+    "SQuAD 2.0 by json_normalize, in Parquet": (
+        "a.parquet",
+        files.parquet(
+            [
+                {**FLAT, "answers": ["pottery"], "answer_start": [FIRST]},
+                {**NONE, "answers": [], "answer_start": []},
+            ]
+        ),
+        READ,
+    ),
+    "a printed array": (
+        "a.csv",
+        table(
+            [
+                {
+                    **FLAT,
+                    "answers": "['pottery'\n \"pottery\"]",
+                    "answer_start": f"[ {FIRST} {SECOND}]",
+                },
+                {**NONE, "answers": "[]", "answer_start": "[]"},
+            ]
+        ),
+        [("a", (("pottery", FIRST), ("pottery", SECOND))), ("b", ())],
+    ),
+    "no answers beside one": (
+        "a.jsonl",
+        json_lines([{**FLAT, **EMPTY, "answer": "pottery"}, {**NONE, **EMPTY, "answer": ""}]),
+        READ,
+    ),
+    "a place in thousands": (
+        "a.csv",
+        table(
+            [
+                {**row, "context": "x " * 600 + CONTEXT}
+                for row in sheet(answer="pottery", answer_start="1,226")
+            ]
+        ),
+        [("a", (("pottery", 1226),)), ("b", ())],
+    ),
+    "Markdown": (
+        "a.md",
+        "| id | question | context | answer |\n|---|:---|---:| --- |\n"
+        f"| a | {WHAT} | {CONTEXT} | 1912 |\n| b | {WHO} | {CONTEXT} | |\n",
+        [("a", (("1912", CONTEXT.index("1912")),)), ("b", ())],
     ),
     "a blank answer": (
         "a.jsonl",
@@ -212,6 +292,12 @@ def test_questions_to_answer(name: str, tmp_path: Path) -> None:
         read_questions(path)
 
 
+def test_answerable_decides_as_is_impossible_does(tmp_path: Path) -> None:
+    row = {**FLAT, "answer": "pottery", "answerable": None}
+    path = write(tmp_path / "a.jsonl", json_lines([row, {**row, "id": "b", "is_impossible": True}]))
+    assert [example.answers for example in read_questions(path)] == [(("pottery", FIRST),), ()]
+
+
 def marked(mark: str, count: int) -> list[dict[str, Any]]:
     rows = [{**NONE, "id": number, "answer": mark} for number in range(count)]
     return [{**FLAT, "answer": "pottery"}, *rows]
@@ -233,6 +319,22 @@ def test_a_text_that_stands_for_no_answer_is_told(mark: str, tmp_path: Path) -> 
     left_out: list[LeftOut] = []
     assert len(read_questions(path, left_out=left_out)) == 1
     assert [question.name for question in left_out] == [str(number) for number in range(83)]
+
+
+@pytest.mark.parametrize("mark", ["NA", "\\N", "NULL", "#N/A"])
+def test_a_usual_mark_is_told_from_the_first_row_on(mark: str, tmp_path: Path) -> None:
+    """As R, MySQL and Excel write it, in a text that has its letters within words."""
+    path = write(tmp_path / "a.csv", table(marked(mark, 1) + marked("it isn't", 3)[1:]))
+    with pytest.raises(UserError) as error:
+        read_questions(path)
+    # The cure is YAML that reads them.
+    cure = re.search(r"means that there is none: data\.no_answer: (\[.*\]), or", str(error.value))
+    assert cure is not None
+    no_answer = yaml.safe_load(cure[1])
+    assert set(no_answer) == {mark, "it isn't"}
+    path = write(path, table(marked(mark, 1)))
+    examples = read_questions(path, no_answer=no_answer)
+    assert [len(example.answers or ()) for example in examples] == [1, 0]
 
 
 def test_an_address_of_no_file_is_one_line(tmp_path: Path) -> None:

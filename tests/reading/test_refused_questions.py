@@ -61,6 +61,25 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         {},
         ": line 2: question a: answer 'pottery' is not at character 72 (there: 'ottery,')",
     ),
+    "a start of something else": (
+        "a.csv",
+        table(sheet(answer="pottery", start=3)),
+        {},
+        "not at character 3 (there: ' Zanto ') (column 'start' is read as answer_start: rename it "
+        "if it is another)",
+    ),
+    "two columns of starts": (
+        "a.csv",
+        table(sheet(answer="pottery", start=3, answerStart=FIRST)),
+        {},
+        ": 'start' and 'answerStart' could be the answer_start; name it in data.columns: ",
+    ),
+    "words for answerable": (
+        "a.csv",
+        table(sheet(answer="pottery", answerable="partly")),
+        {},
+        "answerable is 'partly'; write true or false",
+    ),
     "UTF-16 units": (
         "a.json",
         squad(asked("a", WHAT, answers=answered(FIRST + 1)), context=f"😀 {CONTEXT[2:]}"),
@@ -135,6 +154,19 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         "question,context,answer\nWhat?,the \ufb01nal,inal\n",
         {},
         ": line 2: question 1: answer 'inal' is not in its context",
+    ),
+    "a number that is an id": (
+        "a.csv",
+        table([{**FLAT, "id": "2", "answer": ""}, {**FLAT, "id": "", "answer": ""}]),
+        {},
+        ": line 3: question 2: another one has this id, which is the number of a row without one: "
+        "give each row an id",
+    ),
+    "an id that is a number": (
+        "a.csv",
+        table([{**FLAT, "id": "", "answer": ""}, {**FLAT, "id": "1", "answer": ""}]),
+        {},
+        ": line 3: question 1: another one has this id, which is the number of a row without one",
     ),
     "an id twice": ("a.csv", table(sheet(answer="")[:1] * 2), {}, "another one has this id"),
 }

@@ -83,6 +83,12 @@ def write_hub_folder(folder: Path, train: list[Row], test: list[Row]) -> None:
         (folder / "data" / f"{split}-00000-of-00001.parquet").write_bytes(parquet(rows))
 
 
+def write_parts(folder: Path, name: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for number, row in enumerate(ROWS):
+        (folder / name.format(number)).write_text(json_lines([row]))
+
+
 # By the names of the pages: the content of a file, or what makes a file or folder.
 Makers = dict[str, str | bytes | Callable[[Path], Any]]
 FILES: Makers = {
@@ -92,6 +98,16 @@ FILES: Makers = {
     "rows.jsonl": json_lines(ROWS),
     "frame.json": pandas.DataFrame(ROWS).to_json(),
     "flat.csv": table(FLAT),
+    "normal.csv": pandas.json_normalize(
+        [
+            {**FLAT[0], "answers": {"text": ["Ada"], "answer_start": [0]}},
+            {**FLAT[1], "answers": {"text": [], "answer_start": []}},
+        ]
+    )
+    .drop(columns=["answer_text", "answer_start"])
+    .to_csv(index=False),
+    "parts": lambda path: write_parts(path, "part-0000{}.json"),
+    "xquad.": lambda path: write_parts(path.parent, "xquad.{}.json"),
     "marked.csv": table([ROWS[0], {**ROWS[1], "answer": "n/a"}]),
     "label_studio.json": json.dumps(STUDIO),
     "prodigy.jsonl": json_lines(PRODIGY),

@@ -144,3 +144,15 @@ def test_overrides_change_what_they_name() -> None:
     for wrong in ("hyperparameters.epochs", "=3", "max_restarts.x=1", "name={"):
         with pytest.raises(UserError, match="--set"):
             experiment.apply_overrides(config, [wrong])
+
+
+def test_a_path_of_the_home_folder_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell expands it behind `data.train=`."""
+    monkeypatch.setenv("HOME", "/home/ada")
+    data = parse_data_config({"train": "~/q.csv", "validation": "a~/b", "no_answer": ["~/-"]})
+    assert (data.train, data.validation) == ("/home/ada/q.csv", "a~/b")
+    assert data.no_answer == ["~/-"]
+    text = {"tokenizer": "~/tokenizer", "text": ["~/a.txt", {"source": "~/b"}]}
+    config = parse_text_config(text)
+    assert config.tokenizer == "/home/ada/tokenizer"
+    assert [source.source for source in config.training] == ["/home/ada/a.txt", "/home/ada/b"]
