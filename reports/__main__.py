@@ -160,7 +160,7 @@ def _add_cost_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--by",
         choices=["user", "label", "month"],
-        help="totals of the cluster; months are in UTC",
+        help="totals of the cluster; a month, in UTC, has all machines",
     )
     add("--tokens", action="store_true", help="count tokens instead of windows")
     add(

@@ -241,8 +241,8 @@ def _experiment_bill(rows: pd.DataFrame, work: Work, story: Story) -> Bill:
 
 
 def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Return machine-hours and dollars by user, label or month, then of what is no experiment's,
-    and the sum of all rows.
+    """Return machine-hours and dollars by user or label, then of what is no experiment's, or by
+    month, and the sum of all rows. Without --since, a month has what is in the experiments' bills.
     """
     names = {}
     for experiment in records.experiments:
@@ -253,11 +253,16 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     # Rows of experiments go to the name that they are totalled by, others to their owner.
     owner = table["owner"]
     named = owner.isin(names)
-    key = table["month"] if by == "month" else owner.map(names)
-    key = key.where(named, owner)
-    others = sorted({UNUSED, NEVER_USED, *key[~named]}, reverse=True)
     table = table.assign(experiments=owner.where(named))
-    order = [*sorted({*key[named]}), *others]
+    key = owner.map(names)
+    others = {UNUSED, NEVER_USED}
+    if by == "month":
+        key = table["month"]
+        others = set()
+        named |= records.since is not None  # the bill is of all that the machines cost
+    key = key.where(named, owner)
+    others |= {*key[~named]}
+    order = [*sorted({*key[named]}), *sorted(others, reverse=True)]
     rows = _sums(table, key=key, names=order)
     all_rows = _sums(table, key=lambda _: "all", names=["all"])
     return pd.concat([rows, all_rows]).rename_axis(by).reset_index()
