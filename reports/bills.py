@@ -253,7 +253,8 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     # Rows of experiments go to the name that they are totalled by, others to their owner.
     owner = table["owner"]
     named = owner.isin(names)
-    table = table.assign(experiments=owner.where(named))
+    unpriced = table["hours"].where(table["cost"].isna(), 0.0)
+    table = table.assign(experiments=owner.where(named), unpriced=unpriced)
     key = owner.map(names)
     others = {UNUSED, NEVER_USED}
     if by == "month":
@@ -271,13 +272,15 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
 def _sums(
     table: pd.DataFrame, key: pd.Series | Callable[[int], str], names: list[str]
 ) -> pd.DataFrame:
-    """Return a row per name: its experiments, hours and dollars; nan if nothing has a price.
+    """Return a row per name: its experiments, its hours, those that are not in the dollars, and
+    its dollars; nan if nothing has a price.
 
     `key` has or returns the name of each row of `table`.
     """
     groups = table.groupby(key)
     sums = groups[NUMBERS].sum(min_count=1)
     sums.insert(0, "experiments", groups["experiments"].nunique())
+    sums.insert(2, "unpriced h", groups["unpriced"].sum())
     return sums.reindex(names, fill_value=0)
 
 
@@ -293,9 +296,13 @@ def notes(records: Records, table: pd.DataFrame) -> list[str]:
     }
     for owner, text in others.items():
         rows = table[table["owner"] == owner]
-        hours, cost = rows[["hours", "cost"]].sum()
+        hours = rows["hours"].sum()
+        bill = _bill(rows)
+        dollars = "no price" if bill.cost is None else f"${bill.cost:,.2f}"
+        if bill.cost is not None and bill.unpriced:
+            dollars += f", {bill.unpriced:.2f} of them without a price"
         if hours:
-            lines.append(f"{hours:.2f} machine-hours (${cost:,.2f}) {text}")
+            lines.append(f"{hours:.2f} machine-hours ({dollars}) {text}")
 
     # Each kind of machine that has no price: its hours, and the cure.
     own = [pool.name for pool in records.pools.values() if not pool.instance]

@@ -398,5 +398,5 @@ def test_totals_of_all_that_ran(bill, capsys):
         status = main(["cost", *since, "--by", "user", "--csv", "--master", master.url, *UNTIL])
     assert status == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "user,experiments,hours,cost,low,high,on demand"
+    assert lines[0] == "user,experiments,hours,unpriced h,cost,low,high,on demand"
     assert len(lines) == 7
