@@ -234,8 +234,8 @@ def _experiment_bill(rows: pd.DataFrame, work: Work, story: Story) -> Bill:
         overlap = waiting["end"].clip(upper=end) - waiting["start"].clip(lower=start)
         share = (overlap / lengths).clip(lower=0.0)
         stopped += (share * waiting["cost"]).sum()
-    rate = None
-    if work.worked:
+    rate = None  # as long as a part of the hours has no dollars
+    if work.worked and not bill.unpriced:
         rate = rows["cost"][held].sum() / work.worked
     return bill._replace(rate=rate, stopped=stopped)
 

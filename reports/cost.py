@@ -163,7 +163,7 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
         tokens_per_window = work.tokens or 0
         row["windows/s"] = (work.throughput or 0) * tokens_per_window or None
         amount = work.windows * tokens_per_window / 1e6
-    if bill.cost is not None and amount:
+    if bill.cost is not None and not bill.unpriced and amount:
         row["$/1,000 windows"] = bill.cost / amount
 
     # A range of one price is none.
