@@ -168,7 +168,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     matches = difflib.get_close_matches(name, names, n=1)
     if matches:
         return f"did you mean {matches[0]!r}?"
-    return f"known: {', '.join(names)}"
+    return f"known: {', '.join(names) or 'none'}"
 
 
 @contextlib.contextmanager

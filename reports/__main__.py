@@ -13,10 +13,12 @@ master or AWS does not answer.
 """
 
 import argparse
+import contextlib
 import importlib
 import math
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +98,13 @@ def _add_master_flags(parser: argparse.ArgumentParser) -> None:
     add("--project", metavar="NAME", help="all experiments of a project, or of --workspace's")
     add(
         "--since",
-        type=_time,
+        type=_time("--since"),
         metavar="TIME",
         help="all that ran from then on, and what else it cost; UTC if no zone is given",
     )
     add(
         "--until",
-        type=_time,
+        type=_time("--until"),
         metavar="TIME",
         help="end of the bill; UTC if no zone is given (default: now)",
     )
@@ -158,7 +160,7 @@ def _add_cost_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--by",
         choices=["user", "label", "month"],
-        help="totals of the cluster; months are in UTC",
+        help="totals of the cluster; a month, in UTC, has all machines",
     )
     add("--tokens", action="store_true", help="count tokens instead of windows")
     add(
@@ -168,10 +170,24 @@ def _add_cost_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _time(text: str) -> Any:
-    from reports.queries import parse_time  # --help needs none of its libraries
+def _time(flag: str) -> Callable[[str], Any]:
+    """Return a parser of a flag's time that raises UserError, naming the flag, if invalid."""
 
-    return parse_time(text)
+    def read(text: str) -> Any:
+        from reports.queries import parse_time  # --help needs none of its libraries
+
+        # In UTC a year may be 0 or 10000, which Python cannot write.
+        with contextlib.suppress(ValueError):
+            moment = parse_time(text)
+            if 1970 <= moment.year <= 9999:
+                return moment
+        raise UserError(
+            "expected a day or a time from 1970 to 9999",
+            key=f"{flag} {text}",
+            cure="write it as 2026-11-20 or 2026-11-20T10:00:00Z",
+        )
+
+    return read
 
 
 if __name__ == "__main__":

@@ -234,15 +234,15 @@ def _experiment_bill(rows: pd.DataFrame, work: Work, story: Story) -> Bill:
         overlap = waiting["end"].clip(upper=end) - waiting["start"].clip(lower=start)
         share = (overlap / lengths).clip(lower=0.0)
         stopped += (share * waiting["cost"]).sum()
-    rate = None
-    if work.worked:
+    rate = None  # as long as a part of the hours has no dollars
+    if work.worked and not bill.unpriced:
         rate = rows["cost"][held].sum() / work.worked
     return bill._replace(rate=rate, stopped=stopped)
 
 
 def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Return machine-hours and dollars by user, label or month, then of what is no experiment's,
-    and the sum of all rows.
+    """Return machine-hours and dollars by user or label, then of what is no experiment's, or by
+    month, and the sum of all rows. Without --since, a month has what is in the experiments' bills.
     """
     names = {}
     for experiment in records.experiments:
@@ -253,11 +253,17 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
     # Rows of experiments go to the name that they are totalled by, others to their owner.
     owner = table["owner"]
     named = owner.isin(names)
-    key = table["month"] if by == "month" else owner.map(names)
+    unpriced = table["hours"].where(table["cost"].isna(), 0.0)
+    table = table.assign(experiments=owner.where(named), unpriced=unpriced)
+    key = owner.map(names)
+    others = {UNUSED, NEVER_USED}
+    if by == "month":
+        key = table["month"]
+        others = set()
+        named |= records.since is not None  # the bill is of all that the machines cost
     key = key.where(named, owner)
-    others = sorted({UNUSED, NEVER_USED, *key[~named]}, reverse=True)
-    table = table.assign(experiments=owner.where(named))
-    order = [*sorted({*key[named]}), *others]
+    others |= {*key[~named]}
+    order = [*sorted({*key[named]}), *sorted(others, reverse=True)]
     rows = _sums(table, key=key, names=order)
     all_rows = _sums(table, key=lambda _: "all", names=["all"])
     return pd.concat([rows, all_rows]).rename_axis(by).reset_index()
@@ -266,13 +272,15 @@ def totals(records: Records, table: pd.DataFrame, by: str) -> pd.DataFrame:
 def _sums(
     table: pd.DataFrame, key: pd.Series | Callable[[int], str], names: list[str]
 ) -> pd.DataFrame:
-    """Return a row per name: its experiments, hours and dollars; nan if nothing has a price.
+    """Return a row per name: its experiments, its hours, those that are not in the dollars, and
+    its dollars; nan if nothing has a price.
 
     `key` has or returns the name of each row of `table`.
     """
     groups = table.groupby(key)
     sums = groups[NUMBERS].sum(min_count=1)
     sums.insert(0, "experiments", groups["experiments"].nunique())
+    sums.insert(2, "unpriced h", groups["unpriced"].sum())
     return sums.reindex(names, fill_value=0)
 
 
@@ -288,9 +296,13 @@ def notes(records: Records, table: pd.DataFrame) -> list[str]:
     }
     for owner, text in others.items():
         rows = table[table["owner"] == owner]
-        hours, cost = rows[["hours", "cost"]].sum()
+        hours = rows["hours"].sum()
+        bill = _bill(rows)
+        dollars = "no price" if bill.cost is None else f"${bill.cost:,.2f}"
+        if bill.cost is not None and bill.unpriced:
+            dollars += f", {bill.unpriced:.2f} of them without a price"
         if hours:
-            lines.append(f"{hours:.2f} machine-hours (${cost:,.2f}) {text}")
+            lines.append(f"{hours:.2f} machine-hours ({dollars}) {text}")
 
     # Each kind of machine that has no price: its hours, and the cure.
     own = [pool.name for pool in records.pools.values() if not pool.instance]

@@ -48,13 +48,15 @@ def run(args: argparse.Namespace) -> Report:
                 "totals are of experiments", key="--by", cure="give --experiment or --since"
             )
         totals = bills.totals(ledger.records, ledger.table, by=args.by)
-        tables.append(Table(f"Totals by {args.by}", frame=totals))
+        narrow = {args.by: args.by, **TABLES["narrow totals"]}
+        tables.append(Table(f"Totals by {args.by}", frame=totals, narrow=narrow))
     if not runs:
         raise UserError(
             "nothing to report", key="cost", cure="give RUN, --published or --experiment"
         )
     base = _baseline(runs, args.baseline)
     prices = rates.used()
+    dollars, is_all = _dollars(runs)
     run_tables = _run_tables(runs, base=base, tokens=args.tokens)
     return Report(
         title=f"What the runs cost: {prices_head(prices, args.today)}",
@@ -62,7 +64,8 @@ def run(args: argparse.Namespace) -> Report:
         method=METHOD["cost"],
         notes=[*_run_notes(runs, base), *left_out, *notes, *price_notes(prices, args.today)],
         bars=[(_label(run), run.bill.parts) for run in runs if run.bill.cost],
-        total=_total(runs),
+        total=dollars if is_all else None,
+        priced=dollars,
     )
 
 
@@ -90,16 +93,13 @@ def _run_notes(runs: list[Run], base: Run) -> Iterator[str]:
             yield f"{run.name}: not compared: {reason}"
 
 
-def _total(runs: list[Run]) -> float | None:
-    """Return the dollars of all runs that are not published; None if a part has no price."""
+def _dollars(runs: list[Run]) -> tuple[float, bool]:
+    """Return the dollars of all runs that are not published, and whether all parts have a price."""
     # A budget is for one's own runs, unless the report is of published ones alone.
     own = [run for run in runs if not run.name.startswith("published, ")]
-    total = 0.0
-    for run in own or runs:
-        if run.bill.cost is None or run.bill.unpriced:
-            return None
-        total += run.bill.cost
-    return total
+    parts = [run.bill for run in own or runs]
+    dollars = sum(bill.cost or 0.0 for bill in parts)
+    return dollars, all(bill.cost is not None and not bill.unpriced for bill in parts)
 
 
 def _run_tables(
@@ -163,7 +163,7 @@ def _row(run: Run, base: Run, tokens: bool) -> dict[str, object]:
         tokens_per_window = work.tokens or 0
         row["windows/s"] = (work.throughput or 0) * tokens_per_window or None
         amount = work.windows * tokens_per_window / 1e6
-    if bill.cost is not None and amount:
+    if bill.cost is not None and not bill.unpriced and amount:
         row["$/1,000 windows"] = bill.cost / amount
 
     # A range of one price is none.

@@ -39,9 +39,12 @@ def fetch_records(selection: Selection) -> Records | None:
     names_experiments = selection.experiment or selection.workspace or selection.project
     if not names_experiments and selection.since is None:
         return None
+    # What runs has cost nothing beyond this moment: no span goes further.
     now = pd.Timestamp.now("UTC")
     since = selection.since
-    until = selection.until or now
+    until = min(selection.until or now, now)
+    if since is not None and since >= now:
+        raise UserError("in the future", key=f"--since {since}", cure="give a time that has passed")
     if since is not None and since >= until:
         raise UserError(f"not before --until ({until})", key=f"--since {since}")
     master = Master.login(selection.master, selection.user)
@@ -50,7 +53,9 @@ def fetch_records(selection: Selection) -> Records | None:
         problem=f"the records of {master.address} cannot be read",
         cure="use a Determined master and a user who may see them",
     ):
-        queries = Queries(master.session, now=max(until, now))
+        queries = Queries(master.session, now=now)
+        if selection.until is not None and selection.until > now:
+            queries.notes.append(f"--until {selection.until} is in the future: the bill ends now")
         return _Reader(queries, since, until).records(selection)
 
 

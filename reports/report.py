@@ -74,7 +74,8 @@ class Report(NamedTuple):
     method: Sequence[str]
     notes: Sequence[str]
     bars: Sequence[tuple[str, Mapping[str, Any]]] = ()  # label, and dollars by purpose
-    total: float | None = None  # dollars, what --budget is compared with
+    total: float | None = None  # dollars of all rows; None if a part has no price
+    priced: float = 0.0  # dollars of what has a price
 
 
 def write(
@@ -88,8 +89,10 @@ def write(
 
     `form` is json, markdown or csv; empty: for a terminal, with all columns if `wide`.
     """
-    total = report.total
-    if total is None and budget < math.inf:
+    # Dollars of a part may be over a budget, but not within it.
+    over = report.priced - budget
+    is_part = report.total is None
+    if is_part and over <= 0 and budget < math.inf:
         raise UserError(
             "not all of it has a price", key="--budget", cure="give --price-pool or @INSTANCE"
         )
@@ -109,11 +112,12 @@ def write(
         print_report(report, wide)
 
     # The report is printed in any case: it says what the money was for.
-    over = (total or 0.0) - budget
     if over <= 0:
         return 0
+    rest = ", and not all of it has a price" if is_part else ""
     print(
-        f"reports: ${total:,.2f} is ${over:,.2f} over the budget of ${budget:,.2f}", file=sys.stderr
+        f"reports: ${report.priced:,.2f} is ${over:,.2f} over the budget of ${budget:,.2f}{rest}",
+        file=sys.stderr,
     )
     return 3
 

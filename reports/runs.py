@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> Report:
 
     # Without --wide heads are broken at underscores, so that columns stay as narrow as figures.
     narrow = dict(NARROW)
-    if "cost" in columns:
-        names.append("cost")
+    names += [head for head in ("cost", "unpriced h") if head in columns]
     for head in [*names, *keys.columns[:NARROW_KEYS]]:
         short = head.removeprefix("hyperparameters.")
         narrow[short.replace("_", "_\n")] = head
@@ -139,4 +138,6 @@ def _scores(run: Run, names: list[str]) -> dict[str, object]:
     scores: dict[str, object] = {name: run.scores.get(name) for name in names}
     if run.bill.cost:
         scores["cost"] = run.bill.cost
+        if run.bill.unpriced:
+            scores["unpriced h"] = run.bill.unpriced
     return scores

@@ -155,7 +155,7 @@ class Records(NamedTuple):
     others: tuple[Allocation, ...] = ()  # on the same machines, of tasks that are not named
     notes: Sequence[str] = ()
     since: Moment | None = None  # the span's begin, of the whole cluster; None: named experiments
-    now: Moment | None = None  # the end of what still runs, if it is not `until`
+    now: Moment | None = None  # the end of what still runs, if it is after `until`
 
     @property
     def allocations(self) -> list[Allocation]:

@@ -105,15 +105,15 @@ class Master(NamedTuple):
             if row.get("defaultComputePool"):
                 default = pool.name
             # The fork keeps pools in its database, too; they take the master's defaults.
-            tasks = mapping(config.get("task_container_defaults"))
-            if pool.name in configured.pools:
-                tasks = configured.pools[pool.name].tasks
+            named = configured.pool_of({"resources": {"resource_pool": pool.name}})
+            tasks = named.tasks if named else configured.tasks
             pools[pool.name] = pool._replace(tasks={"image": tasks.get("image")})
         return configured._replace(
             pools=pools,
             default=default,
             live=True,
             images_known=bool(config),
+            partitions=None,  # all of them are among the pools
         )
 
     def _ask(self, path: str, body: Config | None = None) -> Config:

@@ -53,6 +53,8 @@ class Cluster(NamedTuple):
     storage: Config | None = None  # its checkpoint_storage, merged into the experiment's
     live: bool = False  # a running master, which was asked
     images_known: bool = True  # False: it did not say what its task_container_defaults name
+    tasks: Config = {}  # its task_container_defaults
+    partitions: Config | None = None  # overrides by lower-case name; None: not Slurm, not PBS
 
     def pool_name(self, config: Config) -> str:
         """Return the name of an experiment's pool: the configured one or the default."""
@@ -60,9 +62,16 @@ class Cluster(NamedTuple):
 
     def pool_of(self, config: Config) -> Pool | None:
         """Return the pool of an experiment; None if there is none of its name."""
-        return self.pools.get(self.pool_name(config))
+        name = self.pool_name(config)
+        if name in self.pools or self.partitions is None:
+            return self.pools.get(name)
+        # The launcher of 0.38.1 makes a pool of each partition: any name may be one.
+        overrides = mapping(self.partitions.get(name.lower()))
+        tasks = self.tasks | mapping(overrides.get("task_container_defaults"))
+        return own_pool(name, tasks=tasks)
 
 
+HPC = "slurm", "pbs"  # resource managers whose pools are the partitions of the site
 MASTER_KEYS = {"db", "resource_pools", "resource_manager"}  # a config with one is no experiment's
 HELM_KEYS = {"checkpointStorage", "imageRegistry", "masterPort", "maxSlotsPerPod"}
 _DEFAULT_POOLS = {  # key of a default pool: its name before 0.15
@@ -138,14 +147,17 @@ def _check_default_pools(config: Config) -> Findings:
 
 
 def _default(manager: Config, key: str = "default_compute_resource_pool") -> str:
-    return str(manager.get(key) or manager.get(_DEFAULT_POOLS[key]) or "default")
+    fallback = "<<the default partition>>" if manager.get("type") in HPC else "default"
+    return str(manager.get(key) or manager.get(_DEFAULT_POOLS[key]) or fallback)
 
 
 def _pools(config: Config) -> list[Config]:
-    """Return the main manager's pools; `default`, as the master does, if the config has none."""
-    if config.get("resource_pools") is None:
+    """Return the main manager's pools; `default`, as the master does, if the config has none.
+    Those of Slurm and PBS, which are the partitions, have no such default.
+    """
+    if config.get("resource_pools") is None and _manager_type(config) not in HPC:
         return [{"pool_name": "default"}]
-    return mappings(config["resource_pools"])
+    return mappings(config.get("resource_pools"))
 
 
 def _check_instance(key: str, instance: str, slots: object) -> Findings:
@@ -160,6 +172,14 @@ def _check_instance(key: str, instance: str, slots: object) -> Findings:
                 f"{key}.instance_slots",
                 problem=f"{slots}, but a {instance} has {gpus}",
                 cure=f"set {gpus}",
+            )
+        elif gpus is None and not schema.PLACEHOLDER.search(instance):
+            # Determined asks EC2 for any type that has instance_slots.
+            yield Finding(
+                f"{key}.instance_type",
+                problem=f"no {instance} is known here, and EC2 starts none of a misspelt type",
+                cure=nearest(instance, SLOTS),
+                warning=True,
             )
     elif instance not in MAPPED and not schema.PLACEHOLDER.search(instance):
         cure = f"Determined's map has no {instance}: set instance_slots to its GPUs, {gpus}"
@@ -176,11 +196,21 @@ def cluster_of(config: Config) -> Cluster:
     pools = [_pool(pool, tasks) for pool in _pools(config)]
     if _manager_type(config) == "kubernetes":
         pools = [_with_pods(pool, manager) for pool in pools]
+    for other in mappings(config.get("additional_resource_managers")):  # all are Kubernetes
+        other_manager = mapping(other.get("resource_manager"))
+        for pool in mappings(other.get("resource_pools")):
+            pools.append(_with_pods(_pool(pool, tasks), other_manager))
+    partitions = None
+    if _manager_type(config) in HPC:
+        overrides = mapping(manager.get("partition_overrides"))
+        partitions = {name.lower(): override for name, override in overrides.items()}
     return Cluster(
         pools={pool.name: pool for pool in pools},
         default=_default(manager),
         launch_error=config.get("launch_error") is not False,
         storage=mapping(config.get("checkpoint_storage")) or None,
+        tasks=tasks,
+        partitions=partitions,
     )
 
 

@@ -95,6 +95,36 @@ def test_slots_that_fit_the_pods_of_kubernetes(name, slots, single, key):
     assert image_of(config, cluster.pools[name]) == "g"
 
 
+PARTITIONS = {"gpuq": {"task_container_defaults": {"image": "of-gpuq"}}}
+
+
+@pytest.mark.parametrize("manager", ["slurm", "pbs"])
+@pytest.mark.parametrize("pools", [None, [], [{"pool_name": "wide", "provider": {"type": "hpc"}}]])
+def test_partitions_are_pools_that_no_config_names(manager, pools):
+    """As `hasSlurmPartition` of dispatcherrm has it; it was "the master has no pool 'gpuq'"."""
+    settings = {"type": manager, "partition_overrides": PARTITIONS}
+    master = {"resource_manager": settings, "resource_pools": pools}
+    master["task_container_defaults"] = {"image": "of-all"}
+    cluster = cluster_of(master)
+    images = {"GPUQ": "of-gpuq", "wide": "of-all", None: "of-all"}
+    for name, image in images.items():
+        config = {"resources": {"resource_pool": name, "slots_per_trial": 16}}
+        assert list(check_fleet(config, cluster)) == []
+        assert image_of(config, cluster.pool_of(config)) == image
+
+    settings["default_compute_resource_pool"] = "batch"
+    pool = cluster_of(master).pool_of({})
+    assert pool is not None
+    assert (pool.name, pool.own) == ("batch", True)
+
+
+def test_pools_of_the_other_managers_are_pools():
+    other = {"resource_manager": PODS, "resource_pools": [{"pool_name": "pods"}]}
+    cluster = cluster_of({"additional_resource_managers": [other]})
+    assert cluster.pools.keys() == {"default", "pods"}
+    assert cluster.pools["pods"].slots_per_agent == 4
+
+
 def test_an_image_is_asked_of_this_package_alone():
     training = {"entrypoint": "python3 train.py", "hyperparameters": {"model": "albert-base-v2"}}
     prediction = {"entrypoint": "python3 predict.py --model a --data b"}

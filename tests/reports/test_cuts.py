@@ -262,6 +262,25 @@ def amounts(records: Records, rates: Rates) -> Counter[Any]:
     return sums
 
 
+@max_examples(15)
+@given(drawn=clusters())
+def test_a_month_costs_what_its_own_span_does(rates, drawn):
+    """October's machines cost $36.66, and its row said $36.45."""
+    totals = amounts(drawn.records, rates)
+    november = parse_time("2026-11-01T00:00:00Z")
+    since, until = drawn.records.since, drawn.records.until
+    spans = {
+        "2026-10": (since, min(until, november)),
+        "2026-11": (max(since, november), until),
+    }
+    for month, (first, last) in spans.items():
+        rows = 0.0
+        if first < last:
+            own = drawn.records._replace(since=first, until=last)
+            rows = amounts(own, rates)["rows"]
+        assert totals["month", month] == pytest.approx(rows, abs=0.005)
+
+
 @pytest.mark.slow
 @max_examples(40)
 @given(drawn=clusters())

@@ -68,6 +68,15 @@ def test_a_trial_restarted_twice_and_one_still_running(bill):
     assert answer["total"] == pytest.approx(ended["cost"] + running["cost"])
 
 
+@pytest.mark.parametrize("until", ["2999-11-20", "9999-12-31"])
+def test_what_runs_costs_nothing_in_the_future(bill, until):
+    answer = bill(DEFAULT, "--experiment", "8", "--until", until)
+
+    hours = (pd.Timestamp.now("UTC") - pd.Timestamp("2026-11-20T11:50Z")) / pd.Timedelta(hours=1)
+    assert answer["total"] == pytest.approx(hours * HOUR, abs=HOUR / 60)
+    assert f"--until {until} 00:00:00+00:00 is in the future: the bill ends now" in answer["notes"]
+
+
 def test_what_the_money_was_for(bill):
     tables = bill(DEFAULT, *UNTIL, "--experiment", "7", "8")["tables"]
     row = tables[0]["rows"][0]

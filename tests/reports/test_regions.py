@@ -88,7 +88,7 @@ def test_what_is_sold_in_other_regions_alone_is_a_row_without_dollars(bill, repo
     assert any("p3.2xlarge has no price there" in note for note in published["notes"])
 
 
-def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused):
+def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused, report, capsys):
     pools = {**POOLS, "home": {"instanceType": "g7.8xlarge", "region": "us-west-2"}}
     held = [
         Held("1.t.0", "12:00", "13:00", ["i-1"], pool="frankfurt"),
@@ -99,8 +99,39 @@ def test_a_part_without_a_price_is_not_compared_and_has_no_budget(refused):
     with FakeRecords(cluster) as master:
         selection = ["--experiment", "1", "--master", master.url, *UNTIL]
         line = refused("cost", *selection, "--budget", "1000")
+        status = main(["cost", *selection, "--budget", "20"])
+        words_of_budget = capsys.readouterr().err
+        (row,) = report("cost", *selection)["tables"][0]["rows"]
+        (trial,) = report("runs", *selection)["tables"][0]["rows"]
 
     assert "not all of it has a price" in line
+    # An hour on i-1: the part that has a price is over the budget by itself.
+    dollars = price_of("p4d.24xlarge", "eu-central-1")
+    words = f"${dollars:,.2f} is ${dollars - 20:,.2f} over the budget of $20.00"
+    assert status == 3
+    assert words_of_budget == f"reports: {words}, and not all of it has a price\n"
+
+    # Two hours were held, one of them without a price: no rate is known.
+    assert row["cost"] == pytest.approx(dollars)
+    assert row["unpriced h"] == trial["unpriced h"] == pytest.approx(1)
+    assert row["$/hour"] is None
+    assert row["$/1,000 windows"] is None
+
+
+def test_hours_without_a_price_stand_beside_the_dollars_that_lack_them(bill):
+    """3.5 h stood beside the $70.23 of 2 h; 0.33 h of an unknown price were $0.00."""
+    held = [Held("2.t.0", "12:00", "13:00", ["i-2"], pool="oregon")]  # then nobody's
+    cluster = Cluster({1: RUNS[1], 2: Ran([Kept(held)])}, LIVES[:2], aws=POOLS)
+
+    bills = bill(cluster, *SINCE, "--by", "user")
+
+    totals, runs = bills["tables"][:2]
+    hours = {row["user"]: (row["hours"], row["unpriced h"]) for row in totals["rows"]}
+    assert hours["ada"] == pytest.approx((3, 1))
+    assert hours["all"] == pytest.approx((4, 2))
+    unpriced = [row["unpriced h"] for row in runs["rows"]]
+    assert unpriced == pytest.approx([0, 1, 1])
+    assert any("1.00 machine-hours (no price) on the same" in note for note in bills["notes"])
 
 
 def test_aws_is_asked_in_the_region_of_each_pool(monkeypatch):
