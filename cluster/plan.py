@@ -250,15 +250,17 @@ def find_cluster(config: Config, masters: Sequence[Path]) -> Cluster:
             )
         clusters.append(cluster_of(master_config))
     for cluster in clusters:
-        if cluster.pool_of(config):
-            return cluster
+        pool = cluster.pool_of(config)
+        if pool:
+            # A partition of Slurm is a pool that the master config does not list.
+            return cluster._replace(pools={**cluster.pools, pool.name: pool})
     names = list[str]()
     for cluster in clusters:
         names += cluster.pools
     raise UserError(
         f"no pool {clusters[0].pool_name(config)!r}",
         key="resources.resource_pool",
-        cure=f"give --master, or one of {', '.join(names)}",
+        cure=f"give --master, or one of {', '.join(names) or 'its pools'}",
     )
 
 

@@ -316,6 +316,16 @@ def test_a_wrong_number(capsys, flag, values):
         assert f"{flag} {value}: expected a" in refused(capsys, SINGLE, f"{flag}={value}")
 
 
+def test_a_partition_of_slurm_is_planned_by_the_machines_that_it_is_like(capsys, tmp_path):
+    path = tmp_path / "master.yaml"
+    path.write_text("resource_manager: {type: slurm, host: launcher, port: 8181}\n")
+    words = [SINGLE, "--master", str(path), "--set", "resources.resource_pool=gpuq"]
+    assert "say which they are like, --price-pool POOL=INSTANCE" in refused(capsys, *words)
+    answer = planned(capsys, *words, "--price-pool", "gpuq=p4d.24xlarge")
+    assert answer["recommended"]["pool"] == "gpuq"
+    assert answer["recommended"]["instance"] == "p4d.24xlarge"
+
+
 @pytest.mark.parametrize("name, master_name", [("single", "aws-modern"), ("lm_13b", "efa")])
 def test_the_checker_prints_the_planner_s_hours_and_dollars(name, master_name, capsys):
     config = ROOT / "configs" / f"{name}.yaml"
