@@ -29,7 +29,7 @@ from detalbert.hub import looks_like_path
 from detalbert.integrity import read_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.reading import storage
-from detalbert.reading.folders import find_files, warn_of_files
+from detalbert.reading.folders import find_files, repeated_files, warn_of_files
 from detalbert.reading.forms import ENDINGS, PACKED, Content, read_content, recognise
 from detalbert.reading.hub_rows import load_hub_rows
 from detalbert.reading.packing import UTF8
@@ -125,8 +125,10 @@ def open_text(
     # Files: how plain text is cut matters only if there is some.
     files = find_files(address, key=key, split=split)
     if split == "train":
-        held_out = held_out_names([Path(file.address).name for file in files])
+        held_out = held_out_names([file.address for file in files])
         warn_of_files(f"{key}: %s files are trained on that may be held-out data: %s", held_out)
+    repeated = repeated_files(files)
+    warn_of_files(f"{key}: %s files seem to hold what others hold: %s", repeated)
     contents = _recognise_all(files, form, sheet)
     parts = [_file_part(content, exact, article, source.text_key) for content in contents]
     is_plain = any(part.form == article for part in parts)
