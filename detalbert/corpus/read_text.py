@@ -117,12 +117,20 @@ def _open_lines(part: Part, is_streamed: bool) -> Lines:
     file's start if it is streamed.
     """
     if is_streamed or not part.begin:
-        return Lines(part.address, file=as_file(_blocks(part)))
+        return Lines(part.address, file=as_file(_line_blocks(part)))
     # A line that began before the part: what follows the byte before it, to a line end.
     begin = part.begin - 1
-    lines = Lines(part.address, file=as_file(_blocks(part, begin)), begin=begin)
+    lines = Lines(part.address, file=as_file(_line_blocks(part, begin)), begin=begin)
     lines.skip()
     return lines
+
+
+def _line_blocks(part: Part, begin: int = 0) -> Iterator[bytes]:
+    """Yield the file's content from `begin` on, as lines that end in line feeds."""
+    blocks = _blocks(part, begin)
+    if part.content is not None and part.content.has_carriage_returns:
+        return (block.replace(b"\r", b"\n") for block in blocks)
+    return blocks
 
 
 def _kind(part: Part) -> str:

@@ -51,8 +51,8 @@ _NAMED_FORMS = {
     ".parquet": forms.PARQUET,
     ".json": forms.JSON,
 }
-# How files of a form are read, by number: raise it if some of them give other documents.
-_READINGS = {forms.TABLE: 2}
+# How files of a form or an encoding are read, by number: raise it if some give other documents.
+_READINGS = {forms.TABLE: 2, "utf-8-sig": 2, "utf-16": 2, "utf-32": 2}
 _REQUESTS = 16  # files of which the first bytes are read at the same time
 _ROW_BYTES = 4_000  # of a hub document, on average, when its rows are shared out
 
@@ -210,8 +210,11 @@ def _stamp(contents: list[Content], article: str, exact: bool) -> str:
             values.append((path.name, content.form, content.encoding))
         if content.sheet:
             values.append(content.sheet)
-        if content.form in _READINGS:
-            values.append(_READINGS[content.form])
+        for kind in (content.form, content.encoding):
+            if kind in _READINGS:
+                values.append(_READINGS[kind])
+        if content.has_carriage_returns and article != "file":
+            values.append("carriage returns")
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 

@@ -89,8 +89,8 @@ def _mapping_rows(
     """Return the elements of the list `data` of a mapping, which are articles in SQuAD's shape;
     without one, the rows of a frame, or the mapping as the only row.
     """
-    data = mapping.get("data")
-    if isinstance(data, list):
+    if has_rows(mapping):
+        data: Any = mapping["data"]
         columns = mapping.get("columns")
         if not isinstance(columns, list):
             return data
@@ -99,6 +99,14 @@ def _mapping_rows(
     if is_frame(mapping):
         return frame_rows(mapping, names)
     return [mapping]
+
+
+def has_rows(mapping: Mapping[str, Any]) -> bool:
+    """Return whether the list `data` of a mapping has rows: mappings, or the cells of `columns`."""
+    data = mapping.get("data")
+    if not isinstance(data, list):
+        return False
+    return not data or isinstance(data[0], dict) or isinstance(mapping.get("columns"), list)
 
 
 def _split_rows(
@@ -138,6 +146,9 @@ def frame_rows(frame: Mapping[str, Any], names: Collection[str]) -> list[object]
     labels = list(frame)
     if any(name.lower() in names for name in frame):  # {"question": {"0": ..., "1": ...}, ...}
         labels = list(rows[0])
+        # A single column has numbers for labels: else it may be a text in several languages.
+        if len(frame) == 1 and not all(map(str.isdecimal, labels)):
+            return [frame]
         rows = []
         for label in labels:
             row = {name: column[label] for name, column in frame.items()}
