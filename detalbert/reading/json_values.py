@@ -89,8 +89,8 @@ def _mapping_rows(
     """Return the elements of the list `data` of a mapping, which are articles in SQuAD's shape;
     without one, the rows of a frame, or the mapping as the only row.
     """
-    if has_rows(mapping):
-        data: Any = mapping["data"]
+    data = mapping.get("data")
+    if isinstance(data, list):
         columns = mapping.get("columns")
         if not isinstance(columns, list):
             return data

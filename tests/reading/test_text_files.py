@@ -79,7 +79,6 @@ FILES: dict[str, tuple[str, str | bytes, list[str]]] = {
         TEXTS,
     ),
     "a line with a list named data": ("a.jsonl", '{"text": "A", "data": [1, 2]}\n', ["A"]),
-    "a value with a list named data": ("a.json", '{"text": "A",\n "data": [1, 2]}\n', ["A"]),
     "an old Mac's lines": ("a.txt", PLAIN.replace("\n", "\r"), TEXTS),
     "an old Mac's lines, packed": (
         "a.txt.gz",
