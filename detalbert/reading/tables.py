@@ -136,12 +136,15 @@ def _may_hide_rows(lines: list[str], cells: list[str], separator: str) -> bool:
         return False
 
     # Each line has the separators of a row. A space follows those of prose.
-    ends_cell = re.compile(re.escape(separator) + "(?! )")
-    ends = {len(ends_cell.findall(line)) for line in lines}
-    are_rows = ends == {len(cells) - 1} and len(cells) > 1
-    if are_rows and len(lines) > 2:
+    separators = len(cells) - 1
+    if separators == 0:
+        return False
+    for line in lines:
+        if line.count(separator) - line.count(f"{separator} ") != separators:
+            return False
+    if len(lines) > 2:
         raise csv.Error(_HIDES_ROWS)
-    return are_rows
+    return True
 
 
 def _find_header(lines: Iterator[str]) -> tuple[str, str, int]:
