@@ -5,17 +5,27 @@ block, the byte behind what it has read; behind the last block of a document the
 and the part that has this byte has the document. Parsers are told nothing of parts.
 """
 
+import contextlib
 import itertools
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from detalbert.corpus import api_text
 from detalbert.corpus.blocks import Block, drop_empty, mark_last, strip
-from detalbert.corpus.sources import Part, contexts, generated, hub_rows, open_parquet
+from detalbert.corpus.sources import (
+    Part,
+    contexts,
+    find_name,
+    generated,
+    hub_rows,
+    name_text_key,
+    open_parquet,
+)
 from detalbert.errors import Cure, UserError, all_lines, as_user_error
-from detalbert.reading.forms import read_content
+from detalbert.reading.forms import ENDINGS, Content, ending_of, read_content
 from detalbert.reading.lines import Lines, without_line_end
 from detalbert.reading.notes import Notes
 from detalbert.reading.packing import Decoder
@@ -30,6 +40,10 @@ _PIECE = 1 << 20  # characters of a document that are held at a time, about
 # Forms of which only the file's start shows where a document begins.
 _STREAMS = (forms.TABLE, "blank_line", "lines")
 _NO_TEXT = "rows have no text and are left out"
+_NO_VALUES = ("",)
+# What databases, pandas and R write into a table for a missing value; other forms have null.
+_NULLS = frozenset(["", *r"\N NULL null NA N/A n/a #N/A <NA> NaN nan None".split()])
+_FIRST_ROWS = 1000  # of a file, in which the key of the text is looked for
 
 
 class TextReader:
@@ -103,12 +117,20 @@ def _open_lines(part: Part, is_streamed: bool) -> Lines:
     file's start if it is streamed.
     """
     if is_streamed or not part.begin:
-        return Lines(part.address, file=as_file(_blocks(part)))
+        return Lines(part.address, file=as_file(_line_blocks(part)))
     # A line that began before the part: what follows the byte before it, to a line end.
     begin = part.begin - 1
-    lines = Lines(part.address, file=as_file(_blocks(part, begin)), begin=begin)
+    lines = Lines(part.address, file=as_file(_line_blocks(part, begin)), begin=begin)
     lines.skip()
     return lines
+
+
+def _line_blocks(part: Part, begin: int = 0) -> Iterator[bytes]:
+    """Yield the file's content from `begin` on, as lines that end in line feeds."""
+    blocks = _blocks(part, begin)
+    if part.content is not None and part.content.has_carriage_returns:
+        return (block.replace(b"\r", b"\n") for block in blocks)
+    return blocks
 
 
 def _kind(part: Part) -> str:
@@ -214,7 +236,7 @@ def _table(part: Part, lines: Lines, notes: Notes) -> Placed:
     )
     for line, row in rows:
         place = RowPlace(part.address, f"line {line}")
-        text = _text_of(row, part=part, place=place, notes=notes)
+        text = _text_of(row, part=part, place=place, notes=notes, nulls=_NULLS)
         yield lines.begin, Block(text, ends=True)
 
 
@@ -251,7 +273,7 @@ def _whole_file(part: Part, notes: Notes) -> Iterator[str]:
     """Yield the texts of rows, or the contexts of SQuAD's articles."""
     assert part.content is not None
     for place, row in rows_of_file(part.content, notes, needed=[part.text_key.lower()]):
-        if isinstance(row, dict) and isinstance(row.get("paragraphs"), list):
+        if _is_article(row, part.text_key):
             try:
                 texts = contexts({"data": [row]})
             except (KeyError, TypeError):
@@ -264,6 +286,13 @@ def _whole_file(part: Part, notes: Notes) -> Iterator[str]:
                 yield _text_of({"context": text}, part=paragraphs, place=place, notes=notes)
         else:
             yield _text_of(row, part=part, place=place, notes=notes)
+
+
+def _is_article(row: object, text_key: str) -> bool:
+    """Return whether a row is an article of SQuAD's shape, with paragraphs and no text itself."""
+    if not isinstance(row, dict) or find_name(row, text_key) is not None:
+        return False
+    return isinstance(row.get("paragraphs"), list)
 
 
 def _parquet(part: Part, notes: Notes) -> Iterator[str]:
@@ -281,7 +310,9 @@ def _parquet(part: Part, notes: Notes) -> Iterator[str]:
         # The groups that hold the part's rows, and those of their rows.
         first_group = bisect_right(ends, part.begin)
         groups = range(first_group, bisect_left(ends, part.end) + 1)
-        rows = rows_of_table(table, columns=[part.text_key], groups=groups)
+        column = find_name(table.schema_arrow.names, part.text_key)
+        assert column is not None  # it was looked for when the file was opened
+        rows = rows_of_table(table, columns=[column], groups=groups)
         rows_before = ends[first_group] - sizes[first_group]
         part_rows = itertools.islice(rows, part.begin - rows_before, part.end - rows_before)
         for number, row in enumerate(part_rows, start=part.begin + 1):
@@ -289,18 +320,24 @@ def _parquet(part: Part, notes: Notes) -> Iterator[str]:
             yield _text_of(row, part=part, place=place, notes=notes)
 
 
-def _text_of(row: object, part: Part, place: RowPlace, notes: Notes) -> str:
-    """Return the text of a row, "" if it has none. Raises UserError if its value is no text."""
+def _text_of(
+    row: object,
+    part: Part,
+    place: RowPlace,
+    notes: Notes,
+    nulls: Collection[str] = _NO_VALUES,
+) -> str:
+    """Return the text of a row, "" if it is one of `nulls` or missing. Raises UserError if its
+    value is no text.
+    """
     key = part.text_key
     if not isinstance(row, dict):
         raise UserError(f"{place} is no mapping with a {key!r}", cure="correct or delete it")
-    if key not in row:
+    name = find_name(row, key)
+    if name is None and not _is_left_out_if_null(part):
         names = ", ".join(map(str, row))
-        raise UserError(
-            f"{place} has no {key!r} (there: {names:.100})",
-            cure=Cure("correct it, or name the key of the text in text_key", by_flag="correct it"),
-        )
-    text = row[key]
+        raise UserError(f"{place} has no {key!r} (there: {names:.100})", cure=_cure_of_key(part))
+    text = None if name is None else row[name]
     # Parquet may hold texts as bytes.
     if isinstance(text, bytes):
         try:
@@ -311,7 +348,7 @@ def _text_of(row: object, part: Part, place: RowPlace, notes: Notes) -> str:
                 key=str(place),
                 cure="correct or delete it",
             ) from None
-    if text is None or text == "":
+    if text is None or text in nulls:
         notes.add(_NO_TEXT, place.row)
         return ""
     if not isinstance(text, str):
@@ -321,6 +358,34 @@ def _text_of(row: object, part: Part, place: RowPlace, notes: Notes) -> str:
             cure="correct it",
         )
     return text
+
+
+def _is_left_out_if_null(part: Part) -> bool:
+    """Return whether rows without the key of the text have null for it, which Spark and BigQuery
+    leave out of JSON.
+    """
+    if part.content is None or part.form not in (forms.JSON, forms.JSON_LINES):
+        return False
+    return _begins_with_key(part.content, part.text_key)
+
+
+@lru_cache(maxsize=8)
+def _begins_with_key(content: Content, key: str) -> bool:
+    """Return whether one of a file's first rows has a key."""
+    rows = rows_of_file(content, Notes(), needed=[key.lower()])
+    with contextlib.suppress(UserError):  # of a line that is reached later, if at all
+        for _, row in itertools.islice(rows, _FIRST_ROWS):
+            if isinstance(row, dict) and find_name(row, key) is not None:
+                return True
+    return False
+
+
+def _cure_of_key(part: Part) -> Cure:
+    cure = f"correct it, or name the key of the text in {name_text_key(part)}"
+    # Text that looks like JSON, under a name of text.
+    if ENDINGS.get(ending_of(part.address)) == forms.TEXT:
+        cure += ", or set data.form: text if its lines are the documents"
+    return Cure(cure, by_flag="correct it")
 
 
 def _blocks(part: Part, begin: int = 0) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ plain text has them by `data.article`: one line or many, the file, or what blank
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from detalbert.hub import looks_like_path
 from detalbert.integrity import read_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.reading import storage
-from detalbert.reading.folders import find_files, warn_of_files
+from detalbert.reading.folders import find_files, repeated_files, warn_of_files
 from detalbert.reading.forms import ENDINGS, PACKED, Content, read_content, recognise
 from detalbert.reading.hub_rows import load_hub_rows
 from detalbert.reading.packing import UTF8
@@ -51,6 +51,8 @@ _NAMED_FORMS = {
     ".parquet": forms.PARQUET,
     ".json": forms.JSON,
 }
+# How files of a form or an encoding are read, by number: raise it if some give other documents.
+_READINGS = {forms.TABLE: 2, "utf-8-sig": 2, "utf-16": 2, "utf-32": 2}
 _REQUESTS = 16  # files of which the first bytes are read at the same time
 _ROW_BYTES = 4_000  # of a hub document, on average, when its rows are shared out
 
@@ -69,6 +71,7 @@ class Part(NamedTuple):
     content: Content | None = None  # of a file
     exact: bool = False  # white space at the ends of documents is kept
     text_key: str = "text"
+    config_key: str = "data.text"  # of its source, for messages
     unit: int = 1  # bytes per unit of `begin` and `end`, about
 
     @property
@@ -125,10 +128,15 @@ def open_text(
     # Files: how plain text is cut matters only if there is some.
     files = find_files(address, key=key, split=split)
     if split == "train":
-        held_out = held_out_names([Path(file.address).name for file in files])
+        held_out = held_out_names([file.address for file in files])
         warn_of_files(f"{key}: %s files are trained on that may be held-out data: %s", held_out)
+    repeated = repeated_files(files)
+    warn_of_files(f"{key}: %s files seem to hold what others hold: %s", repeated)
     contents = _recognise_all(files, form, sheet)
-    parts = [_file_part(content, exact, article, source.text_key) for content in contents]
+    parts = []
+    for content in contents:
+        part = _file_part(content, exact, article=article, text_key=source.text_key)
+        parts.append(part._replace(config_key=key))
     is_plain = any(part.form == article for part in parts)
     articles = article if is_plain else ""
     stamp = _stamp(contents, article=articles, exact=exact)
@@ -202,6 +210,11 @@ def _stamp(contents: list[Content], article: str, exact: bool) -> str:
             values.append((path.name, content.form, content.encoding))
         if content.sheet:
             values.append(content.sheet)
+        for kind in (content.form, content.encoding):
+            if kind in _READINGS:
+                values.append(_READINGS[kind])
+        if content.has_carriage_returns and article != "file":
+            values.append("carriage returns")
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
@@ -242,11 +255,26 @@ def open_parquet(part: Part) -> pyarrow.parquet.ParquetFile:
         table = open_table(open_content(part.content), where=part.address)
     check_text_column(
         table.schema_arrow,
-        name=part.text_key,
+        name=find_name(table.schema_arrow.names, part.text_key) or part.text_key,
         where=part.address,
-        cure=Cure("name the column of the text in text_key", by_flag="rename it"),
+        cure=Cure(f"name the column of the text in {name_text_key(part)}", by_flag="rename it"),
     )
     return table
+
+
+def name_text_key(part: Part) -> str:
+    """Return where the config names the key of a part's text."""
+    return f"text_key, as in {part.config_key}: {{source: ..., text_key: body}}"
+
+
+def find_name(names: Collection[str], key: str) -> str | None:
+    """Return the one of some names that is `key`, or the only one that differs from it in capitals
+    alone; None without one.
+    """
+    if key in names:
+        return key
+    alike = [name for name in names if name.lower() == key.lower()]
+    return alike[0] if len(alike) == 1 else None
 
 
 def unpack_sizes(text: Text, folder: Path) -> list[Part]:
@@ -338,7 +366,7 @@ def contexts(document: dict[str, Any]) -> list[str]:
 def hub_rows(address: str, key: str, text_key: str = "text") -> Any:
     """Load the rows of a hub name, memory-mapped. Raises UserError if it lacks the column."""
     rows = load_hub_rows(address, split="train", key=key)
-    if text_key not in rows.column_names:
+    if find_name(rows.column_names, text_key) is None:
         names = ", ".join(rows.column_names)
         raise UserError(f"{address!r} has no column {text_key!r}, but {names}", key=key)
     return rows

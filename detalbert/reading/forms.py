@@ -53,21 +53,33 @@ PACKED = (".gz", ".zst", ".bz2", ".xz")
 _BINARY = (PARQUET, ARROW, *SHEETS)
 HEAD = 1 << 16  # bytes of content by which a file is known
 
+_AS_ROWS = "write its rows as Parquet or JSON lines"
+_UNPACK = "unpack it, or pack it with gzip or zstd"
 # What some other files begin with: what they are, and what to do.
 _FOREIGN = {
-    b"PK\x03\x04": ("a zip archive", "unpack it; save a Word document as plain text"),
-    b"\xd0\xcf\x11\xe0": (
+    rb"PK\x03\x04": ("a zip archive", "unpack it; save a Word document as plain text"),
+    rb"\xd0\xcf\x11\xe0": (
         "a workbook of before 2007 or with a password",
         "save it as .xlsx without one",
     ),
-    b"%PDF": ("a PDF", "give its text"),
-    b"{\\rtf": ("RTF", "save it as plain text"),
-    b"version https://git-lfs": (
+    rb"%PDF": ("a PDF", "give its text"),
+    rb"\{\\rtf": ("RTF", "save it as plain text"),
+    rb"version https://git-lfs": (
         "a pointer of Git LFS",
         "fetch the file itself with git lfs pull",
     ),
-    b"\x89HDF": ("an HDF5 file", "write its rows as Parquet or JSON lines"),
-    b"SQLite format 3": ("a SQLite database", "write its rows as CSV or JSON lines"),
+    rb"\x89HDF": ("an HDF5 file", _AS_ROWS),
+    rb"SQLite format 3": ("a SQLite database", "write its rows as CSV or JSON lines"),
+    rb"Obj\x01": ("an Avro file", _AS_ROWS),
+    rb"ORC.{,999}\x00": ("an ORC file", _AS_ROWS),
+    rb"FEA1\x00": ("a Feather file of version 1", "write it with version 2, or as Parquet"),
+    rb"\x80[\x02-\x05]": ("a pickle", _AS_ROWS),
+    rb"\x93NUMPY": ("a NumPy array", "write its texts as JSON lines"),
+    rb"7z\xbc\xaf": ("a 7-Zip archive", "unpack it"),
+    rb"Rar!\x1a": ("a RAR archive", "unpack it"),
+    rb"\x04\x22\x4d\x18": ("compressed with lz4", _UNPACK),
+    rb"\x1f\x9d": ("compressed with compress", _UNPACK),
+    rb"LZIP": ("compressed with lzip", _UNPACK),
 }
 # A zip archive by the names of its members: Excel's folder, and the type that comes first in .ods.
 _XLSX_MEMBER = re.compile(rb"PK\x03\x04.{26}xl/", re.DOTALL)
@@ -77,11 +89,15 @@ _ODS_TYPE = re.compile(
 _TAR = slice(257, 262)  # where a tar archive says that it is one
 # The same of text; a file that is named as text is read all the same.
 _MARKUP = {
-    r"(?i)\s*<(!doctype\s+html|html)\b": ("a web page", "download the file itself"),
+    r"(?i)\s*<(!doctype\s+html|html|table)\b": ("a web page", "download the file itself"),
     r"\s*<(\?xml|mediawiki)\b": ("XML", "write its texts as JSON lines"),
     r"\s*<doc id=": ("text between tags of wikiextractor", "let it write JSON"),
+    r"\s*<(DOC|srcset|refset|tstset)\b": ("SGML", "write its texts as JSON lines"),
     r"WARC/\d": ("a web archive", "write its texts as JSON lines"),
 }
+_WEB_SHEET = "open it in Excel or LibreOffice, and save it as .xlsx"  # what web sites name .xls
+# ISO-2022-JP, KR and CN change the alphabet so, and are ASCII otherwise.
+_ISO_2022 = re.compile(r"\x1b\$[@AB()]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a]")  # characters that are in no text but by mistake
 _MAPPING = re.compile(r'\s*(\[\s*)?\{\s*(\}\s*(\n|$)|"(?:[^"\\]|\\.)*"\s*:)')
 _LIST = re.compile(r'\s*\[\s*["\[\]]')
@@ -98,6 +114,7 @@ class Content(NamedTuple):
     compression: str = ""
     encoding: str = UTF8
     sheet: str | None = None  # of a spreadsheet; default: the first
+    has_carriage_returns: bool = False  # at the ends of a text's lines, and nothing else there
 
     @property
     def is_packed(self) -> bool:
@@ -136,6 +153,8 @@ def recognise(
     if compression:
         content = decompress(_blocks(file), compression=compression, where=file.address)
         head = first_bytes(content, HEAD)
+        if find_compression(head):
+            raise UserError("compressed twice", key=file.address, cure="unpack it once")
 
     # Binary forms say what they are, whatever the user says.
     binary = _binary_form(head)
@@ -154,7 +173,14 @@ def recognise(
     text = Decoder(file.address, encoding=encoding)(head, last=False)
     if form is None:
         form = _text_form(file, text=text, plain=plain)
-    return Content(file, form=form, compression=compression, encoding=encoding)
+    return Content(
+        file,
+        form=form,
+        compression=compression,
+        encoding=encoding,
+        # The last one may begin a line end of two characters.
+        has_carriage_returns=form == TEXT and "\r" in text[:-1] and "\n" not in text,
+    )
 
 
 def check_sheet(contents: Sequence[Content], sheet: str | None) -> None:
@@ -220,7 +246,7 @@ def _binary_form(head: bytes) -> str:
 def _check_foreign(head: bytes, where: str) -> None:
     """Raise UserError if a file begins as one that is read nowhere."""
     for magic, (problem, cure) in _FOREIGN.items():
-        if head.startswith(magic):
+        if re.match(magic, head, flags=re.DOTALL):
             raise UserError(problem, key=where, cure=cure)
     if head[_TAR] == b"ustar":
         raise UserError("a tar archive", key=where, cure="unpack it")
@@ -258,13 +284,19 @@ def _check_plain(file: File, text: str, promised: str | None, plain: str) -> Non
     if promised != TEXT:
         for beginning, (problem, cure) in _MARKUP.items():
             if re.match(beginning, text):
+                if promised in SHEETS or ending_of(file.address) == ".xls":
+                    cure = _WEB_SHEET
                 raise UserError(problem, key=file.address, cure=cure)
     as_text = Cure("save it as UTF-8, or set data.form: text", by_flag="save it as UTF-8")
     check_controls(text, where=file.address, cure=as_text if plain == TEXT else as_text.by_flag)
 
 
 def check_controls(text: str, where: str, cure: str | Cure) -> None:
-    """Raise UserError if so many characters of a text are controls that it is none."""
+    """Raise UserError if so many characters of a text are controls that it is none, or they change
+    its alphabet.
+    """
+    if _ISO_2022.search(text):
+        raise UserError("text in an encoding of ISO 2022", key=where, cure="save it as UTF-8")
     controls = _CONTROLS.findall(text)
     if len(controls) > max(16, len(text) // 8):
         problem = "no text, or UTF-16 without a byte order mark (it has control characters)"
@@ -277,22 +309,34 @@ def _begins_json(text: str) -> bool:
         return True
     if not _LIST.match(text):
         return False
+    # Nothing else is on the line on which the list ends.
+    end = _find_end(text)
+    line_rest, _, _ = text[end:].partition("\n")
+    return end > 0 and not line_rest.strip()
+
+
+def _find_end(text: str) -> int:
+    """Return where the JSON value ends with which a text begins; the text's length if only its end
+    is missing, 0 if it is no JSON.
+    """
     start = len(text) - len(text.lstrip())
     try:
         _, end = _DECODER.raw_decode(text, idx=start)
-    except ValueError as error:  # JSON still, if only its end is missing
+        return end
+    except ValueError as error:
         position = getattr(error, "pos", 0)
-        return str(error).startswith("Unterminated string") or position >= len(text.rstrip())
+        is_cut = str(error).startswith("Unterminated string") or position >= len(text.rstrip())
+        return len(text) if is_cut else 0
     except RecursionError:
-        return True
-    # Nothing else is on the line on which the list ends.
-    line_rest, _, _ = text[end:].partition("\n")
-    return not line_rest.strip()
+        return len(text)
 
 
 def _json_form(text: str, promised: str | None) -> str:
-    """Return JSON_LINES if the first line is a row, JSON if all of the text is one value."""
-    line, line_end, later_lines = text.lstrip().partition("\n")
+    """Return JSON_LINES if the first line is a row, JSON if all of the text is one value, or values
+    of several lines.
+    """
+    text = text.lstrip()
+    line, line_end, later_lines = text.partition("\n")
     if line.startswith("["):
         return JSON
     try:
@@ -302,7 +346,9 @@ def _json_form(text: str, promised: str | None) -> str:
             return JSON
         if not line_end:  # the first line is longer than the head
             return JSON if promised == JSON else JSON_LINES
-        # The first line is broken, or a mapping goes on over several lines.
+        # A mapping goes on over several lines, or the first line is broken.
+        if _find_end(text) > len(line):
+            return JSON
         is_line = promised == JSON_LINES or later_lines.lstrip().startswith("{")
         return JSON_LINES if is_line else JSON
     if later_lines.strip():

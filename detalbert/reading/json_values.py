@@ -106,7 +106,15 @@ def _mapping_rows(
 
 def holds_rows(mapping: Mapping[str, Any]) -> bool:
     """Return whether a mapping may hold rows, and not be one."""
-    return isinstance(mapping.get("data"), list) or _is_page(mapping) or is_frame(mapping)
+    return _has_data(mapping) or _is_page(mapping) or is_frame(mapping)
+
+
+def _has_data(mapping: Mapping[str, Any]) -> bool:
+    """Return whether the list `data` of a mapping has rows: mappings, or the cells of `columns`."""
+    data = mapping.get("data")
+    if not isinstance(data, list):
+        return False
+    return not data or isinstance(data[0], dict) or isinstance(mapping.get("columns"), list)
 
 
 def _is_page(mapping: Mapping[str, Any]) -> bool:
@@ -171,6 +179,9 @@ def frame_rows(frame: Mapping[str, Any], names: Collection[str]) -> list[object]
         return [dict(zip(frame, row, strict=True)) for row in cells] if are_columns else [frame]
     if are_columns:  # {"question": {"0": ..., "1": ...}, ...}
         labels = list(rows[0])
+        # A single column has numbers for labels: else it may be a text in several languages.
+        if len(frame) == 1 and not all(map(str.isdecimal, labels)):
+            return [frame]
         rows = []
         for label in labels:
             row = {name: column[label] for name, column in frame.items()}

@@ -8,6 +8,7 @@ does.
 import bz2
 import codecs
 import io
+import itertools
 import lzma
 import sys
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ _COMPRESSIONS = {
     b"BZh": "bz2",
     b"\xfd7zXZ\x00": "xz",
 }
+_MARK = "\ufeff"  # that is one in every encoding
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, with which it begins
@@ -120,11 +122,18 @@ class Decoder:
 
 
 def as_utf8(blocks: Iterable[bytes], encoding: str, where: str) -> Iterator[bytes]:
-    """Yield text of `encoding` in UTF-8, without its byte order mark. Raises as `Decoder` does."""
+    """Yield text of `encoding` in UTF-8, without its byte order mark, and without those at the
+    beginnings of lines, where files were put together. Raises as `Decoder` does.
+    """
     decoder = Decoder(where, encoding=encoding)
-    for block in blocks:
-        yield decoder(block, last=False).encode()
-    yield decoder(b"", last=True).encode()
+    begins_line = True
+    for block in itertools.chain(blocks, [b""]):
+        text = decoder(block, last=not block)
+        if text:
+            if begins_line:
+                text = text.removeprefix(_MARK)
+            begins_line = text.endswith("\n")
+            yield text.replace(f"\n{_MARK}", "\n").encode()
 
 
 def not_text(where: str, encoding: str, byte: int) -> UserError:

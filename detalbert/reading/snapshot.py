@@ -5,6 +5,7 @@ its rules are written down here: those of its documentation, "Structure your rep
 tests hold them against `datasets.load_dataset_builder`.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -19,8 +20,15 @@ from detalbert.reading.forms import ENDINGS, ending_of
 from detalbert.settings.forms import JSON
 
 CARD = "README.md"
-# Files that describe a data set and are none of its rows.
-DESCRIPTIONS = (CARD, "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
+# Files that describe a data set and are none of its rows; `save_to_disk` leaves state.json.
+DESCRIPTIONS = (
+    CARD,
+    "config.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+)
 _KEYWORDS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "dev", "val"),
@@ -61,16 +69,20 @@ def has_splits(names: Iterable[str]) -> bool:
     return all(splits) and "train" in named and len(named) > 1
 
 
-def held_out_names(names: list[str]) -> list[str]:
-    """Return the files that are named after another split than the training split, unless all are:
-    val.jsonl beside 00.jsonl.
+def held_out_names(addresses: list[str]) -> list[str]:
+    """Return the files that are named after another split than the training split, or are in a
+    folder that is, unless all are: val.jsonl or val/00.jsonl beside 00.jsonl.
     """
+    # Names from the folder on that all have in common: the words of that one mean nothing.
+    paths = list(map(PurePath, addresses))
+    root = os.path.commonpath(paths)
     held_out = []
-    for name in names:
-        splits = _keyword_splits(_file_words(name))
-        if splits and "train" not in splits:
+    for path in paths:
+        name = str(path.relative_to(root))
+        words = (_folder_words(name), _file_words(name))
+        if any(splits and "train" not in splits for splits in map(_keyword_splits, words)):
             held_out.append(name)
-    return held_out if len(held_out) < len(names) else []
+    return held_out if len(held_out) < len(paths) else []
 
 
 def split_names(names: list[str], split: str, card: str, where: str) -> list[str]:

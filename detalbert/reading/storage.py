@@ -27,6 +27,7 @@ BLOCK = 1 << 20  # bytes per read
 TRIES = 6  # in a row without a single byte; then a read fails
 _WHOLE = 64 << 20  # bytes; files up to this size are known by their content: others are read once
 _PATTERN = re.compile(r"[*?\[]")
+BROKEN_LINK = "a link to what is not there"  # stamp of such a link
 
 
 class File(NamedTuple):
@@ -144,29 +145,52 @@ def _blocks(address: str, begin: int, end: int) -> Iterator[bytes]:
 
 def find_paths(address: str) -> list[Path]:
     """Return the files of this machine that `address` names, as file, folder or pattern."""
+    return [path for path in _find_members(address) if path.is_file()]
+
+
+def _find_members(address: str) -> list[Path]:
+    """Return the files below an address and the links to nothing, each once. Links to folders are
+    followed; a folder to which several ways lead is listed once, so no circle is endless.
+    """
     path = Path(address)
     if path.exists():
         roots = [path]
     else:
         roots = [Path(name) for name in glob.glob(address, recursive=True)]
 
-    # The files below each, in the order of the file system, each once.
-    paths: dict[Path, None] = {}  # a pattern may fit a folder and a file in it
-    for root in roots:
-        members = root.rglob("*") if root.is_dir() else [root]
-        for member in members:
-            if member.is_file():
-                paths[member] = None
-    return list(paths)
+    members: dict[Path, None] = {}  # a pattern may fit a folder and a file in it
+    visited: set[str] = set()  # real folders
+    for root in roots:  # links to folders are added at the end: real ones come first
+        if not root.is_dir():
+            members[root] = None
+        for folder, subfolders, names in os.walk(root):
+            real_folder = os.path.realpath(folder)
+            if real_folder in visited:
+                subfolders.clear()
+                continue
+            visited.add(real_folder)
+            for name in names:
+                members[Path(folder, name)] = None
+            # A hidden name is no data, so another name of the same folder comes before it.
+            subfolders.sort(key=lambda name: (name.startswith((".", "_")), name))
+            subpaths = [Path(folder, name) for name in subfolders]
+            roots += [subpath for subpath in subpaths if subpath.is_symlink()]
+    return list(members)
 
 
 def _list_local(address: str, key: str) -> list[File]:
-    paths = find_paths(address)
-    if not paths and not Path(address).exists():
+    members = _find_members(address)
+    if not members and not Path(address).exists():
         raise UserError(
             f"{Path(address)}: no such file or folder", key=key, cure="set it to where the text is"
         )
-    return [_stamp_local(path, key) for path in paths]
+    files = []
+    for path in members:
+        if path.is_file():
+            files.append(_stamp_local(path, key))
+        elif path.is_symlink():
+            files.append(File(str(path), size=0, stamp=BROKEN_LINK))
+    return files
 
 
 def _stamp_local(path: Path, key: str) -> File:

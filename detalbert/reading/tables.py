@@ -19,8 +19,10 @@ _EXCEL = re.compile(r'"?sep=([^"\w\r])"?\s*', flags=re.IGNORECASE)
 # A cell of the line below the header of a table in Markdown.
 _RULE = re.compile(r"\s*(:?--+:?\s*)?")
 _QUOTED = re.compile(r'"[^"]*"')
+_LINE_END = re.compile(r"[\r\n]")
 LONGEST_CELL = 1 << 30  # characters
 _MORE = "rows end in a separator that the header has not; see that their cells fit its names"
+_HIDES_ROWS = "a cell in quotes holds lines that look like rows"
 _CURE = (
     "fix it: a text with separators, quotes or line breaks stands in quotes, its own doubled, and "
     "nothing is above the header"
@@ -46,7 +48,7 @@ def table_rows(
 
     Raises:
         UserError: a row has more cells than the header, or lacks a needed one; quotes are in the
-            wrong place; a name is there twice. What follows would be misread.
+            wrong place, or hold rows; a name is there twice. What follows would be misread.
     """
     csv.field_size_limit(longest)  # of the process, as csv has no other
 
@@ -63,6 +65,7 @@ def table_rows(
         strict=True,
     )
     width = 0  # cells of a row
+    first_row = 0  # the line on which the first row begins
     begin = lines_before + 1  # line on which the row begins
     try:
         names = column_names(where, next(reader, []))
@@ -72,11 +75,18 @@ def table_rows(
         is_markdown = separator == "|" and names[0] == names[-1] == ""
         for cells in reader:
             _check_quotes(recorded, cells, separator)
+            place = f"line {begin}"
+            if _may_hide_rows(recorded.lines, cells, separator):
+                notes.add(_HIDES_ROWS, place)
             if is_markdown:
                 cells = _markdown_cells(cells)
             if any(cells):
+                first_row = first_row or begin
                 width = width or _find_width(names, cells)
-                place = f"line {begin}"
+                if len(cells) == len(names) < width:
+                    # The first row has a cell more, which is not the end of every row.
+                    begin = first_row
+                    raise csv.Error(f"{width} cells under {len(names)} names")
                 if _repeats(names, cells):
                     notes.add("rows repeat the header and are left out", place)
                 else:
@@ -124,6 +134,30 @@ def _check_quotes(recorded: _Recorded, cells: list[str], separator: str) -> None
     all_closed = '"' not in outside_quotes
     if all_closed and outside_quotes.count(separator) != len(cells) - 1:
         raise csv.Error("a quote is inside a cell without quotes")
+
+
+def _may_hide_rows(lines: list[str], cells: list[str], separator: str) -> bool:
+    """Return whether the lines of a row may be two rows, which a quote at the start of a cell that
+    is none of quoting made one. Raises csv.Error if they surely are more rows than one.
+    """
+    if len(lines) == 1:
+        return False
+    if separator == "\t":
+        # Tabs are in no text.
+        if any(separator in cell and _LINE_END.search(cell) for cell in cells):
+            raise csv.Error(_HIDES_ROWS)
+        return False
+
+    # Each line has the separators of a row. A space follows those of prose.
+    separators = len(cells) - 1
+    if separators == 0:
+        return False
+    for line in lines:
+        if line.count(separator) - line.count(f"{separator} ") != separators:
+            return False
+    if len(lines) > 2:
+        raise csv.Error(_HIDES_ROWS)
+    return True
 
 
 def _find_header(lines: Iterator[str]) -> tuple[str, str, int]:
@@ -207,8 +241,7 @@ def _check_row(names: list[str], cells: list[str], width: int, needed: Collectio
 
     one_more = count == len(names) + 1
     is_wider = count > width and not (one_more and _ends_twice(cells))
-    is_odd = count == len(names) < width  # where the first row has a cell more
-    if is_wider or is_odd or any(surplus) or any(unnamed):
+    if is_wider or any(surplus) or any(unnamed):
         named = [name for name in names if name]
         raise csv.Error(f"{count} cells under {len(named)} names")
 

@@ -299,8 +299,11 @@ def test_lines_and_files_of_any_length_are_read_in_pieces(
 
 def split_by_rules(text: str) -> dict[str, list[str]]:
     """Return the documents of a text by `data.article`, cut by regular expressions."""
+    documents = {"file": [text]}
+    if "\r" in text[:-1] and "\n" not in text:  # an old Mac's
+        text = text.replace("\r", "\n")
     lines = re.split(r"\r?\n", text)
-    documents = {"line": lines, "file": [text]}
+    documents["line"] = lines
     documents["blank_line"] = re.split(r"(?:^|\r?\n)(?:[^\S\n]*(?:\n|$))+", text)
 
     # Three lines are joined by their own ends.

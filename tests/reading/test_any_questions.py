@@ -209,7 +209,8 @@ def test_questions_of_any_file(
             columns=columns_of(rows[0]),
             form=shape.form if shape.is_told else None,
         )
-    except UserError:
-        assert not shape.is_known
+    except UserError as error:
+        # A cell of tabs and line ends may be rows that a quote has swallowed.
+        assert not shape.is_known or "holds lines that look like rows" in str(error)
     else:
         assert examples == expected

@@ -25,8 +25,9 @@ def check(address: Any, expected: list[str], shape: Shape, **options: Any) -> No
     expected = [document.strip() for document in expected if document.strip()]
     try:
         documents = read_documents(address, form=form, **options)
-    except UserError:
-        assert not shape.is_known
+    except UserError as error:
+        # A cell of tabs and line ends may be rows that a quote has swallowed.
+        assert not shape.is_known or "holds lines that look like rows" in str(error)
     else:
         assert documents == expected or not shape.is_known
 

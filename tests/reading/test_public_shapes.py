@@ -267,8 +267,8 @@ def test_files_that_may_be_held_out_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder of which only some files are named after splits is read whole."""
-    for name in ("00.jsonl", "01.jsonl", "val.jsonl", "test.jsonl"):
-        write(tmp_path / "pile" / name, LINES)
+    for number, name in enumerate(("00.jsonl", "01.jsonl", "val.jsonl", "test.jsonl")):
+        write(tmp_path / "pile" / name, LINES + "\n" * number)  # no two files are equal
     assert read_documents(tmp_path / "pile") == TEXTS * 4
     told = "2 files are trained on that may be held-out data: test.jsonl, val.jsonl"
     assert f"data.text: {told}" in caplog.text

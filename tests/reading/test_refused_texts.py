@@ -3,15 +3,18 @@
 import bz2
 import gzip
 import io
+import pickle
 import tarfile
 from pathlib import Path
 
+import pyarrow
+import pyarrow.orc
 import pytest
 
 from detalbert.errors import UserError
 from tests.reading import files
 from tests.reading.files import long_frame, read_documents
-from tests.reading.test_text_files import LINES, PLAIN, ROWS, write
+from tests.reading.test_text_files import LINES, PLAIN, ROWS, TEXTS, write
 
 
 def tar(text: str) -> bytes:
@@ -20,6 +23,12 @@ def tar(text: str) -> bytes:
         file = tarfile.TarInfo("a.jsonl")
         file.size = len(text.encode())
         archive.addfile(file, io.BytesIO(text.encode()))
+    return content.getvalue()
+
+
+def orc() -> bytes:
+    content = io.BytesIO()
+    pyarrow.orc.write_table(pyarrow.table({"text": TEXTS}), content)
     return content.getvalue()
 
 
@@ -81,6 +90,46 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
         ": XML; write its texts as",
     ),
     "a PDF": ("a.txt", b"%PDF-1.7\n", ": a PDF; give its text"),
+    "7-Zip": ("a.7z", b"7z\xbc\xaf\x27\x1c\0\4", ": a 7-Zip archive; unpack it"),
+    "RAR": ("a.rar", b"Rar!\x1a\7\1\0", ": a RAR archive; unpack it"),
+    "lz4": ("a.jsonl.lz4", b"\x04\x22\x4d\x18\x64\x40", ": compressed with lz4; unpack it, or"),
+    "compress": ("a.txt.Z", b"\x1f\x9d\x90\x61", ": compressed with compress; unpack it, or"),
+    "gzip of gzip": (
+        "a.gz.gz",
+        gzip.compress(gzip.compress(b"a")),
+        ": compressed twice; unpack it",
+    ),
+    "Avro": ("a.avro", b"Obj\x01\x04\x14avro.codec", ": an Avro file; write its rows as Parquet"),
+    "ORC": ("a.txt", orc(), ": an ORC file; write its rows as Parquet or JSON lines"),
+    "Feather of version 1": ("a.feather", b"FEA1\0\0\0\0\0\0", ": a Feather file of version 1; w"),
+    "a pickle": ("a.pkl", pickle.dumps(TEXTS), ": a pickle; write its rows as Parquet or JSON"),
+    "an old pickle": ("a.pkl", pickle.dumps(TEXTS, 2), ": a pickle; write its rows as"),
+    "NumPy": ("a.npy", b"\x93NUMPY\x01\0v\0{'descr'", ": a NumPy array; write its texts as"),
+    "Gigaword": (
+        "afp_eng_199405",
+        '<DOC id="AFP_ENG_19940512.0004" type="story" >\n<HEADLINE>\n',
+        ": SGML; write its texts as JSON lines",
+    ),
+    "a page named .xls": (
+        "a.xls",
+        "<table><tr><td>text</td></tr></table>",
+        ": a web page; open it in Excel or LibreOffice, and save it as .xlsx",
+    ),
+    "a page named .xlsx": (
+        "a.xlsx",
+        '<?xml version="1.0"?>\n<?mso-application progid="Excel.Sheet"?>\n',
+        ": XML; open it in Excel or LibreOffice, and save it as .xlsx",
+    ),
+    "ISO-2022-JP": (
+        "a.txt",
+        "東京で会った。\n".encode("iso-2022-jp"),
+        ": text in an encoding of ISO 2022; save it as UTF-8",
+    ),
+    "a text in two languages": (
+        "a.jsonl",
+        '{"text": {"en": "a", "de": "b"}}',
+        ": row 1: its 'text' is dict, and no text; correct it",
+    ),
     "Latin-1": ("a.txt", PLAIN.encode() + b"\xe9", ": not UTF-8 at byte "),
 }
 

@@ -2,6 +2,7 @@
 they are meant, or with a note, or one line that names the row; never other rows in silence.
 """
 
+import csv
 import io
 
 import pytest
@@ -126,7 +127,8 @@ REFUSED = {
     "the same in the first row": (f"{HEADER}1,Who?,Ada, the first,\n{SECOND}", "line 2: 5 cells"),
     "the same in the only row": (f"{HEADER}1,Who?,Ada, the first,\n", "line 2: 5 cells under 4"),
     "an empty cell too many": (f"{HEADER}{FIRST}2,,Where?,Town.,\n", "line 4: 5 cells under 4"),
-    "the same, first": (f"{HEADER}1,,Who?,Ada.,\n{SECOND}", "line 3: 4 cells under 4 names"),
+    "the same, first": (f"{HEADER}1,,Who?,Ada.,\n{SECOND}", "line 2: 5 cells under 4 names"),
+    "a separator behind the first row": ("text\nHello,\nBye.\n", "line 2: 2 cells under 1 names"),
     "two separators too many": (f"{HEADER}1,Who?,Ada.,,,\n", "line 2: 6 cells under 4 names"),
     "a quote too many": (f'{HEADER}1,Who?,"Ada" did.",\n{SECOND}', "line 2: ',' expected after"),
     "a quote that stays open": (f'{HEADER}{FIRST}2,Where?,"Town.,\n', "line 4: unexpected end"),
@@ -150,6 +152,52 @@ def test_one_line_names_the_row(name: str) -> None:
     with pytest.raises(UserError) as error:
         read(text)
     assert str(error.value).startswith(f"a.csv: {problem}")
+
+
+# Rows that a quote at the start of a cell swallows, if it is taken for one of quoting.
+SENTENCES = 'id,text\n1,"I saw it.\n2,He went.\n3,Then he left."\n4,End.\n'
+PAIRS = 'question,context,note\nWho?,"Ada met Bo.,a\nWho?,Then she left.",b\nWho?,Bo.,c\n'
+HIDDEN = "a cell in quotes holds lines that look like rows"
+IN_QUOTES = 'id,text\n1,"""I saw it."\n2,He went.\n3,"Then he left."""\n4,End.\n'
+
+
+@pytest.mark.parametrize("separator", list(",;\t|"))
+def test_rows_in_a_quoted_cell_are_refused_or_told(separator: str) -> None:
+    text = SENTENCES.replace(",", separator)
+    with pytest.raises(UserError, match=f"^a.csv: line 2: {HIDDEN}; fix it: a text with sep"):
+        read(text)
+    # As the line says: quotes are doubled, in quotes.
+    rows, notes = read(IN_QUOTES.replace(",", separator))
+    assert [text for _, text in rows] == ['"I saw it.', "He went.", 'Then he left."', "End."]
+    assert notes == {}
+
+    # Two lines may be prose, but where tabs are in none.
+    text = PAIRS.replace(",", separator)
+    if separator == "\t":
+        with pytest.raises(UserError, match=f"^a.csv: line 2: {HIDDEN}"):
+            read(text)
+    else:
+        assert read(text)[1] == {f"{HIDDEN} (the first: line 2)": 1}
+
+
+HONEST = [
+    'id,text\n1,"He saw it,\nthen he left, and she, too,\nwent."\n',
+    'text\n"One\ntwo\nthree"\n',
+    'id,text\n1,"One, two\nthree, four\nfive, six"\n',
+    'id;text\n1;"One\n\ntwo; three\n\nfour"\n',
+    'id\ttext\n1\t"One\ntwo"\n2\t"a\tb"\n',
+]
+
+
+@pytest.mark.parametrize("text", HONEST)
+def test_cells_of_several_lines_are_no_rows(text: str) -> None:
+    rows, notes = read(text)
+    expected = list(csv.reader(io.StringIO(text), delimiter=find_separator(text)))
+    assert ([list(row) for row in rows], notes) == (expected[1:], {})
+
+
+def find_separator(text: str) -> str:
+    return next((mark for mark in ",;\t" if mark in text.splitlines()[0]), ",")
 
 
 @pytest.mark.parametrize("separator", [",", "\t"])

@@ -73,6 +73,28 @@ FILES: dict[str, tuple[str, str | bytes, list[str]]] = {
     "xz": ("a.jsonl.xz", files.pack(MEMBERS, "xz"), TEXTS),
     "odd line ends in rows": ("a.jsonl", json_lines([{"text": text} for text in ODD]), ODD),
     "odd line ends": ("a.txt", "\n".join(ODD), ODD),
+    "rows of several lines, named as lines": (
+        "a.jsonl",
+        "\n".join(json.dumps(row, indent=2) for row in ROWS),
+        TEXTS,
+    ),
+    "a line with a list named data": ("a.jsonl", '{"text": "A", "data": [1, 2]}\n', ["A"]),
+    "an old Mac's lines": ("a.txt", PLAIN.replace("\n", "\r"), TEXTS),
+    "an old Mac's lines, packed": (
+        "a.txt.gz",
+        gzip.compress(encode(PLAIN.replace("\n", "\r"), "utf-16-le")),
+        TEXTS,
+    ),
+    "texts with marks, put together": (
+        "a.txt",
+        b"".join(encode(f"{text}\n", "utf-8-sig") for text in TEXTS),
+        TEXTS,
+    ),
+    "JSON lines with marks, put together": (
+        "a.jsonl",
+        b"".join(encode(f"{line.decode()}", "utf-8-sig") for line in MEMBERS),
+        TEXTS,
+    ),
     "a list in a text is no JSON": ("a.txt", "[12] notes\n{a} b\n", ["[12] notes", "{a} b"]),
 }
 
@@ -114,6 +136,12 @@ def test_a_line_of_windows_ends_without_its_carriage_return(tmp_path: Path) -> N
     path = write(tmp_path / "a.txt", "one\r\n two \r\n")
     texts = documents.read(path, part_bytes=1 << 20, exact=True, article="line")
     assert texts == ["one", " two "]
+
+
+def test_an_old_mac_text_that_is_one_document_stays(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one\rtwo\r")
+    assert documents.read(path, exact=True) == ["one\rtwo\r"]
+    assert documents.read(path, exact=True, article="line") == ["one", "two"]
 
 
 def test_a_dump_of_one_long_line(tmp_path: Path) -> None:
