@@ -29,12 +29,12 @@ TO_SAMPLES = Markup(
 )
 # Words, capitals, articles and punctuation are compared as the official scorer does it.
 MEANINGS = {
-    "exact": "percent of all results that are right: answered as expected, or rightly abstained",
+    "exact": "percent of all results that are right",
     "f1": "the same, but an answer that is right in part counts in part",
     "HasAns_exact": "exact, of the questions with an answer",
     "HasAns_f1": "f1, of the questions with an answer",
     "NoAns_exact": "percent abstained from, of the questions without an answer",
-    "loss": "of the held-out data, lower is better; beside that of training below",
+    "loss": "of the held-out data, lower is better",
 }
 
 

@@ -104,10 +104,10 @@ def plot_probabilities(bins: Sequence[Bin]) -> Markup:
         color=FIRST,
         zorder=3,
     )
-    for number, (group, size) in enumerate(zip(bins, sizes, strict=True)):
+    for group, size in zip(bins, sizes, strict=True):
         share = group.matches / group.answers
         radius = (size / np.pi) ** 0.5  # points
-        label = axes.annotate(
+        axes.annotate(
             f"{group.answers:,}",
             xy=(group.probability, share),
             # Inside the plot: above the lower points, below the upper ones.
@@ -116,8 +116,8 @@ def plot_probabilities(bins: Sequence[Bin]) -> Markup:
             ha="center",
             va="center",
             fontsize="small",
+            gid=f"name{group.lowest:.1f}",  # which the style sheet keeps free of the line
         )
-        label.set_gid(f"name{number}")  # which the style sheet keeps free of the line
     axes.set(xlim=(0, 1.08), ylim=(0, 1.08))
     return inline_svg(figure, "Share of right answers by their probability")
 

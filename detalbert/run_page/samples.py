@@ -43,9 +43,12 @@ class Sample(NamedTuple):
 def wrong_samples(outcomes: Outcomes) -> list[Sample]:
     """Return the wrong results of which the model was surest, of each kind at least one."""
     surest_first = _sort(outcomes, np.flatnonzero(~outcomes.right))
-    # Reversed: of each group the first place stays.
-    first = {outcomes.group(place): place for place in reversed(surest_first)}
-    chosen = list(dict.fromkeys([*first.values(), *surest_first]))[:SHOWN]
+    # The last of a group in the reversed order is its surest.
+    by_group = {outcomes.group(place): place for place in reversed(surest_first)}
+    chosen = set(by_group.values())
+    for place in surest_first:
+        if len(chosen) < SHOWN:
+            chosen.add(place)
     return [_sample(outcomes, place) for place in surest_first if place in chosen]
 
 
@@ -132,8 +135,10 @@ def _first(context: str, border: int) -> int:
     """Return where a passage begins, before `border`: at the text's start or at a sentence's, which
     have the subject, if one is near, else at a word.
     """
-    near = max(0, border - 2 * AROUND)
-    if near == 0:
+    near = border - 2 * AROUND
+    if near <= 0:
         return 0
-    starts = [match.end() for match in SENTENCE_END.finditer(context, near, border)]
-    return starts[-1] if starts else context.rfind(" ", 0, border) + 1
+    first = context.rfind(" ", 0, border) + 1
+    for match in SENTENCE_END.finditer(context, near, border):
+        first = match.end()
+    return first

@@ -24,17 +24,17 @@ def describe_threshold(outcomes: Outcomes, sweep: Sweep) -> Iterator[str]:
     answer and without one.
     """
     own = sweep.at(outcomes.threshold)
+    share = outcomes.share_at(outcomes.threshold)
     yield (
         f"At the threshold of this run, {outcomes.threshold:.2f}, the model answers "
-        f"{sweep.given[own]:,} of {sweep.questions:,} questions ({sweep.matches[own]:,} of them "
-        f"right) and abstains from {sweep.questions - sweep.given[own]:,} "
+        f"{share.total:,} of {sweep.questions:,} questions ({share.matches:,} of them right) and "
+        f"abstains from {sweep.questions - share.total:,} "
         f"({sweep.rightly_abstained[own]:,} of them rightly). {DIRECTION}"
     )
     if outcomes.answerable.all() or not outcomes.answerable.any():
         yield "All held-out questions have an answer, or none has: they cannot say when to abstain."
         return
     if sweep.questions < HOLD_OUT:
-        share = outcomes.share_at(outcomes.threshold)
         yield (
             f"{sweep.questions:,} held-out questions are too few to choose another by: "
             f"{share.matches:,} of {share.total:,} answers right mean {share.interval} at 95 % "

@@ -42,8 +42,8 @@ def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
     assert text.count("<svg") >= 3
     assert f"python predict.py --model {local_run.path}" in text
     assert "are those of data.validation: none was trained on." in text
-    # A run of the generated world needs two files, which are not called the same.
-    assert "--set data.train=FILE --set data.validation=HELD_OUT_FILE --set" in text
+    # Its own held-out questions stay.
+    assert "--set data.train=FILE --set hyperparameters.max_steps=STEPS" in text
 
 
 def test_nothing_of_the_page_is_lost_in_a_browser(page, browser):
@@ -173,6 +173,9 @@ def test_half_of_the_data_shows_whether_more_helps_and_held_out_files_stay(tmp_p
     assert "if less than 80 % is right then, more data is likely to help" in text
     assert "wrong most often: answered though there is none" in text
     assert "In the curves one question is 4.0 points of exact" in text
+    # A run of the generated world needs two files, which are not called the same.
+    text = written(summary(fraction=None, is_generated=True), tmp_path)
+    assert "--set data.train=FILE --set data.validation=HELD_OUT_FILE --output-dir" in text
     text = written(summary(fraction=None), tmp_path)
     assert "(a file with half of data.train)" in text and "data.validation_fraction" not in text
 
