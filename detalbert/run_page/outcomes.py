@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from detalbert.run_page.shares import RightShare, margin_of_error, measure_share
 from detalbert.squad.answers import Answers
 from detalbert.squad.error_groups import find_group
 from detalbert.squad.metrics import gold_scores
@@ -18,7 +19,8 @@ from detalbert.squad.windows import Example
 BINS = 10  # of probabilities, equally wide
 DECIMALS = 3  # of a threshold
 FEWEST = 5  # answers of a bin that is drawn
-ENOUGH = 30  # answers whose share that is right may decide: that of 90 % is known to 11 points
+EVERYTHING = slice(None)
+ENOUGH = 30  # answers whose share that is right may decide: of 27 of them it is 74 to 97 %
 
 
 class Outcomes(NamedTuple):
@@ -33,6 +35,7 @@ class Outcomes(NamedTuple):
     abstained: np.ndarray  # bool [Q], at the threshold of the run
     answerable: np.ndarray  # bool [Q]
     probabilities: np.ndarray | None  # float64 [Q], of the answers given; None: uncalibrated
+    texts: np.ndarray  # int64 [Q], number of each question's text
 
     @property
     def right(self) -> np.ndarray:
@@ -45,8 +48,16 @@ class Outcomes(NamedTuple):
 
     def margin(self, scores: np.ndarray) -> float:
         """Return half the width of the 95 % interval of the mean of `scores` [Q], in percent."""
-        _, texts = np.unique([example.context for example in self.examples], return_inverse=True)
-        return margin_of_error(scores, texts)
+        return margin_of_error(scores, self.texts)
+
+    def share(self, among: np.ndarray | slice = EVERYTHING) -> RightShare:
+        """Return the share of the results that are right among some questions, bool [Q]."""
+        return measure_share(self.right[among], self.texts[among])
+
+    def share_at(self, threshold: float) -> RightShare:
+        """Return the share of the answers given at a threshold that are right."""
+        is_given = self.odds <= threshold
+        return measure_share(self.exact[is_given] == 1, self.texts[is_given])
 
     def group(self, place: int) -> str:
         """Return the group of a wrong answer, "" of a right one."""
@@ -65,6 +76,7 @@ def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> 
     answered = [example for example in examples if example.id in answers.predictions]
     scores = [gold_scores(answers.spans[example.id], example) for example in answered]
     exact, f1 = np.array(scores, dtype=np.float64).reshape(-1, 2).T  # [Q] each
+    _, texts = np.unique([example.context for example in answered], return_inverse=True)
     probabilities = None
     if answers.probabilities:
         probabilities = np.array([answers.probabilities[example.id] for example in answered])
@@ -78,6 +90,7 @@ def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> 
         abstained=np.array([not answers.predictions[example.id] for example in answered], bool),
         answerable=np.array([bool(example.answers) for example in answered], bool),
         probabilities=probabilities,
+        texts=texts,
     )
 
 
@@ -140,10 +153,11 @@ def sweep_thresholds(outcomes: Outcomes) -> Sweep:
 
 
 class Bin(NamedTuple):
-    """Answers of similar probability."""
+    """Results of similar probability."""
 
+    lowest: float  # probability that is in it
     probability: float  # mean
-    matches: int  # answers that are right
+    matches: int  # results that are right
     answers: int
 
 
@@ -156,35 +170,10 @@ def reliability(probabilities: np.ndarray, right: np.ndarray) -> list[Bin]:
         if chosen.sum() >= FEWEST:
             bins.append(
                 Bin(
+                    lowest=number / BINS,
                     probability=float(probabilities[chosen].mean()),
                     matches=int(right[chosen].sum()),
                     answers=int(chosen.sum()),
                 )
             )
     return bins
-
-
-def margin_of_error(scores: np.ndarray, texts: np.ndarray) -> float:
-    """Return half the width of the 95 % interval of the mean of scores, in percent.
-
-    Questions on one text are right and wrong together, and so tell less than as many on different
-    texts: the error is that of sums per text (cluster-robust), if it is the larger one.
-
-    Args:
-        scores: of the questions, float64 [Q], from 0 to 1.
-        texts: number of each question's text, int64 [Q].
-    """
-    if len(scores) < 2:
-        return 100.0
-    distances = scores - scores.mean()
-    variances = [_variance_of_sum(distances)]
-    sums = np.bincount(texts, weights=distances)  # [texts]
-    if len(sums) > 1:
-        variances.append(_variance_of_sum(sums))
-    return 100 * 1.96 * max(variances) ** 0.5 / len(scores)
-
-
-def _variance_of_sum(distances: np.ndarray) -> float:
-    """Return the variance of the sum of n independent `distances` [n] from their mean."""
-    count = len(distances)
-    return float((distances**2).sum() * count / (count - 1))

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from detalbert.atomic import whole_file
 from detalbert.pages.template import fill_template
-from detalbert.run_page import advice, plots
+from detalbert.run_page import advice, plots, thresholds
 from detalbert.run_page.outcomes import Outcomes, reliability, sweep_thresholds
 from detalbert.run_page.run import REPORT, RunSummary
 from detalbert.run_page.samples import Sample, right_samples, wrong_samples
@@ -20,17 +20,21 @@ from detalbert.squad.error_groups import GROUP_MEANINGS
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 UNCALIBRATED = (
     "The probabilities are uncalibrated: the held-out questions do not show that they hold, so "
-    "none is shown. More held-out questions may show it."
+    "none is shown, and the examples below are ordered by their distance from the threshold. More "
+    "held-out questions may show it."
 )
-TO_SAMPLES = Markup('<a href="#wrong">Wrong answers with their texts</a>')
+TO_SAMPLES = Markup(
+    '<a href="#wrong">Wrong results with their texts</a>; all answers are in predictions.json '
+    "beside this page, and predict.py --errors lists the wrong ones of a file."
+)
 # Words, capitals, articles and punctuation are compared as the official scorer does it.
 MEANINGS = {
-    "exact": "percent answered as expected, or rightly abstained from",
+    "exact": "percent of all results that are right",
     "f1": "the same, but an answer that is right in part counts in part",
     "HasAns_exact": "exact, of the questions with an answer",
     "HasAns_f1": "f1, of the questions with an answer",
     "NoAns_exact": "percent abstained from, of the questions without an answer",
-    "loss": "0 is best; there is no worst",
+    "loss": "of the held-out data, lower is better",
 }
 
 
@@ -65,10 +69,12 @@ def write_report(run: RunSummary, folder: Path) -> None:
     outcomes = run.outcomes
     sections = [_training(run)]
     result = []
+    right = None
     groups = []
     samples = []
     if outcomes is not None and len(outcomes.examples):
         result = list(advice.describe_result(outcomes))
+        right = outcomes.share()
         groups = [f"{group}: {GROUP_MEANINGS[group]}" for group in outcomes.count_errors()]
         sections = [*_answers(run, outcomes), *sections]
         samples = _samples(outcomes)
@@ -77,6 +83,7 @@ def write_report(run: RunSummary, folder: Path) -> None:
         title=_title(run),
         run=run,
         result=result,
+        right=right,
         figures=_figures(run),
         groups=groups,
         sections=sections,
@@ -88,38 +95,44 @@ def write_report(run: RunSummary, folder: Path) -> None:
 
 def _title(run: RunSummary) -> str:
     """Return the run's name and main score, by which the pages of two runs are told apart."""
+    if run.outcomes is not None:
+        return f"{run.name}: {run.outcomes.share().percent} right"
     if run.metric not in run.best:
         return run.name
     return f"{run.name}: {run.metric} {run.best[run.metric]:.2f}"
 
 
 def _figures(run: RunSummary) -> list[Figure]:
-    """Return the metrics that the log prints."""
+    """Return the metrics that the log prints, those of one kind of questions side by side."""
     figures = []
-    for metric in run.metrics:
+    metrics = {metric.name: metric for metric in run.metrics if metric.logged}
+    for name in dict.fromkeys([*MEANINGS, *metrics]):
         # The official best scores are of thresholds that only take answers back; those below are
         # of all thresholds.
-        is_official_best = metric.name.startswith("best_")
-        if metric.logged and metric.name in run.best and not is_official_best:
-            number = f"{run.best[metric.name]:.2f}"
-            figures.append(Figure(metric.name, number, MEANINGS.get(metric.name, "")))
+        if name in metrics and name in run.best and not name.startswith("best_"):
+            figures.append(Figure(name, f"{run.best[name]:.2f}", MEANINGS.get(name, "")))
     return figures
 
 
 def _samples(outcomes: Outcomes) -> list[SampleList]:
-    """Return some wrong answers and some right ones."""
-    surest = "the surest" if outcomes.probabilities is not None else "the surest, uncalibrated,"
+    """Return some wrong results and some right ones."""
+    surest = "the most probable"
+    if outcomes.probabilities is None:
+        surest = "the farthest from the threshold"
     right_count = int(outcomes.right.sum())
     wrong_count = len(outcomes.examples) - right_count
     wrong = wrong_samples(outcomes)
     right = right_samples(outcomes)
+    kinds = ", of each kind at least one" if len(wrong) < wrong_count else ""
     return [
         SampleList(
-            "wrong", f"{len(wrong):,} of {wrong_count:,} wrong answers, {surest} first", wrong
+            "wrong",
+            f"{len(wrong):,} of {wrong_count:,} wrong results{kinds}, {surest} first",
+            wrong,
         ),
         SampleList(
             "right",
-            f"{len(right):,} of {right_count:,} right answers, from {surest} to the least sure",
+            f"{len(right):,} of {right_count:,} right results, from {surest} to the least so",
             right,
         ),
     ]
@@ -135,8 +148,10 @@ def _training(run: RunSummary) -> PageSection:
     drawn = [plots.plot_losses(run.history)]
     if scores:
         main = run.metric if run.metric in scores else scores[0]
-        sentences = list(advice.describe_training(run.history, main, run.outcomes))
-        drawn.append(plots.plot_metrics(run.history, scores[:3]))
+        sentences = list(
+            advice.describe_training(run.history, main, outcomes=run.outcomes, period=run.period)
+        )
+        drawn.append(plots.plot_metrics(run.history, scores[:4]))
     return PageSection("Is more data or more training needed?", sentences, plots=drawn)
 
 
@@ -146,20 +161,24 @@ def _answers(run: RunSummary, outcomes: Outcomes) -> list[PageSection]:
     if not outcomes.right.all():
         errors.append(TO_SAMPLES)
     sweep = sweep_thresholds(outcomes)
-    rows, taken = advice.table_thresholds(sweep, outcomes.threshold)
+    rows, taken = thresholds.table_thresholds(outcomes, sweep)
     sentences = [UNCALIBRATED]
     drawn = []
     if outcomes.probabilities is not None:
         bins = reliability(outcomes.probabilities, outcomes.right)
-        sentences = list(advice.describe_probabilities(run.best, bins))
+        sentences = list(
+            advice.describe_probabilities(
+                run.best, outcomes.probabilities, right=outcomes.right, bins=bins
+            )
+        )
         if len(bins) > 1:
             drawn = [plots.plot_probabilities(bins)]
     return [
         PageSection("What does the model get wrong?", errors, plots=[]),
         PageSection(
             title="Which threshold?",
-            sentences=list(advice.describe_threshold(outcomes, sweep)),
-            plots=[plots.plot_thresholds(sweep, outcomes.threshold)],
+            sentences=list(thresholds.describe_threshold(outcomes, sweep)),
+            plots=[plots.plot_thresholds(outcomes, sweep)],
             rows=rows,
             taken=taken,
         ),

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from detalbert.engine.history import History
 from detalbert.pages.svg import FIRST, LINE, OTHER, SECOND, STYLE, TEXT, inline_svg
-from detalbert.run_page.outcomes import ENOUGH, FEWEST, Bin, Sweep
+from detalbert.run_page.outcomes import FEWEST, Bin, Outcomes, Sweep
 
 SIZE = (5.0, 3.2)  # inches
 MOST_POINTS = 400  # of a curve: more are not seen, and make the page large
@@ -22,16 +22,13 @@ def plot_losses(history: History) -> Markup:
     """Plot the losses of training and validation over steps."""
     figure, axes = _start(xlabel="step", ylabel="loss")
     reports = _thinned(history.reports)
-    axes.plot(
-        [report.step for report in reports],
-        [report.loss for report in reports],
-        color=OTHER,
-        lw=1,
-        label="training",
-    )
+    losses = [report.loss for report in reports]
+    steps = [report.step for report in reports]
+    (line,) = axes.plot(steps, losses, color=OTHER, lw=1, label="training")
     _plot_validations(axes, history, name="loss", color=FIRST, label="held out")
-    _limit_to_bulk(axes, [report.loss for report in reports])
-    axes.legend(frameon=False)
+    if _limit_to_bulk(axes, losses):
+        line.set_label(f"training (at first {losses[0]:.1f})")
+    _add_legend(axes)
     return inline_svg(figure, "Losses of training and of the held-out data over steps")
 
 
@@ -51,36 +48,44 @@ def _plot_validations(axes: Axes, history: History, name: str, color: str, label
 
 @style.context(STYLE)
 def plot_metrics(history: History, names: Sequence[str]) -> Markup:
-    """Plot up to three metrics of the validations over steps."""
+    """Plot up to four metrics of the validations over steps."""
     figure, axes = _start(xlabel="step", ylabel="percent")
-    for name, colour in zip(names, (FIRST, SECOND, TEXT), strict=False):
+    for name, colour in zip(names, (FIRST, SECOND, TEXT, OTHER), strict=False):
         _plot_validations(axes, history, name, color=colour, label=name)
-    axes.legend(frameon=False)
+    _add_legend(axes)
     return inline_svg(figure, f"{', '.join(names)} of the held-out data over steps")
 
 
 @style.context(STYLE)
-def plot_thresholds(sweep: Sweep, threshold: float) -> Markup:
+def plot_thresholds(outcomes: Outcomes, sweep: Sweep) -> Markup:
     """Plot the scores over the share of questions answered; a line marks the run's threshold."""
-    figure, axes = _start(xlabel="percent of the questions answered", ylabel="percent")
+    figure, axes = _start(
+        xlabel="percent of the questions answered (stricter thresholds: left)", ylabel="percent"
+    )
     # The share of the first few answers says nothing.
     chosen = _thinned(np.flatnonzero(sweep.given >= FEWEST).tolist())
     answered = 100 / sweep.questions * sweep.given  # [n]
-    right = 100 / sweep.given[chosen] * sweep.matches[chosen]
-    axes.plot(answered[chosen], sweep.f1[chosen], color=FIRST, label="F1")
-    axes.plot(answered[chosen], right, color=SECOND, label="right, of those answered")
+    shares = [outcomes.share_at(sweep.thresholds[place]) for place in chosen]
+    axes.fill_between(
+        answered[chosen],
+        [share.low for share in shares],
+        [share.high for share in shares],
+        color=LINE,
+        lw=0,
+        label="its 95 % confidence",
+    )
+    right = [100 * share.matches / share.total for share in shares]
+    axes.plot(answered[chosen], right, color=SECOND, label="right, of the answers")
+    axes.plot(answered[chosen], sweep.f1[chosen], color=FIRST, label="F1 of all")
     axes.axvline(
-        answered[sweep.at(threshold)],
+        answered[sweep.at(outcomes.threshold)],
         color=TEXT,
         ls=":",
         lw=1.2,
-        label=f"this run: {threshold:.2f}",
+        label=f"this run: {outcomes.threshold:.2f}",
     )
-    if sweep.questions > FEWEST:
-        few = min(100, 100 * ENOUGH / sweep.questions)
-        axes.axvspan(0, few, color=LINE, lw=0, zorder=0, label=f"fewer than {ENOUGH} answers")
     axes.set(ylim=(0, 102))
-    axes.legend(frameon=False)
+    _add_legend(axes)
     return inline_svg(figure, "F1, and the share that is right, by how many questions are answered")
 
 
@@ -111,6 +116,7 @@ def plot_probabilities(bins: Sequence[Bin]) -> Markup:
             ha="center",
             va="center",
             fontsize="small",
+            gid=f"name{group.lowest:.1f}",  # which the style sheet keeps free of the line
         )
     axes.set(xlim=(0, 1.08), ylim=(0, 1.08))
     return inline_svg(figure, "Share of right answers by their probability")
@@ -123,6 +129,11 @@ def _start(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def _add_legend(axes: Axes) -> None:
+    """Name the lines above the plot, where no line is."""
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+
 def _thinned(points: Sequence) -> list:
     """Return at most MOST_POINTS of a curve's points, evenly, the first and the last included."""
     if len(points) <= MOST_POINTS:
@@ -131,9 +142,13 @@ def _thinned(points: Sequence) -> list:
     return [points[place] for place in places]
 
 
-def _limit_to_bulk(axes: Axes, losses: Sequence[float]) -> None:
-    """Leave the first losses, of random weights, out of sight if they would flatten the rest."""
+def _limit_to_bulk(axes: Axes, losses: Sequence[float]) -> bool:
+    """Leave the first losses, of random weights, out of sight if they would flatten the rest, and
+    return whether some are.
+    """
     finite = [loss for loss in losses if np.isfinite(loss)]
-    if len(finite) > 20:
-        top = 1.2 * float(np.quantile(finite, 0.95))
-        axes.set_ylim(top=max(top, 1.1 * axes.dataLim.y0), bottom=0)
+    if len(finite) <= 20:
+        return False
+    top = max(1.2 * float(np.quantile(finite, 0.95)), 1.1 * axes.dataLim.y0)
+    axes.set_ylim(top=top, bottom=0)
+    return max(finite) > top

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from detalbert.engine.history import History
 from detalbert.engine.metric import Metric
@@ -24,6 +26,9 @@ class RunSummary(NamedTuple):
     best: Mapping[str, float]  # metrics of the validation that the page is of, with `steps`
     history: History
     outcomes: Outcomes | None  # None: the workload has no answers, or they are lost
+    fraction: float | None  # of the texts of data.train that are held out; None: data.validation is
+    shared: int  # held-out questions that were trained on, too
+    period: int | None  # steps between validations; None: an epoch
     is_generated: bool  # whether the held-out questions are of the generated world
     commands: Mapping[str, str]  # that a user may run next, by their purpose
 
@@ -63,6 +68,10 @@ def describe_run(
     """
     config = trial.context.get_experiment_config()
     lines = trial.data.summary().lines
+    shared = 0
+    if outcomes is not None:
+        data: Any = trial.data
+        shared = np.isin(data.validation.question_hashes, data.train.question_hashes).sum()
     # Runs of one config differ in these; a line without a colon names no source.
     source, colon, _ = lines.get("train", "").partition(": ")
     names = [config["name"], Path(source).name if colon else "", folder]
@@ -75,6 +84,9 @@ def describe_run(
         best=best,
         history=trial.history,
         outcomes=outcomes,
+        fraction=config["data"].get("validation_fraction"),
+        shared=int(shared),
+        period=trial.hparams.validation_period,
         is_generated=lines.get("validation", "").startswith("generated:"),
         commands=commands,
     )

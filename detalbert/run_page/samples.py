@@ -1,7 +1,7 @@
-"""Answers to look at: wrong ones and right ones, each with the piece of its text that matters.
+"""Results to look at: wrong ones and right ones, each with the piece of its text that matters.
 
-The wrong ones are those of which the model was surest, where faults of the labels come first; the
-right ones are spread from the surest to the least sure.
+The wrong ones are those of which the model was surest, where faults of the labels come first, and
+the surest of each kind; the right ones are spread from the surest to the least sure.
 """
 
 import re
@@ -15,7 +15,8 @@ from detalbert.run_page.outcomes import Outcomes
 from detalbert.squad.windows import Example
 
 SHOWN = 10  # of each kind
-AROUND = 90  # characters on either side of an answer
+AROUND = 90  # characters on either side of an answer, at least
+SENTENCE_END = re.compile(r"[.!?]\s+|[\n。！？]")
 LONGEST = 3_000  # characters of a text that is shown as a whole, too: twenty must fit a page
 NONE = "no answer"
 
@@ -40,14 +41,19 @@ class Sample(NamedTuple):
 
 
 def wrong_samples(outcomes: Outcomes) -> list[Sample]:
-    """Return the wrong answers of which the model was surest, the surest first."""
-    places = np.flatnonzero(~outcomes.right)
-    surest_first = _sort(outcomes, places)
-    return [_sample(outcomes, place) for place in surest_first[:SHOWN]]
+    """Return the wrong results of which the model was surest, of each kind at least one."""
+    surest_first = _sort(outcomes, np.flatnonzero(~outcomes.right))
+    # The last of a group in the reversed order is its surest.
+    by_group = {outcomes.group(place): place for place in reversed(surest_first)}
+    chosen = set(by_group.values())
+    for place in surest_first:
+        if len(chosen) < SHOWN:
+            chosen.add(place)
+    return [_sample(outcomes, place) for place in surest_first if place in chosen]
 
 
 def right_samples(outcomes: Outcomes) -> list[Sample]:
-    """Return right answers, evenly from the surest to the least sure."""
+    """Return right results, evenly from the surest to the least sure."""
     places = np.flatnonzero(outcomes.right)
     order = _sort(outcomes, places)
     if len(order) > SHOWN:
@@ -109,8 +115,8 @@ def _spans(example: Example, prediction: str) -> dict[str, tuple[int, int]]:
 def _passages(context: str, spans: Mapping[str, tuple[int, int]]) -> list[Passage]:
     """Cut a text where marks begin and end. Without an answer its beginning stands for it."""
     edges = [edge for span in spans.values() for edge in span] or [0]
+    first = _first(context, border=min(edges) - AROUND)
     # Whole words alone are shown.
-    first = context.rfind(" ", 0, max(0, min(edges) - AROUND)) + 1
     last = context.find(" ", max(edges) + AROUND)
     if last < 0:
         last = len(context)
@@ -123,3 +129,16 @@ def _passages(context: str, spans: Mapping[str, tuple[int, int]]) -> list[Passag
     if last < len(context):
         passages.append(Passage(text=" …", marks=""))
     return passages
+
+
+def _first(context: str, border: int) -> int:
+    """Return where a passage begins, before `border`: at the text's start or at a sentence's, which
+    have the subject, if one is near, else at a word.
+    """
+    near = border - 2 * AROUND
+    if near <= 0:
+        return 0
+    first = context.rfind(" ", 0, border) + 1
+    for match in SENTENCE_END.finditer(context, near, border):
+        first = match.end()
+    return first

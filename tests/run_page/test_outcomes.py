@@ -10,11 +10,11 @@ from detalbert.run_page.outcomes import (
     FEWEST,
     Outcomes,
     collect,
-    margin_of_error,
     reliability,
     sweep_thresholds,
 )
 from detalbert.run_page.samples import NONE, SHOWN, Sample, right_samples, wrong_samples
+from detalbert.run_page.shares import margin_of_error, measure_share
 from detalbert.squad.answers import Answers
 from detalbert.squad.metrics import score
 from detalbert.squad.windows import Example
@@ -103,6 +103,7 @@ def test_bins_have_the_shares_of_their_answers() -> None:
     right = np.arange(len(probabilities)) % 2 == 0
     bins = reliability(probabilities, right)
     assert [group.answers for group in bins] == [FEWEST, 10]  # too few in the middle one
+    assert [group.lowest for group in bins] == [0.0, 0.9]
     assert [group.probability for group in bins] == pytest.approx([0.05, 0.95])
     assert [group.matches for group in bins] == [right[:FEWEST].sum(), right[-10:].sum()]
 
@@ -127,6 +128,30 @@ def test_questions_on_one_text_count_together() -> None:
     # On one text alone they count as independent ones.
     one_text = np.zeros(200, dtype=int)
     assert margin_of_error(draws[0].astype(float), one_text) < margins[0]
+
+
+@pytest.mark.parametrize("per_text", [1, 4])
+@pytest.mark.parametrize("share", [0.7, 0.97])
+def test_an_interval_holds_the_share_in_nineteen_of_twenty_draws(per_text, share):
+    rng = np.random.default_rng(0)
+    texts = np.arange(200) // per_text
+    draws = (rng.random((2_000, 200 // per_text)) < share).repeat(per_text, axis=1)
+    shares = [measure_share(draw, texts) for draw in draws]
+    holds = np.mean([measured.low <= 100 * share <= measured.high for measured in shares])
+    assert 0.92 < holds < 0.98
+
+
+def test_an_interval_is_wilsons():
+    # Brown, Cai and DasGupta (2001), as every calculator gives it.
+    measured = measure_share(np.arange(32) < 27, texts=np.arange(32))
+    assert (measured.percent, measured.interval) == ("84.4 %", "68 to 93 %")
+    everything = measure_share(np.ones(5, dtype=bool), texts=np.arange(5))
+    assert (everything.percent, everything.interval) == ("100 %", "57 to 100 %")
+    # If all are right, four on one text may tell no more than one.
+    alike = measure_share(np.ones(20, dtype=bool), texts=np.arange(20) // 4)
+    assert alike.interval == everything.interval
+    nothing = measure_share(np.zeros(0, dtype=bool), texts=np.zeros(0, dtype=int))
+    assert (nothing.percent, nothing.interval) == ("0 %", "0 to 100 %")
 
 
 def test_samples_are_the_surest_wrong_ones_and_all_kinds_of_right_ones() -> None:
@@ -158,6 +183,18 @@ def test_a_sample_without_an_answer_marks_what_was_given() -> None:
     assert CONTEXT.startswith(abstained.passages[0].text)
 
 
+def test_each_kind_of_error_is_among_the_samples_and_the_surest_come_first():
+    rows = [("pottery", "Orvane", -1.0)] * 12 + [
+        ("pottery", "with pottery", -1.0),
+        ("", "Zanto", -1),
+    ]
+    outcomes = outcomes_of(rows, threshold=0.0, probabilities=True)
+    shown = wrong_samples(outcomes)
+    numbers = [int(sample.question[:-1]) for sample in shown]
+    assert numbers == [*range(8), 12, 13]
+    assert len({sample.group for sample in shown}) == 3
+
+
 def test_a_text_that_is_cut_is_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "AROUND", 10)
     outcomes = outcomes_of([("", "Orvane", 1.0)], threshold=0.0)
@@ -167,6 +204,22 @@ def test_a_text_that_is_cut_is_there_as_a_whole(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(samples, "LONGEST", len(CONTEXT) - 1)
     (long,) = right_samples(outcomes)
     assert long.context == ""
+
+
+def test_a_passage_begins_where_its_sentence_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "AROUND", 12)
+    (sample,) = right_samples(outcomes_of([("1802", "1802", -1.0)], threshold=0.0))
+    # The sentence's start is too far before the year, so a word's is taken.
+    assert [passage.text for passage in sample.passages][:2] == [
+        "… ",
+        "and sailed in ",
+    ]
+    monkeypatch.setattr(samples, "AROUND", 25)
+    (sample,) = right_samples(outcomes_of([("1802", "1802", -1.0)], threshold=0.0))
+    before = sample.passages[1].text
+    assert before == "The Belmira was built in Orvane, and sailed in "
+    (sample,) = right_samples(outcomes_of([("pottery", "pottery", -1.0)], threshold=0.0))
+    assert sample.passages[0].text == "The Zanto was loaded with "
 
 
 @pytest.mark.parametrize(

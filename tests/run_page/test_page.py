@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from detalbert.engine.history import History, TrainingLoss, Validated
-from detalbert.run_page import advice
-from detalbert.run_page.page import MEANINGS
-from detalbert.run_page.run import REPORT
+from detalbert.engine.metric import Metric
+from detalbert.run_page import advice, plots
+from detalbert.run_page.page import MEANINGS, write_report
+from detalbert.run_page.run import REPORT, RunSummary
 from tests.reports.test_page import CUT, OPEN, OVERLAPS
 from tests.run_page.test_outcomes import outcomes_of
 
@@ -32,7 +33,7 @@ def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
         figure = f"<dt>{name}</dt><dd><b>{best[name]:.2f}</b> <small>{MEANINGS[name]}</small>"
         assert figure in text
     assert "best_" not in text  # the page has best scores of its own
-    title = f"albert-squad-local, generated, {local_run.path.name}: f1 {best['f1']:.2f}"
+    title = f"albert-squad-local, generated, {local_run.path.name}: {best['exact']:.3g} % right"
     assert f"<title>{title}</title>" in text and f"<h1>{title}</h1>" in text
     assert '<a href="#wrong">' in text and '<h2 id="wrong">' in text
     assert f"step {best['steps']:,}, the best validation" in text
@@ -40,6 +41,9 @@ def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
         assert heading in text
     assert text.count("<svg") >= 3
     assert f"python predict.py --model {local_run.path}" in text
+    assert "are those of data.validation: none was trained on." in text
+    # Its own held-out questions stay.
+    assert "--set data.train=FILE --set hyperparameters.max_steps=STEPS" in text
 
 
 def test_nothing_of_the_page_is_lost_in_a_browser(page, browser):
@@ -70,38 +74,26 @@ def curve(*losses: float, f1: float = 50.0) -> History:
 @pytest.mark.parametrize(
     "history, words",
     [
-        (curve(3.0, 1.5, 2.0, 2.6), ["was lowest at step 200 (1.50)", "highest at step 100"]),
+        (curve(3.0, 1.5, 2.0, 2.6), ["was lowest at step 200 (1.50) and is 2.60 at the end"]),
         (curve(4.0, 3.0, 2.5, 2.4), ["still falling", "does much better on what it has seen"]),
         (
             curve(1.9, 1.4, 1.3, 1.2),
-            ["since step 300, and the held-out loss was still falling", "one run cannot show"],
+            [
+                "since step 300, which may be chance (up to 1.0 points), and the held",
+                "no sign that",
+            ],
         ),
-        (curve(1.9, 1.2, 1.25, 1.25), ["gains little", "has been level since step 200"]),
-        (curve(1.9, 1.2), ["too few validations"]),
-        (curve(3.2, 3.2), ["3.20 at the end, in training 1: the model learns", "--resume never"]),
-        (curve(), ["too few validations"]),
+        (curve(1.9, 1.2, 1.25, 1.25), ["gains little", "level since step 200"]),
+        (curve(1.9, 1.2), ["Too few validations (2)", "1.20 at the end, in training 1: no sign"]),
+        (curve(3.2, 3.2), ["period to 40 (now 50)", "much better on what it has seen"]),
+        (curve(), ["Too few validations (0)"]),
     ],
     ids=["overfit", "gap", "falling", "level", "short", "short and overfit", "none"],
 )
 def test_the_curves_say_what_would_help(history, words):
-    sentences = advice.describe_training(history, "f1")
+    sentences = advice.describe_training(history, "f1", period=50)
     for sentence, expected in zip(sentences, words, strict=True):
         assert expected in sentence
-
-
-def test_a_best_step_after_the_lowest_loss_may_be_chance():
-    history = curve(3.0, 1.5, 2.0, 2.6)
-    for number, point in enumerate(history.validations):
-        point.metrics["f1"] = 50.0 + number
-    rows = [("pottery", "pottery", -1.0)] * 40 + [("pottery", "Orvane", -1.0)] * 10
-    _, sentence = advice.describe_training(history, "f1", outcomes_of(rows, threshold=0.0))
-    assert sentence == (
-        "f1 was 51.0 at step 200, and is highest at step 400 (53.0), a difference that may be "
-        "chance."
-    )
-    history.validations[-1].metrics["f1"] = 99.0
-    _, sentence = advice.describe_training(history, "f1", outcomes_of(rows, threshold=0.0))
-    assert sentence.endswith("at step 400 (99.0).")
 
 
 def test_more_steps_are_worth_what_the_last_fifth_gained_beyond_the_noise():
@@ -112,15 +104,98 @@ def test_more_steps_are_worth_what_the_last_fifth_gained_beyond_the_noise():
     outcomes = outcomes_of(rows, threshold=0.0)
     sentence, _ = advice.describe_training(history, "f1", outcomes)
     assert sentence == (
-        "f1 changed by +0.0 points since step 800, within the noise of 50 held-out questions (11.2 "
-        "points), and the held-out loss was still falling: a longer run (hyperparameters.max_steps "
-        "or epochs) may gain a little."
+        "f1 changed by +0.0 points since step 800, which may be chance (up to 11.2 points), and "
+        "the held-out loss was still falling: a longer run (hyperparameters.max_steps or epochs) "
+        "may gain a little."
     )
     history.validations[-1].metrics["loss"] = 1.3
     sentence, _ = advice.describe_training(history, "f1", outcomes)
-    assert sentence.endswith("longer training gains little that they could show.")
+    assert sentence.endswith("longer training gains little that these questions could show.")
     history.validations[-1].metrics["f1"] = 95.0
-    assert "since step 800, more than the noise" in next(
+    assert "since step 800, more than by chance (11.2): train longer" in next(
         advice.describe_training(history, "f1", outcomes)
     )
-    assert "since step 800: train longer" in next(advice.describe_training(history, "f1"))
+    assert "(1.0): train longer" in next(advice.describe_training(history, "f1"))
+
+
+def summary(**changes) -> RunSummary:
+    """The run of a file of questions of which a fifth of the texts is held out."""
+    rows = [("pottery", "pottery", -1.0)] * 20 + [("", "Orvane", 1.0)] * 4 + [("", "Zanto", -1.0)]
+    values = {
+        "name": "shop",
+        "model": "a model",
+        "data": ["train: shop.csv: 100 questions (20 unanswerable)"],
+        "metrics": [
+            Metric(name, charted=True, logged=True)
+            for name in ("f1", "NoAns_exact", "exact", "HasAns_exact", "best_f1")
+        ],
+        "metric": "f1",
+        "best": {
+            "steps": 300,
+            "f1": 96,
+            "NoAns_exact": 80,
+            "exact": 96,
+            "HasAns_exact": 100,
+            "best_f1": 97,
+        },
+        "history": curve(1.9, 1.4, 1.3),
+        "outcomes": outcomes_of(rows, threshold=0.0),
+        "fraction": 0.2,
+        "shared": 0,
+        "period": 100,
+        "is_generated": False,
+        "commands": {
+            "train again": "python train.py --config a/config.yaml --set data.train=FILE"
+            " --set data.validation=FILE --output-dir FOLDER"
+        },
+    }
+    return RunSummary(**values | changes)
+
+
+def written(run: RunSummary, folder: Path) -> str:
+    write_report(run, folder)
+    return (folder / REPORT).read_text()
+
+
+def test_the_page_says_where_held_out_questions_come_from(tmp_path):
+    text = written(summary(), tmp_path)
+    assert "split off from data.train text by text, data.validation_fraction 0.2: none was" in text
+    text = written(summary(fraction=None, shared=7), tmp_path)
+    assert "are those of data.validation: 7 of them are in data.train, too" in text
+
+
+def test_half_of_the_data_shows_whether_more_helps_and_held_out_files_stay(tmp_path):
+    text = written(summary(), tmp_path)
+    # A fifth is held out; of the four others two are left.
+    half = "python train.py --config a/config.yaml --set data.validation_fraction=0.6"
+    assert f'<pre class="next">{half} --output-dir FOLDER</pre>' in text
+    assert "--set data.train=FILE --output-dir FOLDER" in text
+    assert "if less than 80 % is right then, more data is likely to help" in text
+    assert "wrong most often: answered though there is none" in text
+    assert "In the curves one question is 4.0 points of exact" in text
+    # A run of the generated world needs two files, which are not called the same.
+    text = written(summary(fraction=None, is_generated=True), tmp_path)
+    assert "--set data.train=FILE --set data.validation=HELD_OUT_FILE --output-dir" in text
+    text = written(summary(fraction=None), tmp_path)
+    assert "(a file with half of data.train)" in text and "data.validation_fraction" not in text
+
+
+def test_a_page_has_one_main_score_and_the_same_bytes_again(tmp_path):
+    text = written(summary(), tmp_path)
+    assert "<title>shop: 96 % right</title>" in text
+    assert "24 of 25 results on held-out questions are right: 96 %" in text
+    names = re.findall("<dt>(.*?)</dt>", text)
+    assert names == ["exact", "f1", "HasAns_exact", "NoAns_exact"]
+    assert written(summary(), tmp_path) == text
+    assert "<title>shop: f1 96.00</title>" in written(summary(outcomes=None), tmp_path)
+
+
+def test_the_losses_that_are_cut_are_named(monkeypatch):
+    monkeypatch.setattr(plots, "inline_svg", lambda figure, title: figure)
+    history = curve(1.9, 1.4, 1.3)
+    history.reports[0] = TrainingLoss(step=10, loss=14.2)
+    training, _ = plots.plot_losses(history).axes[0].lines
+    assert training.get_label() == "training (at first 14.2)"
+    history.reports[:30] = []
+    training, _ = plots.plot_losses(history).axes[0].lines
+    assert training.get_label() == "training"
