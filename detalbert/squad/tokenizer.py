@@ -12,7 +12,8 @@ from detalbert.integrity import check_model_folder
 def named_tokenizer(
     name: str, *needed: str, kind: str = "", key: str = "data.tokenizer"
 ) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name.
+    """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name, without
+    truncation and padding.
 
     Args:
         name: the folder, checkpoint or hub name.
@@ -33,6 +34,10 @@ def named_tokenizer(
             key=key,
             cure="give a tokenizer.json",
         )
+    # Those of sentence encoders cut and pad each text. Windows have rules of their own, and the sum
+    # of a tokenizer must not depend on whether it has encoded something.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
     for token in needed:
         if getattr(tokenizer, token) is None:
             raise UserError(f"{name!r} has no {token}", key=key, cure=f"give that of {kind}")

@@ -1,6 +1,7 @@
 """Estimates: figures against published ones. mistakes.yaml has mistakes that they find."""
 
 import json
+import re
 import math
 from typing import Any
 
@@ -210,12 +211,15 @@ def test_compilation_is_counted(compiled):
 
 
 @pytest.mark.parametrize("name", ["lm_1b", "lm_13b"])
-def test_a_config_opens_with_what_the_planner_says(name, capsys):
-    path = ROOT / "configs" / f"{name}.yaml"
-    assert plan.main([str(path), "--json"]) == 0
+def test_a_config_opens_with_what_the_planner_says(name, capsys, monkeypatch):
+    text = (ROOT / "configs" / f"{name}.yaml").read_text()
+    head, _, _ = text.partition("\nname:")
+    (words,) = re.findall(r"^#   python -m cluster\.plan (.+)$", head, flags=re.MULTILINE)
+    monkeypatch.chdir(ROOT)
+    assert plan.main([*words.split(), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
 
-    head = path.read_text().partition("\nname:")[0].replace("\n# ", " ")
+    head = head.replace("\n# ", " ")
     (memory,) = [row["figure"] for row in answer["memory"] if row["what"] == "of a GPU"]
     gib = float(memory.split()[0])
     assert f"{gib:.0f} GiB" in head

@@ -1,0 +1,65 @@
+"""Tokenizers of sentence encoders, whose file says that each text is cut and padded."""
+
+import copy
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from tokenizers import Tokenizer
+
+from detalbert.corpus.examples import example_kind
+from detalbert.corpus.writer import write_shards
+from detalbert.squad.encoding import tokenizer_sum
+from detalbert.squad.tokenizer import named_tokenizer
+from tests.conftest import ROOT, TINY, configured
+from tests.fakes.runs import cut_and_go_on, run
+from tests.fakes.text import contexts, sums, text_config
+
+PLAIN = ROOT / "embedded" / "albert-tiny"
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> str:
+    """The folder of the embedded model, its tokenizer with limits as sentence-transformers has."""
+    folder = shutil.copytree(PLAIN, tmp_path / "limited")
+    (folder / "sums.json").unlink(missing_ok=True)
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.enable_truncation(12)
+    tokenizer.enable_padding(length=12)
+    tokenizer.save(path)
+    return str(folder)
+
+
+def test_its_sum_is_that_of_the_tokenizer_without_limits_before_and_after_use(limited: str) -> None:
+    tokenizer = named_tokenizer(limited)
+    plain = tokenizer_sum(named_tokenizer(str(PLAIN)))
+    assert tokenizer_sum(tokenizer) == plain
+    assert len(tokenizer("A ship " * 40)["input_ids"]) > 12
+    assert tokenizer_sum(tokenizer) == plain
+
+
+def test_its_shards_are_those_of_the_tokenizer_without_limits(limited: str, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(contexts(30)))
+    written = []
+    for name in (str(PLAIN), limited):
+        folder = tmp_path / Path(name).name / "shards"
+        config = text_config(str(path), folder, tokenizer=name)
+        tokenizer = named_tokenizer(name)
+        shards = write_shards(config, tokenizer, example_kind(tokenizer, 64), processes=1)
+        written.append(sums(Path(shards)))
+    assert written[0] == written[1] != {}
+
+
+def test_a_run_that_is_cut_goes_on_from_its_cached_windows(
+    limited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused: a start that had encoded kept another sum than one that had not."""
+    config = copy.deepcopy(configured(TINY, tmp_path / "cache"))
+    config["data"]["tokenizer"] = limited
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    cut_and_go_on(path, tmp_path / "out", monkeypatch, at=4)
+    assert run(path, tmp_path / "out") == 0
