@@ -1,8 +1,8 @@
 """Estimates: figures against published ones. mistakes.yaml has mistakes that they find."""
 
 import json
-import re
 import math
+import re
 from typing import Any
 
 import pytest
