@@ -149,7 +149,7 @@ def find_question_files(name: str, split: str, cache_dir: Path) -> list[storage.
             )
         if len(files) == 1:
             return files
-    if is_remote or glob.glob(name, recursive=True):
+    if not name or is_remote or glob.glob(name, recursive=True):  # an empty name is refused there
         files = find_files(name, key=key, split=split)
         return _one_source(files, address=name, split=split, key=key)
 

@@ -218,11 +218,13 @@ def _fine_tuning_config(config: Mapping[str, Any], hparams: StepHParams) -> Pret
     return encoder_config(hparams.model, hparams.model_config or {})
 
 
-def _fine_tuning_demand(model: Model, hparams: HParams, slots: Slots) -> Demand:
+def _fine_tuning_demand(model: Model, hparams: StepHParams, slots: Slots) -> Demand:
     # Published runs on GPUs without bf16 were padded: their rates are of all tokens.
     window = float(hparams.max_seq_length)
     if slots.has_bf16:
-        _, tokens = squad_windows(hparams.max_seq_length, hparams.doc_stride)
+        # A workload of one's own may have no stride.
+        doc_stride = getattr(hparams, "doc_stride", HParams.doc_stride)
+        _, tokens = squad_windows(hparams.max_seq_length, doc_stride)
         window = min(window, WINDOW * tokens)
     return encoder_demand(
         model,
@@ -233,7 +235,7 @@ def _fine_tuning_demand(model: Model, hparams: HParams, slots: Slots) -> Demand:
     )
 
 
-ENCODER_SIZING = Sizing[HParams](
+ENCODER_SIZING = Sizing[StepHParams](
     find_config=_fine_tuning_config,
     count_sizes=encoder_sizes,
     demand=_fine_tuning_demand,
