@@ -251,8 +251,7 @@ FINE_TUNING = Workload(
         " --output-dir answers",
         "answer one question": "python predict.py --model {} --context-file FILE --question TEXT",
         "train again, on more questions or longer": "python train.py --config {}/config.yaml"
-        " --set data.train=FILE --set data.validation=FILE --set hyperparameters.max_steps=STEPS"
-        " --output-dir FOLDER",
+        " --set data.train=FILE --set hyperparameters.max_steps=STEPS --output-dir FOLDER",
         "serve a page that answers": "python predict.py --model {} --serve",
         "write a folder for transformers": "python predict.py --model {} --export FOLDER",
     },

@@ -145,7 +145,10 @@ def parse_jobs(
         if text in seen:
             continue
         seen.add(text)
-        own_size = known_size(config, hparams)
+        # What is known of this trial's windows counts before what was read for all.
+        trial_size = known_size(config, hparams)
+        if trial_size.training is None and size is not None:
+            trial_size = size
         yield Job(
             config=config,
             workload=workload,
@@ -153,7 +156,7 @@ def parse_jobs(
             slots=max(1, slots_of(config)),
             pool=pool,
             root=root,
-            size=own_size if size is None or own_size.training is not None else size,
+            size=trial_size,
             model=find_model(workload.sizing, config, hparams, root),
         )
 

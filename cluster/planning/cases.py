@@ -97,11 +97,12 @@ def _job(estimated: Estimate, load: Load, speed: float, period: int | None) -> s
 
     # Checkpoints divide the work; a trial that is followed by another one ends with its own.
     checkpoint_seconds = estimated.checkpoint.seconds
-    segments = max(1.0, length.steps / (period or length.steps))
-    trial_seconds += math.ceil(segments) * checkpoint_seconds
+    trial_segments = max(1.0, length.steps / (period or length.steps))
+    trial_seconds += math.ceil(trial_segments) * checkpoint_seconds
     if load.starts > 1:
-        segments = math.ceil(segments)
-    segments *= load.work
+        trial_segments = math.ceil(trial_segments)
+    segments = load.work * trial_segments
+    # The simulation adds a checkpoint to each segment: they are no work of the job's.
     saving_seconds = spot.count_segments(segments) * checkpoint_seconds
     work_seconds = starts_seconds + load.work * trial_seconds - saving_seconds
 

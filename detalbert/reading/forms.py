@@ -79,7 +79,7 @@ _FOREIGN = {
     rb"Rar!\x1a": ("a RAR archive", "unpack it"),
     rb"\x04\x22\x4d\x18": ("compressed with lz4", _UNPACK),
     rb"\x1f\x9d": ("compressed with compress", _UNPACK),
-    rb"LZIP": ("compressed with lzip", _UNPACK),
+    rb"LZIP[\x00\x01]": ("compressed with lzip", _UNPACK),
 }
 # A zip archive by the names of its members: Excel's folder, and the type that comes first in .ods.
 _XLSX_MEMBER = re.compile(rb"PK\x03\x04.{26}xl/", re.DOTALL)

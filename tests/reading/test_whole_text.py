@@ -96,6 +96,7 @@ def _tar() -> bytes:
 REFUSED = {
     "not UTF-8 at byte 1": b"a\xe9",
     "not UTF-16-LE at byte 4": codecs.BOM_UTF16_LE + b"a\0b",
+    "compressed with lzip; unpack it": b"LZIP\x01\x0c...",
     "a zip archive; unpack it; save a Word document as plain text": _zip(),
     "no text, or UTF-16 without a byte order mark": "The ship Aurora sails.".encode("utf-16-le"),
     "a PDF; give its text": b"%PDF-1.7 ...",
@@ -132,3 +133,10 @@ def test_the_name_of_a_file_is_no_context(tmp_path):
     # A text is none, however long it is, and whatever is in it.
     assert read_context("A ship.\n" * 1000, None).startswith("A ship.")
     assert read_context("a\0b", None) == "a\0b"
+
+
+def test_a_text_may_begin_as_the_name_of_a_program(tmp_path):
+    path = tmp_path / "context.txt"
+    for text in ("LZIP packs files.", "Obj is a class.", "ORC and elf.", "7z packs files, too."):
+        path.write_text(text)
+        assert read_text(path, max_bytes=100) == text
