@@ -48,7 +48,7 @@ def _values(where: str, text: str) -> Iterator[list[object] | dict[str, object]]
     while at < len(text):
         try:
             # The collector would walk all that is parsed again and again: a sixth of the time.
-            with _collector_paused():
+            with collector_paused():
                 value, end = _DECODER.raw_decode(text, idx=at)
             if not isinstance(value, (dict, list)):
                 raise ValueError("expecting a mapping or a list")
@@ -66,8 +66,10 @@ def _values(where: str, text: str) -> Iterator[list[object] | dict[str, object]]
 
 
 @contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause Python's garbage collector; a tree of JSON has no cycles to collect."""
+def collector_paused() -> Iterator[None]:
+    """Pause Python's garbage collector, which would look for cycles in all rows again and again; a
+    tree of JSON has none.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -48,9 +48,9 @@ class Label(NamedTuple):
 
 def is_empty(value: object) -> bool:
     """Return whether a value is one of those that stand for none: null, NaN, a blank text."""
-    if isinstance(value, float):
-        return math.isnan(value)
-    return value is None or isinstance(value, str) and not value.strip()
+    if isinstance(value, str):
+        return not value or value.isspace()
+    return value is None or isinstance(value, float) and math.isnan(value)
 
 
 def read_impossible(row: Mapping[str, object]) -> bool | None:
@@ -68,6 +68,8 @@ def read_impossible(row: Mapping[str, object]) -> bool | None:
 
 def _read_flag(row: Mapping[str, object], name: str) -> bool | None:
     value = row.get(name)
+    if value is None or isinstance(value, bool):  # as most rows have it
+        return value
     if is_empty(value):
         return None
     word = str(value).strip().lower().removesuffix(".0")
@@ -113,7 +115,7 @@ def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
     elif isinstance(value, dict):
         # One mapping, whose start may be in the row's own column.
         return [value if "start" in value else {"answer_start": starts, **value}]
-    elif any(isinstance(label, dict) for label in labels):
+    elif dict in map(type, labels):
         return [label if isinstance(label, dict) else {"text": label} for label in labels]
 
     # Texts, or one text. One start is that of the first answer.
@@ -212,6 +214,8 @@ def _read_text(value: object) -> str:
 
 def _read_place(value: object, name: str) -> int | None:
     """Return a number of characters, however it is written; None if it is empty."""
+    if type(value) is int:  # as most rows have it
+        return value
     if is_empty(value):
         return None
     try:

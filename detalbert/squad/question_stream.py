@@ -45,6 +45,7 @@ FOLDED = "answers stand in their text with other quotes, dashes, accents, spaces
 NOT_IN_CONTEXT = "answer not found"  # the kind of a fault
 _OF_COLUMNS = ("bad answer", "misplaced answer")  # kinds of faults that a column's name may cause
 _LISTED = 10  # faults of a file in its error
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _OFTEN = 3  # rows with one text that stands nowhere: it is a mark, and no answer
 _MARKS_COUNTED = 1000  # rows; a mark is among the first ones
 
@@ -240,7 +241,7 @@ def _checked(row: RawRow, answers_needed: bool, no_answer: Sequence[str], notes:
         labels = read_labels(row)
     except LabelError as error:
         raise Fault("bad answer", f"question {name}: {error}") from None
-    if labels:
+    if labels and no_answer:
         labels = [
             label for label in labels if label.text is None or label.text.strip() not in no_answer
         ]
@@ -281,17 +282,21 @@ def _checked_texts(row: RawRow) -> tuple[str, str, str]:
         raise Fault("no id", f"its id is {name!r:.40}; write a text or a whole number")
     if "question" not in row:
         raise Fault("no text", f"question {name}: it has no 'question'")
-    texts = {"question": row["question"], "context": row.get("context")}
-    for key, text in texts.items():
-        if isinstance(text, (dict, list)):
-            kind = type(text).__name__
-            raise Fault(f"not a {key}", f"question {name}: its {key} is no text but {kind}")
-        if not isinstance(text, str) or not text.strip():
-            raise Fault(f"empty {key}", f"question {name}: its {key} is empty")
-    question, context = texts.values()
+    question = _checked_text(name, "question", row["question"])
+    context = _checked_text(name, "context", row.get("context"))
     if not is_unicode(f"{name}{question}{context}"):
         raise Fault("not UTF-8", f"question {name!r}: id, question or context is not UTF-8 text")
     return name, question, context
+
+
+def _checked_text(name: str, key: str, text: object) -> str:
+    """Return a question or context. Raises Fault if it is no text or empty."""
+    if isinstance(text, str) and text and not text.isspace():
+        return text
+    if isinstance(text, (dict, list)):
+        kind = type(text).__name__
+        raise Fault(f"not a {key}", f"question {name}: its {key} is no text but {kind}")
+    raise Fault(f"empty {key}", f"question {name}: its {key} is empty")
 
 
 def _check_sizes(example: Example) -> None:
@@ -383,4 +388,4 @@ def check_text(where: str, question: str, context: str, max_context: int = MAX_C
 
 def is_unicode(text: str) -> bool:
     """Return whether a text has no lone surrogates, which JSON and broken encodings can contain."""
-    return not re.search("[\ud800-\udfff]", text)
+    return text.isascii() or not _SURROGATE.search(text)

@@ -134,7 +134,7 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
         is_question = "question" in plan
         verdict = row.get("answer") if _TASK in row else None
         if "paragraphs" in row and not is_question:  # an article of SQuAD's shape
-            title = names.rename(row).get("title")
+            title = rename(row, plan).get("title")
             for paragraph in _list_in(row, "paragraphs", place):
                 yield from _paragraph_questions(place, title, paragraph, names)
         elif "qas" in row and not is_question:  # a paragraph, as MRQA has them
@@ -142,8 +142,8 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
         elif verdict in ("reject", "ignore"):
             names.notes.add("tasks of Prodigy are not accepted and are left out", place.row)
         elif tuple(row) != ("header",):  # which MRQA writes first
-            names.check(place, row, needed)
-            renamed = names.rename(row)
+            names.check(place, row, needed, plan=plan)
+            renamed = rename(row, plan)
             # An accepted task without spans has no answer.
             has_spans = renamed.get("answers") != [] or not is_empty(renamed.get("answer"))
             if verdict == "accept" and not has_spans:
@@ -159,13 +159,13 @@ def _paragraph_questions(
     """Yield the questions of a paragraph of SQuAD's shape: its context, and qas."""
     questions = _list_in(paragraph, "qas", place)
     assert isinstance(paragraph, dict)  # as it has a list
-    context = names.rename(paragraph).get("context")
+    context = rename(paragraph, names.plan(paragraph)).get("context")
     for question in questions:
         row: RawRow = {"question": [question]}  # a fault, which is named later
         plan: Mapping[str, str] = {}
         if isinstance(question, dict):
-            row = names.rename(question)
             plan = names.plan(question)
+            row = rename(question, plan)
             # MRQA's answers with their places.
             if "detected_answers" in question:
                 row["answers"] = question["detected_answers"]
@@ -221,18 +221,15 @@ class ColumnNames:
         spellings = names + own + list(ALIASES["answer"])
         return [name.lower() for name in spellings]
 
-    def rename(self, row: RawRow) -> RawRow:
-        """Return the values of a row by names of COLUMNS; bytes that are UTF-8 as texts."""
-        return {name: _decoded(row[own]) for name, own in self.plan(row).items()}
-
-    def check(self, place: RowPlace, row: RawRow, names: Iterable[str]) -> None:
+    def check(
+        self, place: RowPlace, row: RawRow, names: Iterable[str], plan: Mapping[str, str]
+    ) -> None:
         """Raise UserError if a row lacks a column of `names` that every question has, or that the
         user has named.
         """
-        plan = self.plan(row)
         for name in names:
-            is_needed = name in ("question", "context") or name in self.columns
-            if is_needed and name not in plan:
+            is_missing = name not in plan
+            if is_missing and (name in ("question", "context") or name in self.columns):
                 self._miss(name, names=row, where=str(place))
 
     def check_all(self) -> None:
@@ -329,6 +326,14 @@ class ColumnNames:
             return None
         candidates.sort(key=lambda own: (own != name, spellings.index(own.lower())))
         return candidates[0] if candidates else None
+
+
+def rename(row: RawRow, plan: Mapping[str, str]) -> RawRow:
+    """Return the values of a row by names of COLUMNS; bytes that are UTF-8 as texts."""
+    values = {name: row[own] for name, own in plan.items()}
+    if bytes in map(type, values.values()):
+        return {name: _decoded(value) for name, value in values.items()}
+    return values
 
 
 def _there(names: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ from detalbert.reading import storage
 from detalbert.reading.folders import find_files
 from detalbert.reading.forms import ENDINGS, PACKED, Content, check_sheet, recognise, stem_of
 from detalbert.reading.hub_rows import load_hub_rows
+from detalbert.reading.json_values import collector_paused
 from detalbert.reading.notes import Notes
 from detalbert.settings.forms import TABLE
 from detalbert.squad import world
@@ -244,7 +245,8 @@ def read_examples(
         left_out=left_out,
         no_answer=reading.no_answer,
     )
-    examples = list(itertools.islice(checked, limit))
+    with collector_paused():
+        examples = list(itertools.islice(checked, limit))
     if not examples:
         raise UserError(
             "no usable question in it",
