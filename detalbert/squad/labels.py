@@ -5,7 +5,7 @@
 | `answer`: a text, a number, a list of texts; `answer_start` beside it | sheets, Kaggle |
 | `answers`: [{"text", "answer_start"}], [{"text", "start", "end"}] | SQuAD, annotation tools |
 | `answers`: {"text": [...], "answer_start": [...]} | `datasets` |
-| `detected_answers`: [{"char_spans": [[first, last]]}] | MRQA |
+| `detected_answers`: [{"char_spans": [[first, last]]}] | MRQA; in columns on the hub |
 | one of these as a text: JSON, or as Python prints it | tables |
 
 Nothing is guessed: a text that holds none of these is an answer itself, and what cannot be one is a
@@ -107,6 +107,8 @@ def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
     labels = value if isinstance(value, list) else [value]
     if isinstance(value, dict) and isinstance(value.get("text"), list):
         # One mapping of columns: {"text": [...], "answer_start": [...]}.
+        if "char_spans" in value:
+            return [{"char_spans": spans} for spans in value["char_spans"]]
         own_starts = value.get("answer_start", value.get("start"))
         starts = starts if own_starts is None else own_starts
         labels = value["text"]
@@ -183,7 +185,7 @@ def _read_label(answer: dict[str, object]) -> Label | None:
     has_span = end is not None and text is None
     if not has_text and not has_span:
         if "text" not in answer:
-            raise LabelError("an answer needs a text")
+            raise LabelError(f"an answer needs a text as 'text' (there: {', '.join(answer):.60})")
         return None
     start = answer.get("answer_start", answer.get("start"))
     place = _read_place(start, name="answer_start")
@@ -191,8 +193,12 @@ def _read_label(answer: dict[str, object]) -> Label | None:
 
 
 def _from_span(spans: object) -> Label:
-    """Return the label of MRQA's `char_spans`: first and last character of each of its places."""
+    """Return the label of MRQA's `char_spans`: first and last character of each of its places, or
+    in columns {"start": [...], "end": [...]}.
+    """
     try:
+        if isinstance(spans, dict):
+            spans = list(zip(spans["start"], spans["end"], strict=True))
         first, last = spans[0]  # type: ignore[index]  # a list, or the error below
         return Label(None, start=int(first), end=int(last) + 1)
     except (TypeError, ValueError, LookupError):

@@ -39,7 +39,14 @@ ALIASES = {
         "char_start",
         "span_start",
     ),
-    "is_impossible": ("isimpossible", "is impossible", "impossible", "is_unanswerable"),
+    "is_impossible": (
+        "isimpossible",
+        "is impossible",
+        "impossible",
+        "is_unanswerable",
+        "unanswerable",
+        "no_answer",
+    ),
     ANSWERABLE: ("is_answerable", "isanswerable", "has_answer"),
 }
 # Ours count before aliases, as an alias may hold anything then.
@@ -166,9 +173,6 @@ def _paragraph_questions(
         if isinstance(question, dict):
             row = names.rename(question)
             plan = names.plan(question)
-            # MRQA's answers with their places.
-            if "detected_answers" in question:
-                row["answers"] = question["detected_answers"]
         row["context"] = context
         row["title"] = title
         yield Question(place, row=row, plan=plan)
@@ -306,6 +310,9 @@ class ColumnNames:
         """Return the name of a column that the user has not named: ours in any case, or a usual
         alias; of two ids or titles the first. Raises UserError if several columns could be meant.
         """
+        # MRQA's answers with their places, beside those without.
+        if name == "answers" and "detected_answers" in names:
+            return "detected_answers"
         is_task = _TASK in names
         spellings = [name, *ALIASES.get(name, ())]
         if is_task and name == "answers":

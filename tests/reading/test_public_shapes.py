@@ -11,7 +11,7 @@ import pytest
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
-from tests.reading.files import json_lines, pack, read_documents, read_questions, table
+from tests.reading.files import json_lines, pack, parquet, read_documents, read_questions, table
 from tests.reading.test_question_files import CONTEXT, FIRST, SECOND, WHAT, squad
 from tests.reading.test_text_files import LINES, ROWS, TEXTS, write
 
@@ -45,6 +45,13 @@ MRQA = json_lines(
         },
     ]
 )
+# The same in the columns of the hub.
+MRQA_COLUMNS = {
+    "text": ["Pottery"],
+    "char_spans": [{"start": [SECOND], "end": [SECOND + 6]}],
+    "token_spans": [{"start": [14], "end": [14]}],
+}
+MRQA_ROW = {**MRQA_QUESTION, "context": CONTEXT, "detected_answers": MRQA_COLUMNS}
 TASK = {
     "text": CONTEXT,
     "question": WHAT,
@@ -95,6 +102,7 @@ QUESTIONS: dict[str, tuple[str, str | bytes, dict[str, str], dict[str, Any]]] = 
         {"k": (("pottery", BROKEN.index("pottery")),)},
     ),
     "MRQA": ("a.jsonl.gz", gzip.compress(MRQA.encode()), {}, {"q1": (SECOND_POTTERY,)}),
+    "MRQA on the hub": ("a.parquet", parquet([MRQA_ROW]), {}, {"q1": (SECOND_POTTERY,)}),
     "Prodigy": ("a.jsonl", json_lines(PRODIGY), {"context": "text"}, {"1": (POTTERY,), "2": ()}),
     "Prodigy, its spans named": (
         "a.jsonl",
@@ -189,6 +197,11 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
         "a.jsonl",
         MRQA.replace(f"[[{SECOND}, {SECOND + 6}]]", "[]"),
         "question q1: char_spans is []; write [[first character, last character]]",
+    ),
+    "MRQA with an end that is missing": (
+        "a.jsonl",
+        json_lines([MRQA_ROW]).replace(f"[{SECOND + 6}]", "[]"),
+        "question q1: char_spans is {'start': [",
     ),
 }
 
