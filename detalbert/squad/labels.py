@@ -31,6 +31,11 @@ _THOUSANDS = re.compile(r"\d{1,3}(?:[,.'’\s]\d{3})+")
 _MAX_ARRAYS = 100  # in a cell: the time of a search for them grows with the square
 _YES = ("true", "1", "yes", "t", "y")
 _NO = ("false", "0", "no", "f", "n")
+# Names of an answer's first character, without signs, spaces and capitals.
+OF_STARTS = re.compile(
+    "(answers?|ans|span|char)*start(ing)?s?(at|char|index|idx|pos|position|offset)*s?"
+    "|(answer|ans)(char)?(begin|offset|pos|position)s?"
+)
 ANSWERABLE = "answerable"  # a column that says the opposite of is_impossible
 
 
@@ -51,6 +56,11 @@ def is_empty(value: object) -> bool:
     if isinstance(value, float):
         return math.isnan(value)
     return value is None or isinstance(value, str) and not value.strip()
+
+
+def letters_of(name: str) -> str:
+    """Return a name without signs, spaces and capitals: "answerstart" of "Answer start"."""
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def read_impossible(row: Mapping[str, object]) -> bool | None:
@@ -109,7 +119,7 @@ def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
         # One mapping of columns: {"text": [...], "answer_start": [...]}.
         if "char_spans" in value:
             return [{"char_spans": spans} for spans in value["char_spans"]]
-        own_starts = value.get("answer_start", value.get("start"))
+        own_starts = _start_of(value)
         starts = starts if own_starts is None else own_starts
         labels = value["text"]
     elif isinstance(value, dict):
@@ -187,9 +197,17 @@ def _read_label(answer: dict[str, object]) -> Label | None:
         if "text" not in answer:
             raise LabelError(f"an answer needs a text as 'text' (there: {', '.join(answer):.60})")
         return None
-    start = answer.get("answer_start", answer.get("start"))
-    place = _read_place(start, name="answer_start")
+    place = _read_place(_start_of(answer), name="answer_start")
     return Label(_read_text(text) if has_text else None, start=place, end=end)
+
+
+def _start_of(answer: dict[str, object]) -> object:
+    """Return the start, or the list of starts, of a mapping of answers; None without one."""
+    for name in ("answer_start", "start"):
+        if name in answer:
+            return answer[name]
+    starts = (answer[name] for name in answer if OF_STARTS.fullmatch(letters_of(name)))
+    return next(starts, None)
 
 
 def _from_span(spans: object) -> Label:

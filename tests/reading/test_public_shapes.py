@@ -32,6 +32,7 @@ def in_chinese(answer: str, context: str) -> str:
     return squad(labelled("a", answer, context.index(answer), id="1"), context=context)
 
 
+ROW = {"question": WHAT, "context": CONTEXT}
 MRQA_ANSWER = {"text": "Pottery", "char_spans": [[SECOND, SECOND + 6]], "token_spans": [[14, 14]]}
 MRQA_QUESTION = {"qid": "q1", "question": WHAT, "answers": ["pottery"]}
 MRQA = json_lines(
@@ -101,6 +102,21 @@ QUESTIONS: dict[str, tuple[str, str | bytes, dict[str, str], dict[str, Any]]] = 
         {},
         {"k": (("pottery", BROKEN.index("pottery")),)},
     ),
+    **{
+        f"a position named {name}": (
+            "a.jsonl",
+            json_lines(
+                [
+                    {**ROW, "id": "a", "answer": "pottery", name: SECOND},
+                    {**ROW, "id": "b", "answers": [{"text": "pottery", name: str(SECOND)}]},
+                    {**ROW, "id": "c", "answers": {"text": ["pottery"], name: [SECOND]}},
+                ]
+            ),
+            {},
+            dict.fromkeys("abc", (SECOND_POTTERY,)),
+        )
+        for name in ("start_idx", "answer_pos", "Answer char-start", "startPositions", "ans.start")
+    },
     "MRQA": ("a.jsonl.gz", gzip.compress(MRQA.encode()), {}, {"q1": (SECOND_POTTERY,)}),
     "MRQA on the hub": ("a.parquet", parquet([MRQA_ROW]), {}, {"q1": (SECOND_POTTERY,)}),
     "Prodigy": ("a.jsonl", json_lines(PRODIGY), {"context": "text"}, {"1": (POTTERY,), "2": ()}),
