@@ -51,6 +51,7 @@ ENDINGS = {
 }
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 _BINARY = (PARQUET, ARROW, *SHEETS)
+END_MARK = "<|endoftext|>"  # what some corpora have between documents
 HEAD = 1 << 16  # bytes of content by which a file is known
 
 _AS_ROWS = "write its rows as Parquet or JSON lines"
@@ -122,6 +123,7 @@ class Content(NamedTuple):
     encoding: str = UTF8
     sheet: str | None = None  # of a spreadsheet; default: the first
     has_carriage_returns: bool = False  # at the ends of a text's lines, and nothing else there
+    has_end_marks: bool = False  # END_MARK between the documents of a text
 
     @property
     def is_packed(self) -> bool:
@@ -187,6 +189,7 @@ def recognise(
         encoding=encoding,
         # The last one may begin a line end of two characters.
         has_carriage_returns=form == TEXT and "\r" in text[:-1] and "\n" not in text,
+        has_end_marks=form == TEXT and END_MARK in text,
     )
 
 

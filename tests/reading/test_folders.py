@@ -162,6 +162,14 @@ def test_a_link_to_nothing_is_named(name: str, tmp_path: Path) -> None:
     assert read_documents(folder) == TEXTS
 
 
+def test_marks_between_documents_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As TinyStories has them: a tokenizer may read them as letters."""
+    path = write(tmp_path / "a.txt", f"{TEXTS[0]}\n<|endoftext|>\n{TEXTS[1]}\n")
+    read_documents(path)
+    (warning,) = warnings_in(caplog)
+    assert warning.startswith("data.text: 1 files have <|endoftext|>, which is trained as text")
+
+
 def test_a_folder_of_held_out_files_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
