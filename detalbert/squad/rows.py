@@ -322,7 +322,9 @@ class ColumnNames:
 
 def is_alias(own: str, name: str) -> bool:
     """Return whether a file's own name of a column is a usual alias of a name of ours."""
-    return name in ALIASES and ALIASES[name].fullmatch(letters_of(own)) is not None
+    if own.lower() == name or name not in ALIASES:
+        return False
+    return ALIASES[name].fullmatch(letters_of(own)) is not None
 
 
 def _there(names: Iterable[str]) -> str:
