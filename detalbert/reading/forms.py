@@ -98,11 +98,11 @@ _MARKUP = {
     r"WARC/\d": ("a web archive", "write its texts as JSON lines"),
     r"\s*(WEBVTT\b|\d+\s+[\d:]+[,.]\d+ -->)": ("subtitles", "write what is said as plain text"),
     # Two tags; between words such as <s> and <unk> is a space.
-    r"\s*<\w[^<>]*>(\s*\n\s*)?<[\w/!?]": ("markup", "write its texts as JSON lines"),
+    r"\s*<\w[^<>]*>(?=<|\s*\n)\s*<[\w/!?]": ("markup", "write its texts as JSON lines"),
 }
 _COMMENTS = re.compile(r"(?:\s*<!--(?:(?!-->).)*-->)*", re.DOTALL)  # before the markup
 # Rows as Python prints them: JSON has other quotes.
-_PRINTED_ROW = re.compile(r"\s*\[?\s*\{\s*'[^'\n]*'\s*:")
+_PRINTED_ROW = re.compile(r"\s*(\[\s*)?\{\s*'[^'\n]*'\s*:")
 _WEB_SHEET = "open it in Excel or LibreOffice, and save it as .xlsx"  # what web sites name .xls
 # ISO-2022-JP, KR and CN change the alphabet so, and are ASCII otherwise.
 _ISO_2022 = re.compile(r"\x1b\$[@AB()]")
