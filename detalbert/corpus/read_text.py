@@ -385,6 +385,7 @@ def _cure_of_key(part: Part) -> Cure:
     # Text that looks like JSON, under a name of text.
     if ENDINGS.get(ending_of(part.address)) == forms.TEXT:
         cure += ", or set data.form: text if its lines are the documents"
+    cure += "; a pattern in place of a folder leaves the file out"
     return Cure(cure, by_flag="correct it")
 
 

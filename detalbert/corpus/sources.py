@@ -30,7 +30,14 @@ from detalbert.integrity import read_sealed, seal
 from detalbert.processes import count_cores
 from detalbert.reading import storage
 from detalbert.reading.folders import find_files, repeated_files, warn_of_files
-from detalbert.reading.forms import ENDINGS, PACKED, Content, read_content, recognise
+from detalbert.reading.forms import (
+    END_MARK,
+    ENDINGS,
+    PACKED,
+    Content,
+    read_content,
+    recognise,
+)
 from detalbert.reading.hub_rows import load_hub_rows
 from detalbert.reading.packing import UTF8
 from detalbert.reading.parquet import check_text_column, open_table
@@ -133,6 +140,12 @@ def open_text(
     repeated = repeated_files(files)
     warn_of_files(f"{key}: %s files seem to hold what others hold: %s", repeated)
     contents = _recognise_all(files, form, sheet)
+    marked = [content.file.address for content in contents if content.has_end_marks]
+    warn_of_files(
+        f"{key}: %s files have {END_MARK}, which is trained as text; write their documents as JSON "
+        "lines: %s",
+        marked,
+    )
     parts = []
     for content in contents:
         part = _file_part(content, exact, article=article, text_key=source.text_key)

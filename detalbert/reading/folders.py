@@ -37,7 +37,7 @@ _ABOUT = re.compile(
     r"""readme([._-].*)?
     | licen[sc]es?([._-]\D.*)?
     | (copying|notice|citation|changelog|contributing|authors|vocab|merges)(\.\w+)?
-    | (check_?sums?|(md5|sha\d+)(sums?)?)(\.\w+)?
+    | (\w+[._-])?(check_?sums?|(md5|sha\d+)(sums?)?)(\.\w+)?
     """,
     flags=re.VERBOSE | re.IGNORECASE,
 )
@@ -70,6 +70,8 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
 
     # A pattern says what is meant; in a folder, each file's ending or first bytes do.
     pattern = address[len(folder) :]
+    if not pattern:
+        _check_cache(by_name, folder)
     names_hidden = pattern.startswith((".", "_"))
     visible = {name: by_name[name] for name in by_name if names_hidden or not _is_hidden(name)}
     candidates = [name for name in visible if not _is_about(name)]
@@ -86,6 +88,19 @@ def find_files(address: str, key: str, split: str = "train") -> list[File]:
     texts = _texts_beside_rows(sorted(chosen))
     warn_of_files(f"{key}: %s files of plain text are read beside files of rows: %s", texts)
     return [by_name[name] for name in sorted(chosen)]
+
+
+def _check_cache(names: Iterable[str], folder: str) -> None:
+    """Raise UserError for a folder in which the hub's library keeps its downloads: each file is
+    there once as a blob, and once more in each snapshot.
+    """
+    places = [PurePath(name).parts for name in names]
+    snapshots = [parts[1] for parts in places if parts[0] == "snapshots" and len(parts) > 2]
+    if snapshots and any(parts[0] == "blobs" for parts in places):
+        snapshot = f"{folder.rstrip('/')}/snapshots/{snapshots[0]}"
+        raise UserError(
+            "downloads of the hub, each file twice", key=folder, cure=f"name {snapshot}"
+        )
 
 
 def _no_data(address: str, key: str, split: str, others: list[str]) -> UserError:

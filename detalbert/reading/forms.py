@@ -51,6 +51,7 @@ ENDINGS = {
 }
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 _BINARY = (PARQUET, ARROW, *SHEETS)
+END_MARK = "<|endoftext|>"  # what some corpora have between documents
 HEAD = 1 << 16  # bytes of content by which a file is known
 
 _AS_ROWS = "write its rows as Parquet or JSON lines"
@@ -63,6 +64,7 @@ _FOREIGN = {
         "save it as .xlsx without one",
     ),
     rb"%PDF": ("a PDF", "give its text"),
+    rb"%!PS": ("PostScript", "give its text"),
     rb"\{\\rtf": ("RTF", "save it as plain text"),
     rb"version https://git-lfs": (
         "a pointer of Git LFS",
@@ -94,7 +96,13 @@ _MARKUP = {
     r"\s*<doc id=": ("text between tags of wikiextractor", "let it write JSON"),
     r"\s*<(DOC|srcset|refset|tstset)\b": ("SGML", "write its texts as JSON lines"),
     r"WARC/\d": ("a web archive", "write its texts as JSON lines"),
+    r"\s*(WEBVTT\b|\d+\s+[\d:]+[,.]\d+ -->)": ("subtitles", "write what is said as plain text"),
+    # Two tags; between words such as <s> and <unk> is a space.
+    r"\s*<\w[^<>]*>(?=<|\s*\n)\s*<[\w/!?]": ("markup", "write its texts as JSON lines"),
 }
+_COMMENTS = re.compile(r"(?:\s*<!--(?:(?!-->).)*-->)*", re.DOTALL)  # before the markup
+# Rows as Python prints them: JSON has other quotes.
+_PRINTED_ROW = re.compile(r"\s*(\[\s*)?\{\s*'[^'\n]*'\s*:")
 _WEB_SHEET = "open it in Excel or LibreOffice, and save it as .xlsx"  # what web sites name .xls
 # ISO-2022-JP, KR and CN change the alphabet so, and are ASCII otherwise.
 _ISO_2022 = re.compile(r"\x1b\$[@AB()]")
@@ -115,6 +123,7 @@ class Content(NamedTuple):
     encoding: str = UTF8
     sheet: str | None = None  # of a spreadsheet; default: the first
     has_carriage_returns: bool = False  # at the ends of a text's lines, and nothing else there
+    has_end_marks: bool = False  # END_MARK between the documents of a text
 
     @property
     def is_packed(self) -> bool:
@@ -180,6 +189,7 @@ def recognise(
         encoding=encoding,
         # The last one may begin a line end of two characters.
         has_carriage_returns=form == TEXT and "\r" in text[:-1] and "\n" not in text,
+        has_end_marks=form == TEXT and END_MARK in text,
     )
 
 
@@ -281,14 +291,25 @@ def _text_form(file: File, text: str, plain: str) -> str:
 
 def _check_plain(file: File, text: str, promised: str | None, plain: str) -> None:
     """Raise UserError if what is not JSON is no text, or markup that its name does not promise."""
+    if _PRINTED_ROW.match(text):
+        raise UserError(
+            "rows as Python prints them",
+            key=file.address,
+            cure=_or_as_text("write them with json.dumps", plain),
+        )
     if promised != TEXT:
+        text_from_markup = _COMMENTS.sub("", text, count=1)
         for beginning, (problem, cure) in _MARKUP.items():
-            if re.match(beginning, text):
+            if re.match(beginning, text_from_markup):
                 if promised in SHEETS or ending_of(file.address) == ".xls":
                     cure = _WEB_SHEET
-                raise UserError(problem, key=file.address, cure=cure)
-    as_text = Cure("save it as UTF-8, or set data.form: text", by_flag="save it as UTF-8")
-    check_controls(text, where=file.address, cure=as_text if plain == TEXT else as_text.by_flag)
+                raise UserError(problem, key=file.address, cure=_or_as_text(cure, plain))
+    check_controls(text, where=file.address, cure=_or_as_text("save it as UTF-8", plain))
+
+
+def _or_as_text(cure: str, plain: str) -> str | Cure:
+    """Return a cure for a file that may be meant as plain text."""
+    return Cure(f"{cure}, or set data.form: text", by_flag=cure) if plain == TEXT else cure
 
 
 def check_controls(text: str, where: str, cure: str | Cure) -> None:

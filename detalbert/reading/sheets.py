@@ -118,7 +118,7 @@ def sheet_rows(
         )
     header_place = opened.place(header.number)
     names = column_names(f"{where}: {header_place}", header.cells)
-    if not all(names):
+    if not all(names[1:]):  # the first may have numbers of rows
         notes.add(f"columns have no name; {_MERGED}", header_place)
     for line in lines:
         place = opened.place(line.number)
@@ -147,9 +147,12 @@ def _count(cells: list[str]) -> int:
 
 
 def _check_line(line: Line, header: Line, names: list[str], place: str, where: str) -> None:
-    """Raise UserError if a cell is under no name of the header."""
+    """Raise UserError if a cell is under no name of the header, but for a number of the row in the
+    first column, as pandas writes it.
+    """
     for column, (cell, name) in enumerate(itertools.zip_longest(line.cells, names)):
-        if cell and not name:
+        is_row_number = column == 0 and cell is not None and cell.isdecimal()
+        if cell and not name and not is_row_number:
             raise UserError(
                 f"{place}: cell {_column(column)}{line.number} is under no name of the header in "
                 f"row {header.number} ({_MERGED})",

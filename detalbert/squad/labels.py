@@ -5,7 +5,7 @@
 | `answer`: a text, a number, a list of texts; `answer_start` beside it | sheets, Kaggle |
 | `answers`: [{"text", "answer_start"}], [{"text", "start", "end"}] | SQuAD, annotation tools |
 | `answers`: {"text": [...], "answer_start": [...]} | `datasets` |
-| `detected_answers`: [{"char_spans": [[first, last]]}] | MRQA |
+| `detected_answers`: [{"char_spans": [[first, last]]}] | MRQA; in columns on the hub |
 | one of these as a text: JSON, or as Python prints it | tables |
 
 Nothing is guessed: a text that holds none of these is an answer itself, and what cannot be one is a
@@ -31,6 +31,11 @@ _THOUSANDS = re.compile(r"\d{1,3}(?:[,.'’\s]\d{3})+")
 _MAX_ARRAYS = 100  # in a cell: the time of a search for them grows with the square
 _YES = ("true", "1", "yes", "t", "y")
 _NO = ("false", "0", "no", "f", "n")
+# Names of an answer's first character, without signs, spaces and capitals.
+OF_STARTS = re.compile(
+    "(answers?|ans|span|char)*start(ing)?s?(at|char|index|idx|pos|position|offset)*s?"
+    "|(answer|ans)(char)?(begin|offset|pos|position)s?"
+)
 ANSWERABLE = "answerable"  # a column that says the opposite of is_impossible
 
 
@@ -51,6 +56,11 @@ def is_empty(value: object) -> bool:
     if isinstance(value, str):
         return not value or value.isspace()
     return value is None or isinstance(value, float) and math.isnan(value)
+
+
+def letters_of(name: str) -> str:
+    """Return a name without signs, spaces and capitals: "answerstart" of "Answer start"."""
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def read_impossible(row: Mapping[str, object]) -> bool | None:
@@ -109,7 +119,11 @@ def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
     labels = value if isinstance(value, list) else [value]
     if isinstance(value, dict) and isinstance(value.get("text"), list):
         # One mapping of columns: {"text": [...], "answer_start": [...]}.
-        own_starts = value.get("answer_start", value.get("start"))
+        if "char_spans" in value:
+            spans = value["char_spans"]
+            labels = spans if isinstance(spans, list) else [spans]
+            return [{"char_spans": span} for span in labels]
+        own_starts = _start_of(value)
         starts = starts if own_starts is None else own_starts
         labels = value["text"]
     elif isinstance(value, dict):
@@ -185,16 +199,28 @@ def _read_label(answer: dict[str, object]) -> Label | None:
     has_span = end is not None and text is None
     if not has_text and not has_span:
         if "text" not in answer:
-            raise LabelError("an answer needs a text")
+            raise LabelError(f"an answer needs a text as 'text' (there: {', '.join(answer):.60})")
         return None
-    start = answer.get("answer_start", answer.get("start"))
-    place = _read_place(start, name="answer_start")
+    place = _read_place(_start_of(answer), name="answer_start")
     return Label(_read_text(text) if has_text else None, start=place, end=end)
 
 
+def _start_of(answer: dict[str, object]) -> object:
+    """Return the start, or the list of starts, of a mapping of answers; None without one."""
+    for name in ("answer_start", "start"):
+        if name in answer:
+            return answer[name]
+    starts = (answer[name] for name in answer if OF_STARTS.fullmatch(letters_of(name)))
+    return next(starts, None)
+
+
 def _from_span(spans: object) -> Label:
-    """Return the label of MRQA's `char_spans`: first and last character of each of its places."""
+    """Return the label of MRQA's `char_spans`: first and last character of each of its places, or
+    in columns {"start": [...], "end": [...]}.
+    """
     try:
+        if isinstance(spans, dict):
+            spans = list(zip(spans["start"], spans["end"], strict=True))
         first, last = spans[0]  # type: ignore[index]  # a list, or the error below
         return Label(None, start=int(first), end=int(last) + 1)
     except (TypeError, ValueError, LookupError):

@@ -212,5 +212,8 @@ def _clusters(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _joins(character: str) -> bool:
-    """Return whether a character belongs to the one before it: an accent, or a Hangul vowel."""
-    return bool(unicodedata.combining(character)) or "\u1160" <= character <= "\u11ff"
+    """Return whether a character belongs to the one before it: an accent, a vowel sign, a Hangul
+    vowel, or a sound mark of narrow kana.
+    """
+    is_mark = unicodedata.category(character).startswith("M")
+    return is_mark or "\u1160" <= character <= "\u11ff" or character in "\uff9e\uff9f"

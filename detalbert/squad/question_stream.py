@@ -17,7 +17,7 @@ from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace
 from detalbert.squad.labels import Label, LabelError, is_empty, read_impossible, read_labels
 from detalbert.squad.places import find_answer, is_word
-from detalbert.squad.rows import ALIASES, MAX_CONTEXT, OURS_FIRST, Question, file_questions
+from detalbert.squad.rows import MAX_CONTEXT, OURS_FIRST, Question, file_questions, is_alias
 from detalbert.squad.windows import Example
 
 MAX_QUESTION = 10_000  # characters
@@ -169,7 +169,7 @@ def _aliases_line(plan: Mapping[str, str]) -> str:
     aliases = [
         f"column {plan[name]!r} is read as {name}: rename it if it is another"
         for name in OURS_FIRST
-        if plan.get(name, "").lower() in ALIASES[name]
+        if is_alias(plan.get(name, ""), name)
     ]
     return f" ({'; '.join(aliases)})" if aliases else ""
 

@@ -5,6 +5,7 @@ A row is a mapping with `question` and `context` and, if there are such, `id`, `
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,29 +19,17 @@ from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace, Rows, rows_of_file
 from detalbert.settings import forms
 from detalbert.settings.hparams import COLUMNS
-from detalbert.squad.labels import ANSWERABLE, is_empty
+from detalbert.squad.labels import ANSWERABLE, OF_STARTS, is_empty, letters_of
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
-# Names that public files use, for columns that a file has not under ours.
+# Patterns of names that public files use, for columns that a file has not under ours; without
+# signs, spaces and capitals.
 ALIASES = {
-    "answer": ("answer_text",),
-    "id": ("guid", "qid", LABEL),
-    "answer_start": (
-        "answerstart",
-        "answer start",
-        "answer_offset",
-        "answer_begin",
-        "answer_start_char",
-        "answer_start_index",
-        "start",
-        "start_char",
-        "start_index",
-        "start_offset",
-        "char_start",
-        "span_start",
-    ),
-    "is_impossible": ("isimpossible", "is impossible", "impossible", "is_unanswerable"),
-    ANSWERABLE: ("is_answerable", "isanswerable", "has_answer"),
+    "answer": re.compile("answertext"),
+    "id": re.compile("guid|qid"),
+    "answer_start": OF_STARTS,
+    "is_impossible": re.compile("(is)?(impossible|unanswerable)|noanswer"),
+    ANSWERABLE: re.compile("isanswerable|hasanswer"),
 }
 # Ours count before aliases, as an alias may hold anything then.
 OURS_FIRST = ("answer_start", "is_impossible", ANSWERABLE)
@@ -166,9 +155,6 @@ def _paragraph_questions(
         if isinstance(question, dict):
             plan = names.plan(question)
             row = rename(question, plan)
-            # MRQA's answers with their places.
-            if "detected_answers" in question:
-                row["answers"] = question["detected_answers"]
         row["context"] = context
         row["title"] = title
         yield Question(place, row=row, plan=plan)
@@ -218,7 +204,7 @@ class ColumnNames:
         """Return all names, in small letters, of columns of which a table may lack no cell."""
         names = ["question", "context", *_OF_ANSWERS]
         own = [self.own(name) for name in names]
-        spellings = names + own + list(ALIASES["answer"])
+        spellings = [*names, *own, "answer_text", "answer text", "answertext"]
         return [name.lower() for name in spellings]
 
     def check(
@@ -303,14 +289,17 @@ class ColumnNames:
         """Return the name of a column that the user has not named: ours in any case, or a usual
         alias; of two ids or titles the first. Raises UserError if several columns could be meant.
         """
+        # MRQA's answers with their places, beside those without.
+        if name == "answers" and "detected_answers" in names:
+            return "detected_answers"
         is_task = _TASK in names
-        spellings = [name, *ALIASES.get(name, ())]
-        if is_task and name == "answers":
-            spellings.append("spans")
-        candidates = [own for own in names if own.lower() in spellings]
-        if name in OURS_FIRST:
-            ours = [own for own in candidates if own.lower() == name]
-            candidates = ours or candidates
+        candidates = [own for own in names if own.lower() == name]
+        if not candidates or name not in OURS_FIRST:
+            candidates += [own for own in names if is_alias(own, name)]
+        if name == "id" and LABEL in names:
+            candidates.append(LABEL)
+        if name == "answers" and is_task and "spans" in names:
+            candidates.append("spans")
         if len(candidates) > 1 and name not in ("id", "title"):
             listed = " and ".join(map(repr, candidates))
             raise UserError(
@@ -324,7 +313,7 @@ class ColumnNames:
         # Beside other answers it is none, whatever its name.
         if name == "answer" and ("answers" in self.columns or is_task):
             return None
-        candidates.sort(key=lambda own: (own != name, spellings.index(own.lower())))
+        candidates.sort(key=lambda own: own != name)
         return candidates[0] if candidates else None
 
 
@@ -334,6 +323,13 @@ def rename(row: RawRow, plan: Mapping[str, str]) -> RawRow:
     if bytes in map(type, values.values()):
         return {name: _decoded(value) for name, value in values.items()}
     return values
+
+
+def is_alias(own: str, name: str) -> bool:
+    """Return whether a file's own name of a column is a usual alias of a name of ours."""
+    if own.lower() == name or name not in ALIASES:
+        return False
+    return ALIASES[name].fullmatch(letters_of(own)) is not None
 
 
 def _there(names: Iterable[str]) -> str:

@@ -173,7 +173,8 @@ def _one_source(
         files = named
     addresses = [file.address for file in files]
     if len(files) > 1 and not is_pattern and not _are_parts(addresses):
-        names = ", ".join(Path(address).name for address in addresses)
+        root = storage.prefix_of(address)
+        names = ", ".join(name.removeprefix(root).lstrip("/") for name in addresses)
         first = PurePath(addresses[0])
         pattern = addresses[0].removesuffix(first.name) + f"*{first.suffix}"
         raise UserError(

@@ -24,6 +24,18 @@ ANSWERS_FOUND: dict[str, tuple[str, Any, tuple[str, int], str]] = {
     "a note's number": ("Salt was dear [12] then.", "[12]", ("[12]", 14), ""),
     "a number": ("It had 12 oars.", 12, ("12", 7), ""),
     "composed": ("In Ko\u0308ln am Rhein.", "K\u00f6ln", ("Ko\u0308ln", 3), FOLDED),
+    "composed in Bengali": (
+        "\u09ae\u09c7\u09be",
+        "\u09ae\u09cb",
+        ("\u09ae\u09c7\u09be", 0),
+        FOLDED,
+    ),
+    "narrow kana": (
+        "\uff76\uff9e\uff97\uff7dを割る",
+        "ガラス",
+        ("\uff76\uff9e\uff97\uff7d", 0),
+        FOLDED,
+    ),
     "ligatures": (
         "The \ufb01rst o\ufb03cer.",
         "first officer",

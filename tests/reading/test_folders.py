@@ -25,10 +25,11 @@ PASSED_OVER: dict[str, tuple[dict[str, str | bytes], str, list[str]]] = {
             "README_de.txt": "Eine Seite",
             "LICENSE-MIT.txt": "words of law",
             "checksums.txt": "0a a.jsonl.gz",
+            "en_sha256.txt": "0a a.jsonl.gz",
             "vocab.txt": "the",
         },
         "",
-        ["4 files are passed over: LICENSE-MIT.txt, README_de.txt, checksums.txt and 1 more"],
+        ["5 files are passed over: LICENSE-MIT.txt, README_de.txt, checksums.txt and 2 more"],
     ),
     "a page beside text": (
         {"a.txt": PLAIN, "README.md": "# A page", "License": "law"},
@@ -140,6 +141,17 @@ def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
     assert read_documents(folder) == ["no data", *TEXTS]
 
 
+def test_downloads_of_the_hub_are_read_by_their_snapshot(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "datasets--wiki", {"blobs/3f2a": LINES, "refs/main": "9c1e"})
+    link = folder / "snapshots" / "9c1e" / "data" / "train-00000-of-00001.jsonl"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(folder / "blobs" / "3f2a")
+    with pytest.raises(UserError, match="downloads of the hub, each file twice; name ") as error:
+        read_documents(folder)
+    snapshot = str(error.value).rpartition("; name ")[2]
+    assert read_documents(snapshot) == TEXTS
+
+
 @pytest.mark.parametrize("name", ["b.jsonl", "wiki"])
 def test_a_link_to_nothing_is_named(name: str, tmp_path: Path) -> None:
     folder = fill(tmp_path / "folder", {"a.jsonl": LINES})
@@ -148,6 +160,14 @@ def test_a_link_to_nothing_is_named(name: str, tmp_path: Path) -> None:
         read_documents(folder)
     (folder / name).rename(folder / ".#lock")  # as Emacs makes them
     assert read_documents(folder) == TEXTS
+
+
+def test_marks_between_documents_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As TinyStories has them: a tokenizer may read them as letters."""
+    path = write(tmp_path / "a.txt", f"{TEXTS[0]}\n<|endoftext|>\n{TEXTS[1]}\n")
+    read_documents(path)
+    (warning,) = warnings_in(caplog)
+    assert warning.startswith("data.text: 1 files have <|endoftext|>, which is trained as text")
 
 
 def test_a_folder_of_held_out_files_is_told(

@@ -94,9 +94,17 @@ def test_a_file_without_the_key_is_told_what_to_set(name: str, tmp_path: Path) -
     with pytest.raises(UserError) as error:
         read_documents(path)
     assert "the line at byte 0 has no 'text' (there: id); correct it, or" in str(error.value)
-    assert str(error.value).endswith(cure)
+    assert f"{cure}; a pattern in place of a folder leaves the file out" in str(error.value)
     if name.endswith(".txt"):
         assert read_documents(path, form="text") == path.read_text().splitlines()
+
+
+def test_a_list_beside_texts_is_left_out_by_a_pattern(tmp_path: Path) -> None:
+    write(tmp_path / "pg/a.txt", "\n".join(TEXTS))
+    write(tmp_path / "pg/catalog.csv", "id,title\n1,Emma\n")
+    with pytest.raises(UserError, match=r"catalog\.csv: .* a pattern in place of a folder"):
+        read_documents(tmp_path / "pg")
+    assert read_documents(tmp_path / "pg" / "*.txt") == TEXTS
 
 
 def test_rows_with_texts_and_paragraphs_are_no_articles(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from detalbert.errors import UserError
 from detalbert.reading.notes import Notes
-from tests.reading.files import json_lines, pack, read_documents, read_questions, table
+from tests.reading.files import json_lines, pack, parquet, read_documents, read_questions, table
 from tests.reading.test_question_files import CONTEXT, FIRST, SECOND, WHAT, squad
 from tests.reading.test_text_files import LINES, ROWS, TEXTS, write
 
@@ -32,6 +32,7 @@ def in_chinese(answer: str, context: str) -> str:
     return squad(labelled("a", answer, context.index(answer), id="1"), context=context)
 
 
+ROW = {"question": WHAT, "context": CONTEXT}
 MRQA_ANSWER = {"text": "Pottery", "char_spans": [[SECOND, SECOND + 6]], "token_spans": [[14, 14]]}
 MRQA_QUESTION = {"qid": "q1", "question": WHAT, "answers": ["pottery"]}
 MRQA = json_lines(
@@ -45,6 +46,13 @@ MRQA = json_lines(
         },
     ]
 )
+# The same in the columns of the hub.
+MRQA_COLUMNS = {
+    "text": ["Pottery"],
+    "char_spans": [{"start": [SECOND], "end": [SECOND + 6]}],
+    "token_spans": [{"start": [14], "end": [14]}],
+}
+MRQA_ROW = {**MRQA_QUESTION, "context": CONTEXT, "detected_answers": MRQA_COLUMNS}
 TASK = {
     "text": CONTEXT,
     "question": WHAT,
@@ -94,7 +102,23 @@ QUESTIONS: dict[str, tuple[str, str | bytes, dict[str, str], dict[str, Any]]] = 
         {},
         {"k": (("pottery", BROKEN.index("pottery")),)},
     ),
+    **{
+        f"a position named {name}": (
+            "a.jsonl",
+            json_lines(
+                [
+                    {**ROW, "id": "a", "answer": "pottery", name: SECOND},
+                    {**ROW, "id": "b", "answers": [{"text": "pottery", name: str(SECOND)}]},
+                    {**ROW, "id": "c", "answers": {"text": ["pottery"], name: [SECOND]}},
+                ]
+            ),
+            {},
+            dict.fromkeys("abc", (SECOND_POTTERY,)),
+        )
+        for name in ("start_idx", "answer_pos", "Answer char-start", "startPositions", "ans.start")
+    },
     "MRQA": ("a.jsonl.gz", gzip.compress(MRQA.encode()), {}, {"q1": (SECOND_POTTERY,)}),
+    "MRQA on the hub": ("a.parquet", parquet([MRQA_ROW]), {}, {"q1": (SECOND_POTTERY,)}),
     "Prodigy": ("a.jsonl", json_lines(PRODIGY), {"context": "text"}, {"1": (POTTERY,), "2": ()}),
     "Prodigy, its spans named": (
         "a.jsonl",
@@ -189,6 +213,16 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
         "a.jsonl",
         MRQA.replace(f"[[{SECOND}, {SECOND + 6}]]", "[]"),
         "question q1: char_spans is []; write [[first character, last character]]",
+    ),
+    "MRQA with an end that is missing": (
+        "a.jsonl",
+        json_lines([MRQA_ROW]).replace(f"[{SECOND + 6}]", "[]"),
+        "question q1: char_spans is {'start': [",
+    ),
+    "MRQA with a place that is no list": (
+        "a.jsonl",
+        json_lines([MRQA_ROW | {"detected_answers": {"text": ["Pottery"], "char_spans": 5}}]),
+        "char_spans is 5; write [[first character, last character]]",
     ),
 }
 

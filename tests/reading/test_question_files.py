@@ -109,6 +109,7 @@ FILES: dict[str, tuple[str, str | bytes, list[Any]]] = {
             ("is_answerable", "Y", "N"),
             ("has_answer", 1, 0),
             ("isImpossible", "f", "t"),
+            ("no_answer", False, True),  # of DuoRC
         )
     },
     "answer_start: float as text": ("a.json", placed("26.0"), READ),

@@ -59,7 +59,7 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         "a.csv",
         table(sheet(answer_text="pottery", answer_start=SECOND + 1)),
         {},
-        ": line 2: question a: answer 'pottery' is not at character 72 (there: 'ottery,')",
+        ": line 2: question a: answer 'pottery' is not at character 72 (there: 'ottery,'); fix it",
     ),
     "a start of something else": (
         "a.csv",

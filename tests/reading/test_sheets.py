@@ -174,6 +174,20 @@ def test_the_value_of_a_formula_is_read(tmp_path):
     assert read_rows(path)["row 2"]["answer"] == "7"
 
 
+def test_numbers_of_rows_need_no_name(tmp_path):
+    """As `DataFrame.to_excel` writes them."""
+    path = tmp_path / "a.xlsx"
+    excel(path, [None, *HEADER], *([number, *row] for number, row in enumerate(ROWS)))
+    notes = Notes()
+    numbered = read_rows(path, notes=notes)
+    excel(path, HEADER, *ROWS)
+    assert numbered == read_rows(path)
+    assert not notes.texts()
+    excel(path, [None, *HEADER], ["a", *ROWS[0]])
+    with pytest.raises(UserError, match="cell A2 is under no name"):
+        read_rows(path)
+
+
 def test_merged_cells_of_a_header_are_told(tmp_path):
     path = tmp_path / "a.xlsx"
     workbook = excel(path, ["question", "context", None, "answer"], ROWS[0])
