@@ -218,6 +218,8 @@ def read_work(
     if windows is not None:
         steps = max(1, math.ceil(windows / job.hparams.global_batch_size))
         config["hyperparameters"] = {**config["hyperparameters"], "max_steps": steps}
+        if "max_time" in config["searcher"]:  # of an ASHA, which counts the same steps
+            config["searcher"] = {**config["searcher"], "max_time": steps}
         job = next(parse_jobs(config, pool=None, root=ROOT))
     return config, read_size(job)
 

@@ -9,6 +9,11 @@ port that is taken is 4, as whatever another try may overcome.
 import os
 import sys
 
+from detalbert.missing import explain_missing
+
+if __name__ == "__main__":
+    explain_missing("detalbert.torchrun")
+
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

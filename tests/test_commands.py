@@ -54,7 +54,8 @@ def test_help_has_an_example_and_loads_no_heavy_library(module, python, real_pyt
 
 
 @pytest.mark.parametrize(
-    "command", ["train.py", "predict.py", "-m cluster.check", "-m cluster.plan"]
+    "command",
+    ["train.py", "predict.py", "-m cluster.check", "-m cluster.plan", "-m detalbert.torchrun"],
 )
 def test_a_python_without_packages_is_told_in_one_line(command, real_python):
     bare = [sys._base_executable, "-S"]  # type: ignore[attr-defined]  # without site-packages

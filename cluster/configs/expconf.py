@@ -13,6 +13,7 @@ from detalbert.settings.values import Config
 from workloads import DATA_KEYS
 
 RANGES = ("const", "categorical", "int", "double", "log")
+PREDICTION_FLAGS = ("--model", "--data")
 LAUNCHER = "python3 -m determined.launch.torch_distributed"
 
 
@@ -44,20 +45,23 @@ def _ranges(values: object, *path: str) -> Iterator[str]:
 def _check_entrypoint(config: Config) -> Findings:
     """Yield findings if predict.py lacks a flag, or several slots lack a launcher."""
     text = " ".join(entrypoint_words(config))
-    predicts = runs(config, "predict.py")
-    trains = runs(config, "train.py")
-    if predicts:
-        for flag in ("--model", "--data"):
+    foreign = not (is_ours(config) or predicts(config))
+    if runs(config, "predict.py"):
+        for flag in PREDICTION_FLAGS:
             if flag not in text:
-                yield Finding("entrypoint", problem=f"predict.py without {flag}", cure="say which")
+                problem = f"predict.py without {flag}"
+                yield Finding("entrypoint", problem=problem, cure="say which", warning=foreign)
 
-    # Without a launcher one process starts, and all slots but one are paid for and idle.
+    # Without a launcher one process starts, and all slots but one are paid for and idle. Another
+    # script of that name may start the others itself.
     slots = at(config, "resources.slots_per_trial")
+    is_started = runs(config, "predict.py") or runs(config, "train.py")
     has_launcher = "determined.launch" in text
-    if isinstance(slots, int) and slots > 1 and (predicts or trains) and not has_launcher:
+    if isinstance(slots, int) and slots > 1 and is_started and not has_launcher:
         yield Finding(
             "entrypoint",
             problem=f"{slots} slots need a launcher: {LAUNCHER} before the rest",
+            warning=foreign,
         )
 
 
@@ -68,6 +72,14 @@ def is_ours(config: Config) -> bool:
     has_our_data = not data.keys().isdisjoint(DATA_KEYS)
     has_our_model = "model" in hparams or "model_config" in hparams
     return (has_our_data or has_our_model) and runs(config, "train.py")
+
+
+def predicts(config: Config) -> bool:
+    """Return whether the experiment runs this package's predict.py, not another file of that name:
+    one with any of its flags.
+    """
+    words = " ".join(entrypoint_words(config))
+    return runs(config, "predict.py") and any(flag in words for flag in PREDICTION_FLAGS)
 
 
 def runs(config: Config, script: str) -> bool:

@@ -5,7 +5,7 @@ follow the source of the provisioner of 0.38.1, which starts more machines than 
 release that counts otherwise needs another `machines_at_start`.
 """
 
-from cluster.configs.expconf import is_ours, runs
+from cluster.configs.expconf import is_ours, predicts
 from cluster.configs.masterconf import Cluster, Pool
 from cluster.configs.schema import Findings
 from cluster.configs.search import search_of
@@ -124,7 +124,7 @@ def check_fleet(config: Config, cluster: Cluster) -> Findings:
 def _check_image(config: Config, cluster: Cluster, pool: Pool) -> Findings:
     """Yield findings if this package's code gets no image of its own, or an image lacks the GPU."""
     image = image_of(config, pool)
-    ours = is_ours(config) or runs(config, "predict.py")
+    ours = is_ours(config) or predicts(config)
     if image is None and cluster.images_known and ours:
         yield Finding(
             key="environment.image",

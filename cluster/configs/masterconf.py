@@ -73,7 +73,14 @@ class Cluster(NamedTuple):
 
 HPC = "slurm", "pbs"  # resource managers whose pools are the partitions of the site
 MASTER_KEYS = {"db", "resource_pools", "resource_manager"}  # a config with one is no experiment's
-HELM_KEYS = {"checkpointStorage", "imageRegistry", "masterPort", "maxSlotsPerPod"}
+# Of the chart's values.yaml, which a site may replace in part.
+HELM_KEYS = frozenset(
+    "checkpointStorage clusterName createNonNamespacedObjects defaultAuxResourcePool "
+    "defaultComputeResourcePool defaultImages defaultPassword defaultScheduler detVersion "
+    "enterpriseEdition imagePullSecretName imageRegistry initialUserPassword logLevel masterPort "
+    "masterService maxSlotsPerPod resourceManager resourcePools retentionPolicy slotType "
+    "slotResourceRequests taskContainerDefaults tlsSecret useNodePortForMaster".split()
+)
 _DEFAULT_POOLS = {  # key of a default pool: its name before 0.15
     "default_aux_resource_pool": "default_cpu_resource_pool",
     "default_compute_resource_pool": "default_gpu_resource_pool",

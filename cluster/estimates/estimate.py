@@ -92,6 +92,12 @@ class Estimate:
         return self.demand.memory.at(self.tokens)
 
     @property
+    def fits(self) -> bool:
+        """Whether a GPU holds the configured forward pass, and each data rank has a window."""
+        has_windows = self.demand.data_ranks <= self.hparams.global_batch_size
+        return self.tokens <= self.max_tokens and has_windows
+
+    @property
     def proposed_tokens(self) -> int:
         """Tokens of a forward pass to configure in place of one that does not fit."""
         return self.max_tokens // TOKEN_MULTIPLE * TOKEN_MULTIPLE

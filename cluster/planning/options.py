@@ -228,9 +228,8 @@ def plan_option(
 
     trials = [job._replace(config=moved, pool=pool, slots=slots) for job in jobs]
     try:
-        # The trial that needs most memory decides, of equal ones the slowest.
-        fits = [_fit(job) for job in trials]
-        fitted, keys = max(fits, key=lambda fit: (fit[0].needed, fit[0].step.seconds))
+        fits, keys = _fit(trials)
+        fitted = _largest(fits)
 
         # On spot the notice must be read, and a reclaim without one must not cost too much.
         period = choose_period(fitted)
@@ -240,7 +239,7 @@ def plan_option(
             keys["checkpoint_period"] = period
 
         # All trials of a search share the keys that the option writes.
-        written = [_with_keys(estimated, keys) for estimated, _ in fits]
+        written = [_with_keys(estimated, keys) for estimated in fits]
         option = replace(option, estimate=fitted, keys=keys, period=period)
         option = _simulate(option, fitted=_with_keys(fitted, keys), trials=written)
     except UserError as error:  # of its memory, layout or length
@@ -267,23 +266,34 @@ def _reason(findings: Iterable[Finding]) -> str:
     return f"{fault.key}: {fault.detail}" if fault is not None else ""
 
 
-def _fit(job: Job) -> tuple[Estimate, Config]:
-    """Return the estimate of a job and the keys that make it fit the pool, if any must change."""
-    assert job.pool is not None and job.pool.gpu is not None and job.model is not None
-    estimated = estimate_model(job, job.pool, job.pool.gpu, job.model)
-    keys: Config = {}
-    if estimated.tokens <= estimated.max_tokens:
-        return estimated, keys
+def _fit(trials: Sequence[Job]) -> tuple[list[Estimate], Config]:
+    """Return the estimates of a search's trials, and the keys that make them fit the pool, if any
+    must change: one set for all trials, as they share a config.
+    """
+    estimates = []
+    for job in trials:
+        assert job.pool is not None and job.pool.gpu is not None and job.model is not None
+        estimates.append(estimate_model(job, job.pool, job.pool.gpu, job.model))
+    largest = _largest(estimates)
+    if largest.tokens <= largest.max_tokens:
+        return estimates, {}
 
-    # A sharded model gets the fastest layout that fits, another one smaller forward passes.
-    if estimated.demand.layout:
-        layouts = ranked_layouts(estimated)
-        if layouts:
-            return layouts[0], layout_keys(layouts[0])
-    elif estimated.proposed_tokens >= job.hparams.max_seq_length:
-        keys = {"max_tokens_per_forward": estimated.proposed_tokens}
-        return estimated.changed(keys), keys
-    return estimated, keys
+    # A sharded model gets the fastest layout that suits every trial, another one smaller forwards.
+    candidates: list[Config] = []
+    if largest.demand.layout:
+        candidates = [layout_keys(layout) for layout in ranked_layouts(largest)]
+    elif largest.proposed_tokens >= largest.hparams.max_seq_length:
+        candidates = [{"max_tokens_per_forward": largest.proposed_tokens}]
+    for keys in candidates:
+        changed = [estimated.changed(keys) for estimated in estimates]
+        if all(estimated.fits for estimated in changed):
+            return changed, keys
+    return estimates, {}
+
+
+def _largest(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the trial that needs most memory, of equal ones the slowest."""
+    return max(estimates, key=lambda estimated: (estimated.needed, estimated.step.seconds))
 
 
 def layout_keys(estimated: Estimate) -> Config:

@@ -299,6 +299,13 @@ def test_values_of_the_helm_chart_are_known_for_what_they_are():
         assert finding.detail.startswith("this is a values.yaml of the Helm chart, not a master")
 
 
+def test_a_part_of_the_helm_values_is_enough(tmp_path):
+    """Such as a site's file that replaces some of them."""
+    values = {"db": {"hostAddress": "h"}, "resourcePools": [{"pool_name": "default"}]}
+    (finding,) = findings(tmp_path, cluster=values)
+    assert finding.detail.startswith("this is a values.yaml of the Helm chart, not a master")
+
+
 def test_an_unknown_key_hides_no_mistake(tmp_path):
     """Nor does one mistake hide another."""
     config = experiment("smoke.yaml")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cluster.configs.expconf import check_experiment
 from cluster.configs.fleet import check_fleet, describe_start, image_of, machines_at_start
 from cluster.configs.masterconf import Cluster, Pool, cluster_of
 from cluster.configs.merge import merge
@@ -132,8 +133,26 @@ def test_an_image_is_asked_of_this_package_alone():
         (finding,) = problems(config, pool(tasks={}))
         assert finding.key == "environment.image"
 
-    other = {"entrypoint": "python3 train.py", "hyperparameters": {"lr": 0.1}}
-    assert problems(other, pool(tasks={})) == []
+    other_training = {"entrypoint": "python3 train.py", "hyperparameters": {"lr": 0.1}}
+    other_prediction = {"entrypoint": "python3 predict.py --checkpoint a"}
+    for config in (other_training, other_prediction):
+        assert problems(config, pool(tasks={})) == []
+
+
+@pytest.mark.parametrize(
+    "entrypoint, is_fault",
+    [
+        ("python3 predict.py --model a --data b", True),
+        ("python3 predict.py --checkpoint a", False),
+        ("python3 train.py", False),
+    ],
+)
+def test_a_launcher_is_asked_of_this_package_alone(entrypoint, is_fault):
+    """Another script of that name may start its processes itself, as 0.38.1 lets it."""
+    config = {"entrypoint": entrypoint, "hyperparameters": {"lr": 0.1}, **WIDE}
+    of_entrypoint = [finding for finding in check_experiment(config) if finding.key == "entrypoint"]
+    assert of_entrypoint
+    assert all(finding.warning is not is_fault for finding in of_entrypoint)
 
 
 WIDE = {"resources": {"slots_per_trial": 64}}

@@ -12,7 +12,7 @@ from cluster.facts.prices import load_prices
 from cluster.facts.rates import Rates
 from cluster.planning import plan_text
 from cluster.planning.choice import recommend
-from cluster.planning.options import Option, Request, plan_options
+from cluster.planning.options import Option, Request, plan_options, plan_own
 from tests.cluster.planted import experiment
 from tests.cluster.test_plan import planned
 from tests.conftest import ROOT
@@ -144,6 +144,31 @@ def test_every_corner_of_a_search_is_estimated():
 
     forwards = {"type": "categorical", "vals": [4096, 1_000_000]}
     assert "max_tokens_per_forward" in on_one_machine(max_tokens_per_forward=forwards).keys
+
+
+def test_a_layout_in_place_of_one_that_does_not_fit_suits_every_trial_of_a_search():
+    """The fastest of the larger batch has more data ranks than the smaller batch has windows."""
+    config = experiment("lm_13b.yaml")
+    config["searcher"] |= {"name": "grid", "max_concurrent_trials": 1}
+    config["hyperparameters"] |= {
+        "global_batch_size": {"type": "categorical", "vals": [8, 512]},
+        "max_steps": 500,
+        "layout": {"shard": 8},
+        "activation_checkpointing": "none",
+        "max_tokens_per_forward": 2048,
+    }
+    cluster = one_pool("fixed", max_agents=5)
+    options = plan_options(config, cluster, Request(Rates()))
+    (option,) = [option for option in options if option.slots == 32]
+    assert not option.why_not
+    assert option.keys["layout"] != {"shard": 8}
+
+    # Written into the config, it stays right and takes the hours that were planned.
+    config["hyperparameters"] |= option.keys
+    config["resources"] |= {"slots_per_trial": 32, "resource_pool": "fixed"}
+    written = plan_own(config, cluster, Request(Rates()))
+    assert not written.why_not
+    assert written.mean("hours") == pytest.approx(option.mean("hours"))
 
 
 @pytest.mark.parametrize("name", ["modern8", "single", "lm_1b", "pretrain_base"])

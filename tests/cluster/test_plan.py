@@ -200,6 +200,11 @@ def test_work_of_flags_takes_the_place_of_the_config_s(capsys):
     assert windows["options"] == tokens["options"]
     assert training_part(windows)["how"].startswith("100 steps of 48 windows")
 
+    # A search counts the same steps.
+    search = ROOT / "configs" / "lr_search.yaml"
+    config, _ = plan.read_work(search, [], windows=4800, tokens=None)
+    assert config["searcher"]["max_time"] == config["hyperparameters"]["max_steps"] == 100
+
 
 def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config, capsys):
     config = yaml.safe_load(tiny_config.read_text())
