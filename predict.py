@@ -289,7 +289,8 @@ def serve(args: argparse.Namespace, folder: Path) -> None:
             cure="pip install -r requirements-serve.txt",
         ) from None
     token = web.read_token(args.token, args.token_file)
-    model = load_model(str(folder))
+    # People know a run by its own name, not by its best step.
+    model = load_model(str(folder))._replace(name=Path(args.model).name or folder.name)
     threshold = choose_threshold(model, args.threshold)
     server.serve(
         choose_probabilities(model, args.raw),

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import predict
+from detalbert.inference import server
 
 
 @pytest.mark.parametrize("inside", ["checkpoints", "checkpoints/step"])
@@ -84,3 +85,11 @@ def test_after_a_full_disk_all_files_are_the_old_ones(local_run, tmp_path, monke
     assert f"error: {folder} and {workbook}: cannot write there (No space left" in line
     assert sorted(path.name for path in folder.iterdir()) == names
     assert [(folder / name).stat().st_mtime_ns for name in names] == before
+
+
+def test_a_server_calls_a_run_by_its_own_name(local_run, monkeypatch):
+    served = []
+    monkeypatch.setattr(server, "serve", lambda trained, *_, **__: served.append(trained.name))
+    for model in (local_run.path, local_run.checkpoint):
+        assert predict.main(["--model", str(model), "--serve"]) == 0
+    assert served == [local_run.path.name, local_run.checkpoint.name]
