@@ -25,7 +25,7 @@ _ANSWER = ("answer", "probability", "calibration", "start", "end")
 @contextlib.contextmanager
 def open_tables(
     table: Path, workbook: Path | None, open_file: OpenFile
-) -> Iterator[Callable[[Row], None]]:
+) -> Iterator[Callable[[Row], object]]:
     """Yield a function that appends a row to a CSV file and to a workbook, if any; `open_file` is
     of `whole_files`.
 
@@ -81,7 +81,7 @@ class AnswerTable:
 
     def __init__(
         self,
-        write: Callable[[Row], None],
+        write: Callable[[Row], object],
         calibrated: bool,
         cells: dict[str, RawRow],
         has_left_out: bool,

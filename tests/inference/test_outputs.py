@@ -3,11 +3,14 @@
 import errno
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 import predict
 from detalbert.inference import server
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize("inside", ["checkpoints", "checkpoints/step"])
@@ -93,3 +96,17 @@ def test_a_server_calls_a_run_by_its_own_name(local_run, monkeypatch):
     for model in (local_run.path, local_run.checkpoint):
         assert predict.main(["--model", str(model), "--serve"]) == 0
     assert served == [local_run.path.name, local_run.checkpoint.name]
+
+
+def test_replies_to_a_full_disk_end_in_one_line(local_run, python):
+    command = ["--model", str(local_run.path), "--question", "a", "--context", "b"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [python, "predict.py", *command],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ended.stderr == "predict.py: error: the disk of its output is full\n"
+    assert ended.returncode == 2
