@@ -30,6 +30,7 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import errno
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -289,7 +290,8 @@ def serve(args: argparse.Namespace, folder: Path) -> None:
             cure="pip install -r requirements-serve.txt",
         ) from None
     token = web.read_token(args.token, args.token_file)
-    model = load_model(str(folder))
+    # People know a run by its own name, not by its best step.
+    model = load_model(str(folder))._replace(name=Path(args.model).name or folder.name)
     threshold = choose_threshold(model, args.threshold)
     server.serve(
         choose_probabilities(model, args.raw),
@@ -384,8 +386,15 @@ def show(reply: Reply, context: str, as_json: bool, top: int | None) -> None:
 
 
 if __name__ == "__main__":
+    status = 0
     try:
-        sys.exit(main())
-    except BrokenPipeError:
+        status = main()
+        sys.stdout.flush()
+    except OSError as output_error:
+        if output_error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
         # `| head` is no error; Python writes what is left at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if output_error.errno == errno.ENOSPC:
+            status = fail("predict.py", UserError("the disk of its output is full"))
+    sys.exit(status)

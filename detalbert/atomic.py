@@ -16,7 +16,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import filelock
 from detalbert.errors import UserError, first_line
 from detalbert.waiting import rank, rank_prefix, speaking, waiting
 
+OpenFile = Callable[..., Any]  # (path, binary=False) -> an open file, of `whole_files`
 CACHE_CURE = "free space, or set data.cache_dir"
 # Seconds for a lock before a line says who holds it.
 PATIENCE = 2.0
@@ -40,15 +41,32 @@ def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
     """Yield an open file (UTF-8 text unless `binary`) that is renamed to `path` on success. If the
     block raises, `path` is unchanged. Raises OSError if writing fails.
     """
-    with _temporary(path) as temporary:
-        file = temporary.open("xb") if binary else temporary.open("x", encoding="utf-8")
-        with file:
-            yield file
+    with whole_files() as open_file:
+        yield open_file(path, binary)
+
+
+@contextlib.contextmanager
+def whole_files() -> Iterator[OpenFile]:
+    """Yield a function that opens a file as `whole_file` does, for several that belong together:
+    they are renamed when all of them are on the disk, so that an error changes none.
+    """
+    with contextlib.ExitStack() as stack:
+        targets = {}  # by open file: its own name, and the one that it gets
+
+        def open_file(path: Path, binary: bool = False) -> Any:
+            temporary = stack.enter_context(_temporary(path))
+            file = temporary.open("xb") if binary else temporary.open("x", encoding="utf-8")
+            targets[stack.enter_context(file)] = temporary, path
+            return file
+
+        yield open_file
+        for file, (temporary, _) in targets.items():
             file.flush()
             os.fsync(file.fileno())
-        # Other users may read it, whatever this user's mask is.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+            # Other users may read it, whatever this user's mask is.
+            os.chmod(temporary, 0o644)
+        for temporary, path in targets.values():
+            os.replace(temporary, path)
 
 
 @contextlib.contextmanager
@@ -169,7 +187,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path, cure: str = CACHE_CURE, what: str = "there") -> Iterator[None]:
+def writing(path: Path | str, cure: str = CACHE_CURE, what: str = "there") -> Iterator[None]:
     """Convert an OSError in the block to a UserError: `PATH: cannot write WHAT (REASON); CURE`."""
     try:
         yield

@@ -8,8 +8,9 @@ import contextlib
 import csv
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import TextIO
 
-from detalbert.atomic import whole_file
+from detalbert.atomic import OpenFile
 from detalbert.escapes import csv_cell
 from detalbert.inference.answering import Answered
 from detalbert.inference.workbook import Row, open_workbook
@@ -22,34 +23,34 @@ _ANSWER = ("answer", "probability", "calibration", "start", "end")
 
 
 @contextlib.contextmanager
-def open_tables(table: Path, workbook: Path | None) -> Iterator[Callable[[Row], None]]:
-    """Yield a function that appends a row to a CSV file and to a workbook, if any.
+def open_tables(
+    table: Path, workbook: Path | None, open_file: OpenFile
+) -> Iterator[Callable[[Row], object]]:
+    """Yield a function that appends a row to a CSV file and to a workbook, if any; `open_file` is
+    of `whole_files`.
 
     Raises:
         UserError: a library for the workbook is not installed.
         OSError: a file cannot be written.
     """
-    with contextlib.ExitStack() as stack:
-        write_csv = stack.enter_context(open_csv(table))
-        append = stack.enter_context(open_workbook(workbook)) if workbook else None
+    write_csv = csv_writer(open_file(table))
+    if workbook is None:
+        yield write_csv
+        return
+    with open_workbook(workbook, open_file) as append:
 
         def write(row: Row) -> None:
             write_csv(row)
-            if append is not None:
-                append(row)
+            append(row)
 
         yield write
 
 
-@contextlib.contextmanager
-def open_csv(path: Path) -> Iterator[Callable[[Row], None]]:
-    """Yield a function that appends a row to a CSV file for spreadsheets. Raises OSError if that
-    fails.
-    """
-    with whole_file(path) as file:
-        file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
-        writer = csv.writer(file)
-        yield lambda row: writer.writerow([_csv_value(value) for value in row])
+def csv_writer(file: TextIO) -> Callable[[Row], object]:
+    """Return a function that appends a row to a new CSV file for spreadsheets."""
+    file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
+    writer = csv.writer(file)
+    return lambda row: writer.writerow([_csv_value(value) for value in row])
 
 
 def _csv_value(value: str | int | float) -> str | int:
@@ -80,7 +81,7 @@ class AnswerTable:
 
     def __init__(
         self,
-        write: Callable[[Row], None],
+        write: Callable[[Row], object],
         calibrated: bool,
         cells: dict[str, RawRow],
         has_left_out: bool,

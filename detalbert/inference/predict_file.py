@@ -12,17 +12,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
-from detalbert.atomic import whole_file, write_json, writing
+from detalbert.atomic import whole_files, writing
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.hub import STATE_DICT
-from detalbert.inference.answer_table import AnswerTable, open_tables
+from detalbert.inference.answer_table import AnswerTable, csv_writer, open_tables
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
-from detalbert.inference.wrong_answers import open_errors
+from detalbert.inference.wrong_answers import WrongAnswers, remove_errors
 from detalbert.reading.notes import Notes
 from detalbert.reading.parquet import RawRow
 from detalbert.squad.metrics import Tally
@@ -111,18 +112,23 @@ def write_answers(
     """
     tally = Tally()
     losses = []
-    with writing(folder, ELSEWHERE):
+    metrics: dict[str, float] = {}
+    outputs = [str(path) for path in (folder, workbook) if path]
+    with writing(" and ".join(outputs), ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
 
         # All files are written as the answers come, and get their names after the last one.
         with (
-            _json_mapping(folder / "predictions.json") as add_predictions,
-            _json_mapping(folder / "null_odds.json") as add_null_odds,
-            _json_mapping(folder / "nbest.json") as add_n_best,
+            whole_files() as open_file,
+            _json_mapping(open_file(folder / "predictions.json")) as add_predictions,
+            _json_mapping(open_file(folder / "null_odds.json")) as add_null_odds,
+            _json_mapping(open_file(folder / "nbest.json")) as add_n_best,
             waiting("answering", total=total, unit="questions") as wait,
-            open_tables(folder / "predictions.csv", workbook) as write,
-            open_errors(folder / ERRORS, errors) as wrong,
+            open_tables(folder / "predictions.csv", workbook, open_file) as write,
         ):
+            wrong = None
+            if errors is not None:
+                wrong = WrongAnswers(csv_writer(open_file(folder / ERRORS)), errors)
             table = AnswerTable(
                 write, calibrated=calibrated, cells=cells, has_left_out=bool(left_out)
             )
@@ -143,23 +149,22 @@ def write_answers(
                     losses.append(chunk.losses)
                 wait.update(len(chunk.examples))
 
-            # Errors that stand beside these answers must be theirs.
-            if errors is None:
-                (folder / ERRORS).unlink(missing_ok=True)
-
             # Questions without an answer come last; their ids may be those of others.
             for question in left_out:
                 row = table.add_left_out(question)
                 if wrong is not None:
                     wrong.add_left_out(question, row)
 
-        # Scores that stand beside these answers must be theirs.
-        if not losses:
+            if losses:
+                metrics = tally.metrics(threshold)
+                metrics["loss"] = float(np.concatenate(losses).mean(dtype=np.float64))
+                json.dump(metrics, open_file(folder / METRICS_FILE), indent=1)
+
+        # Scores and errors that stand beside these answers must be theirs.
+        if not metrics:
             _remove_scores(folder / METRICS_FILE)
-            return {}
-        metrics = tally.metrics(threshold)
-        metrics["loss"] = float(np.concatenate(losses).mean(dtype=np.float64))
-        write_json(folder / METRICS_FILE, metrics)
+        if errors is None:
+            remove_errors(folder / ERRORS)
     return metrics
 
 
@@ -363,18 +368,17 @@ def _naming_flags() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _json_mapping(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
+def _json_mapping(file: TextIO) -> Iterator[Callable[[Mapping[str, object]], None]]:
     """Yield a function that appends entries to a JSON mapping, each on a line, as `write_json`."""
-    with whole_file(path) as file:
-        separators = itertools.chain(["{\n "], itertools.repeat(",\n "))
+    separators = itertools.chain(["{\n "], itertools.repeat(",\n "))
 
-        def add(entries: Mapping[str, object]) -> None:
-            # Entry by entry: nbest.json of a large file does not fit in memory.
-            for name, value in entries.items():
-                file.write(f"{next(separators)}{_encode(name)}: {_encode(value)}")
+    def add(entries: Mapping[str, object]) -> None:
+        # Entry by entry: nbest.json of a large file does not fit in memory.
+        for name, value in entries.items():
+            file.write(f"{next(separators)}{_encode(name)}: {_encode(value)}")
 
-        yield add
-        file.write("\n}")
+    yield add
+    file.write("\n}")
 
 
 # Without `indent`, ten times as fast.

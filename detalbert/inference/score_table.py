@@ -5,8 +5,7 @@ from pathlib import Path
 from detalbert.escapes import escape_controls, json_line
 
 UNCALIBRATED_LINE = (
-    "uncalibrated: no validation with enough questions has checked the probabilities; "
-    "they only rank answers"
+    "uncalibrated: no validation shows that these probabilities hold; they only rank answers"
 )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from detalbert.atomic import whole_file
+from detalbert.atomic import OpenFile
 from detalbert.escapes import escape_controls
 from detalbert.reading.sheets import MOST_CHARACTERS
 
@@ -39,12 +39,12 @@ _END = "</table:table></office:spreadsheet></office:body></office:document-conte
 
 
 @contextlib.contextmanager
-def open_workbook(path: Path) -> Iterator[Callable[[Row], None]]:
-    """Yield a function that appends a row; the file gets its name after the last one. Raises
-    OSError if it cannot be written.
+def open_workbook(path: Path, open_file: OpenFile) -> Iterator[Callable[[Row], None]]:
+    """Yield a function that appends a row to a file that `open_file`, of `whole_files`, opens.
+    Raises OSError if it cannot be written.
     """
     open_form = _open_xlsx if path.suffix.lower() == ".xlsx" else _open_ods
-    with whole_file(path, binary=True) as file, open_form(file) as append:
+    with open_form(open_file(path, binary=True)) as append:
         yield append
 
 

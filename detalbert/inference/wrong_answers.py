@@ -5,11 +5,12 @@ places at which spans end. The rows are those of predictions.csv, so that both r
 """
 
 import contextlib
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from detalbert.inference.answer_table import AnswerTable, free_name, open_csv
+from detalbert.inference.answer_table import AnswerTable, free_name
 from detalbert.inference.answering import Answered
 from detalbert.inference.workbook import Row
 from detalbert.squad.error_groups import GROUPS, LABEL, find_group
@@ -24,7 +25,7 @@ class WrongAnswers:
         counts: gets the number of wrong answers by group.
     """
 
-    def __init__(self, write: Callable[[Row], None], counts: Counter[str]) -> None:
+    def __init__(self, write: Callable[[Row], object], counts: Counter[str]) -> None:
         self.write = write
         self.counts = counts
         self.shows_texts = False  # labels and context, which only a table's own columns have
@@ -60,16 +61,13 @@ class WrongAnswers:
         self.write(cells)
 
 
-@contextlib.contextmanager
-def open_errors(path: Path, counts: Counter[str] | None) -> Iterator[WrongAnswers | None]:
-    """Yield what writes wrong answers into a CSV file; None without counts. Raises OSError if that
-    fails.
-    """
-    if counts is None:
-        yield None
-        return
-    with open_csv(path) as write:
-        yield WrongAnswers(write, counts)
+def remove_errors(path: Path) -> None:
+    """Remove the wrong answers of an earlier call, of other questions; another file stays."""
+    with contextlib.suppress(OSError):
+        with path.open(encoding="utf-8", errors="replace") as file:
+            is_ours = re.match("\ufeff(model_)*group,", file.readline(100))
+        if is_ours:
+            path.unlink()
 
 
 def format_counts(counts: Counter[str]) -> str:

@@ -20,6 +20,11 @@ CHANCE = 3  # standard errors, as the largest of ten distances is above two by c
 VALIDATIONS = 10  # of a run, which show whether its scores still rise
 STEPS = "hyperparameters.max_steps or epochs"
 MORE_DATA = "More data is the likeliest help: try twice as much."
+BEGIN_WITH = "begin with a model that has learned SQuAD (configs/questions.yaml names one)"
+NO_BETTER = (
+    f"not better beyond chance. On these questions it is of no use yet: {BEGIN_WITH}, or with more "
+    "questions."
+)
 NO_FAULT = (
     "In no group of results of similar probability, a tenth wide, is the difference larger than "
     f"chance; groups of fewer than {ENOUGH} could hardly show one, and of fewer than {FEWEST} are "
@@ -51,17 +56,17 @@ def describe_result(outcomes: Outcomes) -> Iterator[str]:
     if outcomes.abstained.all():
         yield (
             "It answers nothing at its threshold. If a higher one does not help (below), it has "
-            "not learned these questions: begin with a model that has learned SQuAD."
+            f"not learned these questions: {BEGIN_WITH}."
         )
         return
 
     # Beside a model that does nothing, on the same questions.
     gains = outcomes.right.astype(float) - ~answerable  # [Q]
     beyond_chance = 100 * gains.mean() > outcomes.margin(gains)
-    verdict = "clearly better" if beyond_chance else "not better beyond chance"
+    verdict = "clearly better." if beyond_chance else NO_BETTER
     yield (
         f"A model that always abstains would be right on {100 * (~answerable).mean():.0f} %: this "
-        f"one is {verdict}."
+        f"one is {verdict}"
     )
 
 
@@ -107,11 +112,12 @@ def describe_training(
     if not validated or not history.reports:
         return
 
-    tail = history.reports[-max(1, len(history.reports) // 10) :]
+    # A single report is a few steps: its mean may be far off.
+    tail = history.reports[-max(2, len(history.reports) // 10) :]
     training = sum(report.loss for report in tail) / len(tail)
     last = _loss(validated[-1])
     lowest = min(validated, key=_loss)
-    losses = f"{last:.2f} at the end, in training {training:.2g}"
+    losses = f"{last:.2f} at the end, in training about {training:.2g}"
     if last > OVERFIT * _loss(lowest):
         yield (
             f"The held-out loss was lowest at step {lowest.step:,} ({_loss(lowest):.2f}) and is "
@@ -151,7 +157,10 @@ def _describe_end(validated: list[Validated], metric: str, outcomes: Outcomes | 
     rise = max(point.metrics[metric] for point in late) - max(
         point.metrics[metric] for point in early
     )
-    change = f"{metric} changed by {rise:+.1f} points since step {early[-1].step:,}"
+    change = (
+        f"The best {metric} after step {early[-1].step:,} is {rise:+.1f} points from the best "
+        "before"
+    )
     noise = RISE if outcomes is None else outcomes.margin(_scores(outcomes, metric))
     if rise > noise:
         return f"{change}, more than by chance ({noise:.1f}): train longer ({STEPS})."

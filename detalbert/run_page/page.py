@@ -12,7 +12,7 @@ from markupsafe import Markup
 from detalbert.atomic import whole_file
 from detalbert.pages.template import fill_template
 from detalbert.run_page import advice, plots, thresholds
-from detalbert.run_page.outcomes import Outcomes, reliability, sweep_thresholds
+from detalbert.run_page.outcomes import ENOUGH, Outcomes, reliability, sweep_thresholds
 from detalbert.run_page.run import REPORT, RunSummary
 from detalbert.run_page.samples import Sample, right_samples, wrong_samples
 from detalbert.squad.error_groups import GROUP_MEANINGS
@@ -24,8 +24,9 @@ UNCALIBRATED = (
     "held-out questions may show it."
 )
 TO_SAMPLES = Markup(
-    '<a href="#wrong">Wrong results with their texts</a>; all answers are in predictions.json '
-    "beside this page, and predict.py --errors lists the wrong ones of a file."
+    '<a href="#wrong">Wrong results with their texts</a>: of the first ones, the expected answer '
+    "may be what is wrong. All answers are in predictions.json beside this page, and predict.py "
+    "--errors lists the wrong ones of a file."
 )
 # Words, capitals, articles and punctuation are compared as the official scorer does it.
 MEANINGS = {
@@ -84,6 +85,7 @@ def write_report(run: RunSummary, folder: Path) -> None:
         run=run,
         result=result,
         right=right,
+        enough=ENOUGH,
         figures=_figures(run),
         groups=groups,
         sections=sections,

@@ -80,7 +80,7 @@ def _trade(sweep: Sweep, place: int, own: int) -> str:
     wrong = sweep.given - sweep.matches
     return (
         f"threshold {_name(sweep, place, own)}, with {sweep.matches[place]:,} right answers in "
-        f"place of {sweep.matches[own]:,}, and {wrong[place]:,} wrong ones in place of "
+        f"place of {sweep.matches[own]:,}, and {wrong[place]:,} wrong in place of "
         f"{wrong[own]:,}"
     )
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detalbert.errors import nearest
 from detalbert.redact import masked
+from detalbert.settings.hparams import DataConfig, HParams
+from detalbert.settings.text import DocumentsConfig, TextConfig
 from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
@@ -32,6 +34,12 @@ _TYPES = {
     "object": "a mapping of keys",
     "array": "a list",
 }
+_OWN_FIELDS = [
+    ("hyperparameters", HParams.__dataclass_fields__),
+    ("data", DataConfig.__dataclass_fields__),
+    ("data", TextConfig.__dataclass_fields__),
+    ("data", DocumentsConfig.__dataclass_fields__),
+]
 _WARNINGS = ("deprecationMessage", "x-warning", "x-wanted")
 
 
@@ -216,7 +224,12 @@ def _unknown(key: str, name: str, names: Iterable[str]) -> Finding:
     if name in load_schema(EXPERIMENT)["x-fork"]:
         problem = "0.38.1 refuses it; only the fork has it (cluster/README.md)"
         return Finding(key, problem=problem, warning=True)
-    return Finding(key, problem="unknown key", cure=nearest(name, names))
+    cure = nearest(name, names)
+    # Of the config itself: who writes `max_steps` means a key of a section of ours.
+    for section, fields in _OWN_FIELDS:
+        if key == name in fields:
+            cure = f"did you mean '{section}.{name}'?"
+    return Finding(key, problem="unknown key", cure=cure)
 
 
 def _problem(error: "ValidationError") -> str:

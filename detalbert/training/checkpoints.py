@@ -247,7 +247,9 @@ def check_same_run(path: Path, run: Config, defaults: Config, config: Config) ->
             continue
         # Of data a run keeps sums: a user knows it by name.
         if _is_sum(was) and _is_sum(now):
-            was = _source_of_sum(key, _run_config(path))
+            run_config = _run_config(path)
+            key = _changed_key(key, run_config, config)
+            was = _source_of_sum(key, run_config)
             now = _source_of_sum(key, config)
         problem = f"was {was!r} in {path}, is {now!r} now"
         cure = "set it back"
@@ -267,6 +269,16 @@ def _run_config(checkpoint: Path) -> Json:
     with contextlib.suppress(UserError):
         return read_yaml(checkpoint.parents[1] / "config.yaml")
     return {}
+
+
+def _changed_key(key: str, before: Config, now: Config) -> str:
+    """Return the key of `data:` whose new value changes the sum that `key` has: `key`, unless its
+    own value is the same and another's is not, as `validation_fraction`.
+    """
+    old, new = _section(before, "data"), _section(now, "data")
+    names = sorted(({*old, *new} - {"cache_dir"}) if old else ())
+    changed = [f"data.{name}" for name in names if old.get(name) != new.get(name)]
+    return key if key in changed or not changed else changed[0]
 
 
 def _source_of_sum(key: str, config: Config) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from detalbert import bucket
 from detalbert.atomic import alone, writing
+from detalbert.errors import UserError
 from detalbert.training.folder import ELSEWHERE, FILES, move_checkpoints, next_previous, set_aside
 from detalbert.training.manifest import MANIFEST, find_fault, read_manifest
 from detalbert.training.timeline import list_checkpoints
@@ -34,6 +35,8 @@ class Output:
     """
 
     def __init__(self, output: str) -> None:
+        if not output:  # of a variable that is not set
+            raise UserError("it is empty", key="--output-dir", cure="name a folder")
         self.address: str | None = None
         self.folder = Path(output)
         if bucket.is_bucket(output):

@@ -8,6 +8,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+from detalbert.atomic import whole_files
 from detalbert.inference.workbook import open_workbook
 from tests.test_predict import predict_here
 
@@ -27,7 +28,7 @@ def write_rows(path: Path) -> None:
         with path.open("w", newline="") as file:
             csv.writer(file).writerows(ROWS)
         return
-    with open_workbook(path) as append:
+    with whole_files() as open_file, open_workbook(path, open_file) as append:
         for row in ROWS:
             append(row)
 

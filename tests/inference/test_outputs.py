@@ -1,10 +1,16 @@
 """Answers replace no checkpoint and none of their own questions; errors.csv is of the answers."""
 
+import errno
+import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 import predict
+from detalbert.inference import server
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize("inside", ["checkpoints", "checkpoints/step"])
@@ -53,3 +59,54 @@ def test_errors_beside_answers_are_theirs(local_run, tmp_path, capsys):
     assert (tmp_path / "o" / "errors.csv").is_file()
     assert predict.main(command) == 0
     assert not (tmp_path / "o" / "errors.csv").exists()
+
+    # Another file of that name is somebody's own.
+    (tmp_path / "o" / "errors.csv").write_text("group of mine\n")
+    assert predict.main(command) == 0
+    assert (tmp_path / "o" / "errors.csv").read_text() == "group of mine\n"
+
+
+def test_after_a_full_disk_all_files_are_the_old_ones(local_run, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "o"
+    workbook = tmp_path / "a.xlsx"
+    command = ["--model", str(local_run.path), "--data", str(local_run.questions), "--errors"]
+    command += ["--output-dir", str(folder), "--output", str(workbook)]
+    assert predict.main(command) == 0
+    names = sorted(path.name for path in folder.iterdir())
+    before = [(folder / name).stat().st_mtime_ns for name in names]
+
+    flushed: list[int] = []
+
+    def flush(file: int) -> None:
+        flushed.append(file)
+        if len(flushed) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", flush)
+    assert predict.main(command) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"error: {folder} and {workbook}: cannot write there (No space left" in line
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert [(folder / name).stat().st_mtime_ns for name in names] == before
+
+
+def test_a_server_calls_a_run_by_its_own_name(local_run, monkeypatch):
+    served = []
+    monkeypatch.setattr(server, "serve", lambda trained, *_, **__: served.append(trained.name))
+    for model in (local_run.path, local_run.checkpoint):
+        assert predict.main(["--model", str(model), "--serve"]) == 0
+    assert served == [local_run.path.name, local_run.checkpoint.name]
+
+
+def test_replies_to_a_full_disk_end_in_one_line(local_run, python):
+    command = ["--model", str(local_run.path), "--question", "a", "--context", "b"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [python, "predict.py", *command],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ended.stderr == "predict.py: error: the disk of its output is full\n"
+    assert ended.returncode == 2

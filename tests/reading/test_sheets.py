@@ -8,6 +8,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+from detalbert.atomic import whole_files
 from detalbert.errors import UserError
 from detalbert.inference.workbook import open_workbook
 from detalbert.reading.forms import recognise
@@ -94,7 +95,7 @@ def read_rows(path: Path, sheet: str | None = None, notes: Notes | None = None) 
 def test_what_is_written_is_read(name, tmp_path):
     path = tmp_path / name
     formula = ["=1+1 is what?", "'=1+1' and\ttabs,\n  spaces & <tags>", "-2"]
-    with open_workbook(path) as append:
+    with whole_files() as open_file, open_workbook(path, open_file) as append:
         for row in (HEADER, *ROWS, formula):
             append(row)
     expected = [dict(zip(HEADER, row, strict=True)) for row in (*ROWS, formula)]
@@ -214,7 +215,7 @@ def test_merged_cells_of_a_header_are_told(tmp_path):
 @pytest.mark.parametrize("ending", [".xlsx", ".ods"])
 def test_a_damaged_sheet_is_one_line(damage, ending, tmp_path):
     path = tmp_path / f"a{ending}"
-    with open_workbook(path) as append:
+    with whole_files() as open_file, open_workbook(path, open_file) as append:
         append(HEADER)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2] + damage)
@@ -233,7 +234,7 @@ def test_a_fault_names_the_row_of_the_sheet(tmp_path):
 
 def test_a_text_longer_than_a_cell_of_excel_is_cut(tmp_path, caplog):
     for name, length in {"a.xlsx": 32_767, "a.ods": 40_000}.items():
-        with open_workbook(tmp_path / name) as append:
+        with whole_files() as open_file, open_workbook(tmp_path / name, open_file) as append:
             append(["context"])
             append(["x" * 40_000])
         assert len(read_rows(tmp_path / name)["row 2"]["context"]) == length
@@ -244,7 +245,7 @@ def test_a_text_longer_than_a_cell_of_excel_is_cut(tmp_path, caplog):
 @pytest.mark.parametrize("repeats", ["300000000", "-3"])
 @pytest.mark.parametrize("what", ["columns", "rows"])
 def test_a_damaged_count_of_cells_is_refused(what, repeats, tmp_path):
-    with open_workbook(tmp_path / "a.ods") as append:
+    with whole_files() as open_file, open_workbook(tmp_path / "a.ods", open_file) as append:
         append(["question", "context"])
         append(["Who?", "Ada."])
     cell = b"<table:table-cell" if what == "columns" else b"<table:table-row"

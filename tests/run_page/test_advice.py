@@ -40,8 +40,9 @@ def test_the_head_of_the_page_has_both_kinds_and_the_model_that_does_nothing():
     )
     # Thirty questions were won, and twenty lost.
     assert nothing == (
-        "A model that always abstains would be right on 40 %: this one is not better beyond chance."
+        f"A model that always abstains would be right on 40 %: this one is {advice.NO_BETTER}"
     )
+    assert "is of no use yet: begin with a model that has learned SQuAD" in nothing
     *_, nothing = advice.describe_result(outcomes_of(rows[:80], threshold=0.0))
     assert nothing == (
         "A model that always abstains would be right on 25 %: this one is clearly better."
@@ -82,17 +83,17 @@ def test_few_questions_choose_no_threshold():
     )
     # None is called the best, but what others would give is counted.
     assert stricter.startswith("For at most half the wrong answers: threshold -1.99")
-    assert stricter.endswith("10 right answers in place of 10, and 5 wrong ones in place of 11.")
+    assert stricter.endswith("10 right answers in place of 10, and 5 wrong in place of 11.")
     assert all_answered == (
         "To answer every question: threshold 2.002 (answers more), with 10 right answers in place "
-        "of 10, and 14 wrong ones in place of 11."
+        "of 10, and 14 wrong in place of 11."
     )
 
 
 def test_a_few_answers_choose_no_threshold_of_many_questions():
     # 29 answers and no others would give the best F1, and 100 % right.
     _, best, *_ = threshold_advice([(RIGHT, 29, -5), (WRONG, 31, -3), (NONE, 40, -2)])
-    assert "with 29 right answers in place of 29, and 1 wrong ones in place of 71. Set" in best
+    assert "with 29 right answers in place of 29, and 1 wrong in place of 71. Set" in best
 
 
 def test_the_threshold_of_the_run_is_told_from_others_by_f1_and_beside_it():
@@ -100,7 +101,7 @@ def test_the_threshold_of_the_run_is_told_from_others_by_f1_and_beside_it():
     assert best == "By F1 keep it: on these questions no other is better beyond chance."
     assert stricter == (
         "For at most half the wrong answers: threshold -2.999 (stricter), with 81 right answers in "
-        "place of 81, and 2 wrong ones in place of 4."
+        "place of 81, and 2 wrong in place of 4."
     )
     # Without wrong answers none is stricter; without abstentions none answers more.
     (_, _, more) = threshold_advice([(RIGHT, 81, -5), (NONE, 19, 2)])

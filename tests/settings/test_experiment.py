@@ -198,3 +198,16 @@ def test_a_draw_without_a_range_is_refused(
     error = refusal(capsys, tiny_config, tmp_path / "out", "--draw", 3)
     assert error.startswith("train.py: error: --draw 3: no hyperparameter has a search range")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_key_of_ours_without_its_section_is_named_with_it() -> None:
+    sections = {
+        "max_steps": "'hyperparameters.max_steps'",
+        "train": "'data.train'",
+        "text": "'data.text'",
+        "documents": "'data.documents'",
+        "labelz": "'labels'",
+    }
+    findings = {finding.key: finding for finding in schema.check(dict.fromkeys(sections, 1))}
+    for key, meant in sections.items():
+        assert findings[key].detail == f"unknown key; did you mean {meant}?"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from detalbert import bucket
-from detalbert.errors import Unavailable
+from detalbert.errors import Unavailable, UserError
 from detalbert.training.controller import Controller
 from detalbert.training.manifest import MANIFEST, find_fault
 from detalbert.training.output import Output
@@ -297,3 +297,9 @@ def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path, monkeypatc
     notes.write_text("mine")
     output.fetch()
     assert notes.read_text() == "mine"
+
+
+def test_an_empty_name_is_no_folder() -> None:
+    """A variable of the shell that is not set would fill the working directory."""
+    with pytest.raises(UserError, match="^--output-dir: it is empty; name a folder$"):
+        Output("")

@@ -21,6 +21,7 @@ from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams
 from detalbert.settings.sections import parse_section
+from detalbert.settings.yaml_files import read_yaml
 from detalbert.squad import world
 from detalbert.training import master
 from detalbert.training.checkpoints import check_same_run
@@ -302,7 +303,12 @@ def test_another_run_is_refused_and_the_difference_named(
     )
     other_run = {**read_manifest(last)["run"], "data.train": "0" * 64}
     with pytest.raises(UserError, match="^data.train: 'generated' is not what it was in .*; resto"):
-        check_same_run(last, other_run, {}, TINY)
+        check_same_run(last, other_run, {}, read_yaml(copied / "config.yaml"))
+    # Another key than its own may change what a split has.
+    config = read_yaml(copied / "config.yaml")
+    config["data"]["validation_fraction"] = 0.3
+    with pytest.raises(UserError, match="^data.validation_fraction: was 'another' in .* is 0.3"):
+        check_same_run(last, other_run, {}, config)
 
     free = settings(checkpoint_period=5, max_tokens_per_forward=300)
     assert run(finished / "tiny.yaml", copied, *free) == 0
