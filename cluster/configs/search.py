@@ -10,7 +10,7 @@ import bisect
 import functools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from detalbert.settings.hparams import Length
@@ -36,6 +36,13 @@ class Load(NamedTuple):
 
     starts: float
     work: float  # in whole trials
+
+
+class Bracket(NamedTuple):
+    """Trials of an ASHA that stop at the same rungs."""
+
+    rungs: int
+    trials: int
 
 
 class Search(NamedTuple):
@@ -94,13 +101,19 @@ def search_of(config: Mapping[str, object], lengths: Sequence[Length] = ()) -> S
         trials = _grid_points(mapping(config.get("hyperparameters")))
     elif name not in ("random", *ASHA):
         return Search(trials=1, at_once=1, rungs=(Rung(trials=1.0, step=1.0),))
-    at_once = whole(searcher.get("max_concurrent_trials", CONCURRENT)) or trials
-    at_once = max(1, min(at_once, trials))
-    if name in ASHA:
-        rungs = _all_rungs(searcher, trials, lengths)
-    else:
-        rungs = [Rung(trials=float(trials), step=1.0)]
-    return Search(trials=trials, at_once=at_once, rungs=tuple(rungs))
+    limit = max(0, whole(searcher.get("max_concurrent_trials", CONCURRENT)) or 0)  # 0: none
+    if name not in ASHA:
+        at_once = min(limit, trials) or trials
+        return Search(trials, at_once, rungs=(Rung(trials=float(trials), step=1.0),))
+    divisor = searcher.get("divisor")
+    if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e4:
+        divisor = DIVISOR
+    brackets = _brackets(searcher, trials, divisor)
+    return Search(
+        trials=sum(bracket.trials for bracket in brackets),
+        at_once=_at_once(brackets, limit, divisor, halving=name == "async_halving"),
+        rungs=_all_rungs(brackets, searcher, divisor, lengths),
+    )
 
 
 def _grid_points(values: Config) -> int:
@@ -130,14 +143,12 @@ def _axis_points(keys: Config) -> int:
     return max(1, count)
 
 
-def _all_rungs(searcher: Config, trials: int, lengths: Sequence[Length]) -> list[Rung]:
+def _all_rungs(
+    brackets: Sequence[Bracket], searcher: Config, divisor: float, lengths: Sequence[Length]
+) -> tuple[Rung, ...]:
     """Return the rungs of all brackets of an ASHA together, by the steps at which they stop
     trials.
     """
-    divisor = searcher.get("divisor")
-    if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e4:
-        divisor = DIVISOR
-    brackets = list(_brackets(searcher, trials, divisor))
     rung_count = max(bracket.rungs for bracket in brackets)
     totals = [0.0] * rung_count  # trials that reach each rung
     for bracket in brackets:
@@ -162,7 +173,7 @@ def _all_rungs(searcher: Config, trials: int, lengths: Sequence[Length]) -> list
         step = sum(steps) / len(steps)
         if not all_rungs or step > all_rungs[-1].step:
             all_rungs.append(Rung(trials=total, step=step))
-    return all_rungs
+    return tuple(all_rungs)
 
 
 def _validated_step(needed: int, length: Length) -> int:
@@ -197,18 +208,10 @@ def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
     return [count / draws * trials / drawn for count in reached]
 
 
-class Bracket(NamedTuple):
-    """Trials of an ASHA that stop at the same rungs."""
-
-    rungs: int
-    trials: int
-
-
-def _brackets(searcher: Config, trials: int, divisor: float) -> Iterator[Bracket]:
-    """Yield the brackets of an ASHA (makeBrackets of adaptive_asha.go)."""
+def _brackets(searcher: Config, trials: int, divisor: float) -> list[Bracket]:
+    """Return the brackets of an ASHA (makeBrackets of adaptive_asha.go), most rungs first."""
     if searcher.get("name") == "async_halving":
-        yield Bracket(rungs=_rungs(searcher.get("num_rungs")), trials=trials)
-        return
+        return [Bracket(rungs=_rungs(searcher.get("num_rungs")), trials=trials)]
     configured = searcher.get("bracket_rungs")
     if not configured or not isinstance(configured, list):
         configured = _mode_rungs(searcher, trials, divisor)
@@ -223,8 +226,23 @@ def _brackets(searcher: Config, trials: int, divisor: float) -> Iterator[Bracket
         shares.append(max(1, share))
     # The bracket with the most rungs has what is left.
     shares[0] += max(0, trials - sum(shares))
-    for rungs, share in zip(rung_counts, shares, strict=True):
-        yield Bracket(rungs=rungs, trials=share)
+    return [Bracket(*pair) for pair in zip(rung_counts, shares, strict=True)]
+
+
+def _at_once(brackets: Sequence[Bracket], limit: int, divisor: float, halving: bool) -> int:
+    """Return the trials at a time: each bracket has its own part of the limit, at least one trial
+    (getBracketMaxConcurrentTrials of adaptive_asha.go, initialTrials of asha_stopping.go).
+    """
+    if limit == 0:
+        least = max(brackets[-1].trials, int(divisor))
+        if halving:
+            least = int(min(divisor ** (brackets[0].rungs - 1), brackets[0].trials))
+        return sum(min(least, bracket.trials) for bracket in brackets)
+    part, remainder = divmod(max(limit, len(brackets)), len(brackets))
+    at_once = 0
+    for number, bracket in enumerate(brackets):
+        at_once += min(part + (number < remainder), bracket.trials)
+    return at_once
 
 
 def _rungs(value: object) -> int:
