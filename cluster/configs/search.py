@@ -51,16 +51,12 @@ class Search(NamedTuple):
     trials: int
     at_once: int
     rungs: tuple[Rung, ...]  # the last has the trials that train to their end; one: all do
+    slowest: Load = Load(starts=0.0, work=0.0)  # of an ASHA's brackets, with all its machines
 
     @property
     def work(self) -> float:
         """Work of all trials, in whole trials."""
-        work = 0.0
-        step = 0.0  # of the rung before
-        for rung in self.rungs:
-            work += rung.trials * (rung.step - step)
-            step = rung.step
-        return work / step
+        return _work(self.rungs)
 
     def loads(self, at_once: int, per_machine: int) -> tuple[Load, Load]:
         """Return the mean load, and that of the machines that end last.
@@ -76,8 +72,13 @@ class Search(NamedTuple):
         if len(self.rungs) == 1:
             rounds = math.ceil(self.trials / at_once)
             return mean, Load(rounds, work=rounds)
-        # Stopped trials make room for the next at any time, but one of all trains to its end.
-        return mean, mean._replace(work=max(1.0, mean.work))
+        # Stopped trials make room for the next at any time, but one of all trains to its end, and
+        # no bracket takes over the room that another leaves.
+        longest = Load(
+            starts=max(mean.starts, self.slowest.starts),
+            work=max(1.0, mean.work, self.slowest.work),
+        )
+        return mean, longest
 
     def describe(self) -> str:
         """Describe the split of the trials in a few words."""
@@ -109,11 +110,27 @@ def search_of(config: Mapping[str, object], lengths: Sequence[Length] = ()) -> S
     if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e4:
         divisor = DIVISOR
     brackets = _brackets(searcher, trials, divisor)
+    parts = _parts(brackets, limit, divisor, halving=name == "async_halving")
+    loads = []
+    for bracket, part in zip(brackets, parts, strict=True):
+        work = _work(_all_rungs([bracket], searcher, divisor, lengths))
+        loads.append(Load(starts=bracket.trials / part, work=work / part))
     return Search(
         trials=sum(bracket.trials for bracket in brackets),
-        at_once=_at_once(brackets, limit, divisor, halving=name == "async_halving"),
+        at_once=sum(parts),
         rungs=_all_rungs(brackets, searcher, divisor, lengths),
+        slowest=max(loads, key=lambda load: load.work),
     )
+
+
+def _work(rungs: Sequence[Rung]) -> float:
+    """Return the work of trials by their rungs, in whole trials."""
+    work = 0.0
+    step = 0.0  # of the rung before
+    for rung in rungs:
+        work += rung.trials * (rung.step - step)
+        step = rung.step
+    return work / step
 
 
 def _grid_points(values: Config) -> int:
@@ -229,20 +246,17 @@ def _brackets(searcher: Config, trials: int, divisor: float) -> list[Bracket]:
     return [Bracket(*pair) for pair in zip(rung_counts, shares, strict=True)]
 
 
-def _at_once(brackets: Sequence[Bracket], limit: int, divisor: float, halving: bool) -> int:
-    """Return the trials at a time: each bracket has its own part of the limit, at least one trial
+def _parts(brackets: Sequence[Bracket], limit: int, divisor: float, halving: bool) -> list[int]:
+    """Return the trials of each bracket at a time: its part of the limit, at least one
     (getBracketMaxConcurrentTrials of adaptive_asha.go, initialTrials of asha_stopping.go).
     """
-    if limit == 0:
-        least = max(brackets[-1].trials, int(divisor))
-        if halving:
-            least = int(min(divisor ** (brackets[0].rungs - 1), brackets[0].trials))
-        return sum(min(least, bracket.trials) for bracket in brackets)
     part, remainder = divmod(max(limit, len(brackets)), len(brackets))
-    at_once = 0
-    for number, bracket in enumerate(brackets):
-        at_once += min(part + (number < remainder), bracket.trials)
-    return at_once
+    if limit == 0:
+        part, remainder = max(brackets[-1].trials, int(divisor)), 0
+        if halving:
+            part = int(min(divisor ** (brackets[0].rungs - 1), brackets[0].trials))
+    parts = [part + (number < remainder) for number in range(len(brackets))]
+    return [min(part, bracket.trials) for part, bracket in zip(parts, brackets, strict=True)]
 
 
 def _rungs(value: object) -> int:

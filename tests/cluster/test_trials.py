@@ -108,9 +108,29 @@ def test_each_bracket_has_its_part_of_the_trials_at_a_time(
     assert search_of({"searcher": searcher}).at_once == at_once
 
 
+def test_no_bracket_takes_over_the_room_of_another() -> None:
+    """By hand, and on a real master: brackets of 12, 3 and 1 trials, one of each at a time. So the
+    12 trials of the first follow each other.
+    """
+    searcher = {"name": "adaptive_asha", "mode": "conservative", "max_trials": 16, "max_rungs": 3}
+    searcher |= {"max_time": 1024, "max_concurrent_trials": 2}
+    search = search_of({"searcher": searcher})
+    mean, longest = search.loads(search.at_once, per_machine=1)
+    draw = random.Random(0)
+    first = sum(asha(12, rungs=3, validation=1, draw=draw) for _ in range(500)) / 500
+    assert (mean.starts, longest.starts) == (16 / 3, 12)
+    assert mean.work == pytest.approx(search.work / 3)
+    assert longest.work == pytest.approx(first, rel=0.06)
+
+
 def test_each_bracket_has_a_trial() -> None:
     """Three on a real master, whatever max_trials says."""
-    searcher = {"name": "adaptive_asha", "max_trials": 2, "max_time": 64, "bracket_rungs": [3, 2, 1]}
+    searcher = {
+        "name": "adaptive_asha",
+        "max_trials": 2,
+        "max_time": 64,
+        "bracket_rungs": [3, 2, 1],
+    }
     search = search_of({"searcher": searcher})
     assert search.trials == 3
     assert search.rungs[0].trials == 3
