@@ -102,10 +102,12 @@ def search_of(config: Mapping[str, object], lengths: Sequence[Length] = ()) -> S
         trials = _grid_points(mapping(config.get("hyperparameters")))
     elif name not in ("random", *ASHA):
         return Search(trials=1, at_once=1, rungs=(Rung(trials=1.0, step=1.0),))
-    limit = max(0, whole(searcher.get("max_concurrent_trials", CONCURRENT)) or 0)  # 0: none
+    limit = whole(searcher.get("max_concurrent_trials"))
+    limit = CONCURRENT if limit is None else max(0, limit)  # 0: none
     if name not in ASHA:
         at_once = min(limit, trials) or trials
-        return Search(trials, at_once, rungs=(Rung(trials=float(trials), step=1.0),))
+        rung = Rung(trials=float(trials), step=1.0)
+        return Search(trials=trials, at_once=at_once, rungs=(rung,))
     divisor = searcher.get("divisor")
     if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e4:
         divisor = DIVISOR
@@ -243,7 +245,10 @@ def _brackets(searcher: Config, trials: int, divisor: float) -> list[Bracket]:
         shares.append(max(1, share))
     # The bracket with the most rungs has what is left.
     shares[0] += max(0, trials - sum(shares))
-    return [Bracket(*pair) for pair in zip(rung_counts, shares, strict=True)]
+    brackets = []
+    for rungs, share in zip(rung_counts, shares, strict=True):
+        brackets.append(Bracket(rungs=rungs, trials=share))
+    return brackets
 
 
 def _parts(brackets: Sequence[Bracket], limit: int, divisor: float, halving: bool) -> list[int]:

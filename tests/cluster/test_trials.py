@@ -153,6 +153,7 @@ GRID: dict[str, Any] = {
         ({"name": "random", "max_trials": 9}, 9, 9),
         ({"name": "random", "max_trials": 99}, 99, 16),
         ({"name": "random", "max_trials": 99, "max_concurrent_trials": 0}, 99, 99),
+        ({"name": "random", "max_trials": 99, "max_concurrent_trials": None}, 99, 16),
         ({"name": "grid"}, 3 * 2 * 4 * 2, 16),
         ({"name": "grid", "max_concurrent_trials": 2}, 48, 2),
         ({}, 1, 1),
