@@ -10,7 +10,7 @@ import bisect
 import functools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from detalbert.settings.hparams import Length
@@ -38,22 +38,25 @@ class Load(NamedTuple):
     work: float  # in whole trials
 
 
+class Bracket(NamedTuple):
+    """Trials of an ASHA that stop at the same rungs."""
+
+    rungs: int
+    trials: int
+
+
 class Search(NamedTuple):
     """Trials of an experiment."""
 
     trials: int
     at_once: int
     rungs: tuple[Rung, ...]  # the last has the trials that train to their end; one: all do
+    slowest: Load = Load(starts=0.0, work=0.0)  # of an ASHA's brackets, with all its machines
 
     @property
     def work(self) -> float:
         """Work of all trials, in whole trials."""
-        work = 0.0
-        step = 0.0  # of the rung before
-        for rung in self.rungs:
-            work += rung.trials * (rung.step - step)
-            step = rung.step
-        return work / step
+        return _work(self.rungs)
 
     def loads(self, at_once: int, per_machine: int) -> tuple[Load, Load]:
         """Return the mean load, and that of the machines that end last.
@@ -69,8 +72,13 @@ class Search(NamedTuple):
         if len(self.rungs) == 1:
             rounds = math.ceil(self.trials / at_once)
             return mean, Load(rounds, work=rounds)
-        # Stopped trials make room for the next at any time, but one of all trains to its end.
-        return mean, mean._replace(work=max(1.0, mean.work))
+        # Stopped trials make room for the next at any time, but one of all trains to its end, and
+        # no bracket takes over the room that another leaves.
+        longest = Load(
+            starts=max(mean.starts, self.slowest.starts),
+            work=max(1.0, mean.work, self.slowest.work),
+        )
+        return mean, longest
 
     def describe(self) -> str:
         """Describe the split of the trials in a few words."""
@@ -94,13 +102,37 @@ def search_of(config: Mapping[str, object], lengths: Sequence[Length] = ()) -> S
         trials = _grid_points(mapping(config.get("hyperparameters")))
     elif name not in ("random", *ASHA):
         return Search(trials=1, at_once=1, rungs=(Rung(trials=1.0, step=1.0),))
-    at_once = whole(searcher.get("max_concurrent_trials", CONCURRENT)) or trials
-    at_once = max(1, min(at_once, trials))
-    if name in ASHA:
-        rungs = _all_rungs(searcher, trials, lengths)
-    else:
-        rungs = [Rung(trials=float(trials), step=1.0)]
-    return Search(trials=trials, at_once=at_once, rungs=tuple(rungs))
+    limit = whole(searcher.get("max_concurrent_trials"))
+    limit = CONCURRENT if limit is None else max(0, limit)  # 0: none
+    if name not in ASHA:
+        at_once = min(limit, trials) or trials
+        rung = Rung(trials=float(trials), step=1.0)
+        return Search(trials=trials, at_once=at_once, rungs=(rung,))
+    divisor = searcher.get("divisor")
+    if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e4:
+        divisor = DIVISOR
+    brackets = _brackets(searcher, trials, divisor)
+    parts = _parts(brackets, limit, divisor, halving=name == "async_halving")
+    loads = []
+    for bracket, part in zip(brackets, parts, strict=True):
+        work = _work(_all_rungs([bracket], searcher, divisor, lengths))
+        loads.append(Load(starts=bracket.trials / part, work=work / part))
+    return Search(
+        trials=sum(bracket.trials for bracket in brackets),
+        at_once=sum(parts),
+        rungs=_all_rungs(brackets, searcher, divisor, lengths),
+        slowest=max(loads, key=lambda load: load.work),
+    )
+
+
+def _work(rungs: Sequence[Rung]) -> float:
+    """Return the work of trials by their rungs, in whole trials."""
+    work = 0.0
+    step = 0.0  # of the rung before
+    for rung in rungs:
+        work += rung.trials * (rung.step - step)
+        step = rung.step
+    return work / step
 
 
 def _grid_points(values: Config) -> int:
@@ -130,14 +162,12 @@ def _axis_points(keys: Config) -> int:
     return max(1, count)
 
 
-def _all_rungs(searcher: Config, trials: int, lengths: Sequence[Length]) -> list[Rung]:
+def _all_rungs(
+    brackets: Sequence[Bracket], searcher: Config, divisor: float, lengths: Sequence[Length]
+) -> tuple[Rung, ...]:
     """Return the rungs of all brackets of an ASHA together, by the steps at which they stop
     trials.
     """
-    divisor = searcher.get("divisor")
-    if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e4:
-        divisor = DIVISOR
-    brackets = list(_brackets(searcher, trials, divisor))
     rung_count = max(bracket.rungs for bracket in brackets)
     totals = [0.0] * rung_count  # trials that reach each rung
     for bracket in brackets:
@@ -162,7 +192,7 @@ def _all_rungs(searcher: Config, trials: int, lengths: Sequence[Length]) -> list
         step = sum(steps) / len(steps)
         if not all_rungs or step > all_rungs[-1].step:
             all_rungs.append(Rung(trials=total, step=step))
-    return all_rungs
+    return tuple(all_rungs)
 
 
 def _validated_step(needed: int, length: Length) -> int:
@@ -197,18 +227,10 @@ def _reaching(trials: int, rungs: int, divisor: float) -> list[float]:
     return [count / draws * trials / drawn for count in reached]
 
 
-class Bracket(NamedTuple):
-    """Trials of an ASHA that stop at the same rungs."""
-
-    rungs: int
-    trials: int
-
-
-def _brackets(searcher: Config, trials: int, divisor: float) -> Iterator[Bracket]:
-    """Yield the brackets of an ASHA (makeBrackets of adaptive_asha.go)."""
+def _brackets(searcher: Config, trials: int, divisor: float) -> list[Bracket]:
+    """Return the brackets of an ASHA (makeBrackets of adaptive_asha.go), most rungs first."""
     if searcher.get("name") == "async_halving":
-        yield Bracket(rungs=_rungs(searcher.get("num_rungs")), trials=trials)
-        return
+        return [Bracket(rungs=_rungs(searcher.get("num_rungs")), trials=trials)]
     configured = searcher.get("bracket_rungs")
     if not configured or not isinstance(configured, list):
         configured = _mode_rungs(searcher, trials, divisor)
@@ -223,8 +245,23 @@ def _brackets(searcher: Config, trials: int, divisor: float) -> Iterator[Bracket
         shares.append(max(1, share))
     # The bracket with the most rungs has what is left.
     shares[0] += max(0, trials - sum(shares))
+    brackets = []
     for rungs, share in zip(rung_counts, shares, strict=True):
-        yield Bracket(rungs=rungs, trials=share)
+        brackets.append(Bracket(rungs=rungs, trials=share))
+    return brackets
+
+
+def _parts(brackets: Sequence[Bracket], limit: int, divisor: float, halving: bool) -> list[int]:
+    """Return the trials of each bracket at a time: its part of the limit, at least one
+    (getBracketMaxConcurrentTrials of adaptive_asha.go, initialTrials of asha_stopping.go).
+    """
+    part, remainder = divmod(max(limit, len(brackets)), len(brackets))
+    if limit == 0:
+        part, remainder = max(brackets[-1].trials, int(divisor)), 0
+        if halving:
+            part = int(min(divisor ** (brackets[0].rungs - 1), brackets[0].trials))
+    parts = [part + (number < remainder) for number in range(len(brackets))]
+    return [min(part, bracket.trials) for part, bracket in zip(parts, brackets, strict=True)]
 
 
 def _rungs(value: object) -> int:

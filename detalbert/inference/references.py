@@ -60,12 +60,15 @@ def fetch(name: str) -> Path:
     # A UUID never changes its meaning: a complete download needs no master.
     if re.fullmatch(_UUID, name) and _find_change(CACHE / name) is None:
         return CACHE / name
-    with client_errors_as_user_errors(f"--model {name}"):
-        return _download(find_remote(name))
+    key = f"--model {name}"
+    with client_errors_as_user_errors(key):
+        return _download(find_remote(name, key))
 
 
-def find_remote(name: str) -> "client.Checkpoint":
+def find_remote(name: str, key: str) -> "client.Checkpoint":
     """Return the client's checkpoint of a reference; call in `client_errors_as_user_errors`.
+
+    Errors name `key`, as the user wrote it.
 
     `trial:7` and `experiment:3` mean the best by the experiment's searcher metric (`trial:7:best`
     is the same), `trial:7:latest` the newest, `model:squad` the newest version in the registry,
@@ -78,7 +81,6 @@ def find_remote(name: str) -> "client.Checkpoint":
     if reference["uuid"]:
         return client.Determined().get_checkpoint(reference["uuid"])
     # model:NAME is the newest version in the registry, -1 for the client, unless one is named.
-    key = f"--model {name}"
     if reference["model"]:
         model = client.Determined().get_model(reference["model"])
         version = model.get_version(int(reference["version"] or -1))

@@ -76,7 +76,7 @@ def register(reference: str, name: str) -> str:
     if not name or ":" in name or "/" in name:
         raise UserError("a name without ':' and '/'", key=f"--as {name}")
     with client_errors_as_user_errors(reference):
-        checkpoint = find_remote(reference)
+        checkpoint = find_remote(reference, key=reference)
         scores = describe_checkpoint(checkpoint)  # first: what cannot be read leaves no empty model
         summary = ", ".join(f"{key} {shown_value(value)}" for key, value in scores.items())
         model = _model(name)

@@ -82,6 +82,60 @@ def test_brackets_share_the_trials() -> None:
     assert conservative.work > search.work
 
 
+@pytest.mark.parametrize(
+    "changes, limit, at_once",
+    [
+        # As a real master started them. By hand from getBracketMaxConcurrentTrials of 0.38.1:
+        # standard has brackets of 70, 22 and 8 of 100 trials, each with a part of its own.
+        ({}, 16, 6 + 5 + 5),
+        ({}, 2, 1 + 1 + 1),
+        ({}, 40, 14 + 13 + 8),
+        ({}, 0, 8 + 8 + 8),
+        ({"max_trials": 12}, 0, 4 + 4),
+        ({"max_trials": 2, "bracket_rungs": [3, 2, 1]}, 1, 1 + 1 + 1),
+        ({"mode": "aggressive"}, 2, 2),
+        ({"mode": "aggressive"}, 0, 100),
+        ({"name": "async_halving", "num_rungs": 3}, 0, 16),
+        ({"name": "async_halving", "num_rungs": 64}, 0, 100),
+        ({"name": "async_halving", "num_rungs": 3}, 5, 5),
+    ],
+)
+def test_each_bracket_has_its_part_of_the_trials_at_a_time(
+    changes: dict[str, Any], limit: int, at_once: int
+) -> None:
+    searcher = {"name": "adaptive_asha", "max_trials": 100, "max_time": 1024}
+    searcher |= {"max_concurrent_trials": limit, **changes}
+    assert search_of({"searcher": searcher}).at_once == at_once
+
+
+def test_no_bracket_takes_over_the_room_of_another() -> None:
+    """By hand, and on a real master: brackets of 12, 3 and 1 trials, one of each at a time. So the
+    12 trials of the first follow each other.
+    """
+    searcher = {"name": "adaptive_asha", "mode": "conservative", "max_trials": 16, "max_rungs": 3}
+    searcher |= {"max_time": 1024, "max_concurrent_trials": 2}
+    search = search_of({"searcher": searcher})
+    mean, longest = search.loads(search.at_once, per_machine=1)
+    draw = random.Random(0)
+    first = sum(asha(12, rungs=3, validation=1, draw=draw) for _ in range(500)) / 500
+    assert (mean.starts, longest.starts) == (16 / 3, 12)
+    assert mean.work == pytest.approx(search.work / 3)
+    assert longest.work == pytest.approx(first, rel=0.06)
+
+
+def test_each_bracket_has_a_trial() -> None:
+    """Three on a real master, whatever max_trials says."""
+    searcher = {
+        "name": "adaptive_asha",
+        "max_trials": 2,
+        "max_time": 64,
+        "bracket_rungs": [3, 2, 1],
+    }
+    search = search_of({"searcher": searcher})
+    assert search.trials == 3
+    assert search.rungs[0].trials == 3
+
+
 GRID: dict[str, Any] = {
     "a": {"type": "categorical", "vals": [1, 2, 3]},
     "b": {"type": "int", "minval": 1, "maxval": 2, "count": 9},
@@ -99,6 +153,7 @@ GRID: dict[str, Any] = {
         ({"name": "random", "max_trials": 9}, 9, 9),
         ({"name": "random", "max_trials": 99}, 99, 16),
         ({"name": "random", "max_trials": 99, "max_concurrent_trials": 0}, 99, 99),
+        ({"name": "random", "max_trials": 99, "max_concurrent_trials": None}, 99, 16),
         ({"name": "grid"}, 3 * 2 * 4 * 2, 16),
         ({"name": "grid", "max_concurrent_trials": 2}, 48, 2),
         ({}, 1, 1),

@@ -78,7 +78,7 @@ class Cluster(NamedTuple):
     projects: dict[tuple[str, str], list[int]] = {}  # (workspace, project) -> its experiments
 
 
-# Exit reasons and log lines of a real 0.38.1; LOST and KILLED as its source has them.
+# Exit reasons and log lines of a real 0.38.1.
 FAILED = (
     "allocation failed: resources failed with non-zero exit code: container failed with non-zero "
     "exit code: 137 (exit code 137)"
@@ -87,8 +87,11 @@ LEFT = (
     "allocation preempted after all resources exited: resources exited successfully with a "
     "zero exit code"
 )
-LOST = "allocation failed due to agent failure: agent failed while the container was running"
-KILLED = "allocation killed after resources were killed"
+LOST = (
+    "allocation failed due to agent failure: agent failed while the container was running: agent "
+    "closed with allocated containers"
+)
+KILLED = "allocation killed after all resources exited: resources were killed"
 STOPPING = "gracefully terminating allocation's remaining resources (reason: {})"
 PAUSE = STOPPING.format("user requested pause")
 SCHEDULER = STOPPING.format("preempted by the scheduler")

@@ -98,9 +98,9 @@ def test_the_searcher_says_what_is_best(master: CheckpointMaster) -> None:
         config = {"searcher": {"metric": "f1", **keys}}
         master.stored = [item._replace(config=config) for item in master.stored]
         for name in ("trial:7", "experiment:3"):
-            assert references.find_remote(name).uuid == uuid
+            assert references.find_remote(name, key=name).uuid == uuid
     master.stored = [item._replace(scores={}) for item in master.stored]
-    assert references.find_remote("trial:7").uuid == LATEST  # none is validated: the newest
+    assert references.find_remote("trial:7", key="").uuid == LATEST  # none is validated: the newest
 
 
 @on("elsewhere")
@@ -138,6 +138,8 @@ def test_what_is_not_there(
     master.stored = [item for item in master.stored if item.state == "ERROR"]
     with pytest.raises(UserError, match="it has no finished checkpoint"):
         references.fetch("trial:7")
+    with pytest.raises(UserError, match="^trial:7: it has no finished checkpoint"):
+        register.register("trial:7", name="best")
     monkeypatch.setenv("DET_USER_TOKEN", "old")
     with pytest.raises(UserError, match="not logged in to the master; run `det user login`"):
         references.fetch("trial:7")
