@@ -33,7 +33,7 @@ from detalbert.training.workload import DataSummary
 from detalbert.waiting import waiting
 
 # Of a cache; raise it when the columns or their meaning change, or files are read otherwise.
-FORMAT = 6
+FORMAT = 7
 # In a cache: names of the columns, counts, and sums of the files.
 META = "meta.json"
 # The column of the questions' hashes, which is no part of the windows.

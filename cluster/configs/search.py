@@ -108,6 +108,8 @@ def search_of(config: Mapping[str, object], lengths: Sequence[Length] = ()) -> S
         at_once = min(limit, trials) or trials
         rung = Rung(trials=float(trials), step=1.0)
         return Search(trials=trials, at_once=at_once, rungs=(rung,))
+
+    # Each bracket of an ASHA is a search of its own, beside the others.
     divisor = searcher.get("divisor")
     if not isinstance(divisor, (int, float)) or not 1 < divisor < 1e4:
         divisor = DIVISOR
