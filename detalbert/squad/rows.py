@@ -132,6 +132,8 @@ def _questions(rows: Rows, names: "ColumnNames", form: str) -> Iterator[Question
             names.notes.add("tasks of Prodigy are not accepted and are left out", place.row)
         elif tuple(row) != ("header",):  # which MRQA writes first
             names.check(place, row, needed, plan=plan)
+            if is_table and names.answers_needed:
+                names.check_answers(row, plan)
             renamed = rename(row, plan)
             # An accepted task without spans has no answer.
             has_spans = renamed.get("answers") != [] or not is_empty(renamed.get("answer"))
@@ -218,6 +220,11 @@ class ColumnNames:
             if is_missing and (name in ("question", "context") or name in self.columns):
                 self._miss(name, names=row, where=str(place))
 
+    def check_answers(self, row: RawRow, plan: Mapping[str, str]) -> None:
+        """Raise UserError if a table has no column of answers, under any name."""
+        if plan.keys().isdisjoint((*_OF_ANSWERS, ANSWERABLE)):
+            self._miss("answer", names=row, where=self.where)
+
     def check_all(self) -> None:
         """Raise UserError if no row has a column that the user has named; note those in whose place
         ours is read.
@@ -247,9 +254,10 @@ class ColumnNames:
         if name in self.columns:
             cure = Cure(f"correct data.columns{hint}", by_flag=f"correct --columns{hint}")
         else:
+            yours = repr(near) if near else "..."
             cure = Cure(
-                f"add it, or name yours in data.columns: {{{name}: ...}}",
-                by_flag=f"add it, or name yours in --columns {name}=...",
+                f"add it, or name yours in data.columns: {{{name}: {yours}}}",
+                by_flag=f"add it, or name yours in --columns {name}={yours}",
             )
         raise UserError(f"no column {own!r} ({_there(names)})", key=where, cure=cure)
 

@@ -282,14 +282,16 @@ def _changed_key(key: str, before: Config, now: Config) -> str:
 
 
 def _source_of_sum(key: str, config: Config) -> str:
-    """Return what `config` has for `key`, of which a run keeps a sum, or in its place."""
+    """Return what `config` has for `key`, of which a run keeps a sum, or in its place; "null" if it
+    has neither.
+    """
     data = _section(config, "data")
     name = key.removeprefix("data.")
     if data.get(name):
         return data[name]
     if name == "tokenizer":
-        return _section(config, "hyperparameters").get("model") or "another"
-    return data.get("shards") or "another"
+        return _section(config, "hyperparameters").get("model") or "null"
+    return data.get("shards") or "null"
 
 
 def _section(config: Config, name: str) -> Json:

@@ -42,6 +42,20 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         {"columns": {"id": "Nr", "answer": "Antwort"}},
         ": no column 'Antwort' (there: Nr, Question, Context, Answer); correct data.columns",
     ),
+    "our column of answers misspelt": (
+        "a.csv",
+        f"question,context,anser\n{WHAT},{FIRST},lute\n{WHAT},{FIRST},lute\n",
+        {},
+        ": no column 'answer' (there: question, context, anser); add it, or name yours in "
+        "data.columns: {answer: 'anser'}",
+    ),
+    "no column of answers": (
+        "a.csv",
+        f"question,context\n{WHAT},{FIRST}\n",
+        {},
+        ": no column 'answer' (there: question, context); add it, or name yours in data.columns: "
+        "{answer: ...}",
+    ),
     "a name misspelt beside ours": (
         "a.csv",
         table(sheet(answer="two", Antwort="pottery")),

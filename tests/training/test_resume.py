@@ -307,7 +307,7 @@ def test_another_run_is_refused_and_the_difference_named(
     # Another key than its own may change what a split has.
     config = read_yaml(copied / "config.yaml")
     config["data"]["validation_fraction"] = 0.3
-    with pytest.raises(UserError, match="^data.validation_fraction: was 'another' in .* is 0.3"):
+    with pytest.raises(UserError, match="^data.validation_fraction: was 'null' in .* is 0.3"):
         check_same_run(last, other_run, {}, config)
 
     free = settings(checkpoint_period=5, max_tokens_per_forward=300)
