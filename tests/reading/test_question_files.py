@@ -296,6 +296,13 @@ def test_questions_to_answer(name: str, tmp_path: Path) -> None:
         read_questions(path)
 
 
+def test_columns_of_bytes_are_texts(tmp_path: Path) -> None:
+    row = {**FLAT, "answer": "pottery"}
+    raw = {name: value.encode() for name, value in row.items()}
+    of_texts = read_questions(write(tmp_path / "texts.parquet", files.parquet([row])))
+    assert read_questions(write(tmp_path / "raw.parquet", files.parquet([raw]))) == of_texts
+
+
 def test_answerable_decides_as_is_impossible_does(tmp_path: Path) -> None:
     row = {**FLAT, "answer": "pottery", "answerable": None}
     path = write(tmp_path / "a.jsonl", json_lines([row, {**row, "id": "b", "is_impossible": True}]))
