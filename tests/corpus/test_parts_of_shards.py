@@ -1,6 +1,7 @@
 """A corpus that several machines write, a part each."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ Start = Callable[[str, float], subprocess.Popen]
 
 @pytest.fixture
 def config(corpus_text: Path, tmp_path: Path) -> Path:
-    data = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.02}
+    data = {"text": str(corpus_text), "tokenizer": TOKENIZER, "shard_mib": 0.01}
     data["cache_dir"] = str(tmp_path / "cache")
     hparams = {"size": "tiny", "max_seq_length": LENGTH}
     path = tmp_path / "c.yaml"
@@ -59,16 +60,16 @@ def test_parts_at_the_same_time_of_which_one_is_killed_twice(
 ) -> None:
     output = tmp_path / "parts"
 
-    def start(part: str, pause: float) -> subprocess.Popen:
+    def start(part: str, pause: float, limit: float = math.inf) -> subprocess.Popen:
         pid = tmp_path / f"pid-{part[0]}"
-        command = [*script(SLOW), str(pid), str(pause), str(config), "--output", str(output)]
-        command += ["--workers", "1", "--part", part]
+        command = [*script(SLOW), str(pid), str(pause), str(limit)]
+        command += [str(config), "--output", str(output), "--workers", "1", "--part", part]
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
 
     others = [start("1/3", 0.05), start("2/3", 0.05)]
     for _ in range(2):
         before = count_records(output, 3)
-        killed = start("3/3", 0.2)
+        killed = start("3/3", 0.05, limit=1)
         wait_for(lambda before=before: count_records(output, 3) > before)
         os.killpg(int((tmp_path / "pid-3").read_text()), signal.SIGKILL)
         killed.wait(60)

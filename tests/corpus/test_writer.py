@@ -1,5 +1,6 @@
 """Text -> shards: the same bytes with any processes, chunks and kills; bad text is one line."""
 
+import math
 import os
 import random
 import re
@@ -113,16 +114,26 @@ def test_the_command_has_no_torch_nor_its_workers(tmp_path: Path, real_python: s
     assert (tmp_path / "o" / "index.json").is_file()
 
 
-# Slow, so that a cut falls anywhere; its batches are others, too.
+# Slow, so that a cut falls anywhere; its batches are others, too. Once it has written `limit`
+# shards it stands still in the middle of the next: a test that is late to kill it is not too late.
 SLOW = """
 import os, runpy, sys, time
 from detalbert.corpus import shards, writer
 from detalbert.corpus.examples import ExampleKind
 os.setsid()
-pid, pause = sys.argv[1], float(sys.argv[2])
-sys.argv[1:3] = []
+pid, pause, limit = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+sys.argv[1:4] = []
 tokenize, writer._BATCH = ExampleKind.tokenize, 5_000
 ExampleKind.tokenize = lambda *a: (time.sleep(pause), tokenize(*a))[1]
+
+add, write_job, written = shards._Shard.add, shards.write_job, []
+def stand_still(shard, rows):
+    add(shard, rows)
+    if len(written) >= limit:
+        time.sleep(3600)
+shards._Shard.add = stand_still
+shards.write_job = lambda *a: (write_job(*a), written.append(a))[0]
+
 open(pid, "w").write(str(os.getpid()))
 runpy.run_module("detalbert.corpus", run_name="__main__")
 """
@@ -137,8 +148,8 @@ def test_cut_at_random_moments_the_shards_are_the_same(
     pid = tmp_path / "pid"
     cut = tmp_path / "cut"
 
-    def start(pause: float) -> subprocess.Popen:
-        command = [*script(SLOW), str(pid), str(pause)]
+    def start(pause: float, limit: float) -> subprocess.Popen:
+        command = [*script(SLOW), str(pid), str(pause), str(limit)]
         command += [str(config), "--output", str(cut), "--workers", "2"]
         return subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -150,7 +161,7 @@ def test_cut_at_random_moments_the_shards_are_the_same(
     dice = random.Random(0)
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
         before = written()
-        process = start(0.1)
+        process = start(0.1, limit=2)
         wait_for(lambda before=before: written() > before)
         time.sleep(dice.uniform(0, 0.2))
         os.killpg(int(pid.read_text()), number)
@@ -160,7 +171,7 @@ def test_cut_at_random_moments_the_shards_are_the_same(
             assert process.returncode == 128 + number
         assert not (cut / "index.json").exists()
 
-    process = start(0)
+    process = start(0, limit=math.inf)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert re.findall(r"^\w+", output, re.M) == ["train", "validation"]
