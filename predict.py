@@ -30,7 +30,6 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
-import errno
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -114,7 +113,7 @@ from detalbert.inference.predict_file import Questions, predict
 from detalbert.inference.reply import Reply, ask, format_reply, keep_best
 from detalbert.inference.score_table import print_scores
 from detalbert.inference.wrong_answers import format_counts
-from detalbert.log import fail, start_logging
+from detalbert.log import exit_with, fail, start_logging
 from detalbert.reading.whole_text import read_text
 from detalbert.squad.question_stream import check_text
 from detalbert.squad.rows import MAX_CONTEXT
@@ -386,15 +385,4 @@ def show(reply: Reply, context: str, as_json: bool, top: int | None) -> None:
 
 
 if __name__ == "__main__":
-    status = 0
-    try:
-        status = main()
-        sys.stdout.flush()
-    except OSError as output_error:
-        if output_error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
-        # `| head` is no error; Python writes what is left at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if output_error.errno == errno.ENOSPC:
-            status = fail("predict.py", UserError("the disk of its output is full"))
-    sys.exit(status)
+    exit_with("predict.py", main)

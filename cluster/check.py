@@ -17,7 +17,6 @@ findings; 4: with --ask, the master did not answer.
 import contextlib
 import datetime
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from importlib import import_module
@@ -65,7 +64,7 @@ from cluster.facts.prices import prices_head
 from cluster.facts.rates import Rates
 from cluster.planning.options import Request, plan_own
 from cluster.planning.plan_text import outcome
-from detalbert.log import fail
+from detalbert.log import exit_with, fail
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.schema import Finding
 from detalbert.settings.values import Config
@@ -264,4 +263,4 @@ def check_one(config: Config, cluster: Cluster | None, folder: Path) -> Findings
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with("cluster.check", main)

@@ -16,7 +16,6 @@ or misses the deadline; 4: with --ask no master answers.
 
 import json
 import math
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -108,7 +107,7 @@ from cluster.planning.choice import recommend
 from cluster.planning.one_gpu import describe_fit, fit_one_gpu
 from cluster.planning.options import Option, Request, first_fault, plan_options
 from cluster.planning.plan_text import Plan
-from detalbert.log import fail
+from detalbert.log import exit_with, fail
 from detalbert.settings.experiment import load
 from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
@@ -361,4 +360,4 @@ def _used_prices(options: Sequence[Option]) -> list[Price]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with("cluster.plan", main)

@@ -5,13 +5,16 @@ line, after `[rank=N] `, for the line's level; a filter on levels in the WebUI o
 --level` hides a line without one.
 """
 
+import errno
 import logging
 import os
 import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from types import TracebackType
+from typing import NoReturn
 
 from detalbert.errors import UserError
 from detalbert.escapes import escape_controls
@@ -73,6 +76,24 @@ def fail(command: str, error: UserError) -> int:
     else:
         print(colored(line, level="ERROR"), file=sys.stderr)
     return error.status
+
+
+def exit_with(command: str, main: Callable[[], int]) -> NoReturn:
+    """Exit with the status of `main`, which prints to standard output: a full disk there is one
+    line, and a reader that wants no more of it (`| head`) is no error.
+    """
+    status = 0
+    try:
+        status = main()
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # Python writes what is left at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.ENOSPC:
+            status = fail(command, UserError("the disk of its output is full"))
+    sys.exit(status)
 
 
 def start_logging() -> None:

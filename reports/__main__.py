@@ -16,15 +16,13 @@ import argparse
 import contextlib
 import importlib
 import math
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cluster.flags import Parser, add_price_flags, needing, number
 from detalbert.errors import UserError
-from detalbert.log import fail
+from detalbert.log import exit_with, fail
 
 FORMS = {
     "json": "the numbers as JSON",
@@ -191,5 +189,4 @@ def _time(flag: str) -> Callable[[str], Any]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
-    sys.exit(main())
+    exit_with("reports", main)

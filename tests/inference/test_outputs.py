@@ -98,15 +98,22 @@ def test_a_server_calls_a_run_by_its_own_name(local_run, monkeypatch):
     assert served == [local_run.path.name, local_run.checkpoint.name]
 
 
-def test_replies_to_a_full_disk_end_in_one_line(local_run, python):
-    command = ["--model", str(local_run.path), "--question", "a", "--context", "b"]
+@pytest.mark.parametrize("command", ["predict.py", "cluster.plan", "cluster.check", "reports"])
+def test_output_to_a_full_disk_ends_in_one_line(command, local_run, python):
+    model = str(local_run.path)
+    arguments = {
+        "predict.py": ["predict.py", "--model", model, "--question", "a", "--context", "b"],
+        "cluster.plan": ["-m", "cluster.plan", "configs/local.yaml"],
+        "cluster.check": ["-m", "cluster.check", "configs/local.yaml"],
+        "reports": ["-m", "reports", "cost", "--published"],
+    }
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
-            [python, "predict.py", *command],
+            [python, *arguments[command]],
             cwd=ROOT,
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert ended.stderr == "predict.py: error: the disk of its output is full\n"
+    assert ended.stderr == f"{command}: error: the disk of its output is full\n"
     assert ended.returncode == 2
