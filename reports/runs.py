@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> Report:
     columns = pd.DataFrame([_columns(run) | _scores(run, names) for run in runs])
     keys = _differing_keys(runs)
     hidden = keys.shape[1] - NARROW_KEYS
-    if hidden > 0:
+    if hidden > 0 and not (args.wide or args.form):
         notes.append(f"{hidden} more config keys differ; --wide, --csv and --json have them")
     rows = pd.concat([columns, keys], axis=1).convert_dtypes()
     formats = dict.fromkeys(rows.select_dtypes("number"), "{:.6g}") | TABLES["formats"]

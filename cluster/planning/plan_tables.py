@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from cluster.estimates.estimate import Estimate, ranked_layouts
-from cluster.estimates.times import CORES, time_parts, writing_hours
+from cluster.estimates.times import CORES, TimePart, time_parts, writing_hours
+from cluster.facts.spot import BOOT_SECONDS
 from cluster.planning.options import Option, layout_keys
 from detalbert.engine.memory import HEAD_CHUNK, OVERHEAD
 
@@ -67,9 +68,15 @@ def memory_rows(estimate: Estimate) -> list[Row]:
 
 def time_rows(estimate: Estimate) -> list[Row]:
     """Return the time by part, and what a step and a machine's end take."""
+    boot = TimePart(
+        "boot and image",
+        seconds=BOOT_SECONDS,
+        source="assumed",
+        how="of all machines, before each start",
+    )
     rows = [
         figure(part.name, f"{part.seconds / 3600:,.2f} h", source=part.source, how=part.how)
-        for part in time_parts(estimate)
+        for part in [boot, *time_parts(estimate)]
     ]
     return [*rows, *_rate_rows(estimate)]
 

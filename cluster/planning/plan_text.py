@@ -248,7 +248,10 @@ def print_plan(plan: Plan) -> None:
     if plan.own is not None and plan.own is not plan.best:
         print(f"As it stands: {outcome(plan.own)}.")
     shown = tables(plan.best)
-    shown["options (*: none is faster and cheaper)"] = option_rows(plan)
+    rows = option_rows(plan)
+    number = len(finishing(plan.options))
+    part = "" if len(rows) == number else f", {len(rows)} of {number}"
+    shown[f"options{part} (*: none is faster and cheaper)"] = rows
     for title, rows in shown.items():
         if rows:
             print()

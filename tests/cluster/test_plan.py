@@ -153,6 +153,28 @@ def test_hours_of_shard_writing_are_those_of_n_machines(capsys):
     assert "--part I/8" in long["shards"][-1]["how"]
 
 
+def test_the_parts_of_the_time_are_the_hours_of_a_machine_that_nobody_takes_away(capsys):
+    answer = planned(capsys, str(ROOT / "configs" / "modern8.yaml"), "--deadline", "1")
+    assert not answer["recommended"]["spot"]
+
+    hours = 0.0
+    for row in answer["time"]:
+        if row["figure"].endswith(" h"):
+            hours += float(row["figure"].removesuffix(" h").replace(",", ""))
+    assert hours == pytest.approx(answer["recommended"]["hours"][1], abs=0.04)
+
+
+def test_a_table_that_leaves_options_out_says_how_many(capsys):
+    assert plan.main([SINGLE, *DAY]) == 0
+    text = capsys.readouterr().out
+    number = re.search(r"the cheapest of (\d+) options", text)[1]
+    title = re.search(r"^Options, (\d+) of (\d+) \(\*", text, re.M)
+    assert title[2] == number
+
+    table = text[title.end() :].split("\n\n")[0]
+    assert len(table.splitlines()) - 2 == int(title[1])
+
+
 def test_any_machine_that_aws_launches(capsys):
     options = planned(capsys, SINGLE, "--any", "--budget", "100")["options"]
 

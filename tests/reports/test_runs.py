@@ -117,6 +117,9 @@ def test_a_terminal_shows_some_keys_and_counts_the_others(capsys, monkeypatch, t
     assert re.search(r" 0\.02 .* 50\.00 +\$0\.02 +0 +1 +2 +3 *\n", text)
     widths = [len(line) for line in text.splitlines() if "note" not in line]
     assert max(widths) <= 80
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert main(["runs", "job_0@g5.xlarge", "job_1", "--wide"]) == 0
+    assert "config keys differ" not in sys.stdout.getvalue()
 
     # A file has all of them.
     monkeypatch.undo()
