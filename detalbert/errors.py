@@ -9,6 +9,7 @@ import contextlib
 import copy
 import copyreg
 import difflib
+import errno
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -155,9 +156,14 @@ def _clean(text: str) -> str:
 
 def as_raised(error: BaseException | None) -> UserError | None:
     """Return the UserError that `error` is, or from which a library raised it (Determined raises
-    ValueError from whatever a reducer raises); None without one.
+    ValueError from whatever a reducer raises), or that of a text that was taken for the name of a
+    file and is too long for one; None without any.
     """
     while error is not None and not isinstance(error, UserError):
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return UserError(
+                "too long for the name of a file", key=_cut(str(error.filename)), cure="shorten it"
+            )
         error = error.__cause__
     return error
 

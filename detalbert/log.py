@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
 
-from detalbert.errors import UserError
+from detalbert.errors import UserError, as_raised
 from detalbert.escapes import escape_controls
 
 log = logging.getLogger(__name__)
@@ -87,12 +87,15 @@ def exit_with(command: str, main: Callable[[], int]) -> NoReturn:
         status = main()
         sys.stdout.flush()
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        mistake = as_raised(error)
+        if error.errno == errno.ENOSPC:
+            mistake = UserError("the disk of its output is full")
+        elif mistake is None and error.errno != errno.EPIPE:
             raise
         # Python writes what is left at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.ENOSPC:
-            status = fail(command, UserError("the disk of its output is full"))
+        if mistake is not None:
+            status = fail(command, mistake)
     sys.exit(status)
 
 

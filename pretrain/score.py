@@ -13,7 +13,6 @@ import argparse
 import json
 import logging
 import shlex
-import sys
 from importlib import util
 from pathlib import Path
 
@@ -59,7 +58,7 @@ from detalbert.environment import environment
 from detalbert.errors import UserError, as_user_error
 from detalbert.inference.find import find, find_all, is_reference, read_json
 from detalbert.integrity import Json
-from detalbert.log import fail, start_logging
+from detalbert.log import exit_with, fail, start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
@@ -215,4 +214,4 @@ def write_scores(folder: Path, identity: dict[str, object], rows: dict[int, Row]
 
 if __name__ == "__main__":
     end_on_signals("; run the same command again to resume")
-    sys.exit(main())
+    exit_with("pretrain.score", main)

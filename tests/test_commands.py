@@ -66,6 +66,36 @@ def test_a_python_without_packages_is_told_in_one_line(command, real_python):
     assert line.endswith("make train makes, or activate it: . .venv/bin/activate")
 
 
+LONG = "x" * 400
+TOO_LONG = {
+    "train.py": ["train.py", "--config", "configs/local.yaml", "--set", f"data.train={LONG}"],
+    "predict.py": ["predict.py", "--question", "a", "--context", "b", "--model", LONG],
+    "detalbert.corpus": ["configs/pretrain_local.yaml", "--set", f"data.text={LONG}"],
+    "pretrain.score": ["--config", "configs/finetune_pretrained.yaml", LONG],
+    "cluster.plan": ["configs/pretrain_base.yaml", "--set", f"data.shards={LONG}"],
+    "cluster.check": ["configs/local.yaml", "--set", f"data.train={LONG}"],
+    "reports": ["cost", LONG],
+}
+
+
+@pytest.mark.parametrize("command", TOO_LONG)
+def test_a_text_that_no_file_can_be_called_is_one_line(command, python, tmp_path):
+    words = TOO_LONG[command]
+    if not command.endswith(".py"):
+        words = ["-m", command, *words]
+    if command in ("train.py", "pretrain.score"):
+        words = [*words, "--output-dir", str(tmp_path / "out")]
+    if command == "detalbert.corpus":
+        words = [*words, "--output", str(tmp_path / "out")]
+    ended = run([python, *words])
+    assert ended.returncode == 2
+    *_, line = ended.stderr.splitlines()
+    assert line.startswith(f"{command}: error: ")
+    assert line.endswith("xxx ...: too long for the name of a file; shorten it")
+    assert "Traceback" not in ended.stderr
+    assert {path.name for path in tmp_path.rglob("*")} <= {"out", ".lock"}
+
+
 @pytest.mark.parametrize("command", ["train", "cluster.plan", "detalbert.corpus.__main__"])
 def test_a_second_setting_needs_a_flag_of_its_own(command, capsys):
     words = {"train": [], "cluster.plan": ["c.yaml"]}.get(command, ["c.yaml", "--output", "o"])

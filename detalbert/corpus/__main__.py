@@ -19,7 +19,6 @@ if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import argparse
-import sys
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -66,7 +65,7 @@ from detalbert.corpus.index import has_index
 from detalbert.corpus.reader import KINDS
 from detalbert.corpus.shards import ShardPart
 from detalbert.errors import UserError
-from detalbert.log import fail, start_logging
+from detalbert.log import exit_with, fail, start_logging
 from detalbert.settings import experiment
 from workloads import find_row
 
@@ -99,4 +98,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with("detalbert.corpus", main)

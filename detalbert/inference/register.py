@@ -11,7 +11,6 @@ version is posted with them in one request, as Determined's API takes it and its
 """
 
 import argparse
-import sys
 
 from detalbert import __version__
 
@@ -45,7 +44,7 @@ from detalbert.inference.references import (
     find_remote,
     is_reference,
 )
-from detalbert.log import fail
+from detalbert.log import exit_with, fail
 from detalbert.training.folder import SCORES
 
 THRESHOLD = "null_score_diff_threshold"
@@ -134,4 +133,4 @@ def describe_checkpoint(checkpoint: client.Checkpoint) -> JsonObject:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with("detalbert.inference.register", main)

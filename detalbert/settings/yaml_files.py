@@ -120,6 +120,9 @@ def _construct(loader: _Loader, node: yaml.ScalarNode) -> object:
             value = convert(text)
             if value is None or math.isfinite(value):
                 return value
+        # In Go what is too large for a number is text, such as the secret key 97565576e708.
+        if not re.fullmatch(r"[-+]?\.[a-zA-Z]+", text):
+            return text
     word = {"int": "number", "float": "number"}.get(kind, kind)
     raise UserError(
         f"{text[:40]} is no {word} in JSON",

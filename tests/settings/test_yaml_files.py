@@ -15,6 +15,8 @@ PLAIN = {
     ".5": 0.5, "-012": -10, "685_230.15": 685230.15, "y": True, "Off": False, "no": False,
     "2024-01-01": "2024-01-01", "2001-99-99": "2001-99-99", "1:30": "1:30", "0x": "0x", "1e": "1e",
     "~": None, "NULL": None, "nUll": "nUll", "tRue": "tRue", ".": ".", "'5'": "5",
+    "97565576e708": "97565576e708", "-1e999": "-1e999",
+    "9" * 400: "9" * 400, "9" * 5000: "9" * 5000,
 }  # fmt: skip
 
 
@@ -44,10 +46,7 @@ REFUSED = {
     "a:\n\tb: 1\n": "not YAML (line 2)",
     "a: *b\n": "not YAML (line 1)",
     "a: !!python/object/apply:int [2]\n": "not YAML (line 1)",
-    "a: 1e999\n": "line 1: 1e999 is no number in JSON",
     "a: [{b: .inf}]\n": "line 1: .inf is no number in JSON",
-    f"a: {'9' * 400}\n": "is no number in JSON",
-    f"a: {'9' * 5000}\n": "is no number in JSON",
     "a: !!bool x\n": "line 1: x is no bool in JSON",
     "a: !!int x\n": "line 1: x is no number in JSON",
     "a: !!timestamp abc\n": "not YAML (line 1)",
@@ -68,7 +67,7 @@ def test_files_that_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="--set name=!!bool x: '!!bool x' is not a YAML value"):
         apply_overrides({}, ["name=!!bool x"])
     with pytest.raises(UserError, match="is not a YAML value$") as caught:
-        apply_overrides({}, [f"name={'9' * 400}"])
+        apply_overrides({}, [f"name=!!bool {'9' * 400}"])
     assert len(str(caught.value)) < 200
 
 
