@@ -101,19 +101,19 @@ class _CacheKey(NamedTuple):
 
 
 def load_split(
-    config: DataConfig, split: str, tokenizer: PreTrainedTokenizerBase, hparams: HParams
+    config: DataConfig, source: Source, tokenizer: PreTrainedTokenizerBase, hparams: HParams
 ) -> Split:
-    """Encode `data.train` or `data.validation`, or map the cache of an earlier run.
+    """Encode the questions of a source, or map the cache of an earlier run.
 
     The ranks of a machine share one cache: the first takes a lock and writes, the others wait.
 
     Args:
-        split: "train" or "validation".
+        source: of `open_split`.
 
     Raises:
         UserError: a question is invalid, or the cache cannot be written.
     """
-    source = open_split(config, split)
+    split = source.split
     # A question is cut in training only: an answer must be to all of it.
     is_cut = split == "train"
     key = _CacheKey(
@@ -257,10 +257,11 @@ class SquadData(NamedTuple):
             UserError: data or keys are invalid.
         """
         data = parse_data_config(config)
+        # Files first: one that is not there needs no model to be downloaded.
+        sources = [open_split(data, split) for split in ("train", "validation")]
         tokenizer = load_tokenizer(data, hparams)
         check_span_model(hparams, tokenizer)
-        train = load_split(data, split="train", tokenizer=tokenizer, hparams=hparams)
-        validation = load_split(data, split="validation", tokenizer=tokenizer, hparams=hparams)
+        train, validation = (load_split(data, source, tokenizer, hparams) for source in sources)
         # The generated world has words of its own, which no other text has.
         if data.validation == "generated" and data.train != "generated":
             log.warning(

@@ -43,7 +43,7 @@ def load(tmp_path, tokenizer) -> Load:
             max_validation_examples=20,
         )
         config = dataclasses.replace(config, **changes)
-        return data.load_split(config, "train", tokenizer, hparams)
+        return data.load_split(config, data.open_split(config, "train"), tokenizer, hparams)
 
     return read
 
@@ -63,6 +63,14 @@ def assert_columns(split: data.Split, expected: dict[str, np.ndarray]) -> None:
 def written_at(folder: Path) -> dict[Path, int]:
     """When each column was written."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")}
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_missing_file_is_told_before_a_model_is_loaded(split, monkeypatch):
+    monkeypatch.setattr(data, "load_tokenizer", lambda *_: pytest.fail("a model is loaded"))
+    names = {"train": "generated", "validation": "generated", split: "mine.csv"}
+    with pytest.raises(UserError, match="^mine.csv: no such file; set data"):
+        data.SquadData.load(names, HPARAMS)
 
 
 def test_the_cache_gives_back_the_same_columns(tmp_path, load):

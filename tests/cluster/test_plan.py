@@ -16,7 +16,7 @@ from cluster.configs.masterconf import cluster_of
 from cluster.facts.prices import load_prices
 from cluster.facts.rates import Rates
 from cluster.planning.options import Request, plan_own
-from data import load_split, load_tokenizer
+from data import load_split, load_tokenizer, open_split
 from detalbert.settings.hparams import parse_data_config, parse_hparams
 from detalbert.settings.yaml_files import read_yaml
 from tests.cluster.planted import experiment, master
@@ -234,7 +234,7 @@ def test_windows_of_a_file_are_counted_with_its_tokenizer(tiny_config, capsys):
     data = parse_data_config(config["data"])
     windows = []
     for name in ("train", "validation"):
-        split = load_split(data, name, load_tokenizer(data, hparams), hparams)
+        split = load_split(data, open_split(data, name), load_tokenizer(data, hparams), hparams)
         windows.append(split.counts["windows"])
     change = ["--set", "hyperparameters.max_steps=null"]
 

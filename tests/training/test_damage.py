@@ -86,7 +86,7 @@ def test_windows_are_the_same(numbers: range, tmp_path: Path) -> None:
     tokenizer = data.load_tokenizer(configs[0], hparams)
 
     def columns_of(config: DataConfig) -> dict[str, np.ndarray]:
-        split = data.load_split(config, "train", tokenizer, hparams)
+        split = data.load_split(config, data.open_split(config, "train"), tokenizer, hparams)
         return split.windows.columns()
 
     expected = []
