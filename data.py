@@ -34,6 +34,8 @@ from detalbert.waiting import waiting
 
 # Of a cache; raise it when the columns or their meaning change, or files are read otherwise.
 FORMAT = 7
+# Share of the tokens of contexts that may be unknown without a warning; of SQuAD it is 0.0016.
+MOST_UNKNOWN = 0.05
 # In a cache: names of the columns, counts, and sums of the files.
 META = "meta.json"
 # The column of the questions' hashes, which is no part of the windows.
@@ -242,6 +244,23 @@ def split_line(split: Split) -> str:
     return line
 
 
+def warn_of_unknown_tokens(split: Split, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Log a warning if the tokenizer has no tokens for much of a split's contexts, as that of an
+    English model for texts in Chinese: all that it lacks is one token to the model.
+    """
+    context_ids = split.windows.context_ids
+    unknown = np.count_nonzero(context_ids == tokenizer.unk_token_id)  # 0 if it has no such token
+    share = unknown / max(1, len(context_ids))
+    if share > MOST_UNKNOWN:
+        log.warning(
+            "data.%s: %.0f %% of the tokens of its texts are %s, which the tokenizer does not know "
+            "and the model cannot read; set a model of their language",
+            split.source.split,
+            100 * share,
+            tokenizer.unk_token,
+        )
+
+
 class SquadData(NamedTuple):
     """Data of a trial: both splits, encoded with one tokenizer."""
 
@@ -278,6 +297,8 @@ class SquadData(NamedTuple):
                 f"{shared:,}",
                 f"{len(validation.question_hashes):,}",
             )
+        for split in (train, validation):
+            warn_of_unknown_tokens(split, tokenizer)
         return cls(tokenizer=tokenizer, train=train, validation=validation)
 
     def summary(self) -> DataSummary:

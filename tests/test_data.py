@@ -73,6 +73,22 @@ def test_a_missing_file_is_told_before_a_model_is_loaded(split, monkeypatch):
         data.SquadData.load(names, HPARAMS)
 
 
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("The red ship was built in Arvik.", None), ("赤い船は港で作られた。", "92 %")],
+)
+def test_texts_that_a_tokenizer_does_not_know_are_told(text, share, tmp_path, caplog):
+    row = {"question": "Where?", "context": text, "answer": text.split()[-1].rstrip(".")}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row) + "\n")
+    config = {"train": str(tmp_path / "mine.jsonl"), "validation": "generated"}
+    config |= {"max_validation_examples": 5, "cache_dir": str(tmp_path / "cache")}
+    data.SquadData.load(config, HPARAMS)
+    warnings = [line for line in caplog.messages if "does not know" in line]
+    assert len(warnings) == (share is not None)
+    for line in warnings:
+        assert line.startswith(f"data.train: {share} of the tokens of its texts are <unk>, which")
+
+
 def test_the_cache_gives_back_the_same_columns(tmp_path, load):
     fresh = load()
     written = written_at(tmp_path)
