@@ -11,6 +11,7 @@ from cluster.plan import any_cluster
 from cluster.planning.cases import Case
 from cluster.planning.choice import front, reasons_against, recommend
 from cluster.planning.options import Option
+from cluster.planning.plan_text import spread_front
 from detalbert.errors import UserError
 
 
@@ -35,6 +36,14 @@ def option(hours: float, cost: float, why_not: str = "", high: float | None = No
         cases=cases,
         why_not=why_not,
     )
+
+
+def test_near_neighbours_on_the_front_leave_the_table():
+    # Twice the hours for half the cost is the same distance everywhere.
+    places = [0, 1, 2, 3, 4, 5, 5.2, 6, 7]
+    options = [option(hours=2.0**place, cost=2.0**-place) for place in places]
+    assert spread_front(options) == [*options[:6], *options[7:]]
+    assert spread_front(options[:5]) == options[:5]
 
 
 def test_the_front_and_the_recommendation_leave_out_what_cannot_run():
