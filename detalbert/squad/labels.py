@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # How pandas prints an array inside a cell.
 _ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=[\w'<>]+)?\)", flags=re.DOTALL)
@@ -36,6 +36,8 @@ OF_STARTS = re.compile(
     "(answers?|ans|span|char)*start(ing)?s?(at|char|index|idx|pos|position|offset)*s?"
     "|(answer|ans)(char)?(begin|offset|pos|position)s?"
 )
+# Names of an answer's text, written in the same way, beside `answer` and `text`.
+OF_TEXTS = re.compile("answertext")
 ANSWERABLE = "answerable"  # a column that says the opposite of is_impossible
 
 
@@ -116,6 +118,7 @@ def _labels_of(answers: object, starts: object) -> list[Label]:
 
 def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
     """Return `answers` or `answer` in any shape as mappings of SQuAD or of an annotation tool."""
+    value = _with_text(value)
     labels = value if isinstance(value, list) else [value]
     if isinstance(value, dict) and isinstance(value.get("text"), list):
         # One mapping of columns: {"text": [...], "answer_start": [...]}.
@@ -130,7 +133,8 @@ def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
         # One mapping, whose start may be in the row's own column.
         return [value if "start" in value else {"answer_start": starts, **value}]
     elif dict in map(type, labels):
-        return [label if isinstance(label, dict) else {"text": label} for label in labels]
+        mappings = [label if isinstance(label, dict) else {"text": label} for label in labels]
+        return [_with_text(mapping) for mapping in mappings]
 
     # Texts, or one text. One start is that of the first answer.
     if isinstance(starts, str) and starts.strip().startswith("["):
@@ -142,6 +146,15 @@ def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
         raise LabelError(f"answer_start has {len(starts)} places for {len(labels)} answers")
     pairs = itertools.zip_longest(labels, starts[: len(labels)])
     return [{"text": text, "answer_start": start} for text, start in pairs]
+
+
+def _with_text(value: Any) -> Any:
+    """Return a mapping of answers with its text, or list of texts, as 'text', whatever it is called
+    (OF_TEXTS); any other value as it is.
+    """
+    if not isinstance(value, dict) or "text" in value:
+        return value
+    return {"text" if OF_TEXTS.fullmatch(letters_of(name)) else name: value[name] for name in value}
 
 
 def _from_text(value: object, name: str) -> object:
@@ -171,7 +184,7 @@ def _parse(value: str) -> object:
 def _may_be_answers(value: object, name: str) -> bool:
     """Return whether a list or mapping has a shape of answers; "[12]" in a text is a text."""
     if isinstance(value, dict):
-        return "text" in value
+        return _may_be_answer(value) and "text" in _with_text(value)
     if not isinstance(value, list):
         return False
     # An empty list says that there are none.
@@ -180,7 +193,9 @@ def _may_be_answers(value: object, name: str) -> bool:
 
 def _may_be_answer(label: object) -> bool:
     if isinstance(label, dict):
-        return "text" in label or "start" in label
+        # Python prints mappings whose names are numbers, too.
+        has_names = all(isinstance(name, str) for name in label)
+        return has_names and ("text" in _with_text(label) or "start" in label)
     return isinstance(label, str)
 
 
@@ -223,7 +238,7 @@ def _from_span(spans: object) -> Label:
             spans = list(zip(spans["start"], spans["end"], strict=True))
         first, last = spans[0]  # type: ignore[index]  # a list, or the error below
         return Label(None, start=int(first), end=int(last) + 1)
-    except (TypeError, ValueError, LookupError):
+    except (TypeError, ValueError, LookupError, OverflowError):
         problem = f"char_spans is {spans!r:.40}; write [[first character, last character]]"
         raise LabelError(problem) from None
 

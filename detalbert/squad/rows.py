@@ -19,13 +19,13 @@ from detalbert.reading.parquet import RawRow
 from detalbert.reading.rows import RowPlace, Rows, rows_of_file
 from detalbert.settings import forms
 from detalbert.settings.hparams import COLUMNS
-from detalbert.squad.labels import ANSWERABLE, OF_STARTS, is_empty, letters_of
+from detalbert.squad.labels import ANSWERABLE, OF_STARTS, OF_TEXTS, is_empty, letters_of
 
 MAX_CONTEXT = 1_000_000  # characters: about 250,000 tokens
 # Patterns of names that public files use, for columns that a file has not under ours; without
 # signs, spaces and capitals.
 ALIASES = {
-    "answer": re.compile("answertext"),
+    "answer": OF_TEXTS,
     "id": re.compile("guid|qid"),
     "answer_start": OF_STARTS,
     "is_impossible": re.compile("(is)?(impossible|unanswerable)|noanswer"),

@@ -117,6 +117,21 @@ QUESTIONS: dict[str, tuple[str, str | bytes, dict[str, str], dict[str, Any]]] = 
         )
         for name in ("start_idx", "answer_pos", "Answer char-start", "startPositions", "ans.start")
     },
+    **{
+        f"a text named {name}": (
+            "a.jsonl",
+            json_lines(
+                [
+                    {**ROW, "id": "a", "answers": [{name: "pottery", "answer_start": SECOND}]},
+                    {**ROW, "id": "b", "answers": {name: ["pottery"], "answer_start": [SECOND]}},
+                    {**ROW, "id": "c", "answers": json.dumps({name: "pottery", "start": SECOND})},
+                ]
+            ),
+            {},
+            dict.fromkeys("abc", (SECOND_POTTERY,)),
+        )
+        for name in ("answer_text", "answerText", "Answer text")
+    },
     "MRQA": ("a.jsonl.gz", gzip.compress(MRQA.encode()), {}, {"q1": (SECOND_POTTERY,)}),
     "MRQA on the hub": ("a.parquet", parquet([MRQA_ROW]), {}, {"q1": (SECOND_POTTERY,)}),
     "Prodigy": ("a.jsonl", json_lines(PRODIGY), {"context": "text"}, {"1": (POTTERY,), "2": ()}),
@@ -218,6 +233,16 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
         "a.jsonl",
         json_lines([MRQA_ROW]).replace(f"[{SECOND + 6}]", "[]"),
         "question q1: char_spans is {'start': [",
+    ),
+    "MRQA with a place without end": (
+        "a.jsonl",
+        json_lines([MRQA_ROW]).replace(f"[{SECOND}]", "[1e999]"),
+        "question q1: char_spans is [(inf, ",
+    ),
+    "a cell with a mapping of numbers": (
+        "a.csv",
+        table([{**ROW, "answers": "{'text': ['pottery'], 1: 2}"}]),
+        "answer \"{'text': ['pottery'], 1: 2}\" is not in its context",
     ),
     "MRQA with a place that is no list": (
         "a.jsonl",
