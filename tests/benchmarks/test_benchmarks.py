@@ -4,9 +4,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from benchmarks import baselines, predict, serve, step, table
 from benchmarks.__main__ import main
@@ -206,3 +209,10 @@ def test_mistakes_are_one_line(
         lines = [line for line in log if line and "it/s]" not in line]  # no bar of progress
         assert len(lines) == 1, arguments
     assert lines[0].endswith(f"--before {tmp_path}: its predict.py --serve ended at once")
+
+
+def test_the_model_alone_runs_every_row() -> None:
+    forward = Mock(device=torch.device("cpu"))
+    rows: list[Any] = [{"input_ids": torch.tensor([number])} for number in range(3)]
+    predict.run_forward(cast(Any, SimpleNamespace(forward=forward)), rows)
+    assert [int(call.args[0]["input_ids"]) for call in forward.call_args_list] == [0, 1, 2]

@@ -156,3 +156,13 @@ def test_stale_prices_are_one_note(tmp_path):
     assert "2026-09-17 or later" in note
     assert "g5.xlarge, p3.16xlarge" in note
     assert "STALE prices, of 2026-09-17, more" in stale_note([price], next_year)
+
+
+def test_the_sources_of_all_prices_are_one_note(tmp_path):
+    price = prices.load_prices(written(tmp_path))["p3.16xlarge"]
+    price = dataclasses.replace(price, source="a list", date=datetime.date(2026, 9, 20))
+    other = dataclasses.replace(price, source="AWS", date=datetime.date(2026, 9, 21))
+    soon = datetime.date(2026, 10, 1)
+    note = "prices: AWS (2026-09-21); a list (2026-09-20)"
+    assert prices.price_notes([price, other, price], soon)[0] == note
+    assert prices.price_notes([], soon) == []

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import botocore
+import datasets
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +107,14 @@ def test_a_hub_data_set_has_a_column_of_text(monkeypatch: pytest.MonkeyPatch) ->
     rows.column_names = ["id", "body"]
     with pytest.raises(UserError, match="data.text: 'x' has no column 'text', but id, body"):
         sources.hub_rows("x", "data.text")
+
+
+def test_a_part_of_a_hub_data_set_is_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [{"text": text} for text in ("One.", "Two.", "", "Three.", "Four.")]
+    rows = datasets.Dataset.from_list(texts)
+    monkeypatch.setattr(hub, "load_named", lambda *_, **__: rows)
+    part = Part("hub", "x", 4, 5, begin=1)
+    assert [block.text for block in TextReader().read(part)] == ["Two.", "Three."]
 
 
 def shard_sizes(parts: list[Part], least: int) -> list[list[int]]:

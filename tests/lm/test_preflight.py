@@ -1,20 +1,23 @@
 """What a machine of a cluster is asked before any work: each mistake ends there, in one line."""
 
 import copy
+import itertools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from detalbert.errors import UserError
 from detalbert.training import preflight as shared
+from detalbert.training.sizing import Slots
 from lm import model as lm_model
 from lm import preflight
 from lm.hparams import Layout, parse_lm_hparams
 from lm.layout import choose_layout, split_memory
 from lm.model import causal_sizes
+from lm.sizing import SIZING
 from lm.trial import LANGUAGE_MODEL
 from tests.conftest import TINY_LM
 from tests.lm.ranks import tiny
@@ -224,3 +227,22 @@ def test_a_plan_that_splits_the_embedding_is_taken_without_that():
 
     plan = lm_model._plan(AutoModelForCausalLM.from_config(config))
     assert set(plan) == {f"model.{name}" for name in linear_layers}
+
+
+@pytest.mark.parametrize(("slots", "per_machine"), [(1, 1), (8, 8), (12, 4)])
+def test_every_layout_of_whole_machines_is_planned(slots: int, per_machine: int) -> None:
+    config = copy.deepcopy(TINY_LM)
+    hparams = parse_lm_hparams(config["hyperparameters"])
+    planned = set()
+    for keys in SIZING.layouts(
+        hparams, Slots(number=slots, per_machine=per_machine, has_bf16=True)
+    ):
+        layout = cast(dict[str, int], keys["layout"])
+        planned.add((layout["replicate"], layout["shard"], layout["tensor"]))
+
+    sizes = range(1, slots + 1)
+    expected = set()
+    for replicate, shard, tensor in itertools.product(sizes, repeat=3):
+        if replicate * shard * tensor == slots and tensor <= per_machine:
+            expected.add((replicate, shard, tensor))
+    assert planned == expected

@@ -14,6 +14,7 @@ import yaml
 
 from reports.__main__ import main
 from reports.report import Report, Table, fill_template
+from reports.run import SAME_WORK, Run, Work
 from tests.conftest import ROOT
 from tests.reports.conftest import TODAY
 
@@ -22,6 +23,8 @@ def test_the_published_table_comes_out_of_price_and_time(capsys, rows):
     single, eight, many = rows("cost", "--published")
 
     assert [row["slots"] for row in (single, eight, many)] == [1, 8, 64]
+    names = [row["run"].removesuffix(" *") for row in (single, eight, many)]
+    assert names == ["published, 1 GPU", "published, 8 GPUs", "published, 64 GPUs"]
     assert single["cost"] == pytest.approx(112.21, abs=0.005)
     assert single["low"] is None
     assert eight["cost"] == pytest.approx(4.7 * 24.48)
@@ -221,6 +224,16 @@ def test_all_starts_of_a_local_run_count(rows, tmp_path):
     row = cost(throughput)  # as runs were recorded before
     assert row["worked h"] * 3600 == pytest.approx(63)
     assert row["stops"] is None
+
+
+def test_two_runs_that_have_trained_nothing_yet_do_other_work_than_none():
+    run = Run("a", "1 x g5.xlarge", 1, "spot", Work(windows=0, hours=0), model="albert-base")
+    assert run.unlike(run._replace(name="b")) == ""
+    # The least difference that counts is above a part of the base's.
+    base = run._replace(name="b", work=Work(windows=1000, hours=1))
+    other = run._replace(work=Work(windows=1000 * (1 + SAME_WORK), hours=1))
+    assert other.unlike(base) == ""
+    assert "other work" in other._replace(work=Work(windows=1200, hours=1)).unlike(base)
 
 
 PRETRAINING = {"shape": "xxlarge", "workload": "pretraining"}

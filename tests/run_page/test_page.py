@@ -90,8 +90,9 @@ def curve(*losses: float, f1: float = 50.0) -> History:
         ),
         (curve(3.2, 3.2), ["period to 40 (now 50)", "much better on what it has seen"]),
         (curve(), ["Too few validations (0)"]),
+        (History(0), ["validation_period to 1 (now 50)"]),
     ],
-    ids=["overfit", "gap", "falling", "level", "short", "short and overfit", "none"],
+    ids=["overfit", "gap", "falling", "level", "short", "short and overfit", "none", "no step"],
 )
 def test_the_curves_say_what_would_help(history, words):
     sentences = advice.describe_training(history, "f1", period=50)

@@ -3,6 +3,7 @@
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow
 import pytest
@@ -75,6 +76,21 @@ def test_rows_are_those_of_the_whole_table(
         groups = range(opened.num_row_groups)[1:3]
         contexts = [row["context"] for row in rows_of_table(opened, ["context"], groups)]
     assert contexts == [row["context"] for row in table[group : 3 * group]]
+
+
+@pytest.mark.parametrize(("budget", "rows_of_batch"), [(1 << 24, 16), (3_500, 3), (1, 1)])
+def test_rows_are_read_in_batches_of_so_many_bytes(
+    budget: int, rows_of_batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"{number:04}" * 250 for number in range(64)]  # 1,000 bytes each
+    table = pyarrow.table({"context": texts})
+    parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=False, compression="none")
+    monkeypatch.setattr(reader, "BATCH_BYTES", budget)
+    with open_table(tmp_path / "a.parquet", where="a") as opened:
+        batches = Mock(wraps=opened.iter_batches)
+        monkeypatch.setattr(opened, "iter_batches", batches)
+        assert [row["context"] for row in rows_of_table(opened, ["context"])] == texts
+    assert [call.kwargs["batch_size"] for call in batches.call_args_list] == [rows_of_batch]
 
 
 def test_a_name_twice_is_one_line(tmp_path: Path) -> None:
