@@ -83,17 +83,20 @@ def exit_with(command: str, main: Callable[[], int]) -> NoReturn:
     line, and a reader that wants no more of it (`| head`) is no error.
     """
     status = 0
+    if sys.stdout is None:  # closed, as by `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  until the process ends
     try:
         status = main()
         sys.stdout.flush()
     except OSError as error:
         mistake = as_raised(error)
-        if error.errno == errno.ENOSPC:
-            mistake = UserError("the disk of its output is full")
-        elif mistake is None and error.errno != errno.EPIPE:
+        if mistake is None and error.errno in (errno.EPIPE, errno.ENOSPC):
+            # Python writes what is left at its exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if error.errno == errno.ENOSPC:
+                mistake = UserError("the disk of its output is full")
+        elif mistake is None:
             raise
-        # Python writes what is left at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if mistake is not None:
             status = fail(command, mistake)
     sys.exit(status)

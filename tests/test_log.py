@@ -5,7 +5,9 @@ import subprocess
 import sys
 import warnings
 
-from detalbert.log import start_logging
+import pytest
+
+from detalbert.log import exit_with, start_logging
 
 
 def test_every_line_has_a_level_and_comes_once(capsys, monkeypatch):
@@ -24,7 +26,9 @@ def test_every_line_has_a_level_and_comes_once(capsys, monkeypatch):
 
 CRASH = """
 import warnings
-from detalbert.log import start_logging
+
+import pytest
+from detalbert.log import exit_with, start_logging
 start_logging()
 warnings.warn("of some\\nlibrary", UserWarning)
 raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -39,3 +43,10 @@ def test_warnings_and_uncaught_errors_have_levels_too(script):
     assert errors[0] == "ERROR: Traceback (most recent call last):"
     assert errors[-1] == "ERROR: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
     assert all(line.startswith("ERROR: ") for line in errors)
+
+
+def test_a_command_without_standard_output_ends_well(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        exit_with("reports", lambda: int(sys.stdout.isatty()))
+    assert ended.value.code == 0
