@@ -65,6 +65,19 @@ def written_at(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")}
 
 
+def test_questions_that_were_left_out_are_no_examples(tmp_path, load):
+    context = "The red ship was built in Arvik."
+    rows = [
+        {"id": name, "question": "Where?", "context": context, "answer": answer}
+        for name, answer in (("a", "Arvik"), ("b", "Ogra"), ("c", "red"))
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    split = load(train=str(path), skip_invalid=True)
+    assert [example.id for example in split.examples] == ["a", "c"]
+    assert sum(split.faults.values()) == 1
+
+
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_missing_file_is_told_before_a_model_is_loaded(split, monkeypatch):
     monkeypatch.setattr(data, "load_tokenizer", lambda *_: pytest.fail("a model is loaded"))

@@ -12,6 +12,7 @@ import predict
 from benchmarks.predict import write_model
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
+from detalbert.inference.score_table import UNCALIBRATED_LINE
 from detalbert.inference.shares import _Job
 from detalbert.training.manifest import write_manifest
 from tests.cluster.conftest import steps_of
@@ -84,6 +85,7 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     assert f"INFO: loading the model {model} and the questions of {questions}" in lines
     assert f"INFO: answering {QUESTIONS:,} questions in {PARTS} parts on 2 slot(s)" in lines
     assert any("INFO: best threshold  " in line for line in lines)
+    assert f"INFO: {UNCALIBRATED_LINE}" in lines
     assert master.states[0] == "loading"
     assert master.states[-1] == "done"
     assert master.progress[-1] == 1.0

@@ -168,6 +168,18 @@ def test_a_file_that_would_change_the_tokenizer_is_refused(
             reader(str(copy))
 
 
+def test_a_file_beside_the_tokenizer_that_was_exported_with_it_is_read(
+    folder: Path, tmp_path: Path
+) -> None:
+    """As older versions of transformers write it."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    name = "special_tokens_map.json"
+    (copy / name).write_text('{"cls_token": "[CLS]"}')
+    files = {file: checksum(copy / file) for file in (name, "model.safetensors")}
+    (copy / "sums.json").write_text(json.dumps(seal({"files": files})))
+    assert named_tokenizer(str(copy)).cls_token == "[CLS]"
+
+
 def test_sums_that_are_no_file_are_refused(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     sums = copy / "sums.json"

@@ -1,8 +1,10 @@
 """The server: answers, errors, limits, and that a signal ends it."""
 
+import asyncio
 import contextlib
 import http.client
 import json
+import math
 import signal
 import subprocess
 import time
@@ -11,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -211,6 +214,26 @@ def test_what_is_too_much_or_too_late_is_said(
             status, _, _ = send(port, {**ASKED, "question": "third"})
         assert status == 200
     assert computed == [["first"], ["third"]]  # nobody waited for the second any more
+
+
+def test_a_client_is_waited_for_until_all_of_its_request_is_there() -> None:
+    """Then it waits itself, however long its answer takes."""
+    parts: list[Any] = [{"body": b"a", "more_body": True}, {"body": b"b"}]
+    since = []
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    async def read_both(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(2):
+            await receive()
+            since.append(clients.since["::1", 1])
+
+    clients = web.Clients(read_both)
+    asyncio.run(clients({"client": ("::1", 1), "method": "POST"}, receive, Mock()))
+    assert math.isfinite(since[0])
+    assert since[1] == math.inf
+    assert math.isfinite(clients.since["::1", 1])
 
 
 ENDLESS = """

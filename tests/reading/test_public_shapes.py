@@ -148,6 +148,12 @@ QUESTIONS: dict[str, tuple[str, str | bytes, dict[str, str], dict[str, Any]]] = 
         {"1": (("loaded", 14),)},
     ),
     "SQuAD 1.1": ("a.json", squad(labelled("a", "pottery", SECOND)), {}, {"a": (SECOND_POTTERY,)}),
+    "lines of which some lack a named column": (
+        "a.jsonl",
+        json_lines([{**ROW, "id": "a", "reply": "loaded"}, {**ROW, "id": "b", "no answer": True}]),
+        {"answer": "reply"},
+        {"a": (("loaded", 14),), "b": ()},
+    ),
     "KorQuAD": ("a.json", in_chinese("도자기", "배에는  도자기를."), {}, {"a": (("도자기", 5),)}),
     "CMRC 2018, by names of columns": (
         "a.json",

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from detalbert.errors import UserError
+from detalbert.reading.forms import recognise
 from detalbert.reading.notes import Notes
+from detalbert.reading.storage import list_files
+from detalbert.settings import forms
 from tests.reading.files import json_lines, read_questions, table
 from tests.reading.test_question_files import (
     CONTEXT,
@@ -214,3 +217,18 @@ def test_a_file_with_our_names_is_read_with_a_note(tmp_path: Path) -> None:
     assert example.answers == (("pottery", FIRST),)
     kind = "names of data.columns are missing, and ours are read: 'Reply'"
     assert notes.counts[f"{kind} (there: nr, question, context, answer)"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "form"),
+    [
+        ("a.jsonl", '{"question": broken}\nalso broken\n', forms.JSON_LINES),
+        ("a.json", '{"question": broken}\nalso broken\n', forms.JSON),
+        ("a.json", '{"question": broken}\n{"question": "What?"}\n', forms.JSON_LINES),
+    ],
+)
+def test_broken_json_is_of_the_form_that_name_and_lines_promise(
+    name: str, text: str, form: str, tmp_path: Path
+) -> None:
+    (file,) = list_files(str(write(tmp_path / name, text)), "data.train")
+    assert recognise(file).form == form
