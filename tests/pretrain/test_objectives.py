@@ -153,6 +153,13 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
         assert scores[name] == 100.0
     assert "mlm_accuracy_none" not in scores
 
+    # One source has no scores of its own.
+    one_source: Any = SimpleNamespace(names=["a"], source_of=lambda number: 0)
+    reducer = ScoreReducer(vocab_size, one_source)
+    reducer.reset()
+    reducer.update(row, sums)
+    assert "mlm_accuracy_a" not in reducer.cross_slot_reduce([reducer.per_slot_reduce()])
+
     # Both ends must be right.
     spans[last[0], 1] = -20.0
     assert score_row(row, mlm, sop, spans)[2, 1] == has_span.sum() - 1
