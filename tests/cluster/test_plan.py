@@ -171,6 +171,8 @@ def test_a_table_that_leaves_options_out_says_how_many(capsys):
     title = re.search(r"^Options, (\d+) of (\d+) \(\*", text, re.M)
     assert title[2] == number
 
+    # Below the table are those that are not recommended, with the reason.
+    assert re.search(r"^not recommended: .*\(32 slots\).*: .* 32 slots", text, re.M)
     table = text[title.end() :].split("\n\n")[0]
     assert len(table.splitlines()) - 2 == int(title[1])
 

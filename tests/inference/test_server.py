@@ -236,6 +236,24 @@ def test_a_client_is_waited_for_until_all_of_its_request_is_there() -> None:
     assert math.isfinite(clients.since["::1", 1])
 
 
+def test_connections_beyond_the_limit_are_closed_longest_wait_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(web, "CONNECTIONS", 3)
+    clients = web.Clients(Mock())
+    connections = [Mock(client=("::1", port)) for port in range(6)]
+    # The first waits for its answer, the last is new.
+    now = time.monotonic()
+    waits = (-math.inf, 4.0, 1.0, web.PATIENCE + 1, 3.0)
+    clients.since = {("::1", port): now - wait for port, wait in enumerate(waits)}
+
+    clients.close_late(connections)
+
+    closed = [connection.transport.abort.called for connection in connections]
+    assert closed == [False, True, False, True, True, False]
+    assert set(clients.since) == {("::1", port) for port in range(6)}
+
+
 ENDLESS = """
 import threading, predict
 from detalbert.inference import server, web
