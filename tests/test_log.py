@@ -26,9 +26,7 @@ def test_every_line_has_a_level_and_comes_once(capsys, monkeypatch):
 
 CRASH = """
 import warnings
-
-import pytest
-from detalbert.log import exit_with, start_logging
+from detalbert.log import start_logging
 start_logging()
 warnings.warn("of some\\nlibrary", UserWarning)
 raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")

@@ -72,7 +72,7 @@ def time_rows(estimate: Estimate) -> list[Row]:
         "boot and image",
         seconds=BOOT_SECONDS,
         source="assumed",
-        how="of all machines, before each start",
+        how="of all machines, at each launch",
     )
     rows = [
         figure(part.name, f"{part.seconds / 3600:,.2f} h", source=part.source, how=part.how)

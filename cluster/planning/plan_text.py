@@ -248,10 +248,10 @@ def print_plan(plan: Plan) -> None:
     if plan.own is not None and plan.own is not plan.best:
         print(f"As it stands: {outcome(plan.own)}.")
     shown = tables(plan.best)
-    rows = option_rows(plan)
-    number = len(finishing(plan.options))
-    part = "" if len(rows) == number else f", {len(rows)} of {number}"
-    shown[f"options{part} (*: none is faster and cheaper)"] = rows
+    options = option_rows(plan)
+    total = len(finishing(plan.options))
+    part = f", {len(options)} of {total}" if len(options) < total else ""
+    shown[f"options{part} (*: none is faster and cheaper)"] = options
     for title, rows in shown.items():
         if rows:
             print()

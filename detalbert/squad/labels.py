@@ -154,7 +154,11 @@ def _with_text(value: Any) -> Any:
     """
     if not isinstance(value, dict) or "text" in value:
         return value
-    return {"text" if OF_TEXTS.fullmatch(letters_of(name)) else name: value[name] for name in value}
+    renamed = {}
+    for name in value:
+        is_text = OF_TEXTS.fullmatch(letters_of(name))
+        renamed["text" if is_text else name] = value[name]
+    return renamed
 
 
 def _from_text(value: object, name: str) -> object:

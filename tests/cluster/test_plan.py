@@ -177,14 +177,6 @@ def test_a_table_that_leaves_options_out_says_how_many(capsys):
     assert len(table.splitlines()) - 2 == int(title[1])
 
 
-@pytest.mark.parametrize("every", [True, False])
-def test_types_without_a_price_in_a_region_are_named_if_all_types_are_tried(every, capsys):
-    flags = ["--any"] if every else []
-    notes = planned(capsys, SINGLE, "--region", "eu-north-1", *flags)["notes"]
-    left_out = [note for note in notes if note.startswith("left out, as they have no price in ")]
-    assert len(left_out) == every
-
-
 def test_any_machine_that_aws_launches(capsys):
     options = planned(capsys, SINGLE, "--any", "--budget", "100")["options"]
 

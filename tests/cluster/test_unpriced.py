@@ -162,3 +162,11 @@ def test_the_machines_of_an_aux_pool_are_not_one_s_own(tmp_path):
     cluster = cluster_of({"resource_pools": [aws("aux", "m5.large", region="us-east-1")]})
     line = check.describe_plan(experiment("single.yaml"), cluster, cluster.pools["aux"], tmp_path)
     assert line.endswith("pool aux: m5.large (on demand)")
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_types_without_a_price_in_a_region_are_named_if_all_types_are_tried(every, capsys):
+    flags = ["--any"] if every else []
+    notes = planned(capsys, SINGLE, "--region", "eu-north-1", *flags)["notes"]
+    left_out = [note for note in notes if note.startswith("left out, as they have no price in ")]
+    assert len(left_out) == every
