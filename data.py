@@ -6,8 +6,10 @@ hash of all that can change a byte of it, so nothing has to be thrown away by ha
 """
 
 import hashlib
+import itertools
 import json
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,26 +19,24 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.atomic import alone, whole_folder, writing
 from detalbert.engine.model_checks import check_span_model
 from detalbert.errors import UserError
-from detalbert.integrity import find_change, write_facts
-from detalbert.reading.notes import Notes
+from detalbert.files import cached_folder
+from detalbert.progress import waiting
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.settings.values import Config
 from detalbert.squad.encoding import tokenizer_sum
-from detalbert.squad.question_stream import LeftOut
-from detalbert.squad.sources import Reading, Source, open_source, read_examples
+from detalbert.squad.questions import LeftOut, read_examples
+from detalbert.squad.sources import Reading, Source, open_source
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.training.workload import DataSummary
-from detalbert.waiting import waiting
 
 # Of a cache; raise it when the columns or their meaning change, or files are read otherwise.
-FORMAT = 7
+FORMAT = 8
 # Share of the tokens of contexts that may be unknown without a warning; of SQuAD it is 0.0016.
 MOST_UNKNOWN = 0.05
-# In a cache: names of the columns, counts, and sums of the files.
+# In a cache: names of the columns, and counts.
 META = "meta.json"
 # The column of the questions' hashes, which is no part of the windows.
 HASHES = "asked"
@@ -59,7 +59,8 @@ class Split:
     def examples(self) -> list[Example]:
         """The questions in the order of `windows.example_index`; read again from the source."""
         left_out: list[LeftOut] | None = [] if self.config.skip_invalid else None
-        return read_examples(self.source, left_out, limit=max_examples(self.config, self.source))
+        examples = read_examples(self.source, left_out=left_out)
+        return list(itertools.islice(examples, max_examples(self.config, self.source)))
 
 
 def max_examples(config: DataConfig, source: Source) -> int | None:
@@ -128,35 +129,26 @@ def load_split(
         skip_invalid=config.skip_invalid,
         max_examples=max_examples(config, source),
     )
-    # A start whose cache is there and whole takes no lock.
     digest = key.digest()
-    cache_dir = Path(config.cache_dir)
-    folder = cache_dir / f"windows-{split}-{digest[:24]}"
-    if find_change(folder / META, key=digest) is not None:
-        with writing(cache_dir, what="the feature cache"), alone(folder):
-            # Another rank may have built it, while this one waited for the lock.
-            changed = find_change(folder / META, key=digest)
-            if changed is not None and folder.exists():
-                log.warning(
-                    "%s: %s is not as it was written; the windows are built anew", folder, changed
-                )
-            if changed is not None:
-                with waiting(f"encoding the questions of {source.name} ({split})"):
-                    _build(folder, source=source, tokenizer=tokenizer, key=key)
+    what = f"the questions of {source.name} ({split})"
+
+    def build(folder: Path) -> None:
+        with waiting(f"encoding {what}"):
+            _build(folder, source=source, tokenizer=tokenizer, key=key)
+
+    folder = Path(config.cache_dir) / f"windows-{split}-{digest[:24]}"
+    cached_folder(folder, key=digest, build=build, what=what)
     return _map(folder, source=source, config=config)
 
 
 def _build(
     folder: Path, source: Source, tokenizer: PreTrainedTokenizerBase, key: _CacheKey
 ) -> None:
-    """Encode the questions of `source` into a cache."""
-    notes = Notes()
+    """Encode the questions of `source` into a folder."""
+    notes: Counter[str] = Counter()
     left_out: list[LeftOut] | None = [] if key.skip_invalid else None
-    examples = read_examples(source, left_out=left_out, limit=key.max_examples, notes=notes)
-    # Counts of the questions left out, by kind: each start logs them, the file is read once.
-    faults = Notes()
-    for question in left_out or ():
-        faults.add(question.kind, place=f"question {question.name}")
+    questions = read_examples(source, left_out=left_out, counts=notes)
+    examples = list(itertools.islice(questions, key.max_examples))
     windows = build_windows(
         examples,
         tokenizer,
@@ -172,17 +164,16 @@ def _build(
         "tokens": int(windows.lengths.sum(dtype=np.int64)),
     }
     columns = {**windows.columns(), HASHES: _hash_questions(examples)}
-    # The sums of the columns come last, and the folder's name after them.
-    with whole_folder(folder) as temporary:
-        for name, column in columns.items():
-            np.save(temporary / f"{name}.npy", column)
-        meta = {
-            "columns": list(columns),
-            "counts": counts,
-            "faults": faults.texts(),
-            "notes": notes.texts(),
-        }
-        write_facts(temporary / META, meta, key=key.digest())
+    for name, column in columns.items():
+        np.save(folder / f"{name}.npy", column)
+    # Each start logs the counts, and the file is read once.
+    meta = {
+        "columns": list(columns),
+        "counts": counts,
+        "faults": Counter(question.kind for question in left_out or ()),
+        "notes": notes,
+    }
+    (folder / META).write_text(json.dumps(meta))
 
 
 def _hash_questions(examples: Sequence[Example]) -> np.ndarray:
@@ -219,7 +210,6 @@ def open_split(config: DataConfig, split: str) -> Source:
         name = config.validation or config.train  # a fraction of its questions
     reading = Reading(
         columns=config.columns or {},
-        form=config.form,
         sheet=config.sheet,
         no_answer=tuple(config.no_answer or ()),
         fraction=config.validation_fraction,

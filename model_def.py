@@ -16,7 +16,6 @@ import torch
 from determined import get_cluster_info, pytorch
 
 from data import Split, SquadData
-from detalbert.atomic import write_json
 from detalbert.engine.evaluation import evaluate_row, row_losses
 from detalbert.engine.graphs import SPAN_PADDINGS
 from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
@@ -26,6 +25,7 @@ from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import SquadRow, validation_rows
 from detalbert.engine.trial import Given, read_experiment
+from detalbert.files import write_json
 from detalbert.run_page.outcomes import Outcomes, collect
 from detalbert.run_page.run import describe_run
 from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
@@ -217,11 +217,10 @@ class AnswerReducer(pytorch.MetricReducer):
         metrics["loss"] = float(losses[order].mean(dtype=np.float64))
         if np.isfinite(metrics["loss"]):
             n_best = n_best_list(examples, windows, spans, n_best_size=self.hparams.n_best_size)
-            metrics |= calibration.fit_temperatures(
-                examples, n_best=n_best, predictions=self.latest.predictions
-            )
+            predictions = self.latest.predictions
+            metrics |= calibration.fit_calibration(examples, n_best, predictions)
             if calibration.is_calibrated(metrics):
-                probabilities = calibration.probabilities(n_best, self.latest.predictions, metrics)
+                probabilities = calibration.probabilities(n_best, predictions, metrics)
                 self.latest = self.latest._replace(probabilities=probabilities)
 
         # Kept for the checkpoint's files, which are written after Determined has the metrics.
@@ -244,7 +243,6 @@ FINE_TUNING = Workload(
     trial=SquadTrial,
     check=preflight.check,
     metrics=METRICS,
-    metric="f1",
     outcomes=collect_outcomes,
     commands={
         "answer a file of questions": "python predict.py --model {} --data FILE"

@@ -17,12 +17,13 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in train.py, before torch
 
-from detalbert.missing import explain_missing
+from detalbert.command import Parser, existing_file, explain_missing, refuse_first
 
 if __name__ == "__main__":
     explain_missing("predict.py")
 
-from detalbert import __version__
+from detalbert import records
+from detalbert.errors import UserError
 from detalbert.processes import end_on_signals
 
 if __name__ == "__main__":
@@ -41,6 +42,7 @@ from detalbert.inference.flags import (
     SAMPLING,
     add_language_flags,
     add_question_flags,
+    check_model_name,
     thread_count,
 )
 
@@ -50,7 +52,7 @@ UNREAD = {
     "json": ("export", "serve"),
     "raw": ("export",),
     **dict.fromkeys(
-        ("output", "errors", "sheet", "columns", "form", "skip_invalid"),
+        ("output", "errors", "sheet", "columns", "skip_invalid"),
         ("question", "interactive", "prompt", "perplexity", "export", "serve"),
     ),
     "top": ("data", "export", "serve"),
@@ -59,13 +61,8 @@ UNREAD = {
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="predict.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("predict.py", description=__doc__)
     add = parser.add_argument
-    add("--version", action="version", version=f"detalbert {__version__}")
     add("--model", required=True, help="the trained model, in one of the forms above")
     add("--export", type=Path, metavar="DIR", help="write a new Hugging Face model folder")
     add("--push-to-hub", metavar="NAME", help="hub repository to upload the exported folder to")
@@ -85,7 +82,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         help="token that clients must send: Authorization: Bearer TOKEN; ps shows it to other "
         "users",
     )
-    add("--token-file", type=Path, metavar="FILE", help="file with the token; else ALBERT_TOKEN")
+    add(
+        "--token-file",
+        type=existing_file,
+        metavar="FILE",
+        help="file with the token; else ALBERT_TOKEN",
+    )
     add("--json", action="store_true", help="print replies as JSON, one per line; or the scores")
     add(
         "--threads",
@@ -97,87 +99,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add_question_flags(parser.add_argument_group("a model that answers questions"))
     add_language_flags(parser.add_argument_group("a language model"))
     return parser.parse_args(argv)
-
-
-if __name__ == "__main__":
-    parse_arguments(None)  # --help and mistakes need none of the imports below
-
-import torch
-
-from detalbert.engine.cpu import set_threads
-from detalbert.errors import UserError
-from detalbert.escapes import escape_controls, json_line
-from detalbert.inference.find import find
-from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
-from detalbert.inference.predict_file import Questions, predict
-from detalbert.inference.reply import Reply, ask, format_reply, keep_best
-from detalbert.inference.score_table import print_scores
-from detalbert.inference.wrong_answers import format_counts
-from detalbert.log import exit_with, fail, start_logging
-from detalbert.reading.whole_text import read_text
-from detalbert.squad.question_stream import check_text
-from detalbert.squad.rows import MAX_CONTEXT
-from detalbert.training.display import quiet_libraries
-from detalbert.training.model_kind import ANSWERING, LANGUAGE, check_mode
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return the exit status (docs/layout.md has the table of all commands)."""
-    args = parse_arguments(argv)
-    start_logging()
-    quiet_libraries()
-    try:
-        run(args)
-        return 0
-    except UserError as error:
-        if error.on_all_ranks and os.environ.get("RANK", "0") != "0":
-            return error.status  # rank 0 prints it
-        return fail("predict.py", error)
-    except torch.OutOfMemoryError:
-        memory_error = UserError(
-            "the GPU's memory is full", cure="CUDA_VISIBLE_DEVICES= runs on the CPU"
-        )
-        return fail("predict.py", memory_error)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Run the mode that the arguments select."""
-    mode = choose_mode(args)
-    unread = [name for name in UNREAD if mode in UNREAD[name]]
-    refuse_flags(args, names=unread, problem=f"--{mode} does without")
-
-    # In a trial all slots answer, and the results go to the master.
-    if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
-        answer_in_trial(args)
-        return
-    set_threads(args.threads)
-    if args.push_to_hub and not args.export:
-        raise UserError(
-            "it uploads what --export writes", key="--push-to-hub", cure="give --export DIR too"
-        )
-    # The folder says what kind of model it is, and so what can be done with it.
-    folder = find(args.model)
-    kind = check_mode(mode, folder)
-    problem = f"{args.model} is {kind.name}"
-    if kind is not ANSWERING:
-        refuse_flags(args, names=OF_QUESTIONS, problem=problem)
-    if kind is not LANGUAGE:
-        refuse_flags(args, names=SAMPLING, problem=problem)
-
-    if kind is ANSWERING:
-        use_answering_model(args, folder)
-    elif kind is LANGUAGE:
-        use_language_model(args, folder)
-    else:
-        from pretrain.export import export
-
-        export(folder, args.export, args.license)
-    if args.export is not None:
-        print(escape_controls(f"the model is in {args.export}"))
-    if args.push_to_hub:
-        from detalbert.inference.export import push
-
-        print(f"uploaded to {push(args.export, args.push_to_hub)}")
 
 
 def is_set(args: argparse.Namespace, name: str) -> bool:
@@ -203,6 +124,101 @@ def refuse_flags(args: argparse.Namespace, names: Iterable[str], problem: str) -
         if is_set(args, name):
             flag = name.replace("_", "-")
             raise UserError(problem, key=f"--{flag}", cure="leave it out")
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Raise UserError for flags that contradict each other, and files that are not there."""
+    mode = choose_mode(args)
+    unread = [name for name in UNREAD if mode in UNREAD[name]]
+    refuse_flags(args, names=unread, problem=f"--{mode} does without")
+    if args.push_to_hub and not args.export:
+        raise UserError(
+            "it uploads what --export writes", key="--push-to-hub", cure="give --export DIR too"
+        )
+    check_model_name(args.model)
+    # A remote file, or a name of a hub, is asked for later.
+    data = args.data or ""
+    if records.ending_of(data) in records.READERS and not records.is_remote(data):
+        records.find_files(data, key="--data")
+
+
+if __name__ == "__main__":
+    refuse_first("predict.py", lambda: check_arguments(parse_arguments(None)))
+
+import torch
+
+from detalbert.engine.cpu import set_threads
+from detalbert.escapes import escape_controls, json_line
+from detalbert.inference.find import find
+from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
+from detalbert.inference.predict_file import Questions, predict
+from detalbert.inference.reply import (
+    MAX_CONTEXT,
+    Reply,
+    ask,
+    check_text,
+    format_reply,
+    keep_best,
+)
+from detalbert.inference.score_table import print_scores
+from detalbert.inference.wrong_answers import format_counts
+from detalbert.log import exit_with, fail, start_logging
+from detalbert.records import open_text
+from detalbert.training.display import quiet_libraries
+from detalbert.training.model_kind import ANSWERING, LANGUAGE, check_mode
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return the exit status (docs/layout.md has the table of all commands)."""
+    start_logging()
+    quiet_libraries()
+    try:
+        args = parse_arguments(argv)
+        check_arguments(args)
+        run(args)
+        return 0
+    except UserError as error:
+        if error.on_all_ranks and os.environ.get("RANK", "0") != "0":
+            return error.status  # rank 0 prints it
+        return fail("predict.py", error)
+    except torch.OutOfMemoryError:
+        memory_error = UserError(
+            "the GPU's memory is full", cure="CUDA_VISIBLE_DEVICES= runs on the CPU"
+        )
+        return fail("predict.py", memory_error)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the mode that the arguments select."""
+    mode = choose_mode(args)
+    # In a trial all slots answer, and the results go to the master.
+    if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
+        answer_in_trial(args)
+        return
+    set_threads(args.threads)
+    # The folder says what kind of model it is, and so what can be done with it.
+    folder = find(args.model)
+    kind = check_mode(mode, folder)
+    problem = f"{args.model} is {kind.name}"
+    if kind is not ANSWERING:
+        refuse_flags(args, names=OF_QUESTIONS, problem=problem)
+    if kind is not LANGUAGE:
+        refuse_flags(args, names=SAMPLING, problem=problem)
+
+    if kind is ANSWERING:
+        use_answering_model(args, folder)
+    elif kind is LANGUAGE:
+        use_language_model(args, folder)
+    else:
+        from pretrain.export import export
+
+        export(folder, args.export, args.license)
+    if args.export is not None:
+        print(escape_controls(f"the model is in {args.export}"))
+    if args.push_to_hub:
+        from detalbert.inference.export import push
+
+        print(f"uploaded to {push(args.export, args.push_to_hub)}")
 
 
 def answer_in_trial(args: argparse.Namespace) -> None:
@@ -308,7 +324,6 @@ def open_questions(args: argparse.Namespace) -> Callable[[Trained], Questions]:
         Questions.as_trained,
         data=args.data,
         columns=args.columns or {},
-        form=args.form,
         sheet=args.sheet,
         skip_invalid=args.skip_invalid,
     )
@@ -346,10 +361,13 @@ def read_context(context: str | None, file: Path | None) -> str:
     if file is None or context is not None:
         raise UserError("give the text to search, by --context or --context-file", key="--context")
 
-    # A character has at most four bytes.
-    context = read_text(file, max_bytes=4 * MAX_CONTEXT)
+    # One character more than is allowed: a file of any size is refused, and a pipe can be read.
+    with open_text(str(file)) as lines:
+        context = lines.read(MAX_CONTEXT + 1)
     check_text(str(file), "?", context)
-    return context
+    if "\0" in context:
+        raise UserError("no text", key=str(file), cure="save it as plain text in UTF-8")
+    return context.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def converse(

@@ -15,16 +15,17 @@ import os
 # once costs a third of the speed on idle cores; this many turns costs nothing there.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from detalbert.missing import explain_missing
+from detalbert.command import Parser, existing_file, explain_missing, refuse_first
 
 if __name__ == "__main__":
     explain_missing("train.py")
 
-from detalbert import __version__
-from detalbert.arguments import SettingsParser
+from detalbert.errors import as_raised
 from detalbert.log import fail, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
+from detalbert.settings import experiment
 from detalbert.settings.values import Config
+from workloads import choose, parsers
 
 if __name__ == "__main__":
     end_on_signals(" before the first step; run the same command to start or resume")
@@ -44,16 +45,11 @@ log = logging.getLogger("detalbert.train")
 HERE = Path(__file__).resolve().parent
 
 
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = SettingsParser(
-        "train.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = Parser("train.py", description=__doc__)
     parser.add_argument(
         "--config",
-        type=Path,
+        type=existing_file,
         default=HERE / "configs" / "local.yaml",
         help="experiment config (default: configs/local.yaml)",
     )
@@ -61,7 +57,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         "--output-dir",
         default="runs/local",
         metavar="DIR",
-        help="folder of a local run, or s3://, gs://, az:// of its copy (default: runs/local)",
+        help="folder of a local run (default: runs/local)",
     )
     parser.add_argument(
         "--set",
@@ -69,12 +65,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         default=[],
         metavar="KEY.PATH=VALUE",
         help="config key to set, e.g. hyperparameters.epochs=3 (repeatable)",
-    )
-    parser.add_argument(
-        "--draw",
-        type=int,
-        metavar="N",
-        help="draw number N of a random search: a value for each search range of the config",
     )
     parser.add_argument(
         "--resume",
@@ -90,10 +80,24 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def read_experiment(args: argparse.Namespace) -> tuple[Config, Config]:
+    """Return the config of a local run and its hyperparameters. Raises UserError, with all problems
+    of the config.
+    """
+    config = experiment.load(args.config, overrides=args.set)
+    return config, experiment.check(config, find_parsers=parsers)
+
+
+def check_config() -> None:
+    """Raise UserError for a mistake in the command line or in its config."""
+    read_experiment(parse_arguments())
+
+
 if __name__ == "__main__":
-    parse_arguments(None)  # --help and mistakes need none of the imports below
     start_logging()
-    explain_missing("train.py")
+    # In a task the startup hook has checked the config.
+    is_task = "DET_EXPERIMENT_CONFIG" in os.environ
+    refuse_first("train.py", parse_arguments if is_task else check_config)
     if os.environ.get("RANK", "0") == "0":
         log.info("loading data and model")  # the imports alone take seconds
 
@@ -102,31 +106,22 @@ import torch
 from determined import core, pytorch
 
 from detalbert import hub
-from detalbert.atomic import writing
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
 from detalbert.engine.trial import StepTrial
-from detalbert.errors import UserError, as_raised
+from detalbert.files import writing
 from detalbert.run_page.run import REPORT, describe_run
-from detalbert.settings import experiment
 from detalbert.training import display, folder, master, preflight
-from detalbert.training.checkpoints import check_same_run
+from detalbert.training.checkpoints import check_same_run, find_checkpoint
 from detalbert.training.controller import Controller, loop_of
 from detalbert.training.dry_run import dry_run
 from detalbert.training.length import choose_checkpoint
 from detalbert.training.local import Ranks, lost_rank, process_group, trial_context
 from detalbert.training.manifest import read_manifest
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.output import Output
 from detalbert.training.schedule import LocalStops, MasterStops, restored_signals, say_scheduler
-from detalbert.training.start import (
-    leave_broken_metrics,
-    leave_other_checkpoints,
-    select_checkpoint,
-)
-from detalbert.training.timeline import list_checkpoints
+from detalbert.training.start import leave_broken_metrics, leave_other_checkpoints
 from detalbert.training.workload import Training
-from workloads import choose
 
 
 def leave(status: int) -> None:
@@ -146,12 +141,12 @@ def leave(status: int) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run; return the exit status (docs/layout.md has the table of all commands)."""
-    args = parse_arguments(argv)
     start_logging()
     display.quiet_libraries()
     determinism.choose_exact_kernels()
     with restored_signals():
         try:
+            args = parse_arguments(argv)
             info = determined.get_cluster_info()
             if info is not None and info.task_type == "TRIAL":
                 run_on_cluster(info)
@@ -171,12 +166,11 @@ def run_locally(args: argparse.Namespace) -> int:
     status: of a stopped run 128 + the signal's number on rank 0, whose end torchrun awaits.
     """
     # Mistakes in the config are found before any rank waits for another.
-    config = experiment.load(args.config, overrides=args.set)
-    experiment.check_sections(config)
+    config, values = read_experiment(args)
     workload = choose(config, read=True)
     seed = experiment.trial_seed(config)
-    hparams = workload.read(config, draw_hyperparameters(config, seed=seed, draw=args.draw))
-    output = Output(args.output_dir)
+    hparams = workload.read(config, values)
+    output = folder.output_folder(args.output_dir)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         preflight.check_local_gpus()
     if args.dry_run:
@@ -187,10 +181,8 @@ def run_locally(args: argparse.Namespace) -> int:
         if ranks.is_chief:
             say_scheduler()
 
-        # The folder is rank 0's; on another machine it is a copy of the bucket's.
-        ranks.on_chief(stack.enter_context, folder.claim_folder(output.folder))
-        ranks.on_leads(output.fetch)
-        checkpoint = ranks.on_chief(select_checkpoint, args.resume, output)
+        ranks.on_chief(stack.enter_context, folder.claim_folder(output))
+        checkpoint = ranks.on_chief(find_checkpoint, args.resume, output)
         # Before anything is read from the hub: the commits that the run began with.
         if checkpoint is not None:
             hub.commits.update(read_manifest(checkpoint).get("commits", {}))
@@ -200,50 +192,31 @@ def run_locally(args: argparse.Namespace) -> int:
         checkpoint = ranks.on_chief(
             prepare_output, output, training, checkpoint=checkpoint, resume=args.resume
         )
-        if checkpoint is not None:
-            ranks.on_leads(output.fill, checkpoint)
         return train_locally(training, distributed, output=output, checkpoint=checkpoint)
 
 
-def draw_hyperparameters(config: Config, seed: int, draw: int | None) -> Config:
-    """Return the hyperparameters of a local run: of each search range the value of this draw."""
-    ranges = config["hyperparameters"]
-    values = experiment.single_values(ranges, seed=seed, draw=draw)
-    if draw is not None and values == ranges:
-        raise UserError(
-            "no hyperparameter has a search range", key=f"--draw {draw}", cure="leave it out"
-        )
-    return values
-
-
 def prepare_output(
-    output: Output, training: Training, checkpoint: Path | None, resume: str
+    output: Path, training: Training, checkpoint: Path | None, resume: str
 ) -> Path | None:
     """Prepare the output folder for a start; return the checkpoint to resume from. Rank 0 only."""
     if checkpoint is not None:
         run = training.identity()
         check_same_run(checkpoint, run=run, defaults=training.defaults(), config=training.config)
-        checkpoint = choose_checkpoint(checkpoint, training=training, output=output)
+        checkpoint = choose_checkpoint(checkpoint, training=training)
         leave_other_checkpoints(checkpoint, run=run, output=output)
 
-    # Starting over keeps what is there, under another name; in a bucket it would be copied.
+    # Starting over keeps what is there, under another name.
     if resume == "never":
-        if output.stored:
-            raise UserError(
-                f"{output.address} has a run", key="--resume never", cure="give another one"
-            )
-        folder.set_aside(output.folder)
+        folder.set_aside(output)
     leave_broken_metrics(output)
-    folder.write_config(output.folder, config=training.config)
-    # A bucket that refuses does so now, not after the first checkpoint.
-    output.sync()
+    folder.write_config(output, config=training.config)
     return checkpoint
 
 
 def train_locally(
     training: Training,
     distributed: core.DistributedContext,
-    output: Output,
+    output: Path,
     checkpoint: Path | None,
 ) -> int:
     """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop; return the
@@ -251,7 +224,7 @@ def train_locally(
     """
     is_chief = distributed.rank == 0
     steps_done = 0 if checkpoint is None else read_manifest(checkpoint)["steps"]
-    metrics = open_metrics(training, output)
+    metrics = RunMetrics(output, searcher=training.config["searcher"])
     if checkpoint is not None and is_chief:
         metrics.restore(checkpoint)
 
@@ -276,7 +249,7 @@ def train_locally(
         writes = is_chief and steps_done < loop.trial.steps
         if writes:
             parameters = sum(parameter.numel() for parameter in loop.trial.model.parameters())
-            preflight.check_checkpoints(output.folder, parameters=parameters)
+            preflight.check_checkpoints(output, parameters=parameters)
 
         def begin_training() -> None:
             stops.take_signals()  # till now a signal ended the run: nothing was lost
@@ -285,48 +258,25 @@ def train_locally(
 
         loop.begin = begin_training
         loop.run()
-    return finish(training, loop, metrics, output=output, stops=stops) if is_chief else 0
+    return finish(training, loop, metrics, stops=stops) if is_chief else 0
 
 
-def open_metrics(training: Training, output: Output) -> RunMetrics:
-    """Return the metrics of a run, in its output folder, of which `output` keeps a copy."""
-    return RunMetrics(
-        output.folder,
-        searcher=training.config["searcher"],
-        stored=output.sync,
-        fetch=output.fill,
-        remote=output.stored,
-    )
-
-
-def finish(
-    training: Training,
-    loop: Controller,
-    metrics: RunMetrics,
-    output: Output,
-    stops: LocalStops,
-) -> int:
+def finish(training: Training, loop: Controller, metrics: RunMetrics, stops: LocalStops) -> int:
     """Write the end of this start, and log how the run stands; return the exit status. Rank 0."""
     assert loop.state is not None
     steps_done = loop.state.batches_trained
     metrics.finish()
-    output.sync()
     if steps_done == training.hparams.max_steps or loop.trial.early.reached:
-        conclude(training, loop.trial, metrics=metrics, output=output)
+        conclude(training, loop.trial, metrics)
         return 0
     log.info("stopped after step %d; run the same command again to resume", steps_done)
     return stops.status if stops.reason else 0
 
 
-def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: Output) -> None:
+def conclude(training: Training, trial: StepTrial, metrics: RunMetrics) -> None:
     """Log the best scores of a run that is complete, and where its files are. Rank 0 only."""
     best = metrics.best()
     if best is not None:
-        # Its checkpoint may have been written on another machine.
-        checkpoints = dict(list_checkpoints(output.folder / "checkpoints"))
-        for step in metrics.best_steps(1, among=checkpoints):
-            if output.address is not None:
-                output.fill(checkpoints[step])
         trial.progress.say_best(best)
     contents = "metrics and checkpoints"
     if (metrics.path / "predictions.json").is_file():
@@ -352,7 +302,6 @@ def conclude(training: Training, trial: StepTrial, metrics: RunMetrics, output: 
 
         with writing(metrics.path / REPORT, cure=folder.RESUME):
             write_report(run, metrics.path)
-        output.sync()
         log.info("report: %s", metrics.path / REPORT)
     log.info("charts: tensorboard --logdir %s", path)
     for command in list(commands.values())[:1]:

@@ -14,8 +14,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from benchmarks import table
-from cluster.flags import Parser, number
-from detalbert import atomic
+from cluster.flags import number
+from detalbert import files
+from detalbert.command import Parser
 from detalbert.errors import UserError
 from detalbert.log import fail
 
@@ -126,8 +127,8 @@ def _parser() -> Parser:
 
 def run(args: Namespace) -> None:
     """Run a stage, print its row of the table and write its JSON."""
+    from benchmarks.environment import environment
     from benchmarks.measure import device  # --help and render need no torch
-    from detalbert.environment import environment
 
     # A stage's function has its name.
     function = "sweep" if args.budgets else args.stage.replace("-", "_")
@@ -137,14 +138,14 @@ def run(args: Namespace) -> None:
         file = None
         if args.json:
             args.json.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(atomic.whole_file(args.json))
+            file = stack.enter_context(files.whole_file(args.json))
         machine = {"stage": args.stage, **environment(device()), "identical": True}
         measured = measure(args)
         # A sweep yields a result that grows: whoever stops it keeps what it had.
         for partial in [measured] if isinstance(measured, dict) else measured:
             result = machine | partial
             if args.json:
-                atomic.write_json(args.json, result)
+                files.write_json(args.json, result)
         if "ratio" in result:
             print(table.line(result), flush=True)
         if file is not None:

@@ -36,7 +36,7 @@ from benchmarks.measure import (
     run_python,
 )
 from detalbert.errors import UserError
-from detalbert.squad.sources import read_questions
+from detalbert.squad.questions import read_questions
 from squad_utils import (
     Answers,
     Example,

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import yaml
 
-from cluster.flags import Parser, number
-from detalbert import atomic
+from cluster.flags import number
+from detalbert import files
+from detalbert.command import Parser
 from detalbert.errors import UserError
 from detalbert.log import fail
 
@@ -77,7 +78,7 @@ def run_stage(words: list[str], args: Namespace, seconds: float) -> int | None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        atomic.sweep(args.output, r".*\.json")  # a killed process leaves its temporary file
+        files.sweep(args.output, r".*\.json")  # a killed process leaves its temporary file
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.measure import Result, device
-from detalbert import atomic
+from detalbert import files
 from detalbert.engine import kernel
 from detalbert.errors import UserError
 
@@ -47,7 +47,7 @@ class EndedTests:
         # Fixtures report before and after; only a failure of theirs counts.
         if report.when == "call" or report.outcome != "passed":
             self.tests[report.nodeid] = report.outcome
-            atomic.write_json(self.path, {"tests": self.tests})
+            files.write_json(self.path, {"tests": self.tests})
 
 
 def gpu_tests(options: Namespace) -> Iterator[Result]:

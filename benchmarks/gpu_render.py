@@ -16,7 +16,7 @@ from benchmarks import table
 from benchmarks.table import HERE, write_between
 from detalbert.engine.flops import PEAKS
 from detalbert.errors import UserError
-from detalbert.integrity import Json
+from detalbert.sums import Json
 
 PAGE = HERE.parent / "docs" / "speed.md"
 SPEEDS = HERE.parent / "cluster" / "facts" / "speeds.yaml"

@@ -24,8 +24,8 @@ from torch import Tensor
 from detalbert.corpus.api_text import find_services, read_service
 from detalbert.engine import flops
 from detalbert.errors import Different, UserError
-from detalbert.settings.albert import SIZE_KEYS, SIZES
 from detalbert.settings.values import Config
+from pretrain.hparams import SIZE_KEYS, SIZES
 
 # Of a stage, as it becomes JSON.
 Result = dict[str, Any]

@@ -7,6 +7,7 @@ The embedded model with a random span head on generated questions; on a GPU an a
 `--examples` it is not measured.
 """
 
+import itertools
 import json
 import tempfile
 from argparse import Namespace
@@ -27,7 +28,7 @@ from detalbert.inference.export import export
 from detalbert.inference.model import Trained, load_model
 from detalbert.settings.hparams import parse_hparams
 from detalbert.squad import world
-from detalbert.squad.sources import read_questions
+from detalbert.squad.questions import read_questions
 
 # Questions, and windows: one each.
 SMALL = 2_000
@@ -40,9 +41,13 @@ sys.exit(status)"""
 
 
 def write_questions(path: Path, count: int) -> Path:
-    """Write at least `count` questions as SQuAD JSON."""
-    document = world.generate("train", seed=2, paragraphs=-(-count // 6))  # of six questions
-    path.write_text(json.dumps(document))
+    """Write at least `count` questions as SQuAD JSON: the shipped ones, as often as it takes."""
+    shipped = itertools.cycle(world.load_world("train")["data"])
+    articles = []
+    for number, article in zip(range(-(-count // 60)), shipped, strict=False):  # of 60 questions
+        text = json.dumps(article).replace('"id": "', f'"id": "{number}-')
+        articles.append(json.loads(text))
+    path.write_text(json.dumps({"version": "v2.0", "data": articles}))
     return path
 
 

@@ -24,11 +24,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.environment import commit_of
 from benchmarks.measure import ROOT, Result, compare, interleave, spread_of
 from benchmarks.predict import write_model, write_questions
-from detalbert.environment import commit_of
 from detalbert.errors import Different, UserError
-from detalbert.squad.sources import read_questions
+from detalbert.squad.questions import read_questions
 
 QUESTIONS = 960  # of a turn
 CLIENTS = 32

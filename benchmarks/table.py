@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from detalbert.errors import UserError
-from detalbert.integrity import Json
+from detalbert.sums import Json
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

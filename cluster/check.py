@@ -22,16 +22,17 @@ from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
-from cluster.flags import Parser, needing
+from cluster.flags import needing
+from detalbert.command import Parser, existing_file, refuse_first
 from detalbert.errors import UserError
 
 
 def _parser() -> Parser:
     parser = Parser(prog="cluster.check", description=__doc__)
     add = parser.add_argument
-    add("configs", nargs="*", type=Path, metavar="CONFIG", help="experiment config")
-    add("--master", type=Path, metavar="YAML", help="master config to check with")
-    add("--template", type=Path, metavar="YAML", help="template of the experiments")
+    add("configs", nargs="*", type=existing_file, metavar="CONFIG", help="experiment config")
+    add("--master", type=existing_file, metavar="YAML", help="master config to check with")
+    add("--template", type=existing_file, metavar="YAML", help="template of the experiments")
     add(
         "--set",
         action="append",
@@ -49,8 +50,20 @@ def _parser() -> Parser:
     return parser
 
 
+def parse_flags(argv: list[str] | None) -> Namespace:
+    """Return the flags. Raises UserError if they contradict each other."""
+    args = _parser().parse_args(argv)
+    if not args.configs and args.master is None:
+        raise UserError("missing", key="CONFIG", cure="give an experiment config, or --master")
+    if args.ask and args.master is not None:
+        raise UserError(
+            "takes the pools from the master itself", key="--ask", cure="leave --master out"
+        )
+    return args
+
+
 if __name__ == "__main__":
-    _parser().help_first()
+    refuse_first("cluster.check", lambda: parse_flags(None))
 
 from cluster.configs.ask import Master
 from cluster.configs.expconf import check_experiment, is_ours
@@ -59,6 +72,7 @@ from cluster.configs.masterconf import MASTER_KEYS, Cluster, Pool, check_master,
 from cluster.configs.merge import merge
 from cluster.configs.schema import Findings, placeholders
 from cluster.configs.uploads import check_data, read_upload
+from cluster.configs.values import Finding
 from cluster.estimates.findings import check_job
 from cluster.facts.prices import prices_head
 from cluster.facts.rates import Rates
@@ -66,7 +80,6 @@ from cluster.planning.options import Request, plan_own
 from cluster.planning.plan_text import outcome
 from detalbert.log import exit_with, fail
 from detalbert.settings.experiment import apply_overrides
-from detalbert.settings.schema import Finding
 from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
@@ -113,18 +126,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _row(finding: Finding) -> dict[str, str]:
     return {"file": finding.file, "key": finding.key, "problem": finding.detail}
-
-
-def parse_flags(argv: list[str] | None) -> Namespace:
-    """Return the flags. Raises UserError if they contradict each other."""
-    args = _parser().parse_args(argv)
-    if not args.configs and args.master is None:
-        raise UserError("missing", key="CONFIG", cure="give an experiment config, or --master")
-    if args.ask and args.master is not None:
-        raise UserError(
-            "takes the pools from the master itself", key="--ask", cure="leave --master out"
-        )
-    return args
 
 
 class Verdicts:

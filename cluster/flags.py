@@ -1,57 +1,20 @@
-"""Command lines: mistakes as one line, numbers with limits, the libraries that a command needs.
-
-Flags are plain argparse. Only its usage message, which hides the mistake among all flags, is a
-UserError instead, and imports come after the help: `--help` is quick and needs no library.
-"""
+"""Command lines: prices, numbers with limits, the libraries that a command needs."""
 
 import argparse
 import contextlib
 import math
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from datetime import date
-from pathlib import Path
-from typing import Any, NoReturn
 
-from detalbert import __version__
-from detalbert.arguments import with_cure
+from detalbert.command import existing_file
 from detalbert.errors import UserError
-from detalbert.missing import explain_missing
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that raises UserError in place of printing its usage."""
-
-    def __init__(
-        self,
-        prog: str | None = None,
-        description: str | None = None,
-        formatter_class: Any = argparse.RawDescriptionHelpFormatter,
-        **others: Any,  # of a subcommand's parser
-    ) -> None:
-        # The descriptions are docstrings with examples, whose lines argparse would fold.
-        super().__init__(
-            prog=prog, description=description, formatter_class=formatter_class, **others
-        )
-        self.add_argument("--version", action="version", version=f"detalbert {__version__}")
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(with_cure(message), cure=f"see python -m {self.prog} --help")
-
-    def help_first(self) -> None:
-        """Print the help, if it is asked for, before a command imports what only its work needs."""
-        explain_missing(self.prog)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
-        if {"-h", "--help", "--version"} & {*sys.argv}:
-            self.parse_args()
 
 
 def add_price_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of every command that shows prices; `today` is this day if it is not given."""
     parser.add_argument(
         "--prices",
-        type=Path,
+        type=existing_file,
         metavar="YAML",
         help="price file (default: cluster/facts/prices.yaml)",
     )

@@ -20,7 +20,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cluster.flags import Parser, add_price_flags, needing, number
+from cluster.flags import add_price_flags, needing, number
+from detalbert.command import Parser, existing_file, refuse_first
 from detalbert.errors import UserError
 
 
@@ -37,10 +38,13 @@ def gigabytes(text: str) -> float:
 def _parser() -> Parser:
     parser = Parser(prog="cluster.plan", description=__doc__)
     add = parser.add_argument
-    add("config", type=Path, metavar="CONFIG", help="experiment config")
+    add("config", type=existing_file, metavar="CONFIG", help="experiment config")
     pools = parser.add_mutually_exclusive_group()
     pools.add_argument(
-        "--master", type=Path, metavar="FILE", help="master config (default: the shipped ones)"
+        "--master",
+        type=existing_file,
+        metavar="FILE",
+        help="master config (default: the shipped ones)",
     )
     pools.add_argument(
         "--ask", action="store_true", help="plan for the pools of the master of DET_MASTER"
@@ -92,7 +96,7 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    _parser().help_first()
+    refuse_first("cluster.plan", lambda: _parser().parse_args())
 
 from cluster.configs.ask import Master
 from cluster.configs.expconf import check_experiment

@@ -7,7 +7,8 @@ one file's work.
 """
 
 import copy
-import shutil
+import functools
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,17 +16,13 @@ from typing import Any, Protocol, cast
 
 import determined
 from determined import core, errors, pytorch, util
-from determined.common import api
+from determined.common import api, storage
 from determined.common.api import bindings
 from determined.experimental import client
 from torch import nn
 
-from detalbert import (
-    bucket,  # noqa: F401 (holds the names of objects in folders)
-    names,
-)
-from detalbert.errors import UserError
-from detalbert.integrity import Json
+from detalbert.errors import UserError, as_raised
+from detalbert.sums import Json
 
 _ARCHIVE = "the master's archive"  # the key of errors about it
 
@@ -68,61 +65,77 @@ def register_version(model: client.Model, uuid: str, **facts: Any) -> int:
 def download_checkpoint(checkpoint: Any, folder: Path) -> None:
     """Download a checkpoint of the client into `folder`, from its storage or through the master.
 
-    The client unpacks the master's archive wherever its names lead.
-
     Raises:
         UserError: a name leaves the folder.
         Exception: of whatever class the client raises.
     """
+    # The client unpacks the master's archive wherever its names lead, and as its links do.
     checkpoint._download_via_master = _download_via_master
     try:
         checkpoint.download(str(folder))
     except errors.MultipleDownloadsFailed as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
-        raise
+        raise as_raised(error) or error from None
 
 
 def _download_via_master(session: api.Session, uuid: str, folder: Path) -> None:
     """Replace the client's method of this name: unpack files and folders only, inside `folder`."""
-    response = session.get(
+    archive = session.get(
         f"/checkpoints/{uuid}", headers={"Accept": "application/gzip"}, stream=True
     )
-    if not response.ok:
-        raise errors.ProxiedDownloadFailed(
-            "unable to download checkpoint from master:", response.status_code, response.reason
-        )
+    if not archive.ok:
+        problem = "unable to download checkpoint from master:"
+        raise errors.ProxiedDownloadFailed(problem, archive.status_code, archive.reason)
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=response.raw, mode="r|*") as archive:
-        for member in archive:
-            name = member.name.removeprefix("./")
-            if name not in ("", "."):  # the archive's own folder
-                _unpack(archive, member, folder, name)
+    with tarfile.open(fileobj=archive.raw, mode="r|*") as members:
+        for member in members:
+            _hold(folder, member.name, source=_ARCHIVE)
+            if not (member.isfile() or member.isdir()):
+                problem = f"{member.name!r} is a link or a device; nothing is used"
+                raise UserError(problem, key=_ARCHIVE)
+            members.extract(member, folder, set_attrs=False)
 
 
-def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, name: str) -> None:
-    """Write one file or folder of the master's archive as `name`, in `folder`."""
-    if member.isdir():
-        path = names.hold(folder, f"{name}/", source=_ARCHIVE)
-        path.mkdir(parents=True, exist_ok=True)
-        return
-    path = names.hold(folder, name, source=_ARCHIVE)
-    content = archive.extractfile(member) if member.isfile() else None
-    if content is None:
-        raise UserError(f"{name!r} is a link or a device; nothing is used", key=_ARCHIVE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        shutil.copyfileobj(content, file)
+def _hold(folder: Path, name: str, source: str) -> None:
+    """Raise UserError if the file `name`, which `source` gives, would be outside of `folder`, also
+    through a link in it.
+    """
+    try:
+        is_held = (folder / name).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # too long, not encodable; a loop of links
+        is_held = False
+    if not is_held:
+        problem = f"the name {name!r} does not stay inside {folder}; nothing of it is used"
+        raise UserError(problem, key=source, cure="remove it")
 
 
-class LoopSchedule(Protocol):
-    """Schedule of a loop, as the loop asks it: schedule.Schedule."""
+def _hold_names(manager: Any) -> None:
+    """Have a class of storage managers write no object outside the folder of a download: they join
+    names as they are, for a trial's restart as for a download of the client.
+    """
+    download = manager.download
 
-    def at(self, step: int) -> set[str]:
-        """Return what is due after `step`. Collective."""
+    @functools.wraps(download)
+    def download_inside(
+        self: Any, src: str, dst: str | os.PathLike, selector: storage.Selector | None = None
+    ) -> None:
+        def is_held(name: str) -> bool:
+            _hold(Path(dst), name, source=f"checkpoint storage, below {src}")
+            return True
 
-    def stops(self) -> bool:
-        """Return whether to stop now. Collective."""
+        def is_wanted(name: str) -> bool:
+            return is_held(name) and (selector is None or selector(name))
+
+        # The first pass wants no file and only lists, so that beside a name that is refused nothing
+        # is written.
+        download(self, src, dst, selector=lambda name: not is_held(name))
+        download(self, src, dst, selector=is_wanted)
+
+    manager.download = download_inside
+
+
+_hold_names(storage.S3StorageManager)
+_hold_names(storage.GCSStorageManager)
+_hold_names(storage.AzureStorageManager)
 
 
 class _Period(pytorch.Batch):
@@ -141,11 +154,11 @@ class TrialLoop(pytorch._PyTorchTrialController):
     """Determined's trial loop, with public names for the methods that subclasses override.
 
     `Trainer.fit` creates the private class itself, and unpickles what it restores. `schedule`
-    replaces the periods of the loop and its poll for preemption; the other arguments are those of
-    Determined's class.
+    (schedule.Schedule) replaces the periods of the loop and its poll for preemption; the other
+    arguments are those of Determined's class.
     """
 
-    def __init__(self, schedule: LoopSchedule, **arguments: Any) -> None:
+    def __init__(self, schedule: Any, **arguments: Any) -> None:
         super().__init__(
             test_mode=False,
             reporting_period=_Period(self, "report"),

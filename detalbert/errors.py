@@ -11,18 +11,10 @@ import copyreg
 import difflib
 import errno
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 from detalbert.escapes import escape_controls
 from detalbert.redact import hide_secrets
-
-
-class Cure(NamedTuple):
-    """Two cures: for who edits a config, and for who gives flags to a command."""
-
-    in_config: str
-    by_flag: str
 
 
 class UserError(Exception):
@@ -34,7 +26,7 @@ class UserError(Exception):
     Args:
         problem: what is wrong.
         key: what it is wrong with: a config's key, a flag, a file with its line, a question.
-        cure: what to do; a Cure if a command has a flag for the key that it names.
+        cure: what to do.
     """
 
     # The word after the command's name, and the exit status.
@@ -42,12 +34,10 @@ class UserError(Exception):
     # Whether it is raised on all ranks; rank 0 prints it then.
     on_all_ranks = False
 
-    def __init__(self, problem: str, *, key: str = "", cure: str | Cure = "") -> None:
-        cures = cure if isinstance(cure, Cure) else Cure(cure, by_flag=cure)
+    def __init__(self, problem: str, *, key: str = "", cure: str = "") -> None:
         self.problem = _clean(problem)
-        self.key = _clean(key)
-        self.cure = _clean(cures.in_config)
-        self.cure_by_flag = _clean(cures.by_flag)
+        self.key = _cut(_clean(key), limit=300)
+        self.cure = _clean(cure)
         super().__init__(self.problem)
 
     def __str__(self) -> str:
@@ -67,17 +57,7 @@ class UserError(Exception):
         """Return the same error of another key: the flag that a user gave for a config's key."""
         # A copy, whose class may have a constructor of another form.
         renamed = copy.copy(self)
-        renamed.key = _clean(key)
-        return renamed
-
-    def with_flags(self, flags: Mapping[str, str]) -> "UserError":
-        """Return the same error as a command says it that has flags in place of config keys.
-
-        Args:
-            flags: of the command, by keys of a config.
-        """
-        renamed = self.under(flags.get(self.key, self.key))
-        renamed.cure = self.cure_by_flag
+        renamed.key = _cut(_clean(key), limit=300)
         return renamed
 
 
@@ -86,7 +66,7 @@ class UnknownKey(UserError):
 
     Args:
         key: the section's key.
-        section: where it stands, such as `hyperparameters`.
+        section: where it stands, such as `hyperparameters`; empty: in the config itself.
         known: the section's keys.
         hint: what to use, if that is known better than by the spelling.
     """
@@ -95,19 +75,25 @@ class UnknownKey(UserError):
         self, key: str, section: str, known: Iterable[str], hint: str | None = None
     ) -> None:
         hint = hint or nearest(key, known)
-        super().__init__("unknown key", key=f"{section}.{key}", cure=hint)
+        place = f"{section}.{key}" if section else key
+        super().__init__("unknown key", key=place, cure=hint)
         self.name = key
         # Else it belongs to another program, or workload.
         self.is_typo = hint.startswith("did you mean")
 
 
 class SectionError(UserError):
-    """The first of the problems of a section; `problems` has all of them."""
+    """The problems of a config or a section, all in one line; its key is that of the first."""
 
     def __init__(self, problems: list[UserError]) -> None:
         first = problems[0]
         super().__init__(first.problem, key=first.key, cure=first.cure)
         self.problems = problems
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return super().__str__()  # its key may be renamed
+        return " | ".join(str(problem) for problem in self.problems)
 
 
 class Different(UserError):
@@ -156,14 +142,12 @@ def _clean(text: str) -> str:
 
 def as_raised(error: BaseException | None) -> UserError | None:
     """Return the UserError that `error` is, or from which a library raised it (Determined raises
-    ValueError from whatever a reducer raises), or that of a text that was taken for the name of a
-    file and is too long for one; None without any.
+    ValueError from whatever a reducer raises), or that of a text that is no name for a file, being
+    too long for one; None without any.
     """
     while error is not None and not isinstance(error, UserError):
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            return UserError(
-                "too long for the name of a file", key=_cut(str(error.filename)), cure="shorten it"
-            )
+            return UserError("too long for the name of a file", key=str(error.filename))
         error = error.__cause__
     return error
 
@@ -207,21 +191,16 @@ def panics_raised() -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """Return a one-line reason: a UserError's text, or at most 120 characters of the system's
-    message, the first line of the error's text or the name of its class.
+    message, the error's text or the name of its class.
     """
     if isinstance(error, UserError):
         return str(error)
-    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    # copytree's has a list of (source, target, reason), one per file.
+    text = getattr(error, "strerror", None) or str(error)
+    # copytree's error has a list of (source, target, reason), one per file.
     if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
         _, _, text = error.args[0][0]
-    return _cut(str(text).splitlines()[0])
+    return _cut(" ".join(str(text).split()) or type(error).__name__)
 
 
-def all_lines(error: BaseException) -> str:
-    """Return a reason as `first_line` does, for errors whose further lines say more."""
-    return _cut(" ".join(str(error).split()) or type(error).__name__)
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= 120 else f"{line[:116]} ..."
+def _cut(line: str, limit: int = 120) -> str:
+    return line if len(line) <= limit else f"{line[: limit - 4]} ..."

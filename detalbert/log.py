@@ -11,7 +11,6 @@ import os
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
@@ -20,8 +19,6 @@ from detalbert.errors import UserError, as_raised
 from detalbert.escapes import escape_controls
 
 log = logging.getLogger(__name__)
-# Codes of ANSI: yellow and red.
-_COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
 
 
 class _Stderr(logging.Handler):
@@ -32,7 +29,7 @@ class _Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = colored(self.format(record), level=record.levelname)
+            line = self.format(record)
             if sys.stderr.isatty():
                 from tqdm import tqdm  # not there yet when the hook of a task reads its config
 
@@ -52,18 +49,19 @@ class _Stderr(logging.Handler):
         return "\n".join(f"{record.levelname}: {line}" for line in lines)
 
 
-def colored(text: str, level: str) -> str:
-    """Return `text` in the color of `level` if standard error is a terminal, unless NO_COLOR is set
-    (no-color.org).
-    """
-    if level not in _COLORS or os.environ.get("NO_COLOR") or not sys.stderr.isatty():
-        return text
-    return f"\033[{_COLORS[level]}m{text}\033[0m"
-
-
 def silence() -> float:
     """Return the seconds since the last logged line."""
     return time.monotonic() - _HANDLER.written
+
+
+def rank() -> int:
+    """Return the rank of this process as its launcher set it; 0 without one."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def rank_prefix() -> str:
+    """Return "rank 3: " for the lines of rank 3, and "" for those of rank 0."""
+    return f"rank {rank()}: " if rank() else ""
 
 
 def fail(command: str, error: UserError) -> int:
@@ -74,7 +72,7 @@ def fail(command: str, error: UserError) -> int:
     if "DET_TASK_TYPE" in os.environ:
         log.error("%s", line)
     else:
-        print(colored(line, level="ERROR"), file=sys.stderr)
+        print(line, file=sys.stderr)
     return error.status
 
 
@@ -90,13 +88,13 @@ def exit_with(command: str, main: Callable[[], int]) -> NoReturn:
         sys.stdout.flush()
     except OSError as error:
         mistake = as_raised(error)
-        if mistake is None and error.errno in (errno.EPIPE, errno.ENOSPC):
+        if error.errno in (errno.EPIPE, errno.ENOSPC):
             # Python writes what is left at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if error.errno == errno.ENOSPC:
-                mistake = UserError("the disk of its output is full")
         elif mistake is None:
             raise
+        if error.errno == errno.ENOSPC:
+            mistake = UserError("the disk of its output is full")
         if mistake is not None:
             status = fail(command, mistake)
     sys.exit(status)
@@ -108,18 +106,11 @@ def start_logging() -> None:
     """
     logging.getLogger().addHandler(_HANDLER)  # once, however often this is called
     logging.getLogger("detalbert").setLevel(logging.INFO)
-    # Python's own format has a second line, with source code.
     logging.captureWarnings(True)
-    warnings.formatwarning = _one_line  # type: ignore[assignment]  # it takes more, by any name
     sys.excepthook = _say_uncaught
 
 
 _HANDLER = _Stderr()
-
-
-def _one_line(message: Warning | str, category: type[Warning], *_: object) -> str:
-    words = str(message).split()
-    return f"{category.__name__}: {' '.join(words)}"
 
 
 def _say_uncaught(

@@ -9,8 +9,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Collection
 from multiprocessing import context, popen_fork
 from multiprocessing.process import BaseProcess
@@ -19,14 +17,12 @@ from types import FrameType
 import loky
 import psutil
 
-from detalbert.atomic import remove_temporaries
-from detalbert.waiting import rank_prefix
+from detalbert.files import remove_temporaries
+from detalbert.log import rank_prefix
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
-# Seconds between two looks at the parent, on systems without prctl.
-_PERIOD = 0.5
 
 
 def count_cores() -> int:
@@ -109,18 +105,10 @@ CHILDREN = _Children()  # the multiprocessing context of all processes that a pr
 
 def end_with_parent(parent: int) -> None:
     """End this process when `parent`, the id of the process that started it, ends in any way: on
-    Linux by prctl(2), at the end of the *thread* that started it; elsewhere a thread polls.
+    Linux, by prctl(2), at the end of the *thread* that started it.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is None or libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have ended before the kernel was asked.
     if os.getppid() != parent:
         os._exit(1)
-
-
-def _watch(parent: int) -> None:
-    """End this process when it gets another parent: init, once its own has ended."""
-    while os.getppid() == parent:
-        time.sleep(_PERIOD)
-    os._exit(1)  # sys.exit() would wait for a queue that nobody reads

@@ -9,7 +9,7 @@ port that is taken is 4, as whatever another try may overcome.
 import os
 import sys
 
-from detalbert.missing import explain_missing
+from detalbert.command import explain_missing
 
 if __name__ == "__main__":
     explain_missing("detalbert.torchrun")

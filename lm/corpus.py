@@ -1,20 +1,19 @@
-"""Token shards of a language model. Imports no torch: see detalbert/corpus/writer.py."""
+"""Token shards of a language model. Imports no torch: see detalbert/corpus/write.py."""
 
 from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.documents import document_kind
-from detalbert.corpus.learn_tokenizer import find_tokenizer
-from detalbert.corpus.shards import ShardPart
-from detalbert.corpus.writer import load_in_child, write_shards
+from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.vocabulary import find_tokenizer
+from detalbert.corpus.write import Part, load_in_child, write_shards
 from detalbert.settings.text import DocumentsConfig
 
 
 def load_tokenizer(
     data: DocumentsConfig, load: Callable[..., PreTrainedTokenizerBase]
 ) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of `data.tokenizer`, or one trained on the documents.
+    """Return the fast tokenizer of `data.tokenizer`, or one learned from the documents.
 
     Args:
         data: `data:` of the experiment.
@@ -23,9 +22,7 @@ def load_tokenizer(
     Raises:
         UserError: if it has no end-of-text token.
     """
-    # Held-out documents teach the tokenizer nothing.
-    name = find_tokenizer(data, 0.0 if data.held_out else data.validation_fraction)
-    return load(name, "eos_token", kind="a causal language model")
+    return load(find_tokenizer(data), "eos_token", kind="a causal language model")
 
 
 def write_corpus(
@@ -33,9 +30,8 @@ def write_corpus(
     hparams: object,
     output: str | None,
     processes: int | None,
-    part: ShardPart | None,
+    part: Part,
 ) -> str:
     """Write the shards of an experiment's `data:`, for any length; return where they are."""
-    tokenizer = load_tokenizer(data, load_in_child)
-    kind = document_kind(tokenizer)
-    return write_shards(data, tokenizer, kind, output=output, processes=processes, part=part)
+    kind = DocumentKind(load_tokenizer(data, load_in_child))
+    return write_shards(data, kind, output=output, processes=processes, part=part)

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.documents import document_kind
-from detalbert.corpus.reader import Shards
-from detalbert.corpus.writer import write_shards
+from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.read import Shards
+from detalbert.corpus.write import write_shards
 from detalbert.engine.model_checks import warn_of_other_tokens
 from detalbert.settings.text import parse_documents_config
 from detalbert.squad.encoding import tokenizer_sum
@@ -43,8 +43,7 @@ class LmText(NamedTuple):
         # Shards may take hours: a model that cannot be trained on them is refused before.
         warn_of_other_tokens(hparams, tokenizer, "they take each token for another")
         check_family(causal_config(hparams, tokenizer))
-        kind = document_kind(tokenizer)
-        address = data.shards or write_shards(data, tokenizer, kind)
+        address = data.shards or write_shards(data, DocumentKind(tokenizer))
         # Shards may have been made for another tokenizer.
         windows = {}
         for split in ("train", "validation"):
@@ -73,5 +72,5 @@ class LmText(NamedTuple):
             "data.validation_documents": self.validation.shards.fingerprint(),
             "data.tokenizer": tokenizer_sum(self.tokenizer),
             "data.shuffle_shards": self.train.shards.data.shuffle_shards,
-            **self.train.shards.weights_by_name(),
+            "data.weights": self.train.shards.weights,
         }

@@ -15,7 +15,7 @@ from detalbert.engine.forward import for_any_sizes, not_compiled
 from detalbert.engine.gradients import euclidean_norm, local_part
 from detalbert.engine.rows import to_device
 from detalbert.errors import as_user_error
-from detalbert.waiting import waiting
+from detalbert.progress import waiting
 from lm.hparams import Layout
 from lm.layout import host_group
 from lm.model import CausalLoss

@@ -1,25 +1,26 @@
 """Keys of `hyperparameters:` and `data:` of a causal language model's experiment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, Section, parse_section, setting
-from detalbert.settings.text import parse_documents_config
+from detalbert.settings.sections import Parsers, Section, Whole, changeable, parse_section, section
+from detalbert.settings.text import DocumentsConfig
 
 
-@dataclass(frozen=True)
+@section
 class Layout(Section):
     """Numbers of `hyperparameters.layout`, by default chosen for the machines (layout.py).
 
     Rank r is tensor-parallel rank r mod tensor of data rank r // tensor.
     """
 
-    replicate: int = setting(1, gt=0, le=65_536)
-    shard: int = setting(1, gt=0, le=65_536)
-    tensor: int = setting(1, gt=0, le=65_536)
+    replicate: Whole = Field(1, gt=0)
+    shard: Whole = Field(1, gt=0)
+    tensor: Whole = Field(1, gt=0)
 
     @property
     def slots(self) -> int:
@@ -47,7 +48,7 @@ def parse_layout(keys: Mapping[str, Any] | Literal["auto"]) -> dict[str, int]:
     return {key: number for key, number in vars(layout).items() if key in configured}
 
 
-@dataclass(frozen=True)
+@section
 class LmHParams(StepHParams):
     """Hyperparameters of a language model: training, and sharding over the ranks.
 
@@ -55,29 +56,30 @@ class LmHParams(StepHParams):
     """
 
     # Or numbers, see Layout.
-    layout: dict[str, Any] | Literal["auto"] = setting("auto", changeable=True)
+    layout: dict[str, Any] | Literal["auto"] = changeable("auto")
     # Share of the layers of which only the input is kept, and which run again in backward: 0.5 is
     # every second one, `full` all of them.
-    activation_checkpointing: float | Literal["none", "full"] = setting(
-        "none", gt=0, lt=1, changeable=True
+    activation_checkpointing: Annotated[float, Field(gt=0, lt=1)] | Literal["none", "full"] = (
+        changeable("none")
     )
     across_documents: bool = False  # whether attention and targets cross the end of a document
-    max_validation_windows: int | None = setting(None, gt=0)
+    max_validation_windows: Whole | None = Field(None, gt=0)
     # Continuations of held-out text at a validation.
-    samples: int = setting(0, ge=0, le=16, changeable=True)
+    samples: int = changeable(0, ge=0, le=16)
 
-    global_batch_size: int = 32
-    epochs: float = 1
-    base_learning_rate: float = 1e-3
-    base_batch_size: int = 32
-    optimizer: str = setting("adamw", choices=("adamw", "muon"))
-    beta2: float = 0.95
-    weight_decay: float = 0.1
-    warmup_fraction: float = 0.02
-    max_seq_length: int = setting(1024, ge=2)
-    max_tokens_per_forward: int = setting(4096)
-    allreduce_dtype: str = setting("fp32", choices=("fp32",))
-    compile: bool = False  # each layer, with torch.compile; not measured on a GPU
+    global_batch_size: int = Field(32, gt=0, le=1_000_000)
+    epochs: float = changeable(1, gt=0, le=1_000_000)
+    base_learning_rate: float = Field(1e-3, gt=0, le=1e20)
+    base_batch_size: int = Field(32, gt=0, le=1_000_000)
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    beta2: float = Field(0.95, ge=0, lt=1)
+    weight_decay: float = Field(0.1, ge=0, le=1_000_000)
+    warmup_fraction: float = Field(0.02, ge=0, le=1)
+    max_seq_length: int = Field(1024, ge=2, le=10_000_000)
+    max_tokens_per_forward: int = changeable(4096, gt=0, le=10_000_000)
+    allreduce_dtype: Literal["fp32"] = changeable("fp32")
+    # Each layer, with torch.compile; not measured on a GPU.
+    compile: bool = changeable(False)
 
     @property
     def recomputed(self) -> float:
@@ -93,4 +95,4 @@ class LmHParams(StepHParams):
 
 # Raises UserError as `parse_section` does.
 parse_lm_hparams = partial(parse_section, LmHParams, "hyperparameters")
-PARSERS = Parsers(parse_documents_config, parse_lm_hparams)
+PARSERS = Parsers(DocumentsConfig, LmHParams)

@@ -24,8 +24,7 @@ from detalbert.engine.gradients import local_part, shard_of
 from detalbert.engine.models import model_error
 from detalbert.engine.safe_load import INDEX, read_weight_index
 from detalbert.errors import UserError, as_user_error, first_line
-from detalbert.hub import find_local
-from detalbert.integrity import check_model_folder
+from detalbert.hub import check_model_folder, find_local
 
 # By model type: parameters that `save_pretrained`, and so the hub, files under other names.
 FILED_AS = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}

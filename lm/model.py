@@ -35,7 +35,7 @@ from detalbert.engine.models import (
     not_built,
 )
 from detalbert.errors import UserError, as_user_error
-from detalbert.waiting import waiting
+from detalbert.progress import waiting
 from lm import initial
 from lm.hparams import LmHParams
 from lm.layout import STYLES, tensor_plan

@@ -93,13 +93,6 @@ class WindowOrder:
         """
         return step, self.step(step)[rank :: self.ranks]
 
-    def shards_to_prefetch(self, step: int) -> list[int]:
-        """Return the shards of the groups that `step` and the steps after it need."""
-        shards: list[int] = []
-        for source, _, positions in self._deal(step):
-            shards += source.shards_to_prefetch(int(positions[-1]))
-        return list(dict.fromkeys(shards))  # each once
-
 
 class _Group(NamedTuple):
     """A group of shards in an epoch, whose windows are mixed."""
@@ -142,15 +135,6 @@ class _Source(NamedTuple):
             parts.append(np.stack([shard_numbers, windows], axis=1))
             begin = stop
         return np.concatenate(parts)
-
-    def shards_to_prefetch(self, position: int) -> list[int]:
-        """Return the shards of the group of a position, and of the next group."""
-        # The next group may be the first of the next epoch.
-        group = self._find_group(position)
-        end = group.begin + int(self.windows[group.shards].sum())
-        following = self._find_group(end)
-        places = np.concatenate([group.shards, following.shards])
-        return self.shards[places].tolist()
 
     def _find_group(self, position: int) -> _Group:
         """Return the group of a position in all epochs end to end."""

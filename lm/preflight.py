@@ -5,15 +5,14 @@ Writing token shards can take hours; faults that would end the task after that e
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from transformers import PretrainedConfig
 
+from detalbert.corpus.text import open_texts
 from detalbert.engine.models import check_weights
-from detalbert.reading import storage
-from detalbert.reading.folders import find_files
-from detalbert.reading.forms import ENDINGS, PACKED
+from detalbert.records import UNPACK
 from detalbert.settings.text import DocumentsConfig, parse_documents_config
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training import preflight
@@ -68,13 +67,14 @@ def check(config: Mapping[str, Any], hparams: LmHParams, gpu_uuids: Sequence[str
 
 
 def _count_text(data: DocumentsConfig) -> int:
-    """Return the bytes of all text of `data:`, as far as known; see `find_text`."""
-    text_bytes = 0
-    for text in data.training:
-        text_bytes += find_text(text.source, key=f"data.{data.source}")
-    for text in data.held_out:
-        text_bytes += find_text(text.source, key=f"data.{data.held_out_source}")
-    return text_bytes
+    """Return the bytes of all text of `data:`, without packed files, whose sizes say little.
+
+    Raises:
+        UserError: an address has no text.
+        Unavailable: a server fails.
+    """
+    units = [unit for units in open_texts(data) for unit in units]
+    return sum(unit.size for unit in units if PurePath(unit.name).suffix not in UNPACK)
 
 
 def _find_model(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
@@ -91,25 +91,6 @@ def _find_model(data: DocumentsConfig, hparams: LmHParams) -> PretrainedConfig:
     model_config = causal_config(hparams, tokenizer)
     check_family(model_config)
     return model_config
-
-
-def find_text(name: str, key: str) -> int:
-    """Return the bytes of the plain files that the config's `key` names, as far as known.
-
-    Raises:
-        UserError: if a server has none; other text is looked for when it is read.
-    """
-    # Of a compressed file nobody knows the size of its text.
-    text_bytes = 0
-    if storage.is_remote(name):
-        for file in find_files(name, key):
-            if not file.address.lower().endswith(PACKED):
-                text_bytes += file.size
-    else:
-        for path in storage.find_paths(name):
-            if path.suffix.lower() in ENDINGS:
-                text_bytes += path.stat().st_size
-    return text_bytes
 
 
 def _check_cache(cache: Path, shard_bytes: int) -> None:

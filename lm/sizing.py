@@ -8,11 +8,11 @@ from typing import cast
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from detalbert.engine.flops import causal_flops_per_token
-from detalbert.settings.schema import at
+from detalbert.settings.text import parse_documents_config
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.sizing import Demand, Model, Sizing, Slots
 from lm.corpus import load_tokenizer
-from lm.hparams import Layout, LmHParams, parse_documents_config
+from lm.hparams import Layout, LmHParams
 from lm.layout import choose_layout, split_memory
 from lm.model import causal_config, causal_sizes
 
@@ -22,7 +22,8 @@ RECOMPUTED = ("none", 0.5, "full")  # choices of activation_checkpointing that a
 def _find_config(config: Mapping[str, object], hparams: LmHParams) -> PretrainedConfig | None:
     """Return the model's config, or None if it takes a tokenizer that is not here."""
     model_config = hparams.model_config or {}
-    vocabulary = at(config, "data.vocab_size") or model_config.get("vocab_size")
+    data = cast(Mapping[str, object], config.get("data") or {})
+    vocabulary = data.get("vocab_size") or model_config.get("vocab_size")
     # The tokenizer of a hub's model says how many; it is not downloaded.
     if hparams.model is None and isinstance(vocabulary, int):
         # A range stands for a tokenizer that is not trained yet.

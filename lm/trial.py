@@ -169,7 +169,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             sources=windows.shards.sources,
             weights=windows.shards.weights,
         )
-        return self.train_loader(partial(WindowRows, windows, order=order), order)
+        return self.train_loader(partial(WindowRows, windows), order)
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         loader, self.sources = validation_loader(
@@ -302,7 +302,6 @@ LANGUAGE_MODEL = Workload(
     trial=LmTrial,
     check=check,
     metrics=METRICS,
-    metric="loss",
     sizing=SIZING,
     commands={
         "continue a text": "python predict.py --model {} --prompt TEXT",

@@ -14,10 +14,10 @@ import torch
 from torch.utils.data import Dataset
 
 from detalbert.corpus.mixture import draw_windows
-from detalbert.corpus.reader import Shards
+from detalbert.corpus.read import Shards
 from detalbert.engine.loaders import RowLoader
-from detalbert.errors import Cure, UserError
-from lm.order import Share, WindowOrder
+from detalbert.errors import UserError
+from lm.order import Share
 from lm.packed import CausalRow, pack
 
 
@@ -57,11 +57,12 @@ class LmWindows:
             cure = "give more text, or lower hyperparameters.max_seq_length"
             if shards.split == "validation":
                 key = "data.validation_documents"
-                cure += ", or raise data.validation_fraction"
+                cure = "set it, or raise data.validation_fraction; if the text is one document, "
+                cure += "set data.article, such as line"
             raise UserError(
-                f"{shards.counts['tokens']:,} tokens fill {window}",
+                f"{shards.count('tokens'):,} tokens fill {window}",
                 key=key,
-                cure=Cure(cure, by_flag="give more text"),
+                cure=cure,
             )
         # A source without a window could not be mixed in.
         by_source = np.bincount(shards.sources, weights=self.counts, minlength=len(shards.names))
@@ -146,20 +147,14 @@ class LmWindows:
 
 
 class WindowRows(Dataset):
-    """Data set of row lists, indexed by shares; prefetches remote shards in training."""
+    """Data set of row lists, indexed by shares."""
 
-    def __init__(
-        self, windows: LmWindows, max_tokens: int, order: WindowOrder | None = None
-    ) -> None:
+    def __init__(self, windows: LmWindows, max_tokens: int) -> None:
         self.windows = windows
         self.windows_per_row = max_tokens // windows.length
-        self.order = order
 
     def __getitem__(self, share: Share) -> list[CausalRow]:
-        step, places = share
-        shards = self.windows.shards
-        if self.order is not None and shards.remote:
-            shards.prefetch(self.order.shards_to_prefetch(step))
+        _, places = share
         # The rank's windows, as many in each row as fit.
         rows = []
         for start in range(0, len(places), self.windows_per_row):

@@ -1,13 +1,12 @@
-"""Token shards for pretraining. Imports no torch: see detalbert/corpus/writer.py."""
+"""Token shards for pretraining. Imports no torch: see detalbert/corpus/write.py."""
 
 from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.examples import example_kind
-from detalbert.corpus.learn_tokenizer import find_tokenizer
-from detalbert.corpus.shards import ShardPart
-from detalbert.corpus.writer import load_in_child, write_shards
+from detalbert.corpus.examples import ExampleKind
+from detalbert.corpus.vocabulary import find_tokenizer
+from detalbert.corpus.write import Part, load_in_child, write_shards
 from detalbert.errors import UserError
 from detalbert.settings.text import TextConfig
 from pretrain.hparams import PretrainHParams
@@ -18,7 +17,7 @@ def load_tokenizer(
     hparams: PretrainHParams,
     load: Callable[..., PreTrainedTokenizerBase],
 ) -> PreTrainedTokenizerBase:
-    """Return the fast tokenizer of `data.tokenizer`, the model's own, or one trained on the text.
+    """Return the fast tokenizer of `data.tokenizer`, the model's own, or one learned from the text.
 
     Args:
         data: `data:` of the experiment.
@@ -32,10 +31,8 @@ def load_tokenizer(
     key = "hyperparameters.model"
     if name is None:
         key = "data.tokenizer"
-        # Held-out documents teach the tokenizer nothing.
-        held_out = 0.0 if data.validation is not None else data.validation_fraction
         positions = hparams.model_keys().get("max_position_embeddings", 512)
-        name = find_tokenizer(data, held_out, positions=positions)
+        name = find_tokenizer(data, positions)
     return load(
         name,
         "mask_token",
@@ -66,9 +63,9 @@ def write_corpus(
     hparams: PretrainHParams,
     output: str | None,
     processes: int | None,
-    part: ShardPart | None,
+    part: Part,
 ) -> str:
     """Write the shards of an experiment's `data:`; return where they are."""
     tokenizer = load_tokenizer(data, hparams, load_in_child)
-    kind = example_kind(tokenizer, hparams.max_seq_length)
-    return write_shards(data, tokenizer, kind, output=output, processes=processes, part=part)
+    kind = ExampleKind(tokenizer, hparams.max_seq_length)
+    return write_shards(data, kind, output=output, processes=processes, part=part)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.examples import example_kind
+from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.mixture import draw_windows
-from detalbert.corpus.reader import Corpus
-from detalbert.corpus.writer import write_shards
+from detalbert.corpus.read import Corpus
+from detalbert.corpus.write import write_shards
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_text_config
 from detalbert.settings.values import Config
@@ -51,7 +51,7 @@ class PretrainText(NamedTuple):
         check_pretraining(hparams, tokenizer)
         address = data.shards
         if address is None:
-            address = write_shards(data, tokenizer, example_kind(tokenizer, hparams.max_seq_length))
+            address = write_shards(data, ExampleKind(tokenizer, hparams.max_seq_length))
 
         vocabulary = read_vocabulary(tokenizer)
         splits = {}
@@ -98,7 +98,7 @@ class PretrainText(NamedTuple):
             "data.max_validation_examples": self._used,
             # As it is trained: a run of before has it in its manifest.
             "hyperparameters.sentence_order": self.train.hparams.sentence_order,
-            **self.train.corpus.weights_by_name(),
+            "data.weights": self.train.corpus.weights,
         }
 
     def _describe_order(self) -> str:

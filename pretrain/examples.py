@@ -4,14 +4,13 @@ All depends only on (seed, epoch, number of the example), so any process can mak
 price is that examples are made anew in every epoch, by the loader processes.
 """
 
-import itertools
 from typing import TypedDict
 
 import numpy as np
 import torch
 
 from detalbert.corpus.mixture import Mixture
-from detalbert.corpus.reader import Corpus
+from detalbert.corpus.read import Corpus
 from detalbert.engine.loaders import PackedRows
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SpanRow
@@ -257,23 +256,9 @@ class ExampleOrder(TrainOrder):
                 numbers[chosen] = self.permutation(epoch, source)[places[chosen]]
         return np.stack([epochs, numbers], axis=1)
 
-    def shards_to_prefetch(self, epoch: int, number: int) -> list[int]:
-        """Return the shards of the group of example `number` of `epoch`, and of the next group."""
-        shard = self.corpus.shard_of(number)
-        source = int(self.shard_sources[shard])
-        # The next group may be the first of the next epoch.
-        groups = self.groups(epoch, source) + self.groups(epoch + 1, source)
-        for group, following in itertools.pairwise(groups):
-            if shard in group:
-                return group + following
-        raise AssertionError("an epoch has all shards of its source")
-
 
 class ExampleRows(PackedRows):
-    """Data set of row lists, indexed by shares of `order`, or by the numbers of held-out examples.
-
-    In training it prefetches remote shards.
-    """
+    """Data set of row lists, indexed by shares of `order`, or by numbers of held-out examples."""
 
     def __init__(
         self,
@@ -283,7 +268,6 @@ class ExampleRows(PackedRows):
         padded: bool = False,
     ) -> None:
         super().__init__(examples, max_tokens, padded)
-        self.corpus = examples.corpus
         self.order = order
 
     def __getitem__(self, share: np.ndarray) -> list[PretrainRow]:
@@ -291,7 +275,4 @@ class ExampleRows(PackedRows):
             # Held-out examples are always of the same epoch, so they are masked alike.
             epochs = np.full(len(share), _VALIDATION)
             share = np.stack([epochs, share], axis=1)
-        elif self.corpus.remote:
-            epoch, number = share[-1].tolist()
-            self.corpus.prefetch(self.order.shards_to_prefetch(epoch, number))
         return super().__getitem__(share)

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from detalbert.engine.models import load_weights, named_config
-from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import find_local, is_checkpoint
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.model import find_scores, read_settings
@@ -74,7 +74,7 @@ def _load(
 
     def no_model(error: Exception) -> UserError:
         return UserError(
-            f"does not load as a model: {all_lines(error)}",
+            f"does not load as a model: {first_line(error)}",
             key=str(checkpoint),
             cure="give another",
         )

@@ -4,41 +4,58 @@ Defaults are the published recipe for ALBERT-base and large; for another model s
 rate, the batch and the optimizer.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import Literal
+
+from pydantic import Field
 
 from detalbert.errors import UserError
-from detalbert.settings.albert import SIZE_KEYS, SIZES
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, parse_section, setting
-from detalbert.settings.text import parse_text_config
+from detalbert.settings.sections import Parsers, Whole, parse_section, section
+from detalbert.settings.text import TextConfig
 from detalbert.settings.values import Config
 
 ALBERT = "albert"  # transformers' name of the family that has all objectives
+SIZE_KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "embedding_size",
+    "intermediate_size",
+)
+# Lan et al. 2020 (arXiv:1909.11942), table 1; `tiny` is for tests and laptops.
+SIZES = {
+    "tiny": (128, 4, 4, 64, 512),
+    "base": (768, 12, 12, 128, 3072),
+    "large": (1024, 24, 16, 128, 4096),
+    "xlarge": (2048, 24, 16, 128, 8192),
+    "xxlarge": (4096, 12, 64, 128, 16384),
+}
 
 
-@dataclass(frozen=True)
+@section
 class PretrainHParams(StepHParams):
     """`hyperparameters:` of a pretraining experiment."""
 
     # A published size; model_config changes its keys.
-    size: str | None = setting(None, choices=tuple(SIZES))
+    size: Literal["tiny", "base", "large", "xlarge", "xxlarge"] | None = None
     matching_start: bool = False  # for small models: see matching.py
     # False: masked language model alone, one segment. Default: True of ALBERT, which has its head.
     sentence_order: bool | None = None
-    masked_fraction: float = setting(0.15, gt=0, lt=1)
-    max_ngram: int = setting(3, gt=0, le=1_000)
+    masked_fraction: float = Field(0.15, gt=0, lt=1)
+    max_ngram: int = Field(3, gt=0, le=1_000)
     # This part of the windows trains to select a span instead: see spans.py.
-    span_fraction: float = setting(0.0, ge=0, lt=1)
+    span_fraction: float = Field(0.0, ge=0, lt=1)
 
-    global_batch_size: int = 4096
-    max_steps: int | None = 125_000
-    base_learning_rate: float = 0.00176
-    base_batch_size: int = 4096
-    optimizer: str = setting("lamb", choices=("lamb", "adamw", "radam", "muon"))
-    weight_decay: float = 0.01
-    warmup_fraction: float = 0.025
-    max_seq_length: int = setting(512, ge=8, le=65_535)
+    global_batch_size: int = Field(4096, gt=0, le=1_000_000)
+    max_steps: Whole | None = Field(125_000, gt=0)
+    base_learning_rate: float = Field(0.00176, gt=0, le=1e20)
+    base_batch_size: int = Field(4096, gt=0, le=1_000_000)
+    optimizer: Literal["lamb", "adamw", "radam", "muon"] = "lamb"
+    weight_decay: float = Field(0.01, ge=0, le=1_000_000)
+    warmup_fraction: float = Field(0.025, ge=0, le=1)
+    max_seq_length: int = Field(512, ge=8, le=65_535)
 
     def model_keys(self) -> Config:
         """Return the model's config keys: those of `size`, overridden by `model_config`."""
@@ -99,4 +116,4 @@ class PretrainHParams(StepHParams):
 
 # Raises UserError as `parse_section` does.
 parse_pretrain_hparams = partial(parse_section, PretrainHParams, "hyperparameters")
-PARSERS = Parsers(parse_text_config, parse_pretrain_hparams)
+PARSERS = Parsers(TextConfig, PretrainHParams)

@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers.decoders import ByteLevel
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.squad.cutting import pair_layout
+from detalbert.squad.encoding import pair_layout
 
 # Shares of the masked tokens that [MASK] and a random token replace.
 AS_MASK = 0.8
@@ -82,7 +82,9 @@ def _special_tokens(
     """
     if tokenizer.num_special_tokens_to_add(pair=True):
         layout = pair_layout(tokenizer)
-        return layout.prefix_ids, layout.middle_ids, layout.suffix_ids
+        before, _, between, *_ = layout.lengths
+        prefix, middle, suffix = np.split(layout.special_ids, [before, before + between])
+        return prefix, middle, suffix
     separator = np.array([tokenizer.sep_token_id])
     return np.array([tokenizer.cls_token_id]), separator, separator
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertForPreTraining, PreTrainedModel
 
 from detalbert.engine.attention import model_inputs
-from detalbert.engine.evaluation import row_losses, window_grid
+from detalbert.engine.evaluation import row_losses
 from detalbert.engine.rows import Row
+from detalbert.squad.decoding import window_grid
 from pretrain.encoders import masked_logits
 from pretrain.examples import NO_LABEL, PretrainRow
 

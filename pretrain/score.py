@@ -16,19 +16,15 @@ import shlex
 from importlib import util
 from pathlib import Path
 
-from detalbert import __version__
-from detalbert.arguments import SettingsParser
+from detalbert.command import Parser, existing_file, refuse_first
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = SettingsParser(
-        "pretrain.score",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
+    parser = Parser("pretrain.score", description=__doc__)
     parser.add_argument("run", metavar="RUN", help="the pretraining")
-    parser.add_argument("--config", type=Path, required=True, help="the recipe, but for its model")
+    parser.add_argument(
+        "--config", type=existing_file, required=True, help="the recipe, but for its model"
+    )
     parser.add_argument(
         "--output-dir",
         type=Path,
@@ -46,23 +42,23 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    parse_arguments(None)  # --help and mistakes need none of the imports below
+    refuse_first("pretrain.score", lambda: parse_arguments(None))
 
 import pandas
 import torch
 
 import train
 import workloads
-from detalbert.atomic import whole_file, write_json, writing
-from detalbert.environment import environment
+from benchmarks.environment import environment
 from detalbert.errors import UserError, as_user_error
+from detalbert.files import whole_file, write_json, writing
 from detalbert.inference.find import find, find_all, is_reference, read_json
-from detalbert.integrity import Json
 from detalbert.log import exit_with, fail, start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
 from detalbert.settings.hparams import PARSERS
 from detalbert.settings.values import Config
+from detalbert.sums import Json
 from detalbert.training.folder import ELSEWHERE, claim_folder, step_name
 
 log = logging.getLogger("detalbert.score")
@@ -141,12 +137,11 @@ def score_run(run: str, recipe: Path, changes: list[str], output: Path) -> int:
 def load_recipe(path: Path, changes: list[str]) -> Config:
     """Return the config of the fine-tunings, without a model. Raises UserError if it is none."""
     config = experiment.load(path, overrides=[*changes, *OWN, "hyperparameters.model=null"])
-    experiment.check_sections(config)
     if workloads.parsers(config) is not PARSERS:
         raise UserError("not a fine-tuning on SQuAD", key=f"--config {path}", cure="give one")
     # Any model, so that the other keys can be checked.
-    hparams = experiment.single_values(config["hyperparameters"])
-    PARSERS.hyperparameters({**hparams, "model": "x"})
+    hyperparameters = {**config["hyperparameters"], "model": "x"}
+    experiment.check({**config, "hyperparameters": hyperparameters}, workloads.parsers)
     return config
 
 

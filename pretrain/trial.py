@@ -19,7 +19,7 @@ from determined import pytorch
 from transformers import AlbertForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
 from detalbert.corpus.mixture import name_scores
-from detalbert.corpus.reader import Corpus
+from detalbert.corpus.read import Corpus
 from detalbert.engine import model_checks, models
 from detalbert.engine.attention import check_model
 from detalbert.engine.flops import ENCODERS, flops_of_row
@@ -339,7 +339,6 @@ PRETRAINING = Workload(
     trial=PretrainTrial,
     check=check,
     metrics=METRICS,
-    metric="loss",
     sizing=SIZING,
     commands={
         "write a folder for transformers": "python predict.py --model {} --export FOLDER",

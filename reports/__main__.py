@@ -1,6 +1,6 @@
 """Cost of training, its scaling, a table of runs. What a run will cost: python -m cluster.plan.
 
-python -m reports runs runs/ s3://bucket/runs                   # best first; keys that differ
+python -m reports runs runs/                                    # best first; keys that differ
 python -m reports runs --workspace squad                        # a cluster; also --project
 python -m reports cost --published runs/squad@p3.2xlarge --html cost.html
 python -m reports cost --experiment 12 15                       # a cluster; DET_MASTER, as det
@@ -16,11 +16,13 @@ import argparse
 import contextlib
 import importlib
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cluster.flags import Parser, add_price_flags, needing, number
+from cluster.flags import add_price_flags, needing, number
+from detalbert.command import Parser
 from detalbert.errors import UserError
 from detalbert.log import exit_with, fail
 
@@ -114,13 +116,21 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "run",
+        type=_run,
         nargs="*",
         action="extend",
         default=[],
         metavar="RUN",
-        help="run's folder, a folder or a bucket of them, or a benchmark's JSON; RUN@INSTANCE "
-        "prices it",
+        help="run's folder, a folder of them, or a benchmark's JSON; RUN@INSTANCE prices it",
     )
+
+
+def _run(text: str) -> str:
+    """Return a RUN. Raises UserError if its path is not there."""
+    path, _, _ = text.rpartition("@")
+    if not (os.path.exists(text) or os.path.exists(path) or ":/" in text):
+        raise UserError("no such run", key=text, cure="give the folder of one")
+    return text
 
 
 def _add_price_pool(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from rich import box
 from rich import table as rich_table
 from rich.console import Console
 
-from detalbert import atomic
+from detalbert import files
 from detalbert.errors import UserError
 from detalbert.escapes import csv_cell, escape_controls
 from detalbert.pages.template import fill_template
@@ -100,7 +100,7 @@ def write(
     # The page first: a report that was printed has its page, too.
     if html is not None:
         page = fill_template(HERE / "page.html.j2", report=report)
-        with atomic.writing(html, "give --html another file"), atomic.whole_file(html) as file:
+        with files.writing(html, "give --html another file"), files.whole_file(html) as file:
             file.write(page)
     if form == "json":
         sys.stdout.write(to_json(report))

@@ -7,7 +7,6 @@ files of other programs, and a wrong figure would go into a sum unseen.
 
 import json
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -19,13 +18,11 @@ from jsonschema.exceptions import best_match
 from cluster.facts.machines import SLOTS, gpu_of
 from cluster.facts.prices import Price, parse_machine
 from cluster.facts.published import EPOCHS, FINE_TUNING, MODEL, WINDOWS
-from detalbert import bucket
 from detalbert.errors import UserError, first_line
 from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
 SCHEMAS = read_yaml(Path(__file__).with_name("results.yaml"))
-FILES = "metrics.json", "config.yaml"  # that are read of a run
 CURE = "give a run of a training, or a benchmark's step of finetuning or pretraining"
 SAME_WORK = 0.05  # windows of two preprocessings of the same data differ by a per cent
 # Workloads of `python -m benchmarks step` whose throughput is in windows, and their data.
@@ -171,8 +168,8 @@ def read_runs(
     texts: Sequence[str], prices: Mapping[str, Price], windows: Number = None
 ) -> tuple[list[Run], list[str]]:
     """Read each `PATH`, `PATH@INSTANCE` or `PATH@INSTANCE:spot`: an output directory or a folder of
-    them, here or in a bucket, or a JSON file. Return the runs, and why others are left out: among
-    several paths, folders of answers, say.
+    them, or a JSON file. Return the runs, and why others are left out: among several paths, folders
+    of answers, say.
 
     Args:
         texts: paths to read.
@@ -181,7 +178,6 @@ def read_runs(
 
     Raises:
         UserError: if a path has no run of a training.
-        Unavailable: if a bucket does not answer.
     """
     runs = list[Run]()
     notes = list[str]()
@@ -192,30 +188,24 @@ def read_runs(
         if "@" in text:
             path, _, instance = text.rpartition("@")
             machine = parse_machine("--run", instance, prices)
-        address = path.rstrip("/")
-        with tempfile.TemporaryDirectory() as copy:
-            place = Path(path)
-            if bucket.is_bucket(path):
-                place = Path(copy)
-                bucket.download(path, place, _is_read)
+        if ":/" in path:
+            raise UserError("not a folder", key=path, cure="mount the bucket, or copy it")
 
-            # A folder is one run, or has runs in it, each with metrics of its own.
-            folders = sorted(file.parent for file in place.glob("*/metrics.json"))
-            single = not folders or (place / "metrics.json").exists()
-            folders += sorted(_answer_folders(place))
-            for folder in [place] if single else folders:
-                name = path if single else f"{address}/{folder.name}"
-                try:
-                    runs.append(_read(folder, name, machine, windows))
-                except UserError as error:
-                    # Of a bucket the key is a file of the copy, which is gone by then.
-                    if error.key.startswith(copy):
-                        error = error.under(f"{address}{error.key.removeprefix(copy)}")
-                    # A path that is not there is a mistake, whatever the others are.
-                    if single and not place.is_dir():
-                        raise error from None
-                    notes.append(str(error))
-                    last_error = error
+        # A folder is one run, or has runs in it, each with metrics of its own.
+        place = Path(path)
+        folders = sorted(file.parent for file in place.glob("*/metrics.json"))
+        single = not folders or (place / "metrics.json").exists()
+        folders += sorted(_answer_folders(place))
+        for folder in [place] if single else folders:
+            name = path if single else f"{path.rstrip('/')}/{folder.name}"
+            try:
+                runs.append(_read(folder, name, machine, windows))
+            except UserError as error:
+                # A path that is not there is a mistake, whatever the others are.
+                if single and not place.is_dir():
+                    raise
+                notes.append(str(error))
+                last_error = error
     if last_error is not None and not runs:
         raise last_error
     return runs, notes
@@ -226,11 +216,6 @@ def _answer_folders(place: Path) -> Iterator[Path]:
     for file in place.glob("*/predictions.json"):
         if not (file.parent / "metrics.json").exists():
             yield file.parent
-
-
-def _is_read(file: str) -> bool:
-    """Return whether a file of a bucket is one that is read of a run, or of runs in a folder."""
-    return file.count("/") < 2 and file.endswith(FILES)
 
 
 def _read(place: Path, name: str, machine: Machine | None, windows: Number) -> Run:

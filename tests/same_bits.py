@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
-from detalbert.integrity import checksum
+from detalbert.sums import checksum
 from tests.conftest import ROOT, launcher, settings
 from tests.fakes.runs import metrics, newest, official
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from detalbert import __version__
-from detalbert.missing import explain_missing
+from detalbert.command import refuse_first
 from tests.conftest import ROOT
 
 NEEDED = {
@@ -63,7 +63,7 @@ def test_a_python_without_packages_is_told_in_one_line(command, real_python):
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert line.startswith(f"{command.removeprefix('-m ')}: error: {bare[0]} lacks ")
-    assert line.endswith("make train makes, or activate it: . .venv/bin/activate")
+    assert line.endswith("make train makes, or . .venv/bin/activate")
 
 
 LONG = "x" * 400
@@ -91,25 +91,23 @@ def test_a_text_that_no_file_can_be_called_is_one_line(command, python, tmp_path
     assert ended.returncode == 2
     *_, line = ended.stderr.splitlines()
     assert line.startswith(f"{command}: error: ")
-    assert line.endswith("xxx ...: too long for the name of a file; shorten it")
+    assert "xxx ...: " in line and len(line) < 700
     assert "Traceback" not in ended.stderr
     assert {path.name for path in tmp_path.rglob("*")} <= {"out", ".lock"}
 
 
 @pytest.mark.parametrize("command", ["train", "cluster.plan", "detalbert.corpus.__main__"])
 def test_a_second_setting_needs_a_flag_of_its_own(command, capsys):
-    words = {"train": [], "cluster.plan": ["c.yaml"]}.get(command, ["c.yaml", "--output", "o"])
+    config = "configs/local.yaml"
+    words = {"train": [], "cluster.plan": [config]}.get(command, [config, "--output", "o"])
     main = importlib.import_module(command).main
-    try:
-        main([*words, "--set", "a=1", "b=2"])
-    except SystemExit as ended:
-        assert ended.code == 2
+    assert main([*words, "--set", "a=1", "b=2"]) == 2
     assert "unrecognized arguments: b=2; put --set before b=2" in capsys.readouterr().err
 
 
 def test_other_errors_keep_their_traceback(monkeypatch, capsys):
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    explain_missing("train.py")
+    refuse_first("train.py", lambda: None)
     for error in (ModuleNotFoundError("no", name="detalbert.x"), ValueError("odd")):
         sys.excepthook(type(error), error, None)
         assert capsys.readouterr().err == f"{type(error).__name__}: {error}\n"

@@ -16,8 +16,8 @@ import pytest
 
 import data
 from detalbert.errors import UserError
-from detalbert.integrity import seal
 from detalbert.settings.hparams import DataConfig, HParams
+from detalbert.sums import seal
 from tests.conftest import ROOT, SOAK
 from tests.fakes.damage import flip
 
@@ -82,7 +82,7 @@ def test_questions_that_were_left_out_are_no_examples(tmp_path, load):
 def test_a_missing_file_is_told_before_a_model_is_loaded(split, monkeypatch):
     monkeypatch.setattr(data, "load_tokenizer", lambda *_: pytest.fail("a model is loaded"))
     names = {"train": "generated", "validation": "generated", split: "mine.csv"}
-    with pytest.raises(UserError, match="^mine.csv: no such file; set data"):
+    with pytest.raises(UserError, match=f"^data.{split}: mine.csv: no such file"):
         data.SquadData.load(names, HPARAMS)
 
 
@@ -140,8 +140,8 @@ def test_a_damaged_cache_is_built_anew_with_one_line(tmp_path, load, caplog):
 
         assert_columns(rebuilt, columns)
         assert rebuilt.counts == fresh.counts
-        line = f"{folder}: {path.name} is not as it was written; the windows are built anew"
-        assert caplog.messages == [line]
+        (line,) = caplog.messages
+        assert line.startswith(f"{folder}: {path.name} is not as it was written; making ")
         caplog.clear()
 
 
@@ -156,12 +156,11 @@ def test_what_was_made_for_something_else_is_built_anew(whose, tmp_path, load, c
         (other,) = tmp_path.glob("cache/windows-train-*/")
         other.rename(folder)
     else:
-        meta = json.loads((folder / "meta.json").read_text())
-        del meta["key"]
-        (folder / "meta.json").write_text(json.dumps(seal(meta)))
+        sums = json.loads((folder / "sums.json").read_text())
+        (folder / "sums.json").write_text(json.dumps(seal({**sums, "key": "of 1.0"})))
     assert load(max_train_examples=10).counts == fresh.counts
-    line = f"{folder}: meta.json is not as it was written; the windows are built anew"
-    assert caplog.messages == [line]
+    (line,) = caplog.messages
+    assert line.startswith(f"{folder}: sums.json is not as it was written; making ")
 
 
 def test_anything_that_can_change_a_byte_is_in_the_key(tmp_path, tokenizer, load):
@@ -212,14 +211,16 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, load):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))  # the disk is full
     try:
-        with pytest.raises(UserError, match="cannot write the feature cache .*data.cache_dir"):
+        with pytest.raises(
+            UserError, match="cannot write the questions of generated .*data.cache_dir"
+        ):
             load(max_train_examples=2000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path for path in (tmp_path / "cache").rglob("*") if path.suffix != ".lock"] == []
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write the feature cache"):
+    with pytest.raises(UserError, match="cannot write the questions"):
         load(cache_dir=str(tmp_path / "file" / "cache"))
 
 

@@ -1,28 +1,28 @@
-"""Errors as data: their parts, their line, and how they travel between processes."""
+"""Errors as data, and the lines that a command prints: each with its level, none to be obeyed."""
 
 import copy
+import errno
+import logging
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 
 from detalbert import errors
-from detalbert.errors import SectionError, UnknownKey, UserError
+from detalbert.errors import SectionError, Unavailable, UnknownKey, UserError
+from detalbert.log import exit_with, fail, start_logging
 
 
-@pytest.mark.parametrize(
-    ("key", "cure", "line"),
-    [
-        ("", "", "wrong"),
-        ("data.x", "", "data.x: wrong"),
-        ("", "change it", "wrong; change it"),
-        ("data.x", "change it", "data.x: wrong; change it"),
-    ],
-)
-def test_a_line_is_key_problem_and_cure(key: str, cure: str, line: str) -> None:
+@pytest.mark.parametrize("key", ["", "data.x"])
+@pytest.mark.parametrize("cure", ["", "change it"])
+def test_a_line_is_key_problem_and_cure(key: str, cure: str) -> None:
     error = UserError("wrong", key=key, cure=cure)
-    assert str(error) == line
-    assert str(error.under("--x")) == f"--x: {error.detail}"
-    assert str(error) == line  # itself it stays as it was
+    head, tail = f"{key}: " if key else "", f"; {cure}" if cure else ""
+    assert str(error) == f"{head}wrong{tail}"
+    assert str(error.under("--x")) == f"--x: wrong{tail}"
+    assert str(error) == f"{head}wrong{tail}"  # itself it stays as it was
 
 
 def test_each_part_is_one_line_without_logins() -> None:
@@ -37,16 +37,66 @@ def test_an_error_travels_whole() -> None:
     """Worker processes and ranks pickle them; constructors differ, and an attribute may be set."""
     unknown = UnknownKey("lr_scal", "hyperparameters", known=["lr_scale"])
     section = SectionError([unknown, UserError("missing", key="hyperparameters.seed")])
-    classes = [
-        getattr(errors, name) for name in ("UserError", "Diverged", "Unavailable", "PeerLost")
-    ]
+    classes = (errors.UserError, errors.Diverged, errors.Unavailable, errors.PeerLost)
     plain = [kind("wrong", key="data.x", cure="change it") for kind in classes]
     for error in (unknown, section, *plain):
         error.on_all_ranks = True
         for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
             assert type(other) is type(error) and str(other) == str(error)
             assert (other.key, other.status, other.on_all_ranks) == (error.key, error.status, True)
-    assert [problem.key for problem in pickle.loads(pickle.dumps(section)).problems] == [
-        "hyperparameters.lr_scal",
-        "hyperparameters.seed",
-    ]
+    assert len(pickle.loads(pickle.dumps(section)).problems) == 2
+
+
+def test_every_line_has_a_level_and_comes_once(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it changes them
+    for _ in range(3):
+        start_logging()
+    logging.captureWarnings(False)
+    logging.getLogger("detalbert.engine.progress").info("two\nlines")
+    logging.getLogger("somebody.else").info("hidden")
+    logging.getLogger("somebody.else").warning("shown")
+    assert fail("x.py", UserError("a: b")) == 2
+    monkeypatch.setenv("DET_TASK_TYPE", "TRIAL")
+    assert fail("x.py", Unavailable("a: b")) == 4  # the configs' log policies match it
+    assert capsys.readouterr().err == (
+        "INFO: two\nINFO: lines\nWARNING: shown\n"
+        "x.py: error: a: b\nERROR: x.py: unavailable: a: b\n"
+    )
+
+
+CRASH = """
+import warnings
+from detalbert.log import start_logging
+start_logging()
+warnings.warn("of some\\nlibrary", UserWarning)
+raise RuntimeError("CUDA out of memory")
+"""
+
+
+def test_warnings_and_uncaught_errors_have_levels_too(script):
+    ended = subprocess.run(script(CRASH), capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 1
+    lines = ended.stderr.splitlines()
+    assert "UserWarning: of some" in lines[0]
+    assert lines[-1] == "ERROR: RuntimeError: CUDA out of memory"
+    assert {line.split(" ")[0] for line in lines} == {"WARNING:", "ERROR:"}
+
+
+@pytest.mark.parametrize("number, status", [(errno.EPIPE, 0), (errno.ENOSPC, 2)])
+def test_an_output_that_takes_no_more_ends_a_command(number, status, capfd):
+    def main() -> int:
+        raise OSError(number, os.strerror(number))
+
+    saved = os.dup(1)
+    with pytest.raises(SystemExit) as ended:
+        exit_with("reports", main)
+    os.dup2(saved, 1)
+    assert ended.value.code == status
+    assert bool(capfd.readouterr().err) == bool(status)
+
+
+def test_a_command_without_standard_output_ends_well(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        exit_with("reports", lambda: int(sys.stdout.isatty()))
+    assert ended.value.code == 0

@@ -1,7 +1,8 @@
-"""Which failures of a hub are worth another try; what a revision is."""
+"""Names of the hub: what a revision is, what stays pinned, which failures are worth another try."""
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock, call
 
@@ -18,64 +19,58 @@ from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer
 from tests.fakes.hub import put
 
+NOBODY = "http://127.0.0.1:9"
+
 
 @pytest.fixture(autouse=True)
-def online(monkeypatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # all of it stays on loopback
-
-
-def failure(endpoint: str) -> Exception:
-    with pytest.raises(Exception) as raised:  # whatever the client raises
-        HfApi(endpoint=endpoint).dataset_info("nobody/nothing", timeout=60)
-    assert not isinstance(raised.value, OfflineModeIsEnabled)
-    return raised.value
-
-
-def test_which_failures_are_worth_another_try():
-    kinds = {401: UserError, 404: UserError, 429: Unavailable, 500: Unavailable}
-    for status, kind in kinds.items():
-        with AnswerServer(lambda _, status=status: (status, b"")) as server:
-            assert hub_error(failure(server.url)) is kind
-    error, wrapped = failure("http://127.0.0.1:9"), OSError("We couldn't connect")
-    wrapped.__cause__ = error
-    assert hub_error(error) is hub_error(wrapped) is Unavailable
-    assert hub_error(OSError("no config.json in it")) is UserError
-    assert hub_error(ValueError("no such model type")) is UserError
-
-
-@pytest.mark.parametrize("kind", ["model", "dataset"])
-def test_a_hub_without_an_answer_is_one_line_at_once(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(hub, "commits", {})
-    monkeypatch.setattr(hub, "HfApi", lambda: HfApi(endpoint="http://127.0.0.1:9"))
-    tries = []
-
-    def read(*_, **__):
-        tries.append(constants.HF_HUB_OFFLINE)
-        raise OSError("not in the cache")
-
-    line = (
-        r"data.train: does not load: no answer from the hub \(.*\), and 'org/a' is not in its cache"
-    )
-    with pytest.raises(Unavailable, match=line), hub.hub_errors("does not load", key="data.train"):
-        hub.load_named(read, "org/a", kind)
-    assert tries == [True] and not constants.HF_HUB_OFFLINE  # and the cache it has is used
-    assert hub.load_named(Mock(return_value=7), "org/a", kind) == 7
-
-
-def test_a_run_is_no_model(tmp_path):
-    (tmp_path / "checkpoints" / "step-00000008").mkdir(parents=True)
-    with pytest.raises(UserError, match="such as .*/checkpoints/step-00000008$"):
-        named_tokenizer(str(tmp_path))
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of the hub's client, which is all that it has."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hub, "commits", {})
+    monkeypatch.setattr(hub, "_is_silent", False)
     return tmp_path / "hub"
+
+
+def failure(call: Callable[[], object]) -> Exception:
+    with pytest.raises(Exception) as raised:  # whatever the client raises
+        call()
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    "status, kind",
+    [(401, UserError), (404, UserError), (429, Unavailable), (500, Unavailable), (0, Unavailable)],
+)
+def test_which_failures_are_worth_another_try(status, kind, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # all of it stays on loopback
+    with AnswerServer(lambda _: (status, b"")) as server:
+        api = HfApi(endpoint=server.url if status else NOBODY)
+        error = failure(lambda: api.dataset_info("nobody/nothing", timeout=60))
+    wrapped = OSError("We couldn't connect")
+    wrapped.__cause__ = error
+    assert hub_error(error) is hub_error(wrapped) is kind
+    assert hub_error(OSError("no config.json in it")) is UserError
+
+
+def test_without_an_answer_the_cache_must_do(monkeypatch, caplog):
+    """It is asked once; the failure is worth another try, unlike that of a user's own switch."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    asked = Mock(side_effect=lambda: HfApi(endpoint=NOBODY))
+    monkeypatch.setattr(hub, "HfApi", asked)
+
+    def read(*_, **__):
+        assert constants.HF_HUB_OFFLINE
+        raise OSError("not in the cache") from OfflineModeIsEnabled()
+
+    line = "data.train: does not load: not in the cache"
+    with pytest.raises(Unavailable, match=line), hub.hub_errors("does not load", key="data.train"):
+        hub.load_named(read, "org/a")
+    told = [text for text in caplog.messages if text.startswith("no answer from the hub (")]
+    assert len(told) == 1
+    assert hub.load_named(Mock(return_value=7), "org/a") == 7
+    monkeypatch.setattr(hub, "_is_silent", False)
+    assert hub_error(failure(read)) is UserError
 
 
 def model_of(size: int, folder: Path) -> Path:
@@ -111,11 +106,11 @@ def test_the_revision_of_a_data_set(cache, tmp_path):
     commit = put(cache, "org/text", "v1", folder, "datasets")
     for name in ("org/text", "org/text@v1", "org/text@v2", str(folder)):
         hub.load_named(read, name, "dataset", name="en")
-    v1, v2 = (call("org/text", name="en", revision=one) for one in (commit, "v2"))
-    assert read.mock_calls == [call("org/text", name="en"), v1, v2, call(str(folder), name="en")]
+    calls = [call("org/text", name="en", revision=name) for name in ("main", commit, "v2")]
+    assert read.mock_calls == [*calls, call(str(folder), name="en")]
 
 
-def test_a_path_with_an_at_sign_is_a_path(tmp_path, monkeypatch):
+def test_a_folder_comes_first_and_a_run_is_no_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model_of(7, tmp_path / "runs@home")
     assert size_of("runs@home") == 7
@@ -123,3 +118,6 @@ def test_a_path_with_an_at_sign_is_a_path(tmp_path, monkeypatch):
         assert hub.split_revision(name) == (name, None)
     for name, revision in (("a", "b"), ("org/a", "refs/pr/1"), ("org/a", "v1.0")):
         assert hub.split_revision(f"{name}@{revision}") == (name, revision)
+    (tmp_path / "checkpoints" / "step-00000008").mkdir(parents=True)
+    with pytest.raises(UserError, match="such as .*/checkpoints/step-00000008$"):
+        named_tokenizer(str(tmp_path))

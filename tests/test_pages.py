@@ -19,12 +19,12 @@ from determined.cli.cli import all_args_description
 
 from detalbert.inference import answering
 from detalbert.inference.model import load_model
-from detalbert.squad import world
 from detalbert.squad.calibration import given
 from detalbert.squad.metrics import exact_match
-from detalbert.squad.sources import read_questions
+from detalbert.squad.questions import read_questions
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
+from tests.fakes.questions import shipped
 from tests.fakes.runs import metrics
 from tests.pages import PROGRAM, commands, need, pages
 
@@ -190,7 +190,7 @@ def check_probabilities(checkout: Path, scores: dict[str, float]) -> None:
     right = []
     for example in examples:
         prediction = answered.predictions[example.id]
-        _, probability = given(answered.n_best[example.id], prediction)
+        probability = given(answered.n_best[example.id], prediction)["probability"]
         if probability >= 0.5:
             texts = [text for text, _ in example.answers or ()] or [""]
             probabilities.append(probability)
@@ -204,7 +204,7 @@ def check_probabilities(checkout: Path, scores: dict[str, float]) -> None:
 def write_csv(path: Path, split: str, count: int, columns: list[str]) -> None:
     """The first `count` questions of a split as a spreadsheet."""
     rows = []
-    for article in world.generate(split, paragraphs=count // 4)["data"]:
+    for article in shipped(split, paragraphs=count // 4)["data"]:
         for paragraph in article["paragraphs"]:
             for question in paragraph["qas"]:
                 texts = [answer["text"] for answer in question["answers"]]

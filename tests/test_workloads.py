@@ -1,78 +1,67 @@
-"""The table of workloads: the row of a config, and what its modules import."""
+"""The table of workloads: the row of a config, what its modules import, and the hook's check."""
 
+import json
 import subprocess
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
 
 from detalbert.errors import UserError
 from detalbert.settings import sections
+from detalbert.settings.text import DocumentsConfig
 from tests.conftest import ROOT
-from workloads import TABLE, WorkloadRow, choose, find_row
+from workloads import TABLE, WorkloadRow, choose, find_row, main
 
 LM, PRETRAINING, SQUAD = "lm.trial", "pretrain.trial", "model_def"
+MASKED = {"model_config": {"model_type": "modernbert"}, "masked_fraction": 0.3}
 FITTING: list[tuple[Any, Any, str]] = [
     ({"documents": "a", "train": "b"}, {}, LM),
     ({"shards": "a"}, {"layout": "auto"}, LM),
+    ({"shards": "a"}, {"model_config": {"model_type": "gpt2"}}, LM),
     ({"shards": "a"}, {"size": "base"}, PRETRAINING),
-    (
-        {"shards": "a"},
-        {"model_config": {"model_type": "modernbert"}, "masked_fraction": 0.3},
-        PRETRAINING,
-    ),
+    ({"shards": "a"}, {"model": "albert-base-v2"}, PRETRAINING),
+    ({"shards": "a"}, MASKED, PRETRAINING),
     ({"text": "a", "validation": "b"}, {"layout": "auto"}, PRETRAINING),
-    ({"validation": "a", "trian": "b"}, {}, SQUAD),
+    ({"text": None, "train": "b"}, {}, SQUAD),
     ({"train": "a"}, None, SQUAD),
 ]
 
 
 @pytest.mark.parametrize(("data", "hparams", "module"), FITTING)
-def test_the_row_that_fits_best_counts(data, hparams, module):
+def test_a_key_of_the_data_selects_the_row(data: Any, hparams: Any, module: str) -> None:
     config = {"data": data, "hyperparameters": hparams}
     assert find_row(config).workload.split(":")[0] == module
 
 
-@dataclass(frozen=True)
-class Sentences(sections.Section):
-    """The data of a workload of one's own."""
-
-    sentences: str
-    validation: str | None = None
-
-
-OWN = sections.Parsers(partial(sections.parse_section, Sentences, "data"), lambda values: values)
+@pytest.mark.parametrize("kind", ["documents", "examples"])
+def test_shards_say_what_they_hold(kind: str, tmp_path: Any) -> None:
+    (tmp_path / "index.json").write_text(json.dumps({"kind": kind}))
+    config = {"data": {"shards": str(tmp_path)}, "hyperparameters": {"layout": "auto"}}
+    assert find_row(config).kind == kind
 
 
-@pytest.mark.parametrize("place", [0, len(TABLE)])
-def test_a_row_of_ones_own_counts_wherever_it_is_in_the_table(
-    place: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its data has keys that SQuAD's has, too; a key that is misspelt is told as its own."""
-    row = WorkloadRow(("sentences",), f"{__name__}:OWN", "own:WORKLOAD")
-    monkeypatch.setattr("workloads.TABLE", (*TABLE[:place], row, *TABLE[place:]))
-    for data in ({"sentences": "a"}, {"sentences": "a", "validation": "b"}):
-        assert find_row({"data": data}) is row
-    assert find_row({"data": {"train": "a", "validation": "b"}}).workload.startswith(SQUAD)
-    said = "^data.sentenses: unknown key; did you mean 'sentences'[?]$"
-    with pytest.raises(UserError, match=said):
+def test_a_row_of_ones_own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = WorkloadRow("sentences", f"{__name__}:OWN", "own:WORKLOAD")
+    monkeypatch.setattr("workloads.TABLE", (*TABLE, row))
+    monkeypatch.setattr("workloads.DATA_KEYS", ["train", "sentences"])
+    assert find_row({"data": {"sentences": "a", "validation": "b"}}) is row
+    with pytest.raises(UserError, match="'sentenses': did you mean 'sentences'[?]"):
         find_row({"data": {"sentenses": "a", "validation": "b"}})
 
 
-def test_a_misspelt_key_of_another_workload_is_told_as_such() -> None:
-    with pytest.raises(UserError, match="^data.document: .* did you mean 'documents'[?]$"):
-        choose({"data": {"document": "a", "validation": "b"}})
-    with pytest.raises(UserError, match="^data: .*'trian': did you mean 'train'[?]; give one of"):
-        choose({"data": {"trian": "a"}})
-    # A word of another trainer has a better hint, by synonyms.yaml.
-    assert find_row({"data": {"train": "a", "test": "b"}}).workload.startswith(SQUAD)
+WRONG: list[tuple[Any, str]] = [
+    ({}, ""),
+    ({"data": None}, ""),
+    ({"data": 5}, ""),
+    ({"data": {"trian": "a", "validation": "b"}}, "'trian': did you mean 'train'[?] "),
+    ({"data": {"document": "a", "validation": "b"}}, "'document': did you mean 'documents'[?] "),
+]
 
 
-@pytest.mark.parametrize("config", [{}, {"data": None}, {"data": {"trian": "a"}}])
-def test_a_config_that_no_row_fits_is_one_line(config):
-    keys = "documents, text, train, validation, shards"
-    with pytest.raises(UserError, match=f"^data: selects no workload; .* keys: {keys}$"):
+@pytest.mark.parametrize(("config", "hint"), WRONG)
+def test_a_config_that_no_row_fits_is_one_line(config: Any, hint: str) -> None:
+    keys = "documents, text, train, shards"
+    with pytest.raises(UserError, match=f"^data: selects no .*; {hint}give one .* keys: {keys}$"):
         choose(config)
 
 
@@ -83,3 +72,24 @@ def test_parsers_come_without_torch_and_workloads_without_each_other(real_python
     assert subprocess.run([real_python, "-c", check], cwd=ROOT).returncode == 0
     code = "import sys, train, model_def; sys.exit(bool({'lm', 'pretrain'} & set(sys.modules)))"
     assert subprocess.run(script(code), cwd=ROOT).returncode == 0
+
+
+def test_the_hook_names_all_mistakes_of_a_task(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DET_EXPERIMENT_CONFIG", raising=False)
+    assert main() == 0  # a notebook
+    config = {"data": {"documents": "generated", "vocab_sise": 400}}
+    monkeypatch.setenv("DET_EXPERIMENT_CONFIG", json.dumps(config))
+    monkeypatch.setenv("DET_HPARAMS", json.dumps({"layuot": "auto"}))
+    assert main() == 2
+    line = capsys.readouterr().err
+    assert "data.vocab_sise: unknown key; did you mean 'vocab_size'?" in line
+    assert "hyperparameters.layuot: unknown key; did you mean 'layout'?" in line
+
+    prediction = {"entrypoint": "python3 predict.py --model x"}
+    monkeypatch.setenv("DET_EXPERIMENT_CONFIG", json.dumps(prediction))
+    assert main() == 0
+
+
+OWN = sections.Parsers(DocumentsConfig, DocumentsConfig)

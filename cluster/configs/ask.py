@@ -15,9 +15,9 @@ from determined.common.api import authentication, certs, errors
 
 from cluster.configs.masterconf import Cluster, Pool, cluster_of, own_pool
 from cluster.configs.schema import Findings
+from cluster.configs.values import Finding, at, mapping, mappings, whole
 from cluster.facts.machines import gpu_of
 from detalbert.errors import Unavailable, first_line
-from detalbert.settings.schema import Finding, at, mapping, mappings, whole
 from detalbert.settings.values import Config
 
 _LOGIN = "log in with `det user login`, or set DET_USER and DET_PASS"

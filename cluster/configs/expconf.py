@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from cluster.configs import schema
 from cluster.configs.schema import Findings
-from detalbert.settings.schema import Finding, at, dotted, mapping
+from cluster.configs.values import Finding, at, dotted, mapping
 from detalbert.settings.values import Config
 from workloads import DATA_KEYS
 

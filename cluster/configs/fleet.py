@@ -9,10 +9,10 @@ from cluster.configs.expconf import is_ours, predicts
 from cluster.configs.masterconf import Cluster, Pool
 from cluster.configs.schema import Findings
 from cluster.configs.search import search_of
+from cluster.configs.values import Finding, at, mappings, whole
 from cluster.facts.machines import no_code
 from cluster.facts.prices import Price, load_prices, retired
 from detalbert.errors import nearest
-from detalbert.settings.schema import Finding, at, mappings, whole
 from detalbert.settings.values import Config
 
 SLOTS = "resources.slots_per_trial"

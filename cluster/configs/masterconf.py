@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from cluster.configs import schema
 from cluster.configs.schema import Findings
+from cluster.configs.values import Finding, at, mapping, mappings, whole
 from cluster.facts.machines import GCE_GPUS, MAPPED, SLOTS, Gpu, gpu_of, instance_in
 from cluster.facts.prices import load_prices, retired
 from detalbert.errors import nearest
-from detalbert.settings.schema import Finding, at, mapping, mappings, whole
 from detalbert.settings.values import Config
 
 

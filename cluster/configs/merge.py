@@ -6,7 +6,7 @@ read, so that a section of a wrong type passes through, and the schema's check r
 
 from typing import Any
 
-from detalbert.settings.schema import mappings
+from cluster.configs.values import mappings
 
 # Lists whose items are merged by a key of each, and that key.
 ITEM_KEYS = {"bind_mounts": "container_path", "log_policies": "name"}

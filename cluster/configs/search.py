@@ -13,8 +13,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from cluster.configs.values import mapping, whole
 from detalbert.settings.hparams import Length
-from detalbert.settings.schema import mapping, whole
 from detalbert.settings.values import Config
 
 CONCURRENT = 16  # 0.38.1's default of max_concurrent_trials

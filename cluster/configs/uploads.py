@@ -15,11 +15,10 @@ from pathlib import Path, PurePath
 from determined.common import constants, context
 
 from cluster.configs.expconf import entrypoint_words, is_ours, runs
+from cluster.configs.rules import WORKDIR
 from cluster.configs.schema import Findings
-from detalbert.reading.forms import ENDINGS, PACKED
-from detalbert.reading.storage import is_remote
-from detalbert.settings.rules import WORKDIR
-from detalbert.settings.schema import Finding, at, mappings
+from cluster.configs.values import Finding, at, mappings
+from detalbert.records import READERS, UNPACK, is_remote
 from detalbert.settings.values import Config
 from detalbert.squad.sources import OFFICIAL_SHA256
 from workloads import DATA_KEYS
@@ -111,7 +110,7 @@ def _is_relative(address: str, folder: Path, of_model: bool) -> bool:
     if of_model:
         name, _, _ = address.partition("@")  # org/name@refs/pr/1 is a hub's
         return name.count("/") > 1
-    return PurePath(address).suffix.lower() in (*ENDINGS, *PACKED)
+    return PurePath(address).suffix.lower() in (*READERS, *UNPACK)
 
 
 def _is_sent(address: str, names: Collection[str]) -> bool:

@@ -6,9 +6,9 @@ or lose an hour's work even if the figures are somewhat off, and what is merely 
 
 from collections.abc import Iterator
 
+from cluster.configs.values import Finding
 from cluster.estimates.estimate import Estimate
 from cluster.facts import spot
-from detalbert.settings.schema import Finding
 
 
 def find_faults(estimate: Estimate) -> Iterator[Finding]:

@@ -10,13 +10,15 @@ from typing import TypeVar
 
 from cluster.configs.fleet import slots_of
 from cluster.configs.masterconf import Pool
+from cluster.configs.schema import from_error
+from cluster.configs.values import Finding, at, mapping
 from cluster.estimates.estimate import estimate
 from cluster.estimates.faults import find_faults
 from cluster.estimates.job import Job, known_size, samples
 from cluster.facts.published import KNOWN_WINDOWS
 from detalbert.errors import SectionError, UnknownKey, UserError
 from detalbert.settings.hparams import HParams, StepHParams
-from detalbert.settings.schema import Finding, at, mapping, without_nulls
+from detalbert.settings.schema import as_a_master_reads
 from detalbert.settings.values import Config
 from detalbert.training.sizing import CONTEXTS, LONG_QUESTION, SPECIAL, Slots, find_model
 from detalbert.training.workload import Workload
@@ -111,7 +113,7 @@ def _attempt(
     try:
         return check(*arguments), []
     except UserError as error:
-        return None, [_from_error(problem) for problem in _problems(error)]
+        return None, [from_error(problem) for problem in _problems(error)]
 
 
 def _problems(error: UserError) -> list[UserError]:
@@ -119,21 +121,14 @@ def _problems(error: UserError) -> list[UserError]:
     return error.problems if isinstance(error, SectionError) else [error]
 
 
-def _from_error(error: UserError) -> Finding:
-    return Finding(error.key, problem=error.problem, cure=error.cure)
-
-
 def check_searcher(config: Config, workload: Workload) -> Iterator[Finding]:
     """Yield the findings on the searcher's metric and unit."""
     if not isinstance(config.get("searcher"), dict):
         return
-    searcher = without_nulls(config["searcher"])
-    with_defaults = {
-        "metric": str(searcher.get("metric", workload.metric)),
-        "smaller_is_better": searcher.get("smaller_is_better", True),  # a master's default
-    }
-    _, findings = _attempt(workload.check_searcher, with_defaults)
-    yield from findings
+    searcher = as_a_master_reads(config)["searcher"]
+    if isinstance(searcher.get("metric"), str):
+        _, findings = _attempt(workload.check_searcher, searcher)
+        yield from findings
     if searcher.get("time_metric") not in (None, "batches"):
         yield Finding(
             "searcher.time_metric",
@@ -157,13 +152,13 @@ def _parse(workload: Workload, values: Config) -> tuple[StepHParams | None, list
         if isinstance(problem, UnknownKey) and problem.name in values and not problem.is_typo:
             foreign.append(problem)
     if not foreign:
-        return None, [_from_error(problem) for problem in problems]
+        return None, [from_error(problem) for problem in problems]
 
     # The keys that are ours, parsed alone.
     names = {problem.name for problem in foreign}
     own_values = {key: value for key, value in values.items() if key not in names}
     hparams, own_findings = _parse(workload, own_values)
-    findings = [_from_error(problem)._replace(warning=True) for problem in foreign]
+    findings = [from_error(problem)._replace(warning=True) for problem in foreign]
     for finding in own_findings:
         # A key that is missing may be given in another trial.
         name = finding.key.removeprefix("hyperparameters.")

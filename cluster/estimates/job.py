@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from cluster.configs.expconf import RANGES
 from cluster.configs.fleet import slots_of
 from cluster.configs.masterconf import Pool
+from cluster.configs.values import at, mapping
 from cluster.facts.published import (
     KNOWN_WINDOWS,
     QUESTIONS,
@@ -23,7 +24,6 @@ from cluster.facts.published import (
 )
 from data import open_split
 from detalbert.settings.hparams import HParams, Length, StepHParams, parse_data_config
-from detalbert.settings.schema import at, mapping
 from detalbert.settings.values import Config
 from detalbert.training.sizing import Model, find_model, squad_windows
 from detalbert.training.workload import Workload

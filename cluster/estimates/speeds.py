@@ -15,8 +15,8 @@ import numpy as np
 from cluster.facts.machines import Gpu
 from cluster.facts.published import SPEEDS
 from detalbert.engine.flops import PEAKS, causal_flops_per_token, encoder_flops_per_token
-from detalbert.settings.albert import published_configs
 from detalbert.settings.values import Config
+from detalbert.training.sizing import SHIPPED
 
 MASKED = 0.15  # of a window's tokens, in published pretraining
 RECOMPUTED = {"none": 0.0, "part": 0.5, "full": 1.0}  # share of the activations; a part is assumed
@@ -77,7 +77,7 @@ def _measurement(row: Config) -> Measurement:
         config = SimpleNamespace(**row["shape"])
         flops = causal_flops_per_token(config, length)
     else:
-        config = SimpleNamespace(**published_configs()[row["model"]])
+        config = SimpleNamespace(**SHIPPED[row["model"]])
         masked = MASKED if row["task"] == "pretraining" else 0.0
         flops = encoder_flops_per_token(config, length, masked)
     shape = Shape(

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from cluster.configs.values import mapping
 from cluster.estimates.estimate import Estimate
 from detalbert.errors import UserError
 from detalbert.settings.hparams import Length
-from detalbert.settings.schema import mapping
 
 # Seconds until the first step has compiled its layers: benchmarks/results/step-h100.json.
 COMPILING = 12.3
@@ -182,7 +182,7 @@ def _validations(estimate: Estimate, length: Length) -> Iterator[TimePart]:
 def _checkpoints(estimate: Estimate, length: Length) -> TimePart:
     checkpoint = estimate.checkpoint
     policy = estimate.job.config.get("checkpoint_policy") or "best"
-    count = length.checkpoints(policy)
+    count = count_checkpoints(length, policy)
     size = f"{checkpoint.stored / 1e9:.1f} GB a machine, {checkpoint.seconds:.0f} s each"
     return TimePart(
         "checkpoints",
@@ -190,6 +190,20 @@ def _checkpoints(estimate: Estimate, length: Length) -> TimePart:
         source="modelled",
         how=f"at most {count:,} of {size}",
     )
+
+
+def count_checkpoints(length: Length, policy: str) -> int:
+    """Return the checkpoints of a run: after each period, the last step, and each validation of
+    which `checkpoint_policy` takes one, if each is better than those before.
+    """
+    last = length.steps
+    count = math.ceil(last / length.checkpoint)
+    if policy == "none":
+        return count
+    both = math.lcm(length.validation, length.checkpoint)
+    count += last // length.validation - last // both
+    # The last step has its checkpoint already.
+    return count - (last % length.validation == 0 and last % length.checkpoint > 0)
 
 
 def periodic_checkpoints(estimate: Estimate, length: Length) -> float:

@@ -5,8 +5,8 @@ Latency is left out: a step of a small model on many machines takes longer than 
 """
 
 from cluster.configs.masterconf import Pool
+from cluster.configs.values import at, mapping, mappings
 from cluster.facts.machines import MACHINES
-from detalbert.settings.schema import at, mapping, mappings
 from detalbert.settings.values import Config
 
 READ_SECONDS = 5  # until the notice is read

@@ -9,13 +9,14 @@ import dataclasses
 import datetime
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from cluster.facts.machines import SLOTS, gpu_of
 from detalbert.errors import UnknownKey, UserError, nearest
-from detalbert.settings.schema import mapping
-from detalbert.settings.sections import Section, parse_section, setting
+from detalbert.settings.sections import Section, parse_section, section
 from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
@@ -29,22 +30,22 @@ NO_REGION = "not given"  # of a row that names none
 COMMON = ("region", "date", "source")  # a price file may say these once for all types
 
 
-@dataclass(frozen=True, kw_only=True)
+@section
 class Price(Section):
     """An instance type's entry in a price file: prices in dollars per hour."""
 
-    slots: int = setting(ge=0)  # 0: a machine without a GPU
-    gpu: str = "not given"
-    on_demand: float = setting(gt=0, le=100_000)
-    spot: float = setting(gt=0)
-    spot_low: float | None = setting(None, gt=0)  # the range seen; None where it is not known
-    spot_high: float | None = setting(None, gt=0)
-    teraflops: float | None = setting(None, gt=0)  # of one GPU, dense half precision
-    region: str = NO_REGION
+    slots: Annotated[int, Field(ge=0)]  # 0: a machine without a GPU
+    on_demand: Annotated[float, Field(gt=0, le=100_000)]
+    spot: Annotated[float, Field(gt=0)]
     date: datetime.date
+    gpu: str = "not given"
+    spot_low: float | None = Field(None, gt=0)  # the range seen; None where it is not known
+    spot_high: float | None = Field(None, gt=0)
+    teraflops: float | None = Field(None, gt=0)  # of one GPU, dense half precision
+    region: str = NO_REGION
     retired: datetime.date | None = None  # since when AWS launches none
     source: str = "not given"
-    instance: str = ""
+    instance: str = "not given"
 
     def hourly(self, spot: bool) -> float:
         return self.spot if spot else self.on_demand
@@ -171,14 +172,14 @@ def load_prices(path: Path = PRICE_FILE, region: str | None = None) -> Mapping[s
 
 def _region_rows(entry: Config) -> list[Config]:
     """Return the rows of an entry by region: first that of its key `region`, if it lists it."""
-    by_region = mapping(entry.pop("regions", None))
+    by_region = entry.pop("regions", None)
     usual_region = entry.get("region")
-    if not by_region:
+    if not isinstance(by_region, dict) or not by_region:
         return [entry]
     # The first row stands for the type where no region is named.
     rows = []
     for region in sorted(by_region, key=lambda name: (name != usual_region, name)):
-        rows.append({**entry, "region": region, **mapping(by_region[region])})
+        rows.append({**entry, "region": region, **(by_region[region] or {})})
     return rows
 
 

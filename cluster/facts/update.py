@@ -19,7 +19,7 @@ import yaml
 from cluster.facts.machines import SLOTS
 from cluster.facts.prices import PRICE_FILE, load_prices
 from detalbert import __version__
-from detalbert.atomic import whole_file
+from detalbert.files import whole_file
 from detalbert.settings.values import Config
 
 MARK = "  # From the catalog, by update.py:\n"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cluster.configs.fleet import check_fleet, trials_per_machine
 from cluster.configs.masterconf import Cluster, Pool
 from cluster.configs.search import Load, Search, search_of
+from cluster.configs.values import Finding
 from cluster.estimates.estimate import Estimate, estimate_model, ranked_layouts
 from cluster.estimates.faults import find_faults
 from cluster.estimates.findings import check_place, check_searcher, check_work
@@ -24,7 +25,6 @@ from cluster.facts.prices import Price, retired
 from cluster.facts.rates import Rates
 from cluster.planning.cases import SURE, Case, choose_period, simulate_cases
 from detalbert.errors import UserError
-from detalbert.settings.schema import Finding
 from detalbert.settings.values import Config
 
 COUNTS = (1, 4, 8, 16, 32, 64)  # slots that are tried beside the config's own

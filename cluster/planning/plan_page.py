@@ -17,7 +17,7 @@ from cluster.planning.options import Option
 from cluster.planning.plan_plot import plot_options
 from cluster.planning.plan_tables import NUMBERS, tables
 from cluster.planning.plan_text import Plan, open_options, spread_front
-from detalbert.atomic import whole_file, writing
+from detalbert.files import whole_file, writing
 from detalbert.pages.template import fill_template
 
 

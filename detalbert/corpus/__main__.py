@@ -10,27 +10,26 @@ goes on and ends with the same bytes.
 
 import os
 
-from detalbert import __version__
-from detalbert.arguments import SettingsParser
+from detalbert.command import Parser, existing_file, refuse_first
+from detalbert.errors import UserError
+from detalbert.log import exit_with, fail, start_logging
 from detalbert.processes import end_on_signals
+from detalbert.settings import experiment
+from workloads import WorkloadRow, find_row, parsers
 
 if __name__ == "__main__":
     end_on_signals("; run the same command to write the shards that are missing")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import argparse
-from pathlib import Path
+import contextlib
 from pkgutil import resolve_name
+from typing import Any
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = SettingsParser(
-        "detalbert.corpus",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
-    parser.add_argument("config", type=Path, help="experiment config")
+    parser = Parser("detalbert.corpus", description=__doc__)
+    parser.add_argument("config", type=existing_file, help="experiment config")
     parser.add_argument(
         "--output", required=True, help="folder of the shards, or s3://, gs:// or az://"
     )
@@ -44,54 +43,54 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="number of processes (default: one per core)")
     parser.add_argument(
         "--part",
-        type=_part,
+        type=part_i_of_n,
+        default=(1, 1),
         metavar="I/N",
-        help="write part I of N, from 1/N to N/N, each on a machine of its own (default: all)",
+        help="write part I of N, from 1/N to N/N, each on a machine of its own (default: 1/1)",
     )
     return parser.parse_args(argv)
 
 
-def _part(text: str) -> tuple[int, int]:
-    number, _, count = text.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise argparse.ArgumentTypeError(f"{text!r}: give I/N, such as 1/3, 2/3 and 3/3")
-    return int(number), int(count)
+def part_i_of_n(text: str) -> tuple[int, int]:
+    """Return I and N of I/N. Raises ArgumentTypeError if it is not such as 1/3, 2/3 or 3/3."""
+    with contextlib.suppress(ValueError):
+        number, total = map(int, text.split("/"))
+        if 1 <= number <= total:
+            return number, total
+    raise argparse.ArgumentTypeError("give I/N, such as 1/3")
+
+
+def read_text_config(args: argparse.Namespace) -> tuple[WorkloadRow, Any, Any]:
+    """Return the workload of the config, and its parsed data and hyperparameters. Raises UserError,
+    with all problems of the config, also if it names no text.
+    """
+    config = experiment.load(args.config, args.set)
+    values = experiment.check(config, find_parsers=parsers)
+    row = find_row(config)
+    if not row.corpus or config["data"].get("shards") is not None:
+        raise UserError(f"{args.config}: names no text to write; set data.text or documents")
+    return row, *parsers(config).both(config["data"], values)
 
 
 if __name__ == "__main__":
-    parse_arguments(None)  # --help and mistakes need none of the imports below
+    # --help and mistakes need none of the imports below.
+    refuse_first("detalbert.corpus", lambda: read_text_config(parse_arguments(None)))
 
-from detalbert.corpus.index import has_index
-from detalbert.corpus.reader import KINDS
-from detalbert.corpus.shards import ShardPart
-from detalbert.errors import UserError
-from detalbert.log import exit_with, fail, start_logging
-from detalbert.settings import experiment
-from workloads import find_row
+from detalbert.corpus.read import KINDS
+from detalbert.corpus.write import Part
 
 
 def main(argv: list[str] | None = None) -> int:
     """Write the shards; return the exit status."""
-    args = parse_arguments(argv)
     start_logging()
     try:
-        config = experiment.load(args.config, args.set)
-        row = find_row(config)
-        if not row.corpus or config["data"].get("shards") is not None:
-            raise UserError(f"{args.config}: names no text to write; set data.text or documents")
-        parsers = resolve_name(row.parsers)
-        data = parsers.data(config.get("data"))
-        hparams = parsers.hyperparameters(config.get("hyperparameters"))
+        args = parse_arguments(argv)
+        row, data, hparams = read_text_config(args)
         write = resolve_name(row.corpus)
-        part = None
-        if args.part:
-            number, total = args.part
-            part = ShardPart(number, total=total)
-        address = write(data, hparams, args.output, args.workers, part)
-        if not has_index(address):
-            return 0  # other parts are missing
-        for split in ("train", "validation"):
-            print(f"{split:<12}{KINDS[row.kind](address, split, data).describe()}")
+        part = Part(*args.part)
+        if write(data, hparams, args.output, args.workers, part):
+            for split in ("train", "validation"):
+                print(f"{split:<12}{KINDS[row.kind](args.output, split, data).describe()}")
     except UserError as error:
         return fail("detalbert.corpus", error)
     return 0

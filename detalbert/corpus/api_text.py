@@ -22,11 +22,8 @@ _TAG = re.compile(r"<[^>]*>")
 def find_services() -> list[Path]:
     """Return the files of the newest description of each service, by the service's name."""
     root = Path(botocore.__file__).parent / "data"
-    newest = {}
-    for path in sorted(root.glob("*/*/service-2.json.gz")):  # SERVICE/DATE/..., the latest last
-        service = path.parent.parent.name
-        newest[service] = path
-    return [newest[service] for service in sorted(newest)]
+    paths = sorted(root.glob("*/*/service-2.json.gz"))  # SERVICE/DATE/..., the latest last
+    return list({path.parts[-3]: path for path in paths}.values())
 
 
 def read_service(path: Path) -> list[str]:

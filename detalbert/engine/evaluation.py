@@ -4,14 +4,13 @@ Losses and spans are taken over a grid of windows, which only logits are padded 
 token, where a padded batch would run the whole model on padding.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from detalbert.engine.forward import Forward
 from detalbert.engine.rows import SpanRow, SquadRow, to_device
 from detalbert.settings.hparams import HParams
-from detalbert.squad.decoding import Candidates, best_spans
+from detalbert.squad.decoding import Candidates, best_spans, window_grid
 
 
 def evaluate_row(
@@ -47,15 +46,3 @@ def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor
     start_losses = loss(start_logits, row["start_positions"])
     end_losses = loss(end_logits, row["end_positions"])
     return (start_losses + end_losses) / 2
-
-
-def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
-    """Convert [T] to [n, max_length], one window per line, -inf past its end."""
-    starts = cu_seqlens[:-1, None].long()  # [n, 1]
-    ends = cu_seqlens[1:, None].long()
-    place = torch.arange(max_length, device=cu_seqlens.device)
-    token = starts + place  # [n, max_length]
-    # Cells past the end read some other token, and are overwritten.
-    last = len(logits) - 1
-    grid = logits[token.clamp(max=last)]
-    return grid.masked_fill(token >= ends, -torch.inf)

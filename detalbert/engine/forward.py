@@ -21,7 +21,7 @@ from detalbert.engine.padded import is_padded, read_spans
 from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
 from detalbert.engine.rows import AnyRow, ReadLogits, Row, dummy_row
 from detalbert.errors import UserError
-from detalbert.waiting import waiting
+from detalbert.progress import waiting
 
 ROW_MULTIPLE = 64  # tokens: compiled code takes few kinds of row, with less than 1 % of padding
 

@@ -32,18 +32,10 @@ from detalbert.engine.memory import Sizes
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.engine.segments import follow_tokenizer
-from detalbert.errors import (
-    UnknownKey,
-    UserError,
-    all_lines,
-    as_user_error,
-    first_line,
-    panics_raised,
-)
-from detalbert.hub import STATE_DICT, find_local, hub_error, is_checkpoint
-from detalbert.integrity import check_model_folder
+from detalbert.errors import UnknownKey, UserError, as_user_error, first_line, panics_raised
+from detalbert.hub import STATE_DICT, check_model_folder, find_local, hub_error, is_checkpoint
+from detalbert.progress import waiting
 from detalbert.settings.hparams import HParams, StepHParams
-from detalbert.waiting import reading, waiting
 
 # One of these is in every folder with a tokenizer.
 TOKENIZER_FILES = (
@@ -154,7 +146,7 @@ def load_weights(
     """
     work = f"loading the weights of {name}"
     folder = Path(name)
-    with reading(work, folder.glob("*")) if folder.is_dir() else waiting(work):
+    with waiting(work):
         config = hub.load_named(read_config, name)
         if is_checkpoint(name):
             model = random_model(model_class, config, attention=attention)
@@ -213,7 +205,7 @@ def starts_from_scratch(hparams: StepHParams, tokenizer: PreTrainedTokenizerBase
         return True
     # Tokens are the same if the model's own tokenizer has the same vocabulary.
     folder = Path(find_local(hparams.model))
-    check_model_folder(folder, small=True)
+    check_model_folder(folder)
     if lacks_tokenizer(folder):
         return False  # take the user's word
     with contextlib.suppress(Exception), panics_raised():  # of tokenizers a bare one
@@ -336,7 +328,7 @@ def _builder(
 
 def not_built(error: BaseException) -> UserError:
     """Return the error for a config from which transformers cannot build a model."""
-    return UserError(f"cannot be built: {all_lines(error)}", key="hyperparameters.model")
+    return UserError(f"cannot be built: {first_line(error)}", key="hyperparameters.model")
 
 
 def span_model_sizes(hparams: HParams) -> Sizes | None:

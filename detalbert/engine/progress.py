@@ -13,7 +13,7 @@ from typing import Any
 
 from determined import pytorch
 
-from detalbert.waiting import Wait, clock, waiting
+from detalbert.progress import Bar, clock, waiting
 
 log = logging.getLogger(__name__)
 LINE = 91  # characters that the WebUI shows unbroken at 1280 pixels, after container and rank
@@ -40,7 +40,7 @@ class Progress(pytorch.PyTorchCallback):
         self.done = done
         self.chief = chief
         self.logged_metrics = logged_metrics
-        self.wait = Wait("training", total=steps, unit="steps", done=done)
+        self.bar: Bar | None = None  # while the loop runs
         self._waits = contextlib.ExitStack()
         self.reports = 0  # of this start
         self.seconds = 0.0  # spent training since the first report; no validation, no checkpoint
@@ -53,13 +53,14 @@ class Progress(pytorch.PyTorchCallback):
     def on_training_start(self) -> None:
         self._waits.close()
         if self.chief:
-            self.wait.start()
-            self._waits.callback(self.wait.end)
+            bar = Bar("training", total=self.steps, unit="steps", done=self.done)
+            self.bar = self._waits.enter_context(bar)
         self.resumed_at = time.monotonic()
 
     def on_step(self, step: int) -> None:
         """Count the steps of the bar, or of the line after a long silence, between two reports."""
-        self.wait.done = step
+        if self.bar is not None:
+            self.bar.update(step - self.bar.n)
 
     def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
         """Print a report: the means since the last one, given the metrics of each step."""
@@ -77,10 +78,10 @@ class Progress(pytorch.PyTorchCallback):
             )
 
         values = format_report(avg_metrics, batch_metrics[-1])
-        if self.wait.bar is not None:
+        if self.bar is not None and sys.stderr.isatty():
             # Of standard error, where the bar is; standard output may be a file.
             room = os.get_terminal_size(sys.stderr.fileno()).columns - BAR
-            self.wait.bar.set_postfix_str(join_fitting(values, room))
+            self.bar.set_postfix_str(join_fitting(values, room))
         else:
             # The first steps of a start are slow, and say nothing of the rest.
             if self.trained >= SETTLED and self.done < self.steps:

@@ -15,8 +15,7 @@ import torch
 from transformers import AutoConfig, PretrainedConfig
 
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.hub import STATE_DICT
-from detalbert.integrity import check_model_folder
+from detalbert.hub import STATE_DICT, check_model_folder
 from detalbert.settings.model_sizes import check_model_sizes
 
 INDEX = "model.safetensors.index.json"
@@ -94,7 +93,7 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
     transformers if there is no such config.
     """
     folder = Path(name)
-    check_model_folder(folder, small=True)
+    check_model_folder(folder)
     keys, _ = PretrainedConfig.get_config_dict(str(name), revision=revision)
     for key in _code_keys(keys):
         raise UserError(

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from detalbert.atomic import OpenFile
 from detalbert.escapes import csv_cell
+from detalbert.files import OpenFile
 from detalbert.inference.answering import Answered
 from detalbert.inference.workbook import Row, open_workbook
-from detalbert.reading.parquet import RawRow
+from detalbert.records import Row as RawRow
 from detalbert.squad.calibration import given
-from detalbert.squad.question_stream import LeftOut
+from detalbert.squad.questions import LeftOut
 from detalbert.squad.windows import Example
 
 _ANSWER = ("answer", "probability", "calibration", "start", "end")
@@ -131,10 +131,10 @@ class AnswerTable:
         """Return the cells of _ANSWER, the answer without the white space around it."""
         prediction = chunk.predictions[example.id]
         answer_text = prediction.strip()
-        entry, probability = given(chunk.n_best[example.id], prediction)
+        entry = given(chunk.n_best[example.id], prediction)
         cells: list[str | int | float] = [
             answer_text,
-            round(probability, 4),
+            round(entry["probability"], 4),
             self.calibration,
         ]
         if not prediction:

@@ -145,7 +145,7 @@ def merge_chunk(
     examples, windows, _ = chunk
     answers = merge_answers(examples, windows, spans, null_score_diff_threshold=threshold)
 
-    # Temperatures that a validation fitted turn the lists' probabilities into calibrated ones.
+    # Slope and offset that a validation fitted turn the probabilities into calibrated ones.
     best = n_best_list(examples, windows, spans, n_best_size=trained.hparams.n_best_size)
     n_best: dict[str, list[NBestEntry]] = {}
     for name, entries in best.items():

@@ -22,15 +22,15 @@ import huggingface_hub
 import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from detalbert.atomic import whole_folder, write_json
 from detalbert.errors import UserError, as_user_error, first_line
+from detalbert.files import whole_folder, write_json
 from detalbert.hub import hub_errors, split_revision
 from detalbert.inference.model import SETTINGS, Trained
 from detalbert.inference.references import JsonObject
-from detalbert.integrity import SUMS, write_facts
 from detalbert.redact import masked
 from detalbert.settings.hparams import StepHParams
 from detalbert.squad.sources import OFFICIAL_SHA256
+from detalbert.sums import write_sums
 
 README = "README.md"  # the model card: the one file that may be edited
 CARD = Path(__file__).with_name("card.md")
@@ -101,7 +101,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             # The sums come last: a loader reports files that were changed after the export.
             for file in temporary.glob("*.safetensors"):
                 file.chmod(0o644)  # safetensors makes it readable for one user
-            write_facts(temporary / SUMS, {}, without=[README])
+            write_sums(temporary, without=[README])
 
 
 def _not_written(folder: Path, error: BaseException) -> UserError:

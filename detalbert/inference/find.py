@@ -16,6 +16,7 @@ from detalbert import hub
 from detalbert.engine.ranking import best_first
 from detalbert.errors import UserError, first_line
 from detalbert.hub import STATE_DICT
+from detalbert.inference.flags import PLACES
 from detalbert.inference.references import (
     JsonObject,
     ScoredCheckpoint,
@@ -32,10 +33,6 @@ from detalbert.training.timeline import list_checkpoints
 
 log = logging.getLogger(__name__)
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
-_PLACES = (
-    "a checkpoint, a run's output directory, an exported folder, a hub name, a checkpoint's UUID, "
-    "trial:ID, experiment:ID or model:NAME"
-)
 
 
 def read_json(path: Path) -> JsonObject:
@@ -76,10 +73,10 @@ def find(name: str) -> Path:
     # A/B is of the hub, unless a folder A is here: then B is a mistake.
     if _HUB_NAME.fullmatch(name) and not Path(folder.parts[0]).exists():
         problem = "no such folder, and the hub does not give it"
-        with hub.hub_errors(problem, key=key, cure=f"give {_PLACES}"):
+        with hub.hub_errors(problem, key=key, cure=f"give {PLACES}"):
             return Path(hub.load_named(snapshot_download, name, allow_patterns=hub.MODEL_FILES))
     if not folder.is_dir():
-        raise UserError("no such folder", key=key, cure=f"give {_PLACES}")
+        raise UserError("no such folder", key=key, cure=f"give {PLACES}")
     # Files of a checkpoint, of a sharded one, and of a model folder of transformers.
     if any((folder / mark).is_file() for mark in (STATE_DICT, TABLE, "config.json")):
         return folder

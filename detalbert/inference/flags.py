@@ -5,13 +5,22 @@ defaults stand where the values are used. Imports are few, for a fast --help.
 """
 
 import argparse
+import os
+import re
 from pathlib import Path
 
-from detalbert.settings.forms import ROW_FORMS, WORKBOOKS
+from detalbert.command import existing_file
+from detalbert.errors import UserError
+from detalbert.settings.forms import WORKBOOKS
 from detalbert.settings.hparams import COLUMNS
 
+PLACES = (
+    "a checkpoint, a run's output directory, an exported folder, a hub name, a checkpoint's UUID, "
+    "trial:ID, experiment:ID or model:NAME"
+)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # Flags that only a model that answers questions takes, and only a language model.
-OF_QUESTIONS = "context context_file threshold raw top columns form sheet skip_invalid".split()
+OF_QUESTIONS = "context context_file threshold raw top columns sheet skip_invalid".split()
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "seed")
 
 
@@ -37,14 +46,13 @@ def add_question_flags(group: argparse._ArgumentGroup) -> None:
         metavar="NAME=OWN,...",
         help="the file's names of columns: question=Frage,context=Text (default: the model's)",
     )
-    add("--form", choices=ROW_FORMS, help="what --data holds (default: by its first bytes)")
     add("--sheet", metavar="NAME", help="sheet of a spreadsheet (default: the first)")
     add("--skip-invalid", action="store_true", help="answer the rest of a file with faults")
     add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
     add("--top", type=_positive, metavar="K", help="list the K best answers that do not overlap")
     add("--question", help="question to answer")
     add("--context", help="text to search for the answer")
-    add("--context-file", type=Path, help="file with the text to search")
+    add("--context-file", type=existing_file, help="file with the text to search")
     add("--interactive", action="store_true", help="read questions from standard input")
 
 
@@ -62,6 +70,15 @@ def add_language_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--seed", type=int, metavar="N", help="seed of the sampling (default: 0)")
     add("--perplexity", metavar="FILE", help="text to score as in the run's validation")
+
+
+def check_model_name(name: str) -> None:
+    """Raise UserError if `--model` can only be a folder, and is none: no reference, no hub name."""
+    first, *others = Path(name).parts or [""]
+    is_reference = ":" in name or _UUID.fullmatch(name) is not None
+    is_hub_name = len(others) == 1 and not Path(first).exists()
+    if not (is_reference or is_hub_name or os.path.isdir(name)):
+        raise UserError("no such folder", key=f"--model {name}", cure=f"give {PLACES}")
 
 
 def thread_count(text: str) -> int | str:

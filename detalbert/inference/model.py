@@ -29,17 +29,16 @@ from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.rows import ReadLogits, Row
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.engine.segments import follow_tokenizer
-from detalbert.errors import NotFinite, UserError, all_lines, as_user_error
+from detalbert.errors import NotFinite, UserError, as_user_error, first_line
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
 from detalbert.inference.find import find, read_json
 from detalbert.inference.references import EXPERIMENT, JsonObject
 from detalbert.settings.hparams import HParams, parse_hparams
-from detalbert.squad.calibration import NULL, OFFSET, SPAN, is_calibrated
+from detalbert.squad.calibration import OFFSET, SLOPE, is_calibrated
 from detalbert.training.folder import SCORES
 from detalbert.training.manifest import MANIFEST, find_fault
 from detalbert.training.metrics_file import read_metrics
 from detalbert.training.model_kind import check_mode
-from detalbert.waiting import reading
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
 log = logging.getLogger(__name__)
@@ -109,7 +108,7 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
 
 
 def _not_loaded(folder: Path, error: BaseException) -> UserError:
-    problem = f"does not load as a model: {all_lines(error)}"
+    problem = f"does not load as a model: {first_line(error)}"
     return UserError(problem, key=str(folder), cure="give another")
 
 
@@ -170,9 +169,8 @@ def _read_checkpoint(folder: Path) -> PreTrainedModel:
         dtype=torch.float32,
         trust_remote_code=False,
     )
-    with reading(f"loading the weights of {folder}", [folder / STATE_DICT]):
-        model.load_state_dict(read_weights(folder / STATE_DICT))
-        check_finite_weights(str(folder), model.named_parameters())
+    model.load_state_dict(read_weights(folder / STATE_DICT))
+    check_finite_weights(str(folder), model.named_parameters())
     return model
 
 
@@ -267,20 +265,13 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
 
 
 def choose_probabilities(trained: Trained, raw: bool) -> Trained:
-    """Return the model, without its temperatures if `raw`. Raises UserError if a temperature is no
-    number above 0, or the offset is not finite.
-    """
+    """Return the model, uncalibrated if `raw`. Raises UserError if a number is not finite."""
     if raw:
         return trained._replace(scores={})
-    # A model of another make has none: 1 leaves probabilities as they are.
-    temperatures = {key: trained.scores.get(key, 1) for key in (SPAN, NULL)}
-    for name, value in temperatures.items():
-        is_number = isinstance(value, (int, float))
-        if not is_number or not 0 < value < math.inf:
-            problem = f"its {name} is {value!r}, no number above 0"
+    # A model of another make has none of them.
+    for name in (SLOPE, OFFSET):
+        value = trained.scores.get(name, 0.0)
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            problem = f"its {name} is {value!r}, not a finite number"
             raise UserError(problem, key="--model", cure="give --raw")
-    offset = trained.scores.get(OFFSET, 0.0)
-    if not isinstance(offset, (int, float)) or not math.isfinite(offset):
-        problem = f"its {OFFSET} is {offset!r}, not a finite number"
-        raise UserError(problem, key="--model", cure="give --raw")
     return trained

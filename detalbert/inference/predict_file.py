@@ -16,25 +16,24 @@ from typing import TextIO
 
 import numpy as np
 
-from detalbert.atomic import whole_files, writing
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
+from detalbert.files import whole_files, writing
 from detalbert.hub import STATE_DICT
 from detalbert.inference.answer_table import AnswerTable, csv_writer, open_tables
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.model import Trained
 from detalbert.inference.wrong_answers import WrongAnswers, remove_errors
-from detalbert.reading.notes import Notes
-from detalbert.reading.parquet import RawRow
+from detalbert.progress import waiting
+from detalbert.records import Row
 from detalbert.squad.metrics import Tally
-from detalbert.squad.question_stream import LeftOut, file_examples
-from detalbert.squad.sources import DEFAULT, Reading, open_source, read_examples
+from detalbert.squad.questions import LeftOut, read_examples
+from detalbert.squad.sources import Reading, open_source
 from detalbert.squad.windows import Example, check_questions_fit
 from detalbert.training.folder import ELSEWHERE, claim_folder
 from detalbert.training.manifest import MANIFEST
 from detalbert.training.metrics_file import METRICS_FILE
 from detalbert.training.timeline import list_checkpoints
-from detalbert.waiting import waiting
 
 ERRORS = "errors.csv"
 # What a folder of answers gets.
@@ -73,7 +72,7 @@ def predict(
     _check_folder(folder)
     _check_input(questions.data, folder, workbook)
     total = questions.read_through(trained)
-    cells: dict[str, RawRow] = {}
+    cells: dict[str, Row] = {}
     with claim_folder(folder):
         return write_answers(
             answer(trained, questions.examples(cells), threshold),
@@ -95,7 +94,7 @@ def write_answers(
     threshold: float,
     calibrated: bool,
     left_out: Sequence[LeftOut],
-    cells: dict[str, RawRow],
+    cells: dict[str, Row],
     workbook: Path | None = None,
     errors: Counter[str] | None = None,
 ) -> dict[str, float]:
@@ -208,7 +207,6 @@ def _check_input(data: str, folder: Path, workbook: Path | None) -> None:
 _FLAGS = {
     "data.validation": "--data",
     "data.columns": "--columns",
-    "data.form": "--form",
     "data.sheet": "--sheet",
 }
 
@@ -222,15 +220,16 @@ class Questions:
         skip_invalid: leave out what cannot be answered; default: it is an error.
     """
 
-    def __init__(self, data: str, reading: Reading = DEFAULT, skip_invalid: bool = False) -> None:
+    def __init__(
+        self, data: str, reading: Reading | None = None, skip_invalid: bool = False
+    ) -> None:
         self.data = data
-        self.reading = reading
         self.skip_invalid = skip_invalid
         self.left_out: list[LeftOut] = []  # by `read_through`
         self._unfit: set[str] = set()  # ids of questions that no window holds
         with _naming_flags():
             self._source = open_source(
-                data, split="validation", cache_dir=Path(".cache"), reading=reading
+                data, split="validation", cache_dir=Path(".cache"), reading=reading or Reading()
             )
 
     @classmethod
@@ -240,7 +239,6 @@ class Questions:
         *,
         data: str,
         columns: Mapping[str, str],
-        form: str | None,
         sheet: str | None,
         skip_invalid: bool,
     ) -> "Questions":
@@ -248,14 +246,12 @@ class Questions:
 
         Args:
             columns: the file's names of columns, in place of those of the training's file.
-            form: what the file holds; default: found by its first bytes.
             sheet: of a spreadsheet; default: the first.
             skip_invalid: leave out what cannot be answered, as is done if the training did it.
         """
         config = trained.data
         reading = Reading(
             columns={**(config.get("columns") or {}), **columns},
-            form=form,
             sheet=sheet,
             no_answer=tuple(config.get("no_answer") or ()),
         )
@@ -265,31 +261,28 @@ class Questions:
     def __iter__(self) -> Iterator[Example]:
         return self.examples()
 
-    def examples(self, cells: dict[str, RawRow] | None = None) -> Iterator[Example]:
+    def examples(self, cells: dict[str, Row] | None = None) -> Iterator[Example]:
         """Return the questions; `cells` gets the row of each, by id, if they are of a table."""
-        # `read_through` has told of faults and notes: here they go nowhere.
-        examples = self._read(Notes(), left_out=[] if self.skip_invalid else None, cells=cells)
+        # `read_through` has told of faults: here they go nowhere.
+        examples = self._read(left_out=[] if self.skip_invalid else None, cells=cells)
         return (example for example in examples if example.id not in self._unfit)
 
     def stamp(self) -> str:
         """Return a text that changes with the questions and how they are read."""
-        stamp = self._source.fingerprint if self._source.contents else self.data
+        stamp = self._source.fingerprint
         return f"{stamp} without faulty ones" if self.skip_invalid else stamp
 
     def _read(
         self,
-        notes: Notes,
         left_out: list[LeftOut] | None,
-        cells: dict[str, RawRow] | None = None,
-    ) -> Iterable[Example]:
-        if not self._source.contents:  # of the hub, or the generated world
-            return read_examples(self._source, left_out, notes=notes)
-        return file_examples(
-            self._source.contents,
-            columns=self.reading.columns,
-            no_answer=self.reading.no_answer,
-            notes=notes,
+        counts: Counter[str] | None = None,
+        cells: dict[str, Row] | None = None,
+    ) -> Iterator[Example]:
+        return read_examples(
+            self._source,
+            answers_needed=False,
             left_out=left_out,
+            counts=counts,
             cells=cells,
         )
 
@@ -302,15 +295,15 @@ class Questions:
         """
         self.left_out.clear()
         self._unfit.clear()
-        notes = Notes()
+        counts: Counter[str] = Counter()
         total = 0
         with _naming_flags():
-            examples = self._read(notes, left_out=self.left_out if self.skip_invalid else None)
+            examples = self._read(self.left_out if self.skip_invalid else None, counts)
             for chunk in _chunks(examples):
                 total += len(chunk) - self._check_fit(trained, chunk)
 
         # Of each kind a line, however many questions of the file are of it.
-        for text, count in notes.texts().items():
+        for text, count in (+counts).items():
             log.warning("%s: %s %s", self.data, f"{count:,}", text)
         if self.left_out:
             first = f"{self.left_out[0].where}: {self.left_out[0].problem}"
@@ -364,7 +357,7 @@ def _naming_flags() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise error.with_flags(_FLAGS) from None
+        raise error.under(_FLAGS.get(error.key, error.key)) from None
 
 
 @contextlib.contextmanager

@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detalbert.atomic import alone, whole_folder, write_json
 from detalbert.determined_internals import download_checkpoint
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
-from detalbert.integrity import SUMS, find_change, write_facts
+from detalbert.files import cached_folder, write_json
 from detalbert.redact import masked
+from detalbert.sums import find_change
 from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
-from detalbert.waiting import waiting
 
 if TYPE_CHECKING:  # its import takes a second, and most names need no cluster
     from determined.experimental import client
@@ -58,7 +57,7 @@ def fetch(name: str) -> Path:
         Unavailable: the master or the network does not answer.
     """
     # A UUID never changes its meaning: a complete download needs no master.
-    if re.fullmatch(_UUID, name) and _find_change(CACHE / name) is None:
+    if re.fullmatch(_UUID, name) and find_change(CACHE / name, key=name) is None:
         return CACHE / name
     key = f"--model {name}"
     with client_errors_as_user_errors(key):
@@ -196,33 +195,17 @@ def _download(checkpoint: "client.Checkpoint") -> Path:
     if not re.fullmatch(_UUID, checkpoint.uuid):
         problem = f"{checkpoint.uuid!r} is no checkpoint's UUID"
         raise UserError(problem, key="the master", cure="give another")
-    # Other processes of this machine wait for the lock, and find the folder complete.
+
+    def build(folder: Path) -> None:
+        log.info("fetching checkpoint %s", checkpoint.uuid)
+        download_checkpoint(checkpoint, folder)
+        # Checkpoints that answer questions have their scores with them; others get them.
+        lacks_scores = find_kind(folder) in (LANGUAGE, ENCODER)
+        if lacks_scores and checkpoint.training is not None:
+            write_json(folder / EXPERIMENT, _describe(checkpoint.training))
+
     target = CACHE / checkpoint.uuid
-    with alone(target):
-        changed = _find_change(target)
-        if changed is None:
-            return target
-        if target.is_dir():
-            log.warning("%s: %s is not as it was fetched; fetching it again", target, changed)
-        fetching = waiting(f"fetching checkpoint {checkpoint.uuid}")
-        with fetching, whole_folder(target) as temporary:
-            download_checkpoint(checkpoint, temporary)
-
-            # Checkpoints that answer questions have their scores with them; others get them.
-            lacks_scores = find_kind(temporary) in (LANGUAGE, ENCODER)
-            if lacks_scores and checkpoint.training is not None:
-                write_json(temporary / EXPERIMENT, _describe(checkpoint.training))
-            write_facts(temporary / SUMS, {}, key=checkpoint.uuid)
-    return target
-
-
-def _find_change(folder: Path) -> str | None:
-    """Return what is missing or changed in a downloaded checkpoint, named by its UUID; None if it
-    is as it was downloaded.
-    """
-    if not folder.is_dir():
-        return folder.name
-    return find_change(folder / SUMS, key=folder.name)
+    return cached_folder(target, checkpoint.uuid, build, what="the checkpoint")
 
 
 def _training(checkpoint: "client.Checkpoint") -> Any:

@@ -12,23 +12,18 @@ version is posted with them in one request, as Determined's API takes it and its
 
 import argparse
 
-from detalbert import __version__
+from detalbert.command import Parser, refuse_first
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="detalbert.inference.register",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"detalbert {__version__}")
+    parser = Parser("detalbert.inference.register", description=__doc__)
     parser.add_argument("checkpoint", help="experiment:ID or trial:ID (its best), or a UUID")
     parser.add_argument("--as", dest="name", required=True, help="name of the registered model")
     return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    parse_arguments(None)  # --help and mistakes need none of the imports below
+    refuse_first("detalbert.inference.register", lambda: parse_arguments(None))
 
 from determined.common.api import errors
 from determined.experimental import client
@@ -52,8 +47,8 @@ THRESHOLD = "null_score_diff_threshold"
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return the exit status."""
-    args = parse_arguments(argv)
     try:
+        args = parse_arguments(argv)
         print(register(args.checkpoint, args.name))
     except UserError as error:
         return fail("detalbert.inference.register", error)

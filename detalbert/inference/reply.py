@@ -8,13 +8,17 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from detalbert.errors import UserError
 from detalbert.escapes import escape_controls
 from detalbert.inference import answering
 from detalbert.inference.model import Trained
 from detalbert.squad.answers import NBestEntry
 from detalbert.squad.calibration import given
+from detalbert.squad.questions import is_unicode
 from detalbert.squad.windows import Example
 
+MAX_QUESTION = 10_000  # characters of a question in a flag or a request
+MAX_CONTEXT = 1_000_000  # characters of its context: about 250,000 tokens
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _SPACES = re.compile(r"[^\S\n]+")
 _MAX_CHARACTERS = 200  # characters of a sentence on either side of the answer
@@ -36,8 +40,8 @@ class Choice:
 class Reply:
     """The model's answer to a question: "", with start and end null, if it abstains.
 
-    probability is that of the answer in all its wordings (see calibration), or of "no answer", and
-    calibrated whether a validation shows that such answers are right as often as it says;
+    probability is that of the answer or of "no answer" (see calibration), and calibrated whether a
+    validation shows that such answers are right as often as it says;
     margin the score of the best span minus that of "no answer", in logits, null if no span is
     possible. The model abstains if -margin is above threshold. n_best: answers, best first.
     """
@@ -52,6 +56,19 @@ class Reply:
     margin: float | None
     threshold: float
     n_best: list[Choice]
+
+
+def check_text(where: str, question: str, context: str, max_context: int = MAX_CONTEXT) -> None:
+    """Raise UserError if question or context is empty, too long or not Unicode text."""
+    limits = {"question": (question, MAX_QUESTION), "context": (context, max_context)}
+    for name, (text, limit) in limits.items():
+        if not text.strip():
+            raise UserError(f"the {name} is empty", key=where, cure="give it some text")
+        if len(text) > limit:
+            problem = f"the {name} has more than {limit:,} characters"
+            raise UserError(problem, key=where, cure="cut it")
+        if not is_unicode(text):
+            raise UserError(f"the {name} is not UTF-8 text", key=where, cure="fix it")
 
 
 def ask(trained: Trained, question: str, context: str, threshold: float) -> Reply:
@@ -95,14 +112,13 @@ def _reply(
     choices = _stripped(entries)
     spans = [choice for choice in choices if choice.text]
     prediction = answered.predictions[example.id] if spans else ""
-    _, probability = given(entries, prediction)
     reply = Reply(
         question=example.question,
         answer="",
         abstained=True,
         start=None,
         end=None,
-        probability=probability,
+        probability=given(entries, prediction)["probability"],
         calibrated=calibrated,
         margin=-answered.null_odds[example.id] if spans else None,
         threshold=threshold,
@@ -165,8 +181,7 @@ def format_reply(
         end = len(before) + len(answer)
         lines[name] = sentence(before + answer + after, len(before), end, marks)
     if listed:
-        # The line above adds all wordings of an answer; here each stands for itself.
-        lines["candidates"] = "each with the probability of this wording alone"
+        lines["candidates"] = "each with its probability, if it were the answer"
         for place, choice in enumerate(reply.n_best, start=1):
             text = _displayed(choice.text) or "(no answer)"
             lines[f"{choice.probability:.3f}  ({place})"] = text

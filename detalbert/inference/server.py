@@ -28,10 +28,9 @@ from detalbert.errors import UserError
 from detalbert.inference import web
 from detalbert.inference.answering import Stopped, max_row_tokens
 from detalbert.inference.model import Trained
-from detalbert.inference.reply import Reply, ask_together
+from detalbert.inference.reply import MAX_QUESTION, Reply, ask_together, check_text
 from detalbert.inference.web import LOOPBACK
 from detalbert.processes import STOP_SIGNALS
-from detalbert.squad.question_stream import MAX_QUESTION, check_text
 
 # The page is one file: it takes nothing from elsewhere and talks to this server alone.
 PAGE = Path(__file__).with_name("page.html")

@@ -25,10 +25,10 @@ import torch
 from determined import core
 from determined.core import DownloadMode
 
-from detalbert.atomic import write_json
 from detalbert.engine.cpu import set_threads
 from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
+from detalbert.files import write_json
 from detalbert.inference.answering import Answered, answer
 from detalbert.inference.find import find
 from detalbert.inference.model import (
@@ -41,13 +41,13 @@ from detalbert.inference.predict_file import Questions, write_answers
 from detalbert.inference.references import JsonObject, describe_reference
 from detalbert.inference.score_table import UNCALIBRATED_LINE, score_table
 from detalbert.log import silence
-from detalbert.reading.parquet import RawRow
+from detalbert.progress import PERIOD as SILENCE
+from detalbert.records import Row
 from detalbert.squad.windows import Example
 from detalbert.training import master
 from detalbert.training.local import Ranks
 from detalbert.training.manifest import find_fault
 from detalbert.training.uploads import UploadedParts
-from detalbert.waiting import PERIOD as SILENCE
 
 PERIOD = 300.0  # seconds between checkpoints
 ASKED = "asked.json"  # in a checkpoint: what its parts are answers to
@@ -318,7 +318,7 @@ class _Job:
             tempfile.TemporaryDirectory() as folder,
         ):
             _check(parts, self.stored)
-            cells: dict[str, RawRow] = {}
+            cells: dict[str, Row] = {}
             metrics = write_answers(
                 self._read(parts, cells),
                 total=self.asked["total"],
@@ -337,7 +337,7 @@ class _Job:
         where = f"predictions are in checkpoint {stored}: det checkpoint download {stored}"
         self.say(where, state="done")
 
-    def _read(self, parts: Path, cells: dict[str, RawRow]) -> Iterator[Answered]:
+    def _read(self, parts: Path, cells: dict[str, Row]) -> Iterator[Answered]:
         """Yield the answers in the folder of a checkpoint, in the order of the questions, whose
         rows `cells` gets.
         """

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from detalbert.atomic import OpenFile
 from detalbert.escapes import escape_controls
-from detalbert.reading.sheets import MOST_CHARACTERS
+from detalbert.files import OpenFile
 
 Row = Sequence[str | int | float]
+# Characters of a cell of .xlsx.
+MOST_CHARACTERS = 32_767
 log = logging.getLogger(__name__)
 _NO_CHARACTERS = re.compile("[\ufffe\uffff]")
 _SPACES = re.compile(r"^ | {2,}", re.MULTILINE)

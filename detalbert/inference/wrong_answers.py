@@ -14,7 +14,7 @@ from detalbert.inference.answer_table import AnswerTable, free_name
 from detalbert.inference.answering import Answered
 from detalbert.inference.workbook import Row
 from detalbert.squad.error_groups import GROUPS, LABEL, find_group
-from detalbert.squad.question_stream import NOT_IN_CONTEXT, LeftOut
+from detalbert.squad.questions import NOT_IN_CONTEXT, LeftOut
 
 
 class WrongAnswers:

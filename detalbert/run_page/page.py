@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from detalbert.atomic import whole_file
+from detalbert.files import whole_file
 from detalbert.pages.template import fill_template
 from detalbert.run_page import advice, plots, thresholds
 from detalbert.run_page.outcomes import ENOUGH, Outcomes, reliability, sweep_thresholds

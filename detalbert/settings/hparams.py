@@ -4,16 +4,15 @@ Defaults are the published single-GPU recipe for albert-xxlarge-v2.
 """
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+from pydantic import Field
 
 from detalbert.errors import UnknownKey, UserError
-from detalbert.settings.forms import ROW_FORMS
-from detalbert.settings.model_sizes import MOST_MODULES, check_model_sizes
-from detalbert.settings.sections import Parsers, Section, parse_section, setting
-from detalbert.settings.values import Config
+from detalbert.settings.model_sizes import check_model_sizes
+from detalbert.settings.sections import Parsers, Section, Whole, changeable, parse_section, section
 
 # What a row of questions may have.
 COLUMNS = (
@@ -28,60 +27,38 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
+@section
 class DataConfig(Section):
     """Sources of questions: `train`, and `validation` or a `validation_fraction` of `train`.
 
-    Each is a file of questions (SQuAD JSON, CSV, TSV, JSON lines or Parquet), a folder with
-    `train.*` and `validation.*`, an official file name (downloaded if absent), a `datasets` hub
-    name (NAME, NAME@REVISION or NAME:CONFIG), or `generated`.
+    Each is a file of questions, a folder with `train.*` and `validation.*`, an official file name
+    (downloaded if absent), a `datasets` hub name (NAME, NAME@REVISION or NAME:CONFIG), or
+    `generated`.
     """
 
     train: str
     validation: str | None = None
-    validation_fraction: float | None = setting(None, gt=0, lt=1)  # by whole contexts
-    columns: Config | None = None  # the file's names: {question: Frage, context: Text}
-    form: str | None = setting(None, choices=ROW_FORMS)  # default: by the files' first bytes
+    validation_fraction: float | None = Field(None, gt=0, lt=1)  # by whole contexts
+    columns: dict[str, str] | None = None  # the file's names: {question: Frage, context: Text}
     sheet: str | None = None  # of a spreadsheet; default: the first
-    no_answer: list[Any] | None = None  # answers that stand for none: [n/a, "-"]
+    # Answers that stand for none: [n/a, "-"].
+    no_answer: list[Annotated[str, Field(min_length=0)]] | None = None
     tokenizer: str | None = None  # a folder or hub name; default: the one beside the model
     cache_dir: str = ".cache"
     skip_invalid: bool = False  # count and skip faulty questions instead of refusing the file
-    max_train_examples: int | None = setting(None, gt=0)
-    max_validation_examples: int | None = setting(None, gt=0)
+    max_train_examples: Whole | None = Field(None, gt=0)
+    max_validation_examples: Whole | None = Field(None, gt=0)
 
     def check(self) -> None:
-        if self.validation is None and self.validation_fraction is None:
+        if (self.validation is None) == (self.validation_fraction is None):
             raise UserError(
-                "set 'validation' (a file or data set) or 'validation_fraction'",
+                "set exactly one of 'validation' (a file or data set) and 'validation_fraction'",
                 key="data.validation",
+                cure="--set data.validation=null takes out a config's",
             )
-        if self.validation is not None and self.validation_fraction is not None:
-            raise UserError(
-                f"{self.validation!r:.60} is set beside validation_fraction",
-                key="data.validation",
-                cure="leave one out (--set data.validation=null takes out a config's)",
-            )
-        for name, own in (self.columns or {}).items():
+        for name in self.columns or ():
             if name not in COLUMNS:
                 raise UnknownKey(name, section="data.columns", known=COLUMNS)
-            if not isinstance(own, str):
-                raise UserError(
-                    f"{own!r:.60}",
-                    key=f"data.columns.{name}",
-                    cure="give the column's name as text",
-                )
-        for mark in self.no_answer or ():
-            if not isinstance(mark, str):
-                raise UserError(f"{mark!r:.60}", key="data.no_answer", cure="give texts, in quotes")
-
-
-# The largest values of a model's sizes, by transformers' names for them; the smallest is 1.
-_SIZES = dict.fromkeys(
-    "num_hidden_layers n_layer num_attention_heads n_head num_key_value_heads".split(), MOST_MODULES
-)
-_SIZES |= dict.fromkeys("hidden_size intermediate_size embedding_size n_embd".split(), 10_000_000)
-_SIZES |= dict.fromkeys("vocab_size max_position_embeddings n_positions".split(), 10_000_000)
 
 
 class Length(NamedTuple):
@@ -96,79 +73,67 @@ class Length(NamedTuple):
         """Validations after a step; the last step has one."""
         return math.ceil(self.steps / self.validation)
 
-    def checkpoints(self, policy: str = "best") -> int:
-        """Checkpoints of the run: after each period, the last step, and each validation of which
-        `checkpoint_policy` takes one, if each is better than those before.
-        """
-        last = self.steps
-        count = math.ceil(last / self.checkpoint)
-        if policy == "none":
-            return count
-        both = math.lcm(self.validation, self.checkpoint)
-        count += last // self.validation - last // both
-        # The last step has its checkpoint already.
-        return count - (last % self.validation == 0 and last % self.checkpoint > 0)
 
-
-@dataclass(frozen=True)
+@section
 class StepHParams(Section):
     """Hyperparameters of every workload's optimizer step. Periods and steps are optimizer steps."""
 
     # The model: a hub name or folder, or a model config to start from random weights.
     model: str | None = None
-    model_config: Config | None = None
+    model_config: dict[str, Any] | None = None
 
     # The schedule. `max_steps` wins over `epochs`.
     # Windows per optimizer step, over all slots.
-    global_batch_size: int = setting(48, gt=0, le=1_000_000)
+    global_batch_size: int = Field(48, gt=0, le=1_000_000)
     # A run keeps the `max_steps` that they make.
-    epochs: float = setting(2, gt=0, le=1_000_000, changeable=True)
-    max_steps: int | None = setting(None, gt=0, le=1_000_000_000)
+    epochs: float = changeable(2, gt=0, le=1_000_000)
+    max_steps: Whole | None = Field(None, gt=0)
 
     # learning rate = base_learning_rate * global_batch_size / base_batch_size * lr_scale
-    base_learning_rate: float = setting(5e-5, gt=0, le=1e20)
-    base_batch_size: int = setting(48, gt=0, le=1_000_000)
-    lr_scale: float = setting(1.0, gt=0, le=1_000)
-    optimizer: str = setting("radam", choices=("radam", "adamw"))
-    beta2: float = setting(0.999, ge=0, lt=1)  # of its mean of squared gradients
-    weight_decay: float = setting(0.0, ge=0, le=1_000_000)
+    base_learning_rate: float = Field(5e-5, gt=0, le=1e20)
+    base_batch_size: int = Field(48, gt=0, le=1_000_000)
+    lr_scale: float = Field(1.0, gt=0, le=1_000)
+    optimizer: Literal["radam", "adamw", "lamb", "muon"] = "radam"
+    beta2: float = Field(0.999, ge=0, lt=1)  # of its mean of squared gradients
+    weight_decay: float = Field(0.0, ge=0, le=1_000_000)
     # Of the steps. A wsd run that is resumed with another number of steps keeps its first warm-up.
-    warmup_fraction: float = setting(0.1, ge=0, le=1)
+    warmup_fraction: float = Field(0.1, ge=0, le=1)
     # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.
-    schedule: str = setting("linear", choices=("linear", "cosine", "wsd"))
-    min_rate: float = setting(0.0, ge=0, lt=1)  # at the end, as a fraction of the peak rate
-    decay_fraction: float | None = setting(None, gt=0, le=1)  # of wsd; default: 0.1
-    max_grad_norm: float = setting(1.0, ge=0, le=1e30)  # 0: gradients are not clipped
+    schedule: Literal["linear", "cosine", "wsd"] = "linear"
+    min_rate: float = Field(0.0, ge=0, lt=1)  # at the end, as a fraction of the peak rate
+    decay_fraction: float | None = Field(None, gt=0, le=1)  # of wsd; default: 0.1
+    max_grad_norm: float = Field(1.0, ge=0, le=1e30)  # 0: gradients are not clipped
 
     # How it runs.
-    max_seq_length: int = setting(384, gt=0, le=10_000_000)  # tokens of the longest window
-    precision: str = setting("auto", choices=("auto", "fp32", "bf16", "fp16"))
+    max_seq_length: int = Field(384, gt=0, le=10_000_000)  # tokens of the longest window
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     # Real tokens in a micro-batch.
-    max_tokens_per_forward: int | Literal["auto"] = setting(
-        4096, gt=0, le=10_000_000, changeable=True
+    max_tokens_per_forward: Annotated[int, Field(gt=0, le=10_000_000)] | Literal["auto"] = (
+        changeable(4096)
     )
     # The layers, with torch.compile; default: on a GPU.
-    compile: bool | None = setting(None, changeable=True)
+    compile: bool | None = changeable(None)
     # Rows padded to max_tokens_per_forward, each launched as one CUDA graph. Not measured on a GPU.
-    cuda_graphs: bool = setting(False, changeable=True)
+    cuda_graphs: bool = changeable(False)
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
-    allreduce_dtype: str = setting("fp32", choices=("fp32", "bf16", "fp16"), changeable=True)
-    seed: int | None = setting(None, ge=0)  # default: the trial's, see experiment.trial_seed
+    allreduce_dtype: Literal["fp32", "bf16", "fp16"] = changeable("fp32")
+    # Default: the trial's, see experiment.trial_seed.
+    seed: Whole | None = Field(None, ge=0)
     # Of one slot; auto: the cores that are idle when a run begins. On a CPU the thread count
     # changes rounding, so a resumed run keeps it.
-    threads: int | Literal["auto"] = setting("auto", gt=0, le=1_024, changeable=True)
+    threads: Annotated[int, Field(gt=0, le=1_024)] | Literal["auto"] = changeable("auto")
     # Loader processes of one slot; default: by the machine's cores.
-    num_workers: int | None = setting(None, ge=0, le=256, changeable=True)
+    num_workers: int | None = changeable(None, ge=0, le=256)
     # Both by default once per epoch.
-    checkpoint_period: int | None = setting(None, gt=0, changeable=True)
-    validation_period: int | None = setting(None, gt=0, changeable=True)
+    checkpoint_period: Whole | None = changeable(None, gt=0)
+    validation_period: Whole | None = changeable(None, gt=0)
     # Ends the run after so many validations without a better `searcher.metric`; default: never.
-    early_stopping: int | None = setting(None, gt=0, changeable=True)
-    reporting_period: int = setting(10, gt=0, changeable=True)
+    early_stopping: Whole | None = changeable(None, gt=0)
+    reporting_period: Whole = changeable(10, gt=0)
     # Rank 0 traces so many after a warm-up.
-    profile_steps: int = setting(0, ge=0, le=1_000, changeable=True)
+    profile_steps: int = changeable(0, ge=0, le=1_000)
     # Watch for EC2's notice that it takes the machine back.
-    spot_notice: bool = setting(False, changeable=True)
+    spot_notice: bool = changeable(False)
 
     def length(self, windows: int) -> Length:
         """Return the length of a run of which an epoch has `windows` training windows.
@@ -228,15 +193,6 @@ class StepHParams(Section):
             )
 
     def check(self) -> None:
-        for key, largest in _SIZES.items():
-            size = (self.model_config or {}).get(key, 1)
-            is_range = isinstance(size, dict) and "type" in size  # of a search
-            if not is_range and not (type(size) is int and 1 <= size <= largest):
-                raise UserError(
-                    f"{size!r:.60}",
-                    key=f"hyperparameters.model_config.{key}",
-                    cure=f"use a number from 1 to {largest:,}",
-                )
         check_model_sizes(self.model_config, "hyperparameters.model_config")
         warm = self.warmup_fraction
         room = 1 - warm if self.schedule == "wsd" else 0
@@ -255,14 +211,15 @@ class StepHParams(Section):
             )
 
 
-@dataclass(frozen=True)
+@section
 class HParams(StepHParams):
     """`hyperparameters:` of an experiment that fine-tunes on SQuAD: windows and answers."""
 
-    doc_stride: int = setting(128, ge=0)  # tokens that two neighbouring windows share
-    max_query_length: int = setting(64, gt=0)
-    n_best_size: int = setting(20, gt=0, le=10_000)
-    max_answer_length: int = setting(30, gt=0)
+    optimizer: Literal["radam", "adamw"] = "radam"
+    doc_stride: Whole = Field(128, ge=0)  # tokens that two neighbouring windows share
+    max_query_length: Whole = Field(64, gt=0)
+    n_best_size: int = Field(20, gt=0, le=10_000)
+    max_answer_length: Whole = Field(30, gt=0)
     null_score_diff_threshold: float = 0.0
 
     def check(self) -> None:
@@ -279,4 +236,4 @@ class HParams(StepHParams):
 # Both raise UserError as `parse_section` does.
 parse_hparams = partial(parse_section, HParams, "hyperparameters")
 parse_data_config = partial(parse_section, DataConfig, "data")
-PARSERS = Parsers(parse_data_config, parse_hparams)
+PARSERS = Parsers(DataConfig, HParams)

@@ -1,8 +1,7 @@
-"""How many layers a model config may have, and the ranges of its rotary positions.
+"""Limits of the numbers in a model config, before transformers sees them.
 
-Sizes of tensors are no matter here: torch counts them without memory (engine/models.py). The
-number of modules is: a billion layers take minutes even without memory, and some of transformers'
-configs make lists as long. So these counts are checked before transformers sees them.
+Sizes of tensors are no matter here: torch counts them without memory (engine/models.py). But a
+model without layers trains without a word, and a billion layers take minutes even without memory.
 """
 
 import math
@@ -10,13 +9,16 @@ import re
 
 from detalbert.errors import UserError
 
-MOST_MODULES = 1_000
-# Least and most by transformers' names of the keys, at any depth. The counts of modules are
-# num_hidden_layers, n_layer, encoder_layers, inner_group_num, block_sizes, num_attention_heads,
-# num_local_experts. Of rotary positions out of these ranges, cosines are no numbers, or of no size
-# that fits.
+_COUNTS = "num_hidden_layers|n_layers?|num_hidden_groups|inner_group_num|num_attention_heads"
+_COUNTS += "|n_heads?|num_key_value_heads"
+_SIZES = "(?:hidden|intermediate|embedding|vocab)_size|n_embd|max_position_embeddings|n_positions"
+# Least and most by transformers' names of the keys, at any depth. With rotary positions out of
+# these ranges, cosines are no numbers, or of no size that fits.
 _LIMITS = (
-    (r"(?:^|_)(?:layers?|groups?|group_num|blocks|block_sizes|depths|heads?)$", -math.inf, 1_000),
+    (rf"^(?:{_COUNTS})$", 1, 1_000),
+    (rf"^(?:{_SIZES})$", 1, 10_000_000),
+    (r"^head_dim$", 1, 10_000),
+    (r"(?:^|_)(?:layers?|groups?|blocks|block_sizes|depths|heads?)$", -math.inf, 1_000),
     (r"(?:^|_)experts$", -math.inf, 100_000),
     (r"^rope_theta$", 1, 1e30),
     (r"^(?:partial_rotary_factor|rotary_pct)$", 1e-3, 1),
@@ -27,8 +29,7 @@ _LIMITS = (
 
 
 def check_model_sizes(keys: object, section: str) -> None:
-    """Raise UserError if the keys of a model config, at any depth, count too many modules, or a
-    number of rotary positions is out of range.
+    """Raise UserError if a number in a model config, at any depth, is out of its limits.
 
     Args:
         keys: the model config.

@@ -5,60 +5,53 @@ workload from the other.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from detalbert.errors import UserError
-from detalbert.settings.forms import FORMS
-from detalbert.settings.sections import Section, parse_section, setting
-from detalbert.settings.values import Config
+from detalbert.settings.sections import Section, Whole, parse_section, section
 
 
-@dataclass(frozen=True)
+@section
 class SourceConfig(Section):
     """A source of text: one value of `data.text`, or one of a list there."""
 
-    source: str  # a file, folder, pattern, address or hub name: see corpus/sources.py
-    weight: float | None = setting(None, gt=0, le=1e9)  # share of windows; default: by size
+    source: str  # a file, folder, pattern, address or hub name: see corpus/text.py
+    weight: float | None = Field(None, gt=0, le=1e9)  # share of windows; default: by size
     text_key: str = "text"  # key or column of a row that holds the text
-    name: str | None = None  # in scores; default: the last part of the address
-    form: str | None = setting(None, choices=FORMS)  # of its files; default: `data.form`
+    # In scores, and of a folder; default: the last part of the address.
+    name: str | None = Field(None, pattern=r"^[\w-]+$")
 
 
-Sources = str | list[Any] | Config | None
+# An address, a mapping of SourceConfig's keys, or a list of these.
+Sources = str | dict[str, Any] | list[Any] | None
 
 
 def parse_sources(key: str, value: Sources) -> list[SourceConfig]:
-    """Return the sources of `data.KEY`: an address, a mapping of SourceConfig's keys, or a list of
-    these; a list's have names. Raises UserError as `parse_section` does, and for two of one name.
+    """Return the sources of `data.KEY`; a list's have names. Raises UserError as `parse_section`
+    does, and for two of one name.
     """
     if value is None:
         return []
     if not isinstance(value, list):
         return [_source(f"data.{key}", value)]
-    sources = [_source(f"data.{key}[{i}]", item) for i, item in enumerate(value)]
+    sources = []
+    for number, item in enumerate(value):
+        source = _source(f"data.{key}[{number}]", item)
+        sources.append(replace(source, name=source.name or _name_of(source.source)))
+    _check_list(f"data.{key}", sources)
+    return sources
 
-    # A name is that of a metric and of a folder, so each source needs one of its own.
-    names = [source.name or _name_of(source.source) for source in sources]
-    for name in names:
-        if not re.fullmatch(r"[\w-]+", name):
-            raise UserError(f"name {name!r}: letters, digits, _ and - only", key=f"data.{key}")
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f"two sources are called {name}", key=f"data.{key}", cure="give each its 'name'"
-            )
 
-    # Shares of the windows are by weight or by size, not by both.
-    is_weighted = {source.weight is not None for source in sources}
-    if len(is_weighted) > 1:
-        raise UserError(
-            "some sources have a 'weight', some have none", key=f"data.{key}", cure="give all one"
-        )
-    return [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
+def _source(key: str, value: object) -> SourceConfig:
+    """Return a source that is given by its address, or by a mapping of its keys."""
+    values = {"source": value} if isinstance(value, str) else value
+    return parse_section(SourceConfig, key, values)
 
 
 def _name_of(address: str) -> str:
@@ -66,16 +59,22 @@ def _name_of(address: str) -> str:
     return re.sub(r"[^\w-]+", "_", PurePath(address).stem)
 
 
-def _source(key: str, value: object) -> SourceConfig:
-    """Return a source that is given by its address, or by a mapping of its keys."""
-    if isinstance(value, str):
-        value = {"source": value}
-    elif not isinstance(value, Mapping):
-        raise UserError(f"expected text or a mapping with 'source', got {value!r:.60}", key=key)
-    return parse_section(SourceConfig, section=key, values=value)
+def _check_list(key: str, sources: Sequence[SourceConfig]) -> None:
+    """Raise UserError unless each source has a name of its own, and all or none a weight."""
+    if not sources:
+        raise UserError("an empty list", key=key, cure="name a source")
+    names = [str(source.name) for source in sources]
+    if len(set(names)) < len(names):
+        raise UserError(f"two of one name: {', '.join(names)}", key=key, cure="set their 'name'")
+    # Shares of the windows are by weight or by size, not by both.
+    is_weighted = {source.weight is not None for source in sources}
+    if len(is_weighted) > 1:
+        raise UserError(
+            "some sources have a 'weight', some have none", key=key, cure="give all one"
+        )
 
 
-@dataclass(frozen=True)
+@section
 class CorpusConfig(Section):
     """A text corpus: text to tokenize into shards, or ready-made `shards`. `source` and
     `held_out_source` are the names of the keys that hold the text and the validation text.
@@ -86,20 +85,18 @@ class CorpusConfig(Section):
     model_has_tokenizer: ClassVar[bool] = False  # then `tokenizer` may be left out
 
     tokenizer: str | None = None  # a folder or hub name
-    # Or: pieces of a tokenizer that is learned from the text.
-    vocab_size: int | None = setting(None, ge=300, le=65_536)
+    # Or: tokens of a tokenizer that is learned from the text.
+    vocab_size: int | None = Field(None, ge=300, le=65_536)
     # Of the documents, held out if no validation text is set; a hash of the text selects them.
-    validation_fraction: float = setting(0.01, ge=0, lt=1)
-    article: str = "line"  # a document of plain text: line, file, blank_line, or "100 lines"
-    form: str | None = setting(None, choices=FORMS)  # of all files; default: by their first bytes
-    sheet: str | None = None  # of spreadsheets; default: the first
+    validation_fraction: float = Field(0.01, ge=0, lt=1)
+    # A document of plain text: line, file, blank_line, or "100 lines".
+    article: str = Field("line", pattern=r"^(line|file|blank_line|[1-9][0-9]{0,8} lines)$")
     # A folder or address of token shards, which say what they hold and have their tokenizer.
     shards: str | None = None
-    shard_mib: float = setting(1024, gt=0, le=1_000_000)  # of tokens in a shard, about
+    shard_mib: float = Field(64, gt=0, le=1_000_000)  # of tokens in a shard, about
     # Read at the same time, their windows mixed.
-    shuffle_shards: int = setting(8, gt=0, le=10_000)
+    shuffle_shards: int = Field(8, gt=0, le=10_000)
     cache_dir: str = ".cache"
-    cache_gib: float = setting(64, gt=0, le=1_000_000)  # for shards fetched from afar
 
     @property
     def training(self) -> list[SourceConfig]:
@@ -120,35 +117,31 @@ class CorpusConfig(Section):
             raise UserError(
                 f"set exactly one of {self.source!r} and 'shards'", key=f"data.{self.source}"
             )
-        if not re.fullmatch(r"line|file|blank_line|[1-9]\d{0,8} lines", self.article):
+        is_named = self.tokenizer is not None
+        is_learned = self.vocab_size is not None
+        if self.shards is not None:
+            has_one = not is_learned
+        elif self.model_has_tokenizer:
+            has_one = not (is_named and is_learned)
+        else:
+            has_one = is_named != is_learned
+        if not has_one:
             raise UserError(
-                f"{self.article!r:.60}",
-                key="data.article",
-                cure="give line, file, blank_line, or a number of lines such as '100 lines'",
+                "set either 'tokenizer' (a folder or hub name) or 'vocab_size' (to learn one); "
+                "shards have one",
+                key="data.tokenizer",
             )
-        if text is not None and not self.training:
-            raise UserError("an empty list", key=f"data.{self.source}", cure="name a source")
-        if any(source.weight for source in self.held_out):
+        # Both raise UserError for a wrong source.
+        is_weighted = any(source.weight for source in self.held_out)
+        if self.training and is_weighted:
             raise UserError(
                 "'weight' is for training text",
                 key=f"data.{self.held_out_source}",
                 cure="leave it",
             )
-        if self.vocab_size is not None and text is None:
-            raise UserError(
-                "shards have a tokenizer already", key="data.vocab_size", cure="leave it out"
-            )
-        is_learned = self.vocab_size is not None
-        is_named = self.tokenizer is not None
-        is_missing = not is_learned and not is_named and not self.model_has_tokenizer
-        if text is not None and (is_missing or is_learned and is_named):
-            raise UserError(
-                "set either 'tokenizer' (a folder or hub name) or 'vocab_size' (to learn one)",
-                key="data.tokenizer",
-            )
 
 
-@dataclass(frozen=True)
+@section
 class TextConfig(CorpusConfig):
     """Text for pretraining an encoder; default of `tokenizer`: that of `hyperparameters.model`."""
 
@@ -158,23 +151,21 @@ class TextConfig(CorpusConfig):
 
     text: Sources = None  # one source, or a list of sources
     validation: Sources = None  # held-out text; default: a fraction of the documents
-    max_validation_windows: int | None = setting(10_000, gt=0)
+    max_validation_windows: Whole | None = Field(10_000, gt=0)
 
 
-# Both raise UserError as `parse_section` does.
-parse_text_config = partial(parse_section, TextConfig, "data")
-
-
-@dataclass(frozen=True)
+@section
 class DocumentsConfig(CorpusConfig):
     """Documents for a language model; a tokenizer that is trained on them is byte-level."""
 
     source = "documents"
     held_out_source = "validation_documents"
 
-    article: str = "file"
+    article: str = Field("file", pattern=r"^(line|file|blank_line|[1-9][0-9]{0,8} lines)$")
     documents: Sources = None  # one source, or a list of sources
     validation_documents: Sources = None  # held-out; default: a fraction of the documents
 
 
+# Both raise UserError as `parse_section` does.
+parse_text_config = partial(parse_section, TextConfig, "data")
 parse_documents_config = partial(parse_section, DocumentsConfig, "data")

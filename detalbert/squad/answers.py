@@ -5,7 +5,8 @@ the result is bitwise the same however they came; all else is arithmetic over al
 The price is that the candidates of all windows are in memory.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -35,43 +36,54 @@ class NBestEntry(TypedDict):
     probability: float  # softmax over the list
 
 
-class _Pool(NamedTuple):
-    """The spans of all windows, sorted by window and so by question."""
+class _Question(NamedTuple):
+    """The S spans of a question that have text, window by window and in each the best first."""
 
-    question: np.ndarray  # int32 [n], example number
-    begin: np.ndarray  # int32 [n, K], first character of the span in the context
-    end: np.ndarray  # int32 [n, K], the character after it
-    scores: np.ndarray  # float32 [n, K]; -inf where there is no span or its text is empty
-    spans: Candidates  # of these windows
+    example: Example
+    null_score: np.float32  # the lowest of its windows
+    begin: np.ndarray  # int32 [S], first character of the span in the context
+    end: np.ndarray  # int32 [S], the character after it
+    start_logits: np.ndarray  # float32 [S]
+    end_logits: np.ndarray  # float32 [S]
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Start + end logit, float32 [S]."""
+        return self.start_logits + self.end_logits
 
 
-def _pool(windows: Windows, candidates: Sequence[Candidates]) -> _Pool:
-    """Sort by window and drop repeats, so that the result is independent of order and batching."""
-    # One row for each window, however often it came.
+def _by_question(
+    examples: Sequence[Example], windows: Windows, candidates: Sequence[Candidates]
+) -> Iterator[_Question]:
+    """Yield the questions in order, whatever the order and the batches of their windows."""
+    # Sort by window, and so by question, and drop repeats.
     columns = [np.concatenate(column) for column in zip(*candidates, strict=True)]
-    numbers = columns[0]
-    number, rows = np.unique(numbers, return_index=True)  # [n]
+    number, rows = np.unique(columns[0], return_index=True)  # [n]
     spans = Candidates(*(column[rows] for column in columns))
 
     # A position in the window plus the shift is a token of context_ids, which has its characters.
     shift = windows.context_begin[number] - windows.context_starts(number)  # [n]
-    first_token = spans.starts + shift[:, None]  # [n, K]
+    is_span = spans.scores > -np.inf  # [n, K]
+    first_token = spans.starts + shift[:, None]
     last_token = spans.ends + shift[:, None]
-
-    is_span = spans.scores > -np.inf
     begin = np.zeros(is_span.shape, dtype=np.int32)
     end = np.zeros(is_span.shape, dtype=np.int32)
     begin[is_span] = windows.context_offsets[first_token[is_span], 0]
     end[is_span] = windows.context_offsets[last_token[is_span], 1]
 
-    has_text = end > begin
-    return _Pool(
-        question=windows.example_index[number],
-        begin=begin,
-        end=end,
-        scores=np.where(has_text, spans.scores, np.float32(-np.inf)),
-        spans=spans,
-    )
+    # The windows of each question.
+    questions, first = np.unique(windows.example_index[number], return_index=True)
+    bounds = itertools.pairwise([*first.tolist(), len(number)])
+    for question, (low, high) in zip(questions.tolist(), bounds, strict=True):
+        has_text = end[low:high] > begin[low:high]  # [windows, K]
+        yield _Question(
+            example=examples[question],
+            null_score=spans.null_scores[low:high].min(),
+            begin=begin[low:high][has_text],
+            end=end[low:high][has_text],
+            start_logits=spans.start_logits[low:high][has_text],
+            end_logits=spans.end_logits[low:high][has_text],
+        )
 
 
 def merge_answers(
@@ -92,41 +104,20 @@ def merge_answers(
     (2 + 1). "old" wins, and null_odds is 2.5 - 2 - 1 = -0.5: the answer unless the threshold is
     lower.
     """
-    pool = _pool(windows, candidates)
-
-    # Each window's best span with text is the first that has a score; 0 if none has one.
-    rank = (pool.scores > -np.inf).argmax(axis=1)  # [n]
-    every = np.arange(len(rank))
-    score = pool.scores[every, rank]  # [n]
-
-    # Each question's window with the best of these, the earlier of equal ones (lexsort is stable).
-    order = np.lexsort((-score, pool.question))
-    question, first = np.unique(pool.question[order], return_index=True)  # [questions]
-    window = order[first]
-    best = (window, rank[window])  # the best span's place in [n, K]
-
-    # Null score less the best span's logits, in this order, as the reference rounds.
-    null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
-    is_missing = np.isneginf(score[window])  # the placeholder has logits of 0
-    start_logit = np.where(is_missing, 0, pool.spans.start_logits[best])
-    end_logit = np.where(is_missing, 0, pool.spans.end_logits[best])
-    null_odds = null - start_logit - end_logit  # float32 [questions]
-
-    # Python's numbers and the text of each.
     answers = Answers(predictions={}, null_odds={}, spans={}, probabilities={})
-    rows = zip(
-        question.tolist(),
-        pool.begin[best].tolist(),
-        pool.end[best].tolist(),
-        null_odds.tolist(),
-        strict=True,
-    )
-    for number, begin, end, odds in rows:
-        example = examples[number]
-        text = example.context[begin:end] or _PLACEHOLDER
-        answers.predictions[example.id] = "" if odds > null_score_diff_threshold else text
-        answers.null_odds[example.id] = odds
+    for question in _by_question(examples, windows, candidates):
+        example = question.example
+        text = _PLACEHOLDER
+        odds = question.null_score
+        if len(question.scores):
+            best = int(question.scores.argmax())  # the earlier of equal ones
+            text = example.context[question.begin[best] : question.end[best]]
+            # In this order, as the reference rounds, in fp32.
+            odds = odds - question.start_logits[best] - question.end_logits[best]
         answers.spans[example.id] = text
+        answers.null_odds[example.id] = float(odds)
+        is_silent = float(odds) > null_score_diff_threshold
+        answers.predictions[example.id] = "" if is_silent else text
     return answers
 
 
@@ -141,79 +132,45 @@ def n_best_list(
     A question without a span that has text gets the placeholder of `merge_answers`, "empty" with
     score 0.
     """
-    pool = _pool(windows, candidates)
-    question, first = np.unique(pool.question, return_index=True)  # [questions]
-    null = np.minimum.reduceat(pool.spans.null_scores, first)  # [questions]
-    bounds = [*first.tolist(), len(pool.question)]
     lists = {}
-    for place, number in enumerate(question.tolist()):
-        rows = slice(bounds[place], bounds[place + 1])  # the question's windows
-        example = examples[number]
-        entries = _list_best(
-            pool,
-            rows=rows,
-            null_score=null[place],
-            context=example.context,
-            n_best_size=n_best_size,
-        )
-        if len(entries) == 1:
-            _add_placeholder(entries)
-        lists[example.id] = entries
+    for question in _by_question(examples, windows, candidates):
+        lists[question.example.id] = _list_best(question, n_best_size)
     return lists
 
 
-def _list_best(
-    pool: _Pool, rows: slice, null_score: np.float32, context: str, n_best_size: int
-) -> list[NBestEntry]:
-    """Return the best spans of a question's windows, and "no answer", best first."""
+def _list_best(question: _Question, n_best_size: int) -> list[NBestEntry]:
+    """Return the best of a question's spans, and "no answer", best first."""
+    context = question.example.context
+    begin = question.begin.tolist()
+    end = question.end.tolist()
+    texts = [context[start:stop] for start, stop in zip(begin, end, strict=True)]
+    scores = question.scores
+    if not texts:
+        texts, begin, end, scores = [_PLACEHOLDER], [0], [0], np.zeros(1)
+        n_best_size = 2
+
     # "No answer" stands behind all spans, as one more, characters 0 to 0.
-    begin = np.append(pool.begin[rows], 0)  # [spans + 1]
-    end = np.append(pool.end[rows], 0)
-    scores = np.append(pool.scores[rows], null_score)
-    no_answer = len(scores) - 1
-
-    # The best ones that are spans, and "no answer" wherever it stands.
+    no_answer = len(texts)
+    texts.append("")
+    begin.append(0)
+    end.append(0)
+    scores = np.append(scores, question.null_score)  # [S + 1]
     order = np.argsort(-scores, kind="stable")  # the earlier of equals first
-    is_listed = scores[order] > -np.inf
-    is_listed[n_best_size:] = False
-    is_listed |= order == no_answer
+    is_listed = order == no_answer
+    is_listed[:n_best_size] = True
     order = order[is_listed]  # [listed]
-
-    scores = scores[order]
-    weights = np.exp(scores - scores[0])
+    weights = np.exp(scores[order] - scores[order[0]])
     probabilities = weights / weights.sum()
-    columns = zip(
-        begin[order].tolist(),
-        end[order].tolist(),
-        scores.tolist(),
-        probabilities.tolist(),
-        strict=True,
-    )
+
     entries: list[NBestEntry] = []
-    for start, stop, score, probability in columns:
+    for number, probability in zip(order.tolist(), probabilities.tolist(), strict=True):
         entries.append(
             {
-                "text": context[start:stop],
-                "start": start,
-                "end": stop,
-                "score": score,
+                "text": texts[number],
+                "start": begin[number],
+                "end": end[number],
+                "score": float(scores[number]),
                 "probability": probability,
             }
         )
     return entries
-
-
-def _add_placeholder(entries: list[NBestEntry]) -> None:
-    """Add the reference's text to the list of a question that has "no answer" alone."""
-    (no_answer,) = entries
-    share = float(np.exp(-np.logaddexp(0, no_answer["score"])))  # of a score of 0
-    no_answer["probability"] = 1 - share
-    placeholder: NBestEntry = {
-        "text": _PLACEHOLDER,
-        "start": 0,
-        "end": 0,
-        "score": 0.0,
-        "probability": share,
-    }
-    is_first = no_answer["score"] <= 0
-    entries.insert(0 if is_first else 1, placeholder)

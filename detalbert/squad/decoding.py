@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-
-_Row = Mapping[str, Any]  # tensors of a packed row by name, and `max_length`, a number
+from torch import Tensor
 
 
 class Candidates(NamedTuple):
@@ -34,9 +33,9 @@ class Candidates(NamedTuple):
 
 
 def best_spans(
-    start_logits: torch.Tensor,
-    end_logits: torch.Tensor,
-    row: _Row,
+    start_logits: Tensor,
+    end_logits: Tensor,
+    row: Mapping[str, Any],
     n_best_size: int,
     max_answer_length: int,
 ) -> Candidates:
@@ -52,75 +51,70 @@ def best_spans(
         row: cu_seqlens [n + 1], context_start, context_end, null_positions, windows [n] as
             `Windows.pack` returns them, on the same device; n may be 0; without max_length it
             blocks on the device.
+        n_best_size: K.
+        max_answer_length: tokens.
     """
     start_logits = start_logits.detach().float()  # [T]
     end_logits = end_logits.detach().float()
-    window_begin = row["cu_seqlens"][:-1].long()  # [n]
-    cls_token = window_begin + row["null_positions"]
-    tensors = {
+    cu_seqlens = row["cu_seqlens"].long()  # [n + 1]
+    cls_token = cu_seqlens[:-1] + row["null_positions"]  # [n]
+    null_scores = start_logits[cls_token] + end_logits[cls_token]
+
+    # The best starts and ends of each window, [n, K] each.
+    # One outside the context takes a place among the K, as in the reference.
+    longest = row.get("max_length") or max(cu_seqlens.diff().tolist(), default=0)
+    width = max(longest, n_best_size)
+    start_grid = window_grid(start_logits, cu_seqlens=cu_seqlens, max_length=width)  # [n, width]
+    end_grid = window_grid(end_logits, cu_seqlens=cu_seqlens, max_length=width)
+    start_values, starts = _top(start_grid, n_best_size)
+    end_values, ends = _top(end_grid, n_best_size)
+
+    # All pairs of them, [n, K starts, K ends]; those that are no spans get -inf.
+    first = starts.unsqueeze(2)
+    last = ends.unsqueeze(1)
+    is_span = first >= row["context_start"].view(-1, 1, 1)
+    is_span = is_span & (last < row["context_end"].view(-1, 1, 1))
+    is_span &= first <= last
+    is_span &= last < first + max_answer_length
+    scores = start_values.unsqueeze(2) + end_values.unsqueeze(1)
+    scores = scores.masked_fill(~is_span, -torch.inf)
+
+    # The best pairs, [n, K]: of pair number i, the start has rank i // K and the end i % K.
+    best_scores, pairs = _top(scores.flatten(start_dim=1), n_best_size)
+    start_rank = pairs // n_best_size
+    end_rank = pairs % n_best_size
+    is_empty = best_scores == -torch.inf  # the window has fewer spans
+    starts = starts.gather(1, start_rank)
+    ends = ends.gather(1, end_rank)
+    start_values = start_values.gather(1, start_rank)
+    end_values = end_values.gather(1, end_rank)
+    candidates = {
         "windows": row["windows"],
-        "null_scores": start_logits[cls_token] + end_logits[cls_token],  # [n]
-        **_spans(start_logits, end_logits, row=row, k=n_best_size, longest=max_answer_length),
+        "starts": starts.masked_fill(is_empty, 0).int(),
+        "ends": ends.masked_fill(is_empty, 0).int(),
+        "start_logits": start_values.masked_fill(is_empty, -torch.inf),
+        "end_logits": end_values.masked_fill(is_empty, -torch.inf),
+        "null_scores": null_scores,
     }
     # Nothing above waits for the device; copying does.
-    return Candidates(**{name: tensor.cpu().numpy() for name, tensor in tensors.items()})
+    return Candidates(**{name: tensor.cpu().numpy() for name, tensor in candidates.items()})
 
 
-def _top(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
+    """Convert [T] to [n, max_length], one window per line, -inf past its end."""
+    starts = cu_seqlens[:-1, None].long()  # [n, 1]
+    ends = cu_seqlens[1:, None].long()
+    place = torch.arange(max_length, device=cu_seqlens.device)
+    token = starts + place  # [n, max_length]
+    # Cells past the end read some other token, and are overwritten.
+    last = len(logits) - 1
+    grid = logits[token.clamp(max=last)]
+    return grid.masked_fill(token >= ends, -torch.inf)
+
+
+def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest values per row and their columns, largest first; ties go to the earlier
     column. torch.topk guarantees no order of ties.
     """
     values, columns = values.sort(dim=1, descending=True, stable=True)  # [n, width]
     return values[:, :k], columns[:, :k]
-
-
-def _grid(row: _Row, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the row's tokens as a grid with a line for each window, [n, width], and which of its
-    places are padding; k columns at least, for _top.
-    """
-    cu_seqlens = row["cu_seqlens"].long()
-    lengths = cu_seqlens.diff()  # [n]
-    if "max_length" in row:
-        longest = row["max_length"]
-    else:
-        longest = max(lengths.tolist(), default=0)
-    column = torch.arange(max(longest, k), device=cu_seqlens.device)  # [width]
-    pad = column >= lengths[:, None]  # [n, width]
-    begin = cu_seqlens[:-1, None]
-    token = (begin + column).masked_fill(pad, 0)
-    return token, pad
-
-
-def _spans(
-    start_logits: torch.Tensor, end_logits: torch.Tensor, row: _Row, k: int, longest: int
-) -> dict[str, torch.Tensor]:
-    """Return the best of all K * K pairs that have at most `longest` tokens, as in `Candidates`, on
-    the device and without blocking.
-    """
-    # The best starts and ends of each window.
-    # A start or end outside the context takes a place among the K, as in the reference.
-    token, pad = _grid(row, k)  # [n, width]
-    start_values, starts = _top(start_logits[token].masked_fill(pad, -np.inf), k)  # [n, K]
-    end_values, ends = _top(end_logits[token].masked_fill(pad, -np.inf), k)
-
-    # All pairs of them, [n, K starts, K ends]; those that are no spans get -inf.
-    steps = ends[:, None, :] - starts[:, :, None]  # tokens less one
-    before_context = starts < row["context_start"][:, None]  # [n, K]
-    after_context = ends >= row["context_end"][:, None]
-    wrong = (steps < 0) | (steps >= longest)
-    wrong |= before_context[:, :, None]
-    wrong |= after_context[:, None, :]
-    scores = start_values[:, :, None] + end_values[:, None, :]
-    scores = scores.masked_fill(wrong, -np.inf)
-
-    # The best pairs: of pair number i, the start has rank i // K and the end i % K.
-    best_scores, pairs = _top(scores.view(len(scores), k * k), k)  # [n, K]
-    start_rank = pairs // k
-    end_rank = pairs % k
-    is_empty = best_scores == -np.inf  # the window has fewer spans
-    return {
-        "starts": starts.gather(1, start_rank).masked_fill(is_empty, 0).int(),
-        "ends": ends.gather(1, end_rank).masked_fill(is_empty, 0).int(),
-        "start_logits": start_values.gather(1, start_rank).masked_fill(is_empty, -np.inf),
-        "end_logits": end_values.gather(1, end_rank).masked_fill(is_empty, -np.inf),
-    }

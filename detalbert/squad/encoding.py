@@ -1,7 +1,12 @@
-"""Token ids and character offsets of texts, as flat arrays: N tokens of n texts."""
+"""Texts as token ids in flat arrays, and the special tokens that a tokenizer puts around a pair.
+
+Only numbers are kept of the encodings: as objects, those of all texts of SQuAD would take
+gigabytes. So texts are encoded a chunk at a time.
+"""
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -12,8 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.errors import Panic, UserError, first_line, panics_raised
 
-_CHUNK = 2000  # texts at a time; bounds the memory of the encoding objects
-_FEW = 2  # a question and its context
+_CHUNK = 2000  # texts at a time
 
 
 class Tokens(NamedTuple):
@@ -21,7 +25,23 @@ class Tokens(NamedTuple):
 
     ids: np.ndarray  # int32 [N]
     ptr: np.ndarray  # int64 [n + 1], text i is ids[ptr[i]:ptr[i + 1]]
-    offsets: np.ndarray  # int32 [N, 2], characters of the text, half open; [0, 2]: not requested
+    offsets: np.ndarray  # int32 [N, 2], characters of the text, half open; [0, 2] if not requested
+    cut: int  # texts that had more tokens
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, int64 [n]."""
+        return np.diff(self.ptr)
+
+
+class PairLayout(NamedTuple):
+    """The R parts of an encoded pair: special tokens before the question, the question, special
+    tokens between, the context, and each special token after it.
+    """
+
+    special_ids: np.ndarray  # int32, all special tokens
+    lengths: np.ndarray  # int64 [R], tokens of each part; 0 of the question and the context
+    types: np.ndarray  # int64 [R], token type of each part
 
 
 def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -42,6 +62,45 @@ def tokenizing() -> Iterator[None]:
         ) from None
 
 
+def encode(
+    backend: Tokenizer, texts: Sequence[str], with_offsets: bool = True, longest: int | None = None
+) -> Tokens:
+    """Encode texts without special tokens.
+
+    Args:
+        backend: without truncation and padding.
+        texts: the texts.
+        with_offsets: whether to return the tokens' characters, which takes longer.
+        longest: tokens at which a text is cut, without offsets only; None: at none.
+
+    Raises:
+        UserError: the tokenizer panics.
+    """
+    encode_batch = backend.encode_batch if with_offsets else backend.encode_batch_fast
+    ids = [np.zeros(0, dtype=np.int32)]
+    offsets = [np.zeros((0, 2), dtype=np.int32)]
+    lengths: list[int] = []
+    for begin in range(0, len(texts), _CHUNK):
+        with tokenizing():
+            encodings = encode_batch(texts[begin : begin + _CHUNK], add_special_tokens=False)
+        lengths += [len(encoding) for encoding in encodings]
+        chunk_ids = chain.from_iterable(encoding.ids[:longest] for encoding in encodings)
+        ids.append(np.fromiter(chunk_ids, dtype=np.int32))
+        if with_offsets:
+            pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
+            numbers = np.fromiter(chain.from_iterable(pairs), dtype=np.int32)
+            offsets.append(numbers.reshape(-1, 2))
+
+    uncut_lengths = np.array(lengths, dtype=np.int64)  # [n]
+    cut_lengths = uncut_lengths if longest is None else np.minimum(uncut_lengths, longest)
+    return Tokens(
+        ids=np.concatenate(ids),
+        ptr=np.append(0, np.cumsum(cut_lengths)),
+        offsets=np.concatenate(offsets),
+        cut=int((cut_lengths < uncut_lengths).sum()),
+    )
+
+
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return begins[i], begins[i] + 1, ... for lengths[i] numbers, for every i; int64. begins [7,
     3], lengths [2, 3] gives [7, 8, 3, 4, 5].
@@ -53,39 +112,39 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(shift, lengths) + np.arange(total)
 
 
-def encode(backend: Tokenizer, texts: Sequence[str], with_offsets: bool = True) -> Tokens:
-    """Encode texts without special tokens, `_CHUNK` at a time.
-
-    Args:
-        backend: without truncation and padding.
-        texts: the texts.
-        with_offsets: whether to return the tokens' characters, which takes longer.
+def pair_layout(tokenizer: PreTrainedTokenizerBase) -> PairLayout:
+    """Return the layout, found by encoding a pair. Leaves truncation and padding off.
 
     Raises:
-        UserError: the tokenizer panics.
+        UserError: the tokenizer is slow, or does not lay a pair out as question and context with
+            [CLS] first or last.
     """
-    encode_batch = backend.encode_batch if with_offsets else backend.encode_batch_fast
-    ids = [np.zeros(0, dtype=np.int32)]
-    lengths = [0]
-    offsets = [np.zeros((0, 2), dtype=np.int32)]
-    for begin in range(0, len(texts), _CHUNK):
-        chunk = list(texts[begin : begin + _CHUNK])
-        with tokenizing():
-            if len(chunk) <= _FEW:  # `encode_batch` takes longer to start threads
-                encodings = [backend.encode(text, add_special_tokens=False) for text in chunk]
-            else:
-                encodings = encode_batch(chunk, add_special_tokens=False)
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"tokenizer {type(tokenizer).__name__} is not a fast one",
+            cure="use one that has a tokenizer.json",
+        )
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    with tokenizing():
+        pair = backend.encode("a", "a")
 
-        # Flat arrays of the chunk: ids [N], offsets [N, 2].
-        lengths += [len(encoding) for encoding in encodings]
-        chunk_ids = chain.from_iterable(encoding.ids for encoding in encodings)
-        ids.append(np.fromiter(chunk_ids, dtype=np.int32))
-        if with_offsets:
-            pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
-            numbers = np.fromiter(chain.from_iterable(pairs), dtype=np.int32)
-            offsets.append(numbers.reshape(-1, 2))
-    return Tokens(
-        ids=np.concatenate(ids),
-        ptr=np.cumsum(lengths, dtype=np.int64),
-        offsets=np.concatenate(offsets),
+    # The text of each token, "." for a special one: ".0.1." of BERT.
+    texts = "".join("." if text is None else str(text) for text in pair.sequence_ids)
+    match = re.fullmatch(r"(\.*)0+(\.*)1+(\.*)", texts)
+    if match is None or not (match[1] or pair.ids[-1] == tokenizer.cls_token_id):
+        raise UserError(
+            f"tokenizer {type(tokenizer).__name__} does not lay a pair out as question and context "
+            "with [CLS] first or last",
+            cure="use one of BERT's kind",
+        )
+    is_special = np.array([text == "." for text in texts])
+    before, between, after = map(len, match.groups())
+    begins = [0, match.end(1), match.start(2), match.end(2)]  # of the first four parts
+    begins += range(match.start(3), len(texts))
+    return PairLayout(
+        special_ids=np.array(pair.ids, dtype=np.int32)[is_special],
+        lengths=np.array([before, 0, between, 0] + [1] * after),
+        types=np.array(pair.type_ids)[begins],
     )

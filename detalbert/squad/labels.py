@@ -1,274 +1,154 @@
-"""Answers of a row, in the shapes in which people and their tools write them.
+"""Answers of a row, in the shapes in which files have them.
 
-| shape | written by |
+| column | holds |
 | --- | --- |
-| `answer`: a text, a number, a list of texts; `answer_start` beside it | sheets, Kaggle |
-| `answers`: [{"text", "answer_start"}], [{"text", "start", "end"}] | SQuAD, annotation tools |
-| `answers`: {"text": [...], "answer_start": [...]} | `datasets` |
-| `detected_answers`: [{"char_spans": [[first, last]]}] | MRQA; in columns on the hub |
-| one of these as a text: JSON, or as Python prints it | tables |
+| `answers` | [{text, answer_start}, ...], {text: [...], answer_start: [...]}, or a list of texts |
+| `answer` | a text, with `answer_start` beside it, or one of the above |
 
-Nothing is guessed: a text that holds none of these is an answer itself, and what cannot be one is a
-fault.
+In a cell of a table a list or mapping is JSON. Nothing is guessed: a text that is none of these is
+an answer itself, and what cannot be one is an error.
 """
 
-import ast
-import contextlib
-import itertools
 import json
 import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# How pandas prints an array inside a cell.
-_ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=[\w'<>]+)?\)", flags=re.DOTALL)
-# How it prints one alone: texts or numbers without commas.
-_ITEM = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+\.?"""
-_PRINTED = re.compile(rf"\[\s*(?:{_ITEM})(?:\s+(?:{_ITEM}))+\s*\]", flags=re.DOTALL)
-# Whole numbers with signs between thousands, as sheets show them.
-_THOUSANDS = re.compile(r"\d{1,3}(?:[,.'’\s]\d{3})+")
-_MAX_ARRAYS = 100  # in a cell: the time of a search for them grows with the square
-_YES = ("true", "1", "yes", "t", "y")
-_NO = ("false", "0", "no", "f", "n")
-# Names of an answer's first character, without signs, spaces and capitals.
-OF_STARTS = re.compile(
-    "(answers?|ans|span|char)*start(ing)?s?(at|char|index|idx|pos|position|offset)*s?"
-    "|(answer|ans)(char)?(begin|offset|pos|position)s?"
-)
-# Names of an answer's text, written in the same way, beside `answer` and `text`.
-OF_TEXTS = re.compile("answertext")
-ANSWERABLE = "answerable"  # a column that says the opposite of is_impossible
+BAD_LABEL = "bad answer"
+# Names of values that may be the place of an answer.
+START_NAME = re.compile("start|offset|begin", re.IGNORECASE)
+_FLAGS = {
+    "true": True,
+    "1": True,
+    "yes": True,
+    "false": False,
+    "0": False,
+    "no": False,
+}
+# What a list in a cell may hold.
+_ANSWERS = (str, dict)
+_STARTS = (int, float, type(None))
 
 
-class LabelError(ValueError):
-    """A value that is no label: the message says what it should be."""
+class Fault(Exception):
+    """A fault of one question. Its arguments: a kind, in few words for counts, and the problem."""
 
 
 class Label(NamedTuple):
-    """An answer as it is written, before it is sought in its context."""
+    """An answer as it is written, and its first character in the context, if that is given."""
 
-    text: str | None  # None: the characters from `start` to `end`
-    start: int | None = None
-    end: int | None = None
+    text: str
+    start: int | None
 
 
 def is_empty(value: object) -> bool:
     """Return whether a value is one of those that stand for none: null, NaN, a blank text."""
     if isinstance(value, str):
         return not value or value.isspace()
-    return value is None or isinstance(value, float) and math.isnan(value)
+    return value is None or value != value
 
 
-def letters_of(name: str) -> str:
-    """Return a name without signs, spaces and capitals: "answerstart" of "Answer start"."""
-    return re.sub(r"[\W_]", "", name).lower()
-
-
-def read_impossible(row: Mapping[str, object]) -> bool | None:
-    """Return `is_impossible` of a row, or what its ANSWERABLE says of it; None if both are empty.
-
-    Raises:
-        LabelError: one is no truth value.
-    """
-    answerable = _read_flag(row, ANSWERABLE)
-    impossible = _read_flag(row, "is_impossible")
-    if impossible is None and answerable is not None:
-        return not answerable
-    return impossible
-
-
-def _read_flag(row: Mapping[str, object], name: str) -> bool | None:
-    value = row.get(name)
-    if value is None or isinstance(value, bool):  # as most rows have it
+def read_flag(value: object) -> bool | None:
+    """Return a truth value, however it is written; None if it is empty. Raises Fault for others."""
+    if isinstance(value, bool) or value is None:  # as most rows have it
         return value
     if is_empty(value):
         return None
     word = str(value).strip().lower().removesuffix(".0")
-    if word in _YES:
-        return True
-    if word in _NO:
-        return False
-    raise LabelError(f"{name} is {value!r:.40}; write true or false")
+    if word not in _FLAGS:
+        raise Fault(BAD_LABEL, f"is_impossible is {value!r:.40}; write true or false")
+    return _FLAGS[word]
 
 
-def read_labels(row: Mapping[str, object]) -> list[Label] | None:
-    """Return the answers of a row under the names of COLUMNS; an empty list if it says that there
-    are none, None if it says nothing of answers.
+def read_labels(row: Mapping[str, Any]) -> list[Label] | None:
+    """Return the answers of a row under our names; [] if it says that there are none, None if it
+    says nothing of answers.
 
     Raises:
-        LabelError: a value is no answer.
+        Fault: a value is no answer.
     """
-    starts = row.get("answer_start")  # where the answers do not say it themselves
-    answers = _from_text(row.get("answers"), name="answers")
-    says_nothing = answers in ([], {}) or is_empty(answers)
-    labels = [] if says_nothing else _labels_of(answers, starts)
-    if not labels and "answer" in row:
-        return _labels_of(_from_text(row["answer"], name="answer"), starts)
+    starts = _parse_cell(row.get("answer_start"), of=_STARTS)
+    answers = _parse_cell(row.get("answers"), of=_ANSWERS)
+    if answers == [] == starts:
+        return []  # SQuAD 2.0 in columns
+    if is_empty(answers) or answers in ([], {}):
+        if "answer" not in row:
+            return None
+        answers = _parse_cell(row["answer"], of=_ANSWERS)
+        if is_empty(answers):
+            return []
 
-    # Two empty lists are SQuAD 2.0 in columns, one may be of a question without labels.
-    is_hub_row = answers == [] and _from_text(starts, name="answers") == []
-    return None if says_nothing and not is_hub_row else labels
-
-
-def _labels_of(answers: object, starts: object) -> list[Label]:
-    labels = map(_read_label, _as_mappings(answers, starts))
-    return [label for label in labels if label is not None]
-
-
-def _as_mappings(value: object, starts: object) -> list[dict[str, object]]:
-    """Return `answers` or `answer` in any shape as mappings of SQuAD or of an annotation tool."""
-    value = _with_text(value)
-    labels = value if isinstance(value, list) else [value]
-    if isinstance(value, dict) and isinstance(value.get("text"), list):
-        # One mapping of columns: {"text": [...], "answer_start": [...]}.
-        if "char_spans" in value:
-            spans = value["char_spans"]
-            labels = spans if isinstance(spans, list) else [spans]
-            return [{"char_spans": span} for span in labels]
-        own_starts = _start_of(value)
-        starts = starts if own_starts is None else own_starts
-        labels = value["text"]
-    elif isinstance(value, dict):
-        # One mapping, whose start may be in the row's own column.
-        return [value if "start" in value else {"answer_start": starts, **value}]
-    elif dict in map(type, labels):
-        mappings = [label if isinstance(label, dict) else {"text": label} for label in labels]
-        return [_with_text(mapping) for mapping in mappings]
-
-    # Texts, or one text. One start is that of the first answer.
-    if isinstance(starts, str) and starts.strip().startswith("["):
-        parsed = _parse(starts)
-        starts = parsed if isinstance(parsed, list) else _read_place(starts, name="answer_start")
+    # Bring each shape to a list of answers and one of starts.
+    if isinstance(answers, dict) and isinstance(answers.get("text"), list):
+        starts = answers.get("answer_start", starts)
+        answers = answers["text"]
+    if not isinstance(answers, list):
+        answers = [answers]
     if not isinstance(starts, list):
-        starts = [starts] + [None] * (len(labels) - 1)
-    if labels and starts and len(labels) != len(starts):
-        raise LabelError(f"answer_start has {len(starts)} places for {len(labels)} answers")
-    pairs = itertools.zip_longest(labels, starts[: len(labels)])
-    return [{"text": text, "answer_start": start} for text, start in pairs]
+        starts = [starts, *[None] * (len(answers) - 1)]  # one start is that of the first answer
+    if answers and len(starts) != len(answers):
+        raise Fault(BAD_LABEL, f"{len(starts)} answer_start for {len(answers)} answers")
+    labels = []
+    for answer, start in zip(answers, starts, strict=False):
+        label = _read_label(answer, start)
+        if label.text:
+            labels.append(label)
+    return labels
 
 
-def _with_text(value: Any) -> Any:
-    """Return a mapping of answers with its text, or list of texts, as 'text', whatever it is called
-    (OF_TEXTS); any other value as it is.
+def _parse_cell(value: object, of: tuple[type, ...]) -> object:
+    """Return the list or mapping of answers that a cell holds as JSON, else the value: "[12]" is a
+    text.
     """
-    if not isinstance(value, dict) or "text" in value:
+    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
-    renamed = {}
-    for name in value:
-        is_text = OF_TEXTS.fullmatch(letters_of(name))
-        renamed["text" if is_text else name] = value[name]
-    return renamed
-
-
-def _from_text(value: object, name: str) -> object:
-    """Return the list or mapping that a text holds as JSON or as Python prints it; the value itself
-    if it holds none that could be answers.
-    """
-    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
         return value
-    parsed = _parse(value)
-    return parsed if _may_be_answers(parsed, name) else value
+    if isinstance(parsed, dict):
+        return parsed if "text" in parsed else value
+    return parsed if all(isinstance(item, of) for item in parsed) else value
 
 
-def _parse(value: str) -> object:
-    """Return the value that a text holds as JSON or as Python prints it; None if it holds none."""
-    text = value.strip()
-    if _PRINTED.fullmatch(text):  # Python would join its texts
-        return [ast.literal_eval(item) for item in re.findall(_ITEM, text)]
-    if text.count("array(") <= _MAX_ARRAYS:
-        text = _ARRAY.sub(r"\1", text)
-    # JSON first, as it is faster, and most tools write it.
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            return read(text)
-    return None
-
-
-def _may_be_answers(value: object, name: str) -> bool:
-    """Return whether a list or mapping has a shape of answers; "[12]" in a text is a text."""
-    if isinstance(value, dict):
-        return _may_be_answer(value) and "text" in _with_text(value)
-    if not isinstance(value, list):
-        return False
-    # An empty list says that there are none.
-    return all(map(_may_be_answer, value)) if value else name == "answers"
-
-
-def _may_be_answer(label: object) -> bool:
-    if isinstance(label, dict):
-        # Python prints mappings whose names are numbers, too.
-        has_names = all(isinstance(name, str) for name in label)
-        return has_names and ("text" in _with_text(label) or "start" in label)
-    return isinstance(label, str)
-
-
-def _read_label(answer: dict[str, object]) -> Label | None:
-    """Return the label of a mapping; None if its text is empty, as some write that there is none.
-
-    An annotation tool's has `start` and `end`, and may leave out the text.
-    """
-    if "char_spans" in answer:
-        return _from_span(answer["char_spans"])
-    end = None
-    if "answer_start" not in answer:
-        end = _read_place(answer.get("end"), name="end")
-    text = answer.get("text")
-    has_text = not is_empty(text)
-    has_span = end is not None and text is None
-    if not has_text and not has_span:
+def _read_label(answer: object, start: object) -> Label:
+    """Return the label of a text, a number or a mapping; with an empty text, if it says so."""
+    if isinstance(answer, dict):
         if "text" not in answer:
-            raise LabelError(f"an answer needs a text as 'text' (there: {', '.join(answer):.60})")
-        return None
-    place = _read_place(_start_of(answer), name="answer_start")
-    return Label(_read_text(text) if has_text else None, start=place, end=end)
+            names = ", ".join(answer)
+            raise Fault(BAD_LABEL, f"an answer needs a 'text' (there: {names:.60})")
+        start = _start_of(answer, start)
+        answer = answer["text"]
+    if is_empty(answer):
+        return Label("", start=None)
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
+        raise Fault(BAD_LABEL, f"an answer needs a text, and this is {answer!r:.40}")
+    return Label(str(answer), start=_read_start(start))
 
 
-def _start_of(answer: dict[str, object]) -> object:
-    """Return the start, or the list of starts, of a mapping of answers; None without one."""
-    for name in ("answer_start", "start"):
-        if name in answer:
-            return answer[name]
-    starts = (answer[name] for name in answer if OF_STARTS.fullmatch(letters_of(name)))
-    return next(starts, None)
+def _start_of(answer: Mapping[str, object], start: object) -> object:
+    """Return the start in a mapping, or else the one given. Raises Fault if it has another name."""
+    if "answer_start" in answer:
+        return answer["answer_start"]
+    places = [name for name in answer if START_NAME.search(name)]
+    if places not in ([], ["start"]):
+        raise Fault(BAD_LABEL, f"{places[0]!r} is not read; write answer_start in its place")
+    return answer["start"] if places else start
 
 
-def _from_span(spans: object) -> Label:
-    """Return the label of MRQA's `char_spans`: first and last character of each of its places, or
-    in columns {"start": [...], "end": [...]}.
-    """
-    try:
-        if isinstance(spans, dict):
-            spans = list(zip(spans["start"], spans["end"], strict=True))
-        first, last = spans[0]  # type: ignore[index]  # a list, or the error below
-        return Label(None, start=int(first), end=int(last) + 1)
-    except (TypeError, ValueError, LookupError, OverflowError):
-        problem = f"char_spans is {spans!r:.40}; write [[first character, last character]]"
-        raise LabelError(problem) from None
-
-
-def _read_text(value: object) -> str:
-    """Return an answer as a text; a number, which pandas makes a float, as a sheet shows it."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise LabelError(f"an answer needs a text, and this is {value!r:.40}")
-    is_whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if is_whole else str(value)
-
-
-def _read_place(value: object, name: str) -> int | None:
-    """Return a number of characters, however it is written; None if it is empty."""
-    if type(value) is int:  # as most rows have it
-        return value
-    if is_empty(value):
-        return None
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, str) and not number.is_integer() and _THOUSANDS.fullmatch(value.strip()):
-        number = float(re.sub(r"\D", "", value))
-    if not number.is_integer():
-        raise LabelError(f"{name} is {value!r:.40}; write a number of characters")
-    return int(number)
+def _read_start(value: Any) -> int | None:
+    """Return a number of characters, however it is written; None if it is empty or -1."""
+    if type(value) is not int:  # as most rows have it
+        if is_empty(value):
+            return None
+        try:
+            start = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            start = math.nan
+        if not start.is_integer():
+            raise Fault(BAD_LABEL, f"answer_start is {value!r:.40}; write a number of characters")
+        value = int(start)
+    return None if value == -1 else value

@@ -72,8 +72,7 @@ def score(
 
 _ROW = np.dtype(
     [
-        ("exact", float),
-        ("f1", float),
+        ("scores", float, 2),  # exact match and F1, 0 to 1
         ("answerable", bool),
         ("silent", bool),  # the prediction is ""
         ("odds", float),  # null odds; 0 if not known
@@ -86,7 +85,7 @@ class Tally:
     """Collects six numbers per question; scores are bitwise identical for any grouping."""
 
     def __init__(self) -> None:
-        self._parts = [np.zeros(0, dtype=_ROW)]  # [questions], one for each `add`
+        self._tables = [np.zeros(0, dtype=_ROW)]  # [questions], one for each `add`
         self._odds = 0  # entries of null_odds so far
         self._with_odds = False
 
@@ -100,79 +99,65 @@ class Tally:
         odds: Mapping[str, float] = null_odds or {}
         # The place in the odds file decides between equal odds.
         places = {name: place for place, name in enumerate(odds, start=self._odds)}
-        rows = []
-        for example in examples:
-            if example.id not in predictions:
-                continue
+        predicted = [example for example in examples if example.id in predictions]
+        table = np.zeros(len(predicted), dtype=_ROW)
+        for row, example in zip(table, predicted, strict=True):
             prediction = predictions[example.id]
-            exact, overlap = gold_scores(prediction, example)
-            null_score = odds.get(example.id, 0.0)
-            place = places.get(example.id, 0)
-            rows.append((exact, overlap, bool(example.answers), not prediction, null_score, place))
-        self._parts.append(np.array(rows, dtype=_ROW))
+            row["scores"] = gold_scores(prediction, example)
+            row["answerable"] = bool(example.answers)
+            row["silent"] = not prediction
+            row["odds"] = odds.get(example.id, 0.0)
+            row["place"] = places.get(example.id, 0)
+        self._tables.append(table)
         self._odds += len(odds)
         self._with_odds = null_odds is not None
 
     def metrics(self, threshold: float = 0.0) -> dict[str, float]:
         """Return the result of `score` for all questions so far."""
-        table = np.concatenate(self._parts)  # [Q]
-        scores = np.stack([table["exact"], table["f1"]], axis=1)  # [Q, 2]
-        answerable = table["answerable"]
+        table = np.concatenate(self._tables)  # [Q]
         if not self._with_odds:
-            return _group_scores(scores, answerable=answerable)
+            return _group_scores(table)
 
         # Above the threshold the prediction counts as no answer, right if there is none.
-        is_null = table["odds"] > threshold  # [Q]
-        decided = np.where(is_null[:, None], ~answerable[:, None], scores)
-        return {**_group_scores(decided, answerable=answerable), **_best_scores(table)}
+        decided = table.copy()
+        is_null = table["odds"] > threshold
+        decided["scores"][is_null] = ~table["answerable"][is_null, None]
+        result = _group_scores(decided)
+
+        # The official scorer takes equal odds in the order of the odds file.
+        table = table[np.lexsort((table["place"], table["odds"]))]
+        for column, name in enumerate(("exact", "f1")):
+            best, best_threshold = _best_threshold(table, table["scores"][:, column])
+            result[f"best_{name}"] = best
+            result[f"best_{name}_thresh"] = best_threshold
+        return result
 
 
-def _group_scores(scores: np.ndarray, answerable: np.ndarray) -> dict[str, float]:
+def _group_scores(table: np.ndarray) -> dict[str, float]:
     """Return means in percent and totals, of all questions and of the two kinds."""
     result: dict[str, float] = {}
-    everything = np.ones_like(answerable)
-    groups = {"": everything, "HasAns_": answerable, "NoAns_": ~answerable}
+    answerable = table["answerable"]
+    groups = {"": table, "HasAns_": table[answerable], "NoAns_": table[~answerable]}
     for prefix, group in groups.items():
-        total = int(group.sum())
+        total = len(group)
         if not total and prefix:
             continue
-        exact, overlap = 100.0 * scores[group].sum(axis=0) / max(total, 1)
+        exact, overlap = 100.0 * group["scores"].sum(axis=0) / max(total, 1)
         result[f"{prefix}exact"] = float(exact)
         result[f"{prefix}f1"] = float(overlap)
         result[f"{prefix}total"] = total
     return result
 
 
-def _best_scores(table: np.ndarray) -> dict[str, float]:
-    """Return the best scores over all thresholds, and the thresholds."""
-    # The official scorer takes equal odds in the order of the odds file.
-    table = table[np.lexsort((table["place"], table["odds"]))]
-    best: dict[str, float] = {}
-    for name in ("exact", "f1"):
-        best[f"best_{name}"], best[f"best_{name}_thresh"] = _best_threshold(table, table[name])
-    return best
-
-
-def gold_scores(prediction: str, example: Example) -> tuple[int, float]:
-    """Return the largest exact match and F1 over gold answers with words, or "" without any."""
-    answers = example.answers or ()
-    # As the official scorer: gold answers without words do not count.
-    texts = [text for text, _ in answers if answer_words(text)]
-    gold = list(dict.fromkeys(texts)) or [""]
-    exact = max(exact_match(prediction, text) for text in gold)
-    overlap = max(f1(prediction, text) for text in gold)
-    return exact, overlap
-
-
 def _best_threshold(table: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
     """Return the best percentage over all thresholds, and the lowest threshold that gives it.
 
-    Questions are sorted by odds. With a threshold below all odds every unanswerable one is correct.
-    One that rises past an answerable question gains its score; past an unanswerable one it loses 1,
-    unless the prediction is "". The threshold is 0.0 if nothing is gained.
+    With a threshold below all odds every unanswerable question is correct. One that rises past an
+    answerable question gains its score; past an unanswerable one it loses 1, unless the prediction
+    is "". The threshold is 0.0 if nothing is gained.
 
     Args:
-        table: of the questions.
+        table: of the questions, sorted by odds.
         scores: float64 [Q], of their predictions.
     """
     answerable = table["answerable"]
@@ -187,3 +172,14 @@ def _best_threshold(table: np.ndarray, scores: np.ndarray) -> tuple[float, float
     share = 100.0 * float(total[best]) / max(len(scores), 1)
     threshold = float(table["odds"][best - 1]) if best else 0.0
     return share, threshold
+
+
+def gold_scores(prediction: str, example: Example) -> tuple[int, float]:
+    """Return the largest exact match and F1 over gold answers with words, or "" without any."""
+    answers = example.answers or ()
+    # As the official scorer: gold answers without words do not count.
+    texts = [text for text, _ in answers if answer_words(text)]
+    gold = list(dict.fromkeys(texts)) or [""]
+    exact = max(exact_match(prediction, text) for text in gold)
+    overlap = max(f1(prediction, text) for text in gold)
+    return exact, overlap

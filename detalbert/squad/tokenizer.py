@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from detalbert import hub
 from detalbert.errors import UserError
-from detalbert.integrity import check_model_folder
+from detalbert.hub import check_model_folder
 
 
 def named_tokenizer(
@@ -25,7 +25,7 @@ def named_tokenizer(
         UserError: it does not load, is not fast or lacks a token.
         Unavailable: the network fails.
     """
-    check_model_folder(Path(hub.find_local(name)), small=True)
+    check_model_folder(Path(hub.find_local(name)))
     with hub.hub_errors(f"{name!r} does not load as a tokenizer", key=key):
         tokenizer = hub.load_named(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
     if not tokenizer.is_fast:

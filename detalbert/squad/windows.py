@@ -1,33 +1,31 @@
 """Windows of question and context, identical to those of the pair-wise fast-tokenizer call.
 
 A context of SQuAD has about five questions, and the pair-wise call encodes it for each. Here every
-distinct context and every question is encoded once, and windows are ranges of their tokens: six
-times as fast, at the price of arithmetic on places.
+distinct context and every question is encoded once, and a window is two ranges of their tokens: six
+times as fast, at the price of arithmetic on positions. It runs over all questions or windows at
+once, as a loop over those of SQuAD takes longer than its tokenizer.
 
-Arrays are flat columns, so that they can be saved individually and memory-mapped. "No answer" is
-the place of [CLS]: position 0 of a window, or its last one where [CLS] comes last (XLNet).
+A question of 2 tokens and a context of 8, in windows of at most 9 tokens that share 2:
+
+    window 0:  [CLS] who ran [SEP] c0 c1 c2 c3 [SEP]       room for 4 tokens of the context,
+    window 1:  [CLS] who ran [SEP] c2 c3 c4 c5 [SEP]       so the next window begins 4 - 2 later
+    window 2:  [CLS] who ran [SEP] c4 c5 c6 c7 [SEP]
+
+The answer c3 c4 is whole in window 1: start 5, end 6. Elsewhere both are the position of [CLS],
+which means "no answer": 0, or that of the last token where [CLS] comes last (XLNet).
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.errors import UserError
-from detalbert.reading.notes import Notes
-from detalbert.squad.cutting import (
-    Limits,
-    PairLayout,
-    check_cover,
-    cover,
-    labels,
-    pair_layout,
-)
-from detalbert.squad.encoding import Tokens, encode, ranges
+from detalbert.squad.encoding import encode, pair_layout, ranges
 
 
 class Example(NamedTuple):
@@ -44,34 +42,39 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """W windows of at most max_seq_length tokens: prefix, question, middle, context part, suffix.
+    """W windows of at most max_seq_length tokens, each of R parts: special tokens, the question,
+    special tokens, a range of the context, and each special token after it.
 
-    E examples, C tokens over all distinct contexts, Q over all questions.
+    A part is a range of P tokens: those of all distinct contexts [C], of all E questions, and the
+    special ones. Flat columns can be saved individually and memory-mapped.
     """
 
-    context_ids: np.ndarray  # int32 [C], every distinct context once
+    token_ids: np.ndarray  # int32 [P]
     context_offsets: np.ndarray  # int32 [C, 2], characters of the context, half open
-    question_ids: np.ndarray  # int32 [Q]
-    question_ptr: np.ndarray  # int64 [E + 1], question e is question_ids[ptr[e]:ptr[e + 1]]
+    question_ptr: np.ndarray  # int64 [E + 1], question e is token_ids[ptr[e]:ptr[e + 1]]
+    part_begins: np.ndarray  # int64 [R], first token of the special parts
+    part_lengths: np.ndarray  # int64 [R], 0 of question and context
+    part_types: np.ndarray  # int64 [R], token type
     example_index: np.ndarray  # int32 [W]
-    context_begin: np.ndarray  # int64 [W], the window's first context token, in context_ids
+    context_begin: np.ndarray  # int64 [W], the window's first context token, in token_ids
     context_length: np.ndarray  # int32 [W]
     start_positions: np.ndarray  # int32 [W], first token of the answer; [CLS] when it is not inside
     end_positions: np.ndarray  # int32 [W], its last token
-    prefix_ids: np.ndarray  # int32, special tokens before the question
-    middle_ids: np.ndarray  # int32, between question and context
-    suffix_ids: np.ndarray  # int32, after the context
-    segments: np.ndarray  # int32 [4 + S], types of prefix, question, middle, context, S of suffix
 
     def __len__(self) -> int:
         return len(self.example_index)
+
+    @property
+    def context_ids(self) -> np.ndarray:
+        """Tokens of every distinct context once, int32 [C]."""
+        return self.token_ids[: len(self.context_offsets)]
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each window, int32 [W]."""
         every = np.arange(len(self))
-        context_end = self.context_starts(every) + self.context_length
-        lengths = context_end + len(self.suffix_ids)
+        suffix = self.part_lengths[4:].sum()
+        lengths = self.context_starts(every) + self.context_length + suffix
         return lengths.astype(np.int32)
 
     def context_starts(self, indices: np.ndarray) -> np.ndarray:
@@ -79,8 +82,14 @@ class Windows:
         example = self.example_index[indices]
         begin = self.question_ptr[example]
         end = self.question_ptr[example + 1]
-        question = end - begin  # [n], tokens
-        return len(self.prefix_ids) + question + len(self.middle_ids)
+        special = self.part_lengths[:4].sum()
+        return special + end - begin
+
+    def null_positions(self, indices: np.ndarray) -> np.ndarray:
+        """Return the position of [CLS], first or last, in each chosen window, int64 [n]."""
+        lengths = self.lengths[indices].astype(np.int64)
+        cls_is_first = self.part_lengths[0] > 0
+        return np.zeros_like(lengths) if cls_is_first else lengths - 1
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all arrays by name; `Windows(**columns)` restores the windows."""
@@ -100,60 +109,36 @@ class Windows:
                 `indices`.
         """
         indices = np.asarray(indices, dtype=np.int64)
-        context_start = self.context_starts(indices)  # [n]
-        context_end = context_start + self.context_length[indices]
-        lengths = context_end + len(self.suffix_ids)  # [n]
-        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])  # [n + 1]
+        example = self.example_index[indices]  # [n]
 
-        # [CLS] is a window's first token or its last one.
-        first = np.zeros_like(lengths)
-        cls_is_first = len(self.prefix_ids) > 0
-        null_positions = first if cls_is_first else lengths - 1
-        input_ids, token_type_ids = self._tokens(indices)
+        # First token and length of each part, in token_ids.
+        shape = (len(indices), 1)
+        begins = np.tile(self.part_begins, shape)  # [n, R]
+        begins[:, 1] = self.question_ptr[example]
+        begins[:, 3] = self.context_begin[indices]
+        lengths = np.tile(self.part_lengths, shape)
+        lengths[:, 1] = self.question_ptr[example + 1]
+        lengths[:, 1] -= begins[:, 1]
+        lengths[:, 3] = self.context_length[indices]
+
+        types = np.tile(self.part_types, len(indices))  # [n * R]
+        tokens = ranges(begins.ravel(), lengths=lengths.ravel())  # [T], places in token_ids
+        window_lengths = lengths.sum(axis=1)  # [n]
+        first = np.zeros_like(window_lengths)
+        cu_seqlens = np.append(0, np.cumsum(window_lengths))  # [n + 1]
+        context_start = self.context_starts(indices)
         return {
-            "input_ids": input_ids,
-            "token_type_ids": token_type_ids,
-            "position_ids": ranges(first, lengths=lengths),
+            "input_ids": self.token_ids[tokens].astype(np.int64),
+            "token_type_ids": np.repeat(types, lengths.ravel()),
+            "position_ids": ranges(first, lengths=window_lengths),
             "cu_seqlens": cu_seqlens.astype(np.int32),
             "start_positions": self.start_positions[indices].astype(np.int64),
             "end_positions": self.end_positions[indices].astype(np.int64),
             "context_start": context_start,
-            "context_end": context_end,
-            "null_positions": null_positions,
+            "context_end": context_start + lengths[:, 3],
+            "null_positions": self.null_positions(indices),
             "windows": indices,
         }
-
-    def _tokens(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids and token types of the row, int64 [T] each, window by window."""
-        example = self.example_index[indices]  # [n]
-        question_begin = self.question_ptr[example]
-        question_end = self.question_ptr[example + 1]
-        context_begin = self.context_begin[indices]
-        context_end = context_begin + self.context_length[indices]
-        bounds = zip(
-            question_begin.tolist(),
-            question_end.tolist(),
-            context_begin.tolist(),
-            context_end.tolist(),
-            strict=True,
-        )
-        # Not as memory maps, whose slices are slow.
-        questions = np.asarray(self.question_ids)
-        contexts = np.asarray(self.context_ids)
-
-        # Five parts or more of each window, in the order of `segments`.
-        suffix = np.split(self.suffix_ids, len(self.suffix_ids))
-        parts = [np.zeros(0, dtype=np.int64)]
-        for q_begin, q_end, c_begin, c_end in bounds:
-            question = questions[q_begin:q_end]
-            context = contexts[c_begin:c_end]
-            parts += (self.prefix_ids, question, self.middle_ids, context, *suffix)
-
-        # A part has one type.
-        segments = np.tile(self.segments, len(indices))  # [parts]
-        lengths = [len(part) for part in parts[1:]]
-        types = np.repeat(segments, lengths)
-        return np.concatenate(parts), types.astype(np.int64)
 
 
 def build_windows(
@@ -162,130 +147,75 @@ def build_windows(
     max_seq_length: int = 384,
     doc_stride: int = 128,
     max_query_length: int | None = 64,
-    notes: Notes | None = None,
+    notes: Counter[str] | None = None,
 ) -> Windows:
     """Split each (question, context) pair into windows, labelled with the first answer.
 
     The windows are those of the pair-wise call `tokenizer(question.lstrip(), context,
     max_length=..., truncation="only_second", stride=doc_stride, return_overflowing_tokens=True)` of
-    transformers, with questions cut at max_query_length tokens. But every distinct context and
-    every question is encoded once. One known difference: in that call, byte-level tokenizers with
-    add_prefix_space=True give the first token of each later window the space before it.
+    transformers, with questions cut at max_query_length tokens. One known difference: in that call,
+    byte-level tokenizers with add_prefix_space=True give the first token of each later window the
+    space before it.
 
     Args:
+        examples: the E questions.
         tokenizer: a fast tokenizer (PreTrainedTokenizerFast) that starts a pair with [CLS].
         max_seq_length, max_query_length: tokens; None: no question is cut.
         doc_stride: tokens that two neighbouring windows SHARE.
-        notes: gets the questions that were cut.
+        notes: counts the questions that were cut.
 
     Raises:
         UserError: if the tokenizer is slow, or a question leaves at most doc_stride tokens to a
             context that does not fit in one window.
     """
-    if not getattr(tokenizer, "is_fast", False):
-        name = type(tokenizer).__name__
-        raise UserError(
-            f"tokenizer {name} is not a fast one",
-            cure="use one that has a tokenizer.json",
-        )
     layout = pair_layout(tokenizer)  # leaves truncation and padding off, for `encode`
-    texts = _encode_texts(
-        examples,
-        backend=tokenizer.backend_tokenizer,
-        longest=max_query_length,
-        notes=notes,
-    )
-    limits = Limits(max_seq_length, doc_stride)
-    # From texts to tokens, to ranges of tokens, to the answers' places in them.
-    ids = [example.id for example in examples]
-    cut = _cut_contexts(ids, texts=texts, layout=layout, limits=limits)
-    start, end = _label(examples, texts=texts, layout=layout, cut=cut)
-    return Windows(
-        context_ids=texts.contexts.ids,
-        context_offsets=texts.contexts.offsets,
-        question_ids=texts.questions.ids,
-        question_ptr=texts.questions.ptr,
-        example_index=cut.example.astype(np.int32),
-        context_begin=cut.begin,
-        context_length=cut.size.astype(np.int32),
-        start_positions=start,
-        end_positions=end,
-        prefix_ids=layout.prefix_ids,
-        middle_ids=layout.middle_ids,
-        suffix_ids=layout.suffix_ids,
-        segments=layout.segments,
-    )
+    backend = tokenizer.backend_tokenizer
 
-
-class _Texts(NamedTuple):
-    """Questions and contexts of E examples, encoded once each."""
-
-    owner: np.ndarray  # int64 [E], number of the context among the distinct ones
-    contexts: Tokens
-    questions: Tokens
-
-
-class _Cut(NamedTuple):
-    """The context tokens of W windows."""
-
-    example: np.ndarray  # int64 [W]
-    begin: np.ndarray  # int64 [W], first one, a place in contexts.ids
-    size: np.ndarray  # int64 [W], tokens
-    position: np.ndarray  # int64 [W], of the first one in its window
-
-
-def _encode_texts(
-    examples: Sequence[Example], backend: Tokenizer, longest: int | None, notes: Notes | None
-) -> _Texts:
-    """Encode every distinct context once, and every question, of at most `longest` tokens."""
+    # Encode every distinct context once, and every question.
     numbers: dict[str, int] = {}  # of the distinct contexts
     owners = [numbers.setdefault(example.context, len(numbers)) for example in examples]
-    return _Texts(
-        owner=np.array(owners, dtype=np.int64),
-        contexts=encode(backend, list(numbers)),
-        questions=_encode_questions(examples, backend, longest=longest, notes=notes),
+    owner = np.array(owners, dtype=np.int64)  # [E]
+    contexts = encode(backend, list(numbers))
+    questions = encode(
+        backend,
+        [example.question.lstrip() for example in examples],
+        with_offsets=False,
+        longest=max_query_length,
     )
+    if notes is not None:
+        notes[f"questions are cut to {max_query_length} tokens"] += questions.cut
 
+    # Cut the contexts into windows, which begin `step` tokens apart.
+    context_length = contexts.lengths[owner]  # [E]
+    special = len(layout.special_ids)
+    room = max_seq_length - special - questions.lengths  # [E], for context tokens in a window
+    _check_room(examples, context_length, room=room, doc_stride=doc_stride)
+    step = np.maximum(room - doc_stride, 1)  # [E]
+    later_windows = -((room - context_length) // step)  # [E], ceil((context_length - room) / step)
+    count = 1 + np.maximum(later_windows, 0)  # [E]
+    example = np.repeat(np.arange(len(count)), count)  # [W]
+    number = ranges(np.zeros_like(count), lengths=count)  # [W], of the window in its question
+    skipped = number * step[example]  # [W], context tokens before the window
+    length = np.minimum(room[example], context_length[example] - skipped)  # [W]
 
-def _cut_contexts(ids: Sequence[str], texts: _Texts, layout: PairLayout, limits: Limits) -> _Cut:
-    """Cut the contexts into windows; `ids` are the questions', for messages."""
-    question_length = np.diff(texts.questions.ptr)  # [E], tokens
-    context_length = np.diff(texts.contexts.ptr)[texts.owner]  # [E]
-    room = limits.max_seq_length - question_length - layout.special  # [E], for context
-    example, skip = cover(ids, length=context_length, room=room, limits=limits)  # [W]
-
-    # Where each window's tokens are: in its context, in all contexts, and in the window.
-    remaining = context_length[example] - skip  # [W], tokens from the window's first one on
-    first_token = texts.contexts.ptr[texts.owner[example]]  # [W], of the context
-    question_end = len(layout.prefix_ids) + question_length[example]
-    return _Cut(
-        example=example,
-        begin=first_token + skip,
-        size=np.minimum(room[example], remaining),
-        position=question_end + len(layout.middle_ids),
+    # All tokens in one array, with the special ones last.
+    question_begin = len(contexts.ids)
+    special_begin = question_begin + len(questions.ids)
+    unlabelled = Windows(
+        token_ids=np.concatenate([contexts.ids, questions.ids, layout.special_ids]),
+        context_offsets=contexts.offsets,
+        question_ptr=question_begin + questions.ptr,
+        part_begins=special_begin + np.cumsum(layout.lengths) - layout.lengths,
+        part_lengths=layout.lengths,
+        part_types=layout.types,
+        example_index=example.astype(np.int32),
+        context_begin=contexts.ptr[owner[example]] + skipped,
+        context_length=length.astype(np.int32),
+        start_positions=np.zeros(0, dtype=np.int32),
+        end_positions=np.zeros(0, dtype=np.int32),
     )
-
-
-def _label(
-    examples: Sequence[Example], texts: _Texts, layout: PairLayout, cut: _Cut
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return start and end position of each window's answer, int32 [W]; [CLS]'s if the window has
-    not all of it.
-    """
-    start, end = labels(
-        _answer_chars(examples),
-        owner=texts.owner,
-        contexts=texts.contexts,
-        example=cut.example,
-        begin=cut.begin,
-        last=cut.begin + cut.size - 1,
-        shift=cut.position - cut.begin,
-    )
-    if len(layout.prefix_ids):  # [CLS] is first, at the 0 that `labels` gives
-        return start, end
-    length = cut.position + cut.size + len(layout.suffix_ids)  # [W]
-    last = (length - 1).astype(np.int32)
-    return np.where(start == 0, last, start), np.where(end == 0, last, end)
+    start, end = _label(unlabelled, examples, owner, contexts.ptr)
+    return replace(unlabelled, start_positions=start, end_positions=end)
 
 
 def check_questions_fit(
@@ -294,63 +224,82 @@ def check_questions_fit(
     max_seq_length: int,
     doc_stride: int,
 ) -> None:
-    """Raise the UserError that `build_windows` would for uncut questions, without their windows.
-    Only questions that may be too long are encoded, and the contexts of those that are long.
+    """Raise the UserError that `build_windows` would for uncut questions, encoding no contexts but
+    those of long questions.
     """
-    special = pair_layout(tokenizer).special
-    limits = Limits(max_seq_length, doc_stride)
-    enough = max_seq_length - special - doc_stride  # shorter questions leave a window room
-    backend = tokenizer.backend_tokenizer
+    special = len(pair_layout(tokenizer).special_ids)
+    texts = [example.question.lstrip() for example in examples]
+    questions = encode(tokenizer.backend_tokenizer, texts, with_offsets=False)
+    room = max_seq_length - special - questions.lengths  # [E], for context tokens
+    long = np.flatnonzero(room <= doc_stride)
+    build_windows(
+        [examples[number] for number in long.tolist()],
+        tokenizer,
+        max_seq_length=max_seq_length,
+        doc_stride=doc_stride,
+        max_query_length=None,
+    )
 
-    # An ASCII character is two tokens at most: itself, and a mark that a word begins.
-    long = []
-    for example in examples:
-        is_short = example.question.isascii() and 2 * len(example.question) < enough
-        if not is_short:
-            long.append(example)
 
-    # Those that leave too little room need a context that fits as it is.
-    questions = encode(backend, _question_texts(long), with_offsets=False)
-    room = max_seq_length - np.diff(questions.ptr) - special  # [questions], for context
-    for number in np.flatnonzero(room <= doc_stride).tolist():
-        example = long[number]
-        context = encode(backend, [example.context], with_offsets=False)
-        check_cover(
-            [example.id],
-            length=np.diff(context.ptr),
-            room=room[[number]],
-            limits=limits,
+def _check_room(
+    examples: Sequence[Example], context_length: np.ndarray, room: np.ndarray, doc_stride: int
+) -> None:
+    """Raise UserError for the first question whose windows, with `room` [E] for context tokens,
+    cannot cover its context of `context_length` tokens [E].
+    """
+    is_cut = context_length > room
+    no_step = room <= doc_stride  # the next window would begin no later
+    for number in np.flatnonzero(is_cut & no_step).tolist():
+        tokens = max(int(room[number]), 0)
+        raise UserError(
+            f"max_seq_length leaves {tokens} tokens to a context of {context_length[number]}, and "
+            f"windows sharing doc_stride {doc_stride} cannot cover it",
+            key=f"question {examples[number].id}",
+            cure="shorten the question, raise max_seq_length, or lower doc_stride",
         )
 
 
-def _question_texts(examples: Sequence[Example]) -> list[str]:
-    return [example.question.lstrip() for example in examples]
+def _label(
+    windows: Windows, examples: Sequence[Example], owner: np.ndarray, context_ptr: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return start and end position of each window's answer, int32 [W] each: the last token that
+    begins no later than the answer, the first that ends no earlier; [CLS]'s unless both are inside.
 
-
-def _encode_questions(
-    examples: Sequence[Example], backend: Tokenizer, longest: int | None, notes: Notes | None
-) -> Tokens:
-    """Encode the questions, cut to `longest` tokens; count in `notes` how many were cut."""
-    questions = encode(backend, _question_texts(examples), with_offsets=False)
-    lengths = np.diff(questions.ptr)  # [E], tokens
-    cut_lengths = lengths if longest is None else np.minimum(lengths, longest)
-    if notes is not None:
-        note = f"questions are cut to {longest} tokens"
-        notes.counts[note] += int((lengths > cut_lengths).sum())
-
-    # The tokens that stay, and where each question begins among them.
-    ends = np.cumsum(cut_lengths, dtype=np.int64)
-    tokens = ranges(questions.ptr[:-1], lengths=cut_lengths)  # those that stay
-    return questions._replace(ids=questions.ids[tokens], ptr=np.concatenate([[0], ends]))
-
-
-def _answer_chars(examples: Sequence[Example]) -> np.ndarray:
-    """Return first and end character of the first answers, int64 [E, 2]; -1 without one."""
-    chars = []
-    for example in examples:
+    Args:
+        windows: without labels.
+        examples: the questions.
+        owner: int64 [E], number of the context.
+        context_ptr: int64 [D + 1], context d is tokens context_ptr[d]:context_ptr[d + 1].
+    """
+    # First and end character of the first answers; without one, a place before the context.
+    chars = np.full((len(examples), 2), -1, dtype=np.int64)  # [E, 2]
+    for number, example in enumerate(examples):
         if example.answers:
-            text, first = example.answers[0]
-            chars.append((first, first + len(text)))
-        else:
-            chars.append((-1, -1))
-    return np.array(chars, dtype=np.int64).reshape(-1, 2)
+            text, first_char = example.answers[0]
+            chars[number] = first_char, first_char + len(text)
+
+    # One search covers all contexts: character 17 of context 3 has the key 3 * 2**32 + 17.
+    contexts = np.arange(len(context_ptr) - 1)  # [D]
+    context_key = np.repeat(contexts << 32, np.diff(context_ptr))  # [C]
+    answer_keys = (owner << 32) + chars.T  # [2, E]
+    begin_keys = context_key + windows.context_offsets[:, 0]  # [C]
+    first = np.searchsorted(begin_keys, answer_keys[0], side="right") - 1  # [E], tokens
+    end_keys = context_key + windows.context_offsets[:, 1]
+    last = np.searchsorted(end_keys, answer_keys[1], side="left")
+
+    # Tokens may share characters, so the answer's may begin before the window or end behind it.
+    first = first[windows.example_index]  # [W]
+    last = last[windows.example_index]
+    begin = windows.context_begin
+    end = begin + windows.context_length
+    is_inside = (begin <= first) & (last < end)
+    first = np.minimum(first, end - 1)
+    last = np.maximum(last, begin)
+
+    # From token_ids to the window.
+    every = np.arange(len(windows))
+    shift = windows.context_starts(every) - begin
+    null = windows.null_positions(every)
+    start_positions = np.where(is_inside, first + shift, null)
+    end_positions = np.where(is_inside, last + shift, null)
+    return start_positions.astype(np.int32), end_positions.astype(np.int32)

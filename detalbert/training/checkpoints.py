@@ -20,12 +20,12 @@ from determined import core
 from determined.common import storage
 
 from detalbert import hub
-from detalbert.atomic import remove_folder, whole_folder, writing
 from detalbert.determined_internals import Collectives
 from detalbert.errors import UserError, first_line
-from detalbert.integrity import Json
+from detalbert.files import remove_folder, whole_folder, writing
 from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
+from detalbert.sums import Json
 from detalbert.training.folder import ELSEWHERE, RESUME, set_aside, step_name
 from detalbert.training.manifest import (
     FORMAT,
@@ -77,7 +77,6 @@ class LocalCheckpoints(core.DummyCheckpointContext):
                 steps=metrics.done,
                 run=run,
                 validations=metrics.validations,
-                remote=metrics.remote,
             )
 
     @contextlib.contextmanager
@@ -106,7 +105,6 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         # Only now is the new one complete, and an old one may go.
         self.own[steps] = self.folder / name
         self._prune()
-        self.metrics.stored()
 
     def _leave_room(self, name: str) -> None:
         """Move a folder that has the name of the next checkpoint, and is not of this run, aside."""
@@ -118,11 +116,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     def _prune(self) -> None:
         """Remove the run's own checkpoints but the latest ones, and the best that are there."""
         # One that was damaged meanwhile must not count as the latest or the best.
-        self.own = {
-            step: path
-            for step, path in self.own.items()
-            if find_damage(path, remote=self.metrics.remote) is None
-        }
+        self.own = {step: path for step, path in self.own.items() if find_damage(path) is None}
         latest = sorted(self.own)[-self.latest :]
         best = self.metrics.best_steps(self.best, among=self.own)
         for step in sorted(self.own.keys() - {*latest, *best}):

@@ -25,7 +25,8 @@ from detalbert.engine.loaders import LazyLoader
 from detalbert.engine.resume import CALLBACK
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError, first_line
-from detalbert.integrity import Json
+from detalbert.progress import waiting
+from detalbert.sums import Json
 from detalbert.training import display, spot
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import Ranks, copy_modules
@@ -33,7 +34,6 @@ from detalbert.training.parts import TensorSaver, files_needed, load_tensors
 from detalbert.training.schedule import Schedule, Stops
 from detalbert.training.uploads import STATE, GroupCollectives, UploadedParts
 from detalbert.training.workload import Training
-from detalbert.waiting import waiting
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from detalbert.engine.trial import StepTrial
-from detalbert.integrity import Json
 from detalbert.run_page.run import count_parameters, describe_model
+from detalbert.sums import Json
 from detalbert.training.workload import Training
 
 log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from determined import core
 from detalbert import hub
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
+from detalbert.progress import clock, waiting
 from detalbert.run_page.run import count_parameters
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.values import Config
@@ -29,12 +30,10 @@ from detalbert.training.controller import loop_of
 from detalbert.training.local import process_group, trial_context
 from detalbert.training.manifest import read_manifest
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.output import Output
 from detalbert.training.preflight import GIB
 from detalbert.training.schedule import LocalStops
 from detalbert.training.sizing import Slots, find_model
 from detalbert.training.workload import Training, Workload
-from detalbert.waiting import clock, waiting
 
 log = logging.getLogger(__name__)
 # Measured, after a first step, which may compile: so many, and for so many seconds.
@@ -48,7 +47,7 @@ def dry_run(
     hparams: StepHParams,
     *,
     seed: int,
-    output: Output,
+    output: Path,
     resume: str,
 ) -> int:
     """Log what a start would do, and return the exit status, 0.
@@ -69,10 +68,8 @@ def dry_run(
     with tempfile.TemporaryDirectory(prefix="dry-run-") as name, process_group() as distributed:
         temporary = Path(name)
         config = {**config, "data": _with_temporary_cache(workload, config, temporary / "cache")}
-        checkpoint = None
-        if output.address is None:  # a bucket is not read
-            folder.check_replaces_own(output.folder)
-            checkpoint = find_checkpoint(resume, output_dir=output.folder)
+        folder.check_replaces_own(output)
+        checkpoint = find_checkpoint(resume, output_dir=output)
         steps_done = _steps_of(checkpoint)
         training = Training.load(workload, config=config, hparams=hparams, seed=seed)
         if checkpoint is not None:
@@ -83,11 +80,8 @@ def dry_run(
                 config=training.config,
             )
         _log_trial(training, distributed, temporary / "run", steps_done=steps_done, output=output)
-    place = output.address or output.folder
     start = f"resumed after step {steps_done}" if steps_done else "from the first step"
-    if output.address is not None:
-        start += " unless it has a run"
-    log.info("%-14s%s, %s", "output", place, start)
+    log.info("%-14s%s, %s", "output", output, start)
     log.info("nothing was started, and nothing is left of this dry run")
     return 0
 
@@ -115,7 +109,7 @@ def _log_trial(
     distributed: core.DistributedContext,
     path: Path,
     steps_done: int,
-    output: Output,
+    output: Path,
 ) -> None:
     """Build the trial, which logs its data, model and batch; log its memory and time.
 
@@ -136,8 +130,7 @@ def _log_trial(
     ) as context:
         loop = loop_of(training)(training, context, stops, checkpoint=None, on_cluster=False)
         trial = loop.trial
-        if output.address is None:
-            preflight.check_checkpoints(output.folder, parameters=count_parameters(trial))
+        preflight.check_checkpoints(output, parameters=count_parameters(trial))
         speed = _measure_steps(trial)
         log.info("%-14s%s", "memory", _describe_memory(training, trial))
         log.info("%-14s%s", "time", _describe_time(training, trial, speed, steps_done))

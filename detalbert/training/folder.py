@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import filelock
+import yaml
 
-from detalbert.atomic import sweep, whole_file, write_json, writing
 from detalbert.errors import UserError
+from detalbert.files import sweep, whole_file, write_json, writing
 from detalbert.redact import masked
 from detalbert.settings.values import Config
-from detalbert.settings.yaml_files import dump_yaml
 from detalbert.squad.answers import Answers
 
 # In a checkpoint, beside Determined's files:
@@ -53,28 +53,36 @@ def read_predictions(folder: Path) -> Answers | None:
         return None
 
 
-# Of a run's folder, besides checkpoints and TensorBoard's events.
-FILES = (
+# All that a run writes.
+_WRITTEN = (
+    "checkpoints",
     "config.yaml",
     "metrics.json",
     "null_odds.json",
     "predictions.json",
     "report.html",
     "spans.json",
-)
-_WRITTEN = ("checkpoints", *FILES, "tensorboard")
-# Regular expressions of what is written under the lock of an output directory, by any command.
-_FILES = (
-    r"config\.yaml|predictions\.csv|report\.html|scores\.md"
-    r"|(metrics|nbest|null_odds|predictions|scores|spans)\.json"
+    "tensorboard",
 )
 _HEAD = "# The config of this run, as train.py resolved it.\n"
-_CHECKPOINTS = r"step-\d{8,}"
+
+
+def output_folder(name: str) -> Path:
+    """Return the folder that `--output-dir` names. Raises UserError if it names none."""
+    if not name:  # of a variable that is not set
+        raise UserError("it is empty", key="--output-dir", cure="name a folder")
+    if ":/" in name:
+        raise UserError(
+            "a run writes into a folder",
+            key=f"--output-dir {name}",
+            cure="mount the bucket, or copy the folder there (`aws s3 sync`)",
+        )
+    return Path(name)
 
 
 @contextlib.contextmanager
 def claim_folder(path: Path) -> Iterator[None]:
-    """Lock the directory for this process, and remove temporary files of killed ones. Raises
+    """Lock the directory for this process, and remove what killed ones left half-written. Raises
     UserError if another process holds the lock, or the directory cannot be written.
     """
     lock = filelock.FileLock(path / ".lock")
@@ -89,8 +97,8 @@ def claim_folder(path: Path) -> Iterator[None]:
                 cure="wait for it or give another --output-dir",
             ) from None
     try:
-        sweep(path, _FILES)
-        sweep(path / "checkpoints", _CHECKPOINTS)
+        sweep(path)
+        sweep(path / "checkpoints")
         yield
     finally:
         lock.release()
@@ -146,7 +154,7 @@ def write_config(path: Path, config: Config) -> None:
     with writing(target, cure=ELSEWHERE):
         check_replaces_own(path)
         with whole_file(target) as file:
-            file.write(_HEAD + dump_yaml(masked(config)))
+            file.write(_HEAD + yaml.safe_dump(masked(config), sort_keys=False, allow_unicode=True))
 
 
 def check_replaces_own(path: Path) -> None:

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import cast
 
 from detalbert.engine.optim import decay_start
-from detalbert.training.manifest import read_manifest
-from detalbert.training.output import Output
+from detalbert.training.manifest import find_fault, read_manifest
 from detalbert.training.timeline import LENGTH, own_checkpoints
 from detalbert.training.workload import Training
 
 log = logging.getLogger(__name__)
 
 
-def choose_checkpoint(newest: Path, training: Training, output: Output) -> Path:
+def choose_checkpoint(newest: Path, training: Training) -> Path:
     """Return `newest`, or if the length of a wsd run has changed, its newest checkpoint from before
     the decay.
     """
@@ -30,19 +29,18 @@ def choose_checkpoint(newest: Path, training: Training, output: Output) -> Path:
         steps=manifest["steps"] - 1,
         run=training.identity(),
         validations=manifest["validations"],
-        remote=output.stored,
     )
     # `newest` may be damaged, or of a time line that the run has left; it counts all the same.
     for path in [newest, *reversed(own.values())]:
-        if _is_undecayed(path, training, output):
+        if _is_undecayed(path, training):
             return path
     log.warning("wsd: going on from decayed weights: no earlier checkpoint is kept")
     return newest
 
 
-def _is_undecayed(path: Path, training: Training, output: Output) -> bool:
+def _is_undecayed(path: Path, training: Training) -> bool:
     """Return whether a checkpoint is complete, and before the decay of its run and of this one."""
-    if not output.fill(path):
+    if find_fault(path) is not None:
         return False
     manifest = read_manifest(path)
     # The decay of the run that wrote it, and of this one, which has another length.

@@ -107,20 +107,12 @@ class Ranks:
     def __init__(self, distributed: core.DistributedContext) -> None:
         self.distributed = distributed
         self.is_chief = distributed.rank == 0
-        self.leads_machine = distributed.local_rank == 0
 
     def on_all(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `work` returns on this rank; all ranks do it."""
         value, error = _attempt(work, *args, **kwargs)
         self._raise_first(error)
         return cast(T, value)
-
-    def on_leads(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Have the first rank of each machine do `work`."""
-        error = None
-        if self.leads_machine:
-            _, error = _attempt(work, *args, **kwargs)
-        self._raise_first(error)
 
     def on_chief(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return, on all ranks, what `work` returns on rank 0, which alone does it."""

@@ -7,27 +7,23 @@ gigabytes.
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from detalbert import __version__
 from detalbert.errors import first_line
-from detalbert.integrity import Json, checksum, is_sealed, seal
+from detalbert.sums import Json, checksum, is_sealed, seal
 from detalbert.training.folder import step_name
 
 FORMAT = 2  # that of 1.0.0, the first release
 MANIFEST = "manifest.json"
 
 
-def find_damage(path: Path, remote: Collection[str] = ()) -> str | None:
-    """Return why a checkpoint is not complete by its manifest and the sizes of its files, or None.
-
-    Args:
-        path: of the checkpoint.
-        remote: names of checkpoints in a bucket, of which the manifest must do.
+def find_damage(path: Path) -> str | None:
+    """Return why a checkpoint is not complete, by its manifest and the sizes of its files; None if
+    it is.
     """
-    in_bucket = path.name in remote
-    return find_fault(path, names=() if in_bucket else None, compare_sums=False)
+    return find_fault(path, compare_sums=False)
 
 
 def find_fault(

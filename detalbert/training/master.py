@@ -14,8 +14,8 @@ from determined.common.api import authentication, certs
 
 from detalbert import hub
 from detalbert.errors import first_line
-from detalbert.integrity import Json
 from detalbert.redact import hide_secrets, masked
+from detalbert.sums import Json
 
 TIMEOUT = 10  # seconds to connect, and again to answer
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
@@ -23,11 +23,11 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from detalbert.atomic import whole_file, write_json, writing
 from detalbert.engine.ranking import Searcher, Validation, best_first
 from detalbert.engine.trial import StepTrial
-from detalbert.integrity import Json, checksum
+from detalbert.files import whole_file, write_json, writing
 from detalbert.squad.answers import Answers
+from detalbert.sums import Json, checksum
 from detalbert.training.folder import (
     PREDICTIONS,
     RESUME,
@@ -51,29 +51,16 @@ class RunMetrics(core.DummyTrainContext):
     Args:
         path: the output directory.
         searcher: of the config; defines the best validation, the first of equals.
-        stored: called after each checkpoint.
-        fetch: called with a checkpoint whose files may be in a bucket alone.
-        remote: names of the checkpoints whose files are in a bucket.
     """
 
     # Set by `follow`, before the first report.
     trial: StepTrial
     stalls: list[float]
 
-    def __init__(
-        self,
-        path: Path,
-        searcher: Searcher,
-        stored: Callable[[], object] = lambda: None,
-        fetch: Callable[[Path], object] = lambda checkpoint: None,
-        remote: Collection[str] = (),
-    ) -> None:
+    def __init__(self, path: Path, searcher: Searcher) -> None:
         super().__init__(path / "tensorboard")
         self.path = path
         self.searcher = searcher
-        self.stored = stored
-        self.fetch = fetch
-        self.remote = remote
         self.validations: list[dict[str, float]] = []
         # Of the predictions in the output directory: `steps` of their validation, SHA-256 by name.
         self.predicted: Json = {}
@@ -124,8 +111,6 @@ class RunMetrics(core.DummyTrainContext):
 
         # The checkpoint of that step has a copy, if pruning has left it.
         source = checkpoints / step_name(steps)
-        if self.predicted:  # else that validation wrote none
-            self.fetch(source)
         names = _copied_predictions(source)
         if names:
             (self.path / SPANS).unlink(missing_ok=True)  # those of another validation
@@ -190,7 +175,6 @@ class RunMetrics(core.DummyTrainContext):
         """List this start, which is about to train, in `metrics.json`."""
         self.begun = True
         self.write_metrics()
-        self.stored()
 
     def finish(self) -> None:
         """Write the end of this start. If it has nothing to train, `metrics.json` is only written

@@ -8,7 +8,7 @@ import json
 from numbers import Real
 from pathlib import Path
 
-from detalbert.integrity import Json
+from detalbert.sums import Json
 
 METRICS_FILE = "metrics.json"
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from detalbert.errors import UserError
-from detalbert.integrity import Json
+from detalbert.sums import Json
 from detalbert.training.table import is_sharded
 
 

@@ -21,12 +21,14 @@ from detalbert.engine.flops import encoder_flops_per_token
 from detalbert.engine.memory import KEPT, Memory, Sizes, replicated
 from detalbert.engine.models import config_from_keys, encoder_sizes
 from detalbert.hub import split_revision
-from detalbert.settings.albert import VOCABULARY
 from detalbert.settings.hparams import HParams, StepHParams
-from detalbert.settings.shipped_models import shipped_configs
 from detalbert.settings.values import Config
+from detalbert.settings.yaml_files import read_yaml
 
 HParamsT = TypeVar("HParamsT", bound=StepHParams)
+VOCABULARY = 30_000  # of the published ALBERT models
+# The configs of published models by their names without owner.
+SHIPPED = read_yaml(Path(__file__).with_name("shipped_models.yaml"))
 # Tokens of SQuAD, by ALBERT's tokenizer: of a window of 384 that shares 128, of a question in the
 # mean and of a long one, and of a context, the middles of 40 equal parts of all questions. They are
 # those of 18 articles (7,547 questions) of train-v2.0.json and dev-v2.0.json.
@@ -172,7 +174,7 @@ def encoder_config(name: str | None, keys: Mapping[str, Any]) -> PretrainedConfi
     """
     if name is not None:
         repository, _ = split_revision(name)
-        shipped = shipped_configs().get(repository.split("/")[-1])
+        shipped = SHIPPED.get(repository.split("/")[-1])
         return None if shipped is None else AutoConfig.for_model(**shipped)
     is_searched = any(isinstance(value, dict) and "type" in value for value in keys.values())
     if is_searched:

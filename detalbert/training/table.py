@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from detalbert.errors import UserError, first_line
-from detalbert.integrity import Json
+from detalbert.sums import Json
 
 TABLE = "tensors.json"
 _DTYPES = ("float32", "bfloat16", "float16", "int64", "uint8", "bool")

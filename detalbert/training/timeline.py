@@ -7,11 +7,11 @@ into `previous-N/`: that costs their room until a user removes them, and loses n
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detalbert.integrity import json_sum
+from detalbert.sums import json_sum
 from detalbert.training.manifest import find_damage, read_manifest
 
 # Values by config key, or a manifest.
@@ -34,11 +34,7 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
 
 
 def own_checkpoints(
-    folder: Path,
-    steps: int,
-    run: Settings,
-    validations: History,
-    remote: Collection[str] = (),
+    folder: Path, steps: int, run: Settings, validations: History
 ) -> dict[int, Path]:
     """Return the complete checkpoints of a run, by step, oldest first.
 
@@ -47,11 +43,10 @@ def own_checkpoints(
         steps: steps that the run has done; later checkpoints are not its own.
         run: its settings, as in manifests. The length may have changed.
         validations: its history; that of an own checkpoint is the beginning of it.
-        remote: names of checkpoints that are in a bucket, of which a manifest alone may be here.
     """
     own = {}
     for step, path in list_checkpoints(folder):
-        if step > steps or find_damage(path, remote=remote) is not None:
+        if step > steps or find_damage(path) is not None:
             continue
         # Two runs of equal settings are told apart by their scores, if both have any.
         manifest = read_manifest(path)

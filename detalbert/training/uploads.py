@@ -21,7 +21,7 @@ from determined.errors import CheckpointNotFound
 
 from detalbert.determined_internals import CheckpointContext, Collectives
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.integrity import Json
+from detalbert.sums import Json
 from detalbert.training.manifest import MANIFEST, describe_files, find_fault, write_manifest
 from detalbert.training.parts import NUMBERS
 from detalbert.training.table import TABLE

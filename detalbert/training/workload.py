@@ -17,7 +17,7 @@ from detalbert.engine.trial import Given, StepTrial
 from detalbert.errors import UserError, nearest
 from detalbert.run_page.outcomes import Outcomes
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, changeable_keys
+from detalbert.settings.sections import Parsers, json_schema
 from detalbert.settings.values import Config
 from detalbert.squad.answers import Answers
 from detalbert.training.model_kind import check_start
@@ -55,8 +55,6 @@ class Workload(NamedTuple):
     check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]
     # What a validation computes; any of it may be `searcher.metric`.
     metrics: tuple[Metric, ...]
-    # The searcher's metric if the config names none.
-    metric: str
     # Commands for a trained model by their purpose, the most likely first, with {} for the run's
     # output directory.
     commands: Mapping[str, str] = MappingProxyType({})
@@ -72,20 +70,15 @@ class Workload(NamedTuple):
         """Check an experiment's own sections, and return its hyperparameters.
 
         Args:
-            config: of the experiment; missing `searcher.metric` and `searcher.smaller_is_better`
-                are set in it.
+            config: of the experiment, with the master's defaults.
             values: of `hyperparameters:`, search ranges replaced.
 
         Raises:
             UserError: a section is wrong, `model` is of another kind or `check_searcher` raises:
                 hours of training would be for nothing.
         """
-        searcher = config["searcher"]
-        searcher.setdefault("metric", self.metric)
-        searcher.setdefault("smaller_is_better", self.smaller_is_better(searcher["metric"]))
-        self.check_searcher(searcher)
-        self.parsers.data(config["data"])
-        hparams = self.parsers.hyperparameters(values)
+        self.check_searcher(config["searcher"])
+        _, hparams = self.parsers.both(config["data"], values)
         check_start(hparams.model or "", language=self.sharded)
         return hparams
 
@@ -161,10 +154,10 @@ class Training(NamedTuple):
 
     def identity(self) -> Config:
         """Return the settings that must not change when a run is resumed, by config key."""
-        changeable = changeable_keys(type(self.hparams))
+        properties = json_schema(type(self.hparams))["properties"]
         settings = {}
         for key, value in dataclasses.asdict(self.hparams).items():
-            if key not in changeable:
+            if not properties[key].get("changeable"):
                 settings[f"hyperparameters.{key}"] = value
         settings |= self.data.fingerprints()
         return json.loads(json.dumps(settings))  # as read from a manifest
@@ -177,7 +170,7 @@ class Training(NamedTuple):
         }
         defaults = {}
         for section, values in sections.items():
-            for field in dataclasses.fields(values):
-                if field.default is not dataclasses.MISSING:
-                    defaults[f"{section}.{field.name}"] = field.default
+            for name, described in json_schema(type(values))["properties"].items():
+                if "default" in described:
+                    defaults[f"{section}.{name}"] = described["default"]
         return json.loads(json.dumps(defaults))

@@ -1,21 +1,17 @@
 """Sections of a config: parsers without torch, for the checker, the planner and a task's hook."""
 
-from dataclasses import dataclass
-from functools import partial
+from pydantic import Field
 
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, Section, parse_section, setting
+from detalbert.settings.sections import Parsers, Section, Whole, section
 
 
-@dataclass(frozen=True)
+@section
 class ParityConfig(Section):
     """Keys of `data:`."""
 
-    parity: int = setting(512, gt=0)  # training windows
+    parity: Whole = Field(512, gt=0)  # training windows
 
 
-PARSERS = Parsers(
-    data=partial(parse_section, ParityConfig, "data"),
-    # What every workload has: model, batch, schedule, optimizer, periods.
-    hyperparameters=partial(parse_section, StepHParams, "hyperparameters"),
-)
+# StepHParams are what every workload has: model, batch, schedule, optimizer, periods.
+PARSERS = Parsers(ParityConfig, StepHParams)

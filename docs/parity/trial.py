@@ -104,5 +104,4 @@ PARITY = Workload(
     trial=ParityTrial,
     check=lambda config, hparams, gpu_uuids: check_gpus(gpu_uuids),
     metrics=METRICS,
-    metric="loss",
 )

@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import BaseStreamer
@@ -13,24 +13,24 @@ from transformers.generation import BaseStreamer
 from detalbert.corpus.documents import begin_tokens
 from detalbert.errors import UserError
 from detalbert.escapes import escape_controls, json_line
-from detalbert.settings.sections import Section, parse_section, setting
+from detalbert.settings.sections import Section, Whole, parse_section, section
 from detalbert.squad.encoding import tokenizing
-from detalbert.squad.question_stream import is_unicode
+from detalbert.squad.questions import is_unicode
 from lm.inference.load import SavedLm, load_model
 
 _CONTEXT = 8  # tokens before a new one that its text may depend on: a leading space, a character
 _GREEDY = 1e-6  # a temperature that chooses as 0 does; below it fp32 would overflow
 
 
-@dataclass(frozen=True)
+@section
 class Sampling(Section):
     """Sampling parameters. The same prompt, model, device and values give the same text."""
 
-    max_new_tokens: int = setting(200, gt=0)
-    temperature: float = setting(0.8, ge=0)  # 0: always the likeliest token
+    max_new_tokens: Whole = Field(200, gt=0)
+    temperature: float = Field(0.8, ge=0)  # 0: always the likeliest token
     # Of the likeliest tokens that together have this probability (Holtzman 2020, arXiv:1904.09751).
-    top_p: float = setting(0.95, gt=0, le=1)
-    seed: int = setting(0, ge=0, lt=2**63)
+    top_p: float = Field(0.95, gt=0, le=1)
+    seed: Whole = Field(0, ge=0)
 
 
 def print_completion(source: SavedLm, prompt: str, options: dict[str, Any], as_json: bool) -> None:

@@ -12,9 +12,9 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from detalbert.atomic import write_json
 from detalbert.engine.safe_load import INDEX
 from detalbert.errors import UserError
+from detalbert.files import write_json
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.training.parts import read_sharded_weights
 from detalbert.training.table import is_sharded

@@ -19,7 +19,7 @@ from transformers import (
 from detalbert.engine import determinism
 from detalbert.engine.models import load_weights
 from detalbert.engine.safe_load import read_config
-from detalbert.errors import UserError, all_lines, as_user_error
+from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import PRETRAINED
 from detalbert.inference.find import read_json
 from detalbert.inference.model import find_scores
@@ -163,7 +163,7 @@ def _load_sharded(source: SavedLm, attention: str, device: torch.device) -> PreT
 
 def _no_model(folder: Path, error: BaseException) -> UserError:
     return UserError(
-        f"does not load as a language model: {all_lines(error)}",
+        f"does not load as a language model: {first_line(error)}",
         key=str(folder),
         cure="give another",
     )

@@ -12,15 +12,15 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from detalbert.corpus.documents import document_kind
-from detalbert.corpus.reader import Shards
-from detalbert.corpus.writer import write_shards
+from detalbert.corpus.documents import DocumentKind
+from detalbert.corpus.read import Shards
+from detalbert.corpus.write import write_shards
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
 from detalbert.errors import NotFinite, UserError
+from detalbert.progress import waiting
 from detalbert.settings.text import parse_documents_config
-from detalbert.waiting import waiting
 from lm.gradients import add_row, zero_sums
 from lm.inference.load import SavedLm, load_model
 from lm.model import CausalLoss
@@ -76,7 +76,7 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
     shard_folder = str(folder / "shards")
     try:
         data = parse_documents_config(values)
-        write_shards(data, source.tokenizer, document_kind(source.tokenizer), shard_folder)
+        write_shards(data, DocumentKind(source.tokenizer), shard_folder)
         # The whole of a text is its training split; generated text has a validation of its own.
         split = "validation" if text == "generated" else "train"
         return LmWindows(
@@ -92,8 +92,8 @@ def read_windows(source: SavedLm, text: str, folder: Path) -> LmWindows:
 def _of_flag(error: UserError) -> UserError:
     """Return an error of the text as a command says it that has no keys of a config."""
     is_address = error.key.startswith("data.")  # else a file's line, for example
-    renamed = error.with_flags({error.key: "--perplexity"} if is_address else {})
-    if "--" in renamed.cure:  # a flag of those that answer questions
+    renamed = error.under("--perplexity" if is_address else error.key)
+    if "data." in renamed.cure:
         renamed.cure = "give plain text"
     return renamed
 

@@ -16,6 +16,7 @@ from benchmarks.__main__ import main
 from benchmarks.table import BEGIN, END
 from detalbert.squad import world
 from tests.conftest import ROOT, Script
+from tests.fakes.text import contexts
 
 # Of every result.
 KEYS = {"stage", "versions", "device", "commit", "load", "time", "identical", "ratio"}
@@ -27,21 +28,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Flags: a folder of few generated questions, few documents, the smallest model."""
     folder = tmp_path_factory.mktemp("squad")
     for name, split in (("train", "train"), ("dev", "validation")):
-        (folder / f"{name}.json").write_text(json.dumps(world.generate(split)))
+        (folder / f"{name}.json").write_text(json.dumps(world.load_world(split)))
     text = folder / "text.txt"
-    text.write_text("\n".join(["", *contexts_of(seed=4, paragraphs=60)]))
+    text.write_text("\n".join(["", *contexts(60)]))
 
     words = ["--data", str(folder), "--text", str(text), "--tokenizer", "embedded/albert-tiny"]
     words += ["--repeats", "1", "--examples", "40", "--windows", "4", "--shape", "tiny"]
     return words
-
-
-def contexts_of(seed: int, paragraphs: int) -> list[str]:
-    articles = world.generate("train", seed=seed, paragraphs=paragraphs)["data"]
-    contexts = []
-    for article in articles:
-        contexts += [paragraph["context"] for paragraph in article["paragraphs"]]
-    return contexts
 
 
 @pytest.fixture(autouse=True)

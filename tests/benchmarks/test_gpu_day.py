@@ -39,7 +39,7 @@ def day(tmp_path_factory: pytest.TempPathFactory, python: str) -> Path:
     squad = folder / "squad"
     squad.mkdir()
     for name, split in (("train", "train"), ("dev", "validation")):
-        (squad / f"{name}.json").write_text(json.dumps(world.generate(split)))
+        (squad / f"{name}.json").write_text(json.dumps(world.load_world(split)))
     words = ["--device", "cpu", "--output", str(folder / "results"), "--seconds", "3000", "--"]
     words += ["--data", str(squad), "--tokenizer", "embedded/albert-tiny"]
     with pytest.MonkeyPatch.context() as patch:
@@ -181,10 +181,10 @@ def test_without_torch_one_line_says_so(tmp_path: Path, real_python: str) -> Non
 
 
 HANGING = """import os, pathlib, subprocess, sys, time
-from detalbert import atomic
+from detalbert import files
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 pathlib.Path(sys.argv[-1]).with_name("child").write_text(str(child.pid))
-with atomic.whole_file(pathlib.Path(sys.argv[-1])) as file:
+with files.whole_file(pathlib.Path(sys.argv[-1])) as file:
     file.write("half")
     file.flush()
     time.sleep(600)

@@ -11,7 +11,7 @@ import yaml
 
 from cluster import check
 from cluster.configs.schema import PLACEHOLDER
-from detalbert.settings.schema import Finding
+from cluster.configs.values import Finding
 from tests.conftest import ROOT
 
 Config: TypeAlias = dict[str, Any]  # of an experiment or a master

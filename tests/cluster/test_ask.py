@@ -262,5 +262,5 @@ def test_a_master_that_cannot_be_asked(change, words, recorded, master, ask, mon
 
 
 def test_ask_and_a_master_file_exclude_each_other(capsys):
-    assert check.main(["a.yaml", "--ask", "--master", "b.yaml"]) == 2
+    assert check.main(["configs/local.yaml", "--ask", "--master", "cluster/master-local.yaml"]) == 2
     assert "leave --master out" in capsys.readouterr().err

@@ -16,7 +16,9 @@ from cluster import check
 from cluster.configs import masterconf
 from cluster.configs.fleet import machines_at_start
 from cluster.configs.schema import PLACEHOLDER
-from detalbert.settings.schema import Finding
+from cluster.configs.values import Finding
+from detalbert.errors import UserError
+from detalbert.settings.schema import as_a_master_reads
 from detalbert.training.metrics import RunMetrics
 from tests.cluster.planted import checked, experiment, filled, findings, master, put
 from tests.conftest import ROOT
@@ -167,7 +169,7 @@ def test_exit_status_and_json(capsys, tmp_path):
     assert "nothing to fix" in out
 
     assert check.main([str(tmp_path / "none.yaml"), "--context", str(tmp_path)]) == 2
-    assert "cannot read it" in capsys.readouterr().out
+    assert "none.yaml: no such file" in capsys.readouterr().err
 
 
 def test_an_empty_mapping_is_checked_too(tmp_path):
@@ -256,7 +258,8 @@ def test_no_value_anywhere_breaks_the_checker(odd):
     ],
 )
 def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
-    """One answer for the check, for a run whose config names no direction, and for its best."""
+    """One answer for the check, for a run whose config names no direction (the master's default),
+    and for its best."""
     config = experiment(f"{name}.yaml")
     config["searcher"] |= {"metric": metric, "smaller_is_better": smaller}
     assert findings(tmp_path, config) == []
@@ -268,8 +271,13 @@ def test_which_way_a_metric_is_better(name, metric, smaller, tmp_path):
     assert finding.detail == advice
 
     del config["searcher"]["smaller_is_better"]
-    choose(config).read(config, config["hyperparameters"])
-    metrics = RunMetrics(tmp_path, config["searcher"])
+    config = as_a_master_reads(config)
+    values = {**config["hyperparameters"], "model": None, "model_config": {}}
+    if not smaller:
+        with pytest.raises(UserError) as error:
+            choose(config).read(config, values)
+        assert str(error.value) == f"{finding.key}: {advice}"
+    metrics = RunMetrics(tmp_path, {"metric": metric, "smaller_is_better": smaller})
     metrics.validations = [{"steps": step, metric: float(step)} for step in (1, 2)]
     first, second = metrics.validations
     assert metrics.best() == (first if smaller else second)

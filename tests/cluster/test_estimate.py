@@ -16,7 +16,7 @@ from cluster.estimates.faults import find_faults
 from cluster.estimates.job import parse_jobs
 from cluster.estimates.times import time_parts
 from cluster.planning.options import layout_keys
-from detalbert.corpus.learn_tokenizer import train_byte_bpe
+from detalbert.corpus.vocabulary import train_byte_bpe
 from detalbert.engine.flops import encoder_flops_per_token, flops_of_row
 from tests.cluster.planted import experiment, findings, master
 from tests.conftest import ROOT

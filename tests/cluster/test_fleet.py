@@ -8,9 +8,9 @@ from cluster.configs.expconf import check_experiment
 from cluster.configs.fleet import check_fleet, describe_start, image_of, machines_at_start
 from cluster.configs.masterconf import Cluster, Pool, cluster_of
 from cluster.configs.merge import merge
+from cluster.configs.values import Finding
 from cluster.facts.machines import FAMILIES, no_code
 from cluster.facts.prices import load_prices
-from detalbert.settings.schema import Finding
 
 TASKS = {"image": "image:1"}
 EXCLUDES = [{"name": "a", "pattern": "x", "action": "exclude_node"}]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies
 
 from cluster import plan
+from cluster.estimates.times import count_checkpoints
 from detalbert.settings.hparams import Length, parse_hparams
 from detalbert.training.manifest import read_manifest
 from detalbert.training.workload import Training
@@ -79,7 +80,7 @@ def test_counts_are_those_of_a_walk_over_the_steps(
     if policy == "all":
         saved |= validations
     assert length.validations == len(validations)
-    assert length.checkpoints(policy) == len(saved)
+    assert count_checkpoints(length, policy) == len(saved)
 
 
 @max_examples(100)

@@ -72,10 +72,10 @@ def run(part: str, **variables: str) -> list[list[str]]:
 
 
 def test_its_commands_are_those_that_torchrun_and_train_py_take(python):
-    (words,) = run("run", OUTPUT="s3://my bucket/x", SET="--set hyperparameters.epochs=3")
+    (words,) = run("run", OUTPUT="my run", SET="--set hyperparameters.epochs=3")
 
     assert words[:2] == ["-m", "detalbert.torchrun"]
-    assert "s3://my bucket/x" in words
+    assert "/output/my run" in words
     launcher = get_args_parser().parse_args(words[2:])
     assert launcher.nnodes == "2"
     assert launcher.node_rank == 1
@@ -109,12 +109,14 @@ def test_skypilot_loads_it_and_restarts_what_a_restart_helps(python, tmp_path, m
     from sky.jobs.recovery_strategy import StrategyExecutor
     from sky.utils import dag_utils, gpu_names
 
-    with pytest.raises(ValueError, match="OUTPUT"):
+    with pytest.raises(ValueError, match="BUCKET"):
         sky.Task.from_yaml(str(FILE))
     monkeypatch.chdir(ROOT)
     config = yaml.safe_load(FILE.read_text())
     with sky.Dag() as dag:
-        task = sky.Task.from_yaml_config(config, env_overrides=[("OUTPUT", "s3://b/x")])
+        task = sky.Task.from_yaml_config(
+            config, env_overrides=[("BUCKET", "s3://b"), ("OUTPUT", "x")]
+        )
     dag.add(task)
 
     gpus = set[str]()

@@ -3,7 +3,6 @@
 The packages are empty: what is tested is which of them pip is asked for, and what it leaves alone.
 """
 
-import functools
 import os
 import pathlib
 import re
@@ -15,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Container, Mapping
 
 import packaging
+import pydantic
 import pytest
 
 from tests.cluster.planted import experiment
@@ -83,9 +83,17 @@ def wheels(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def bare(once) -> pathlib.Path:
-    """A virtual environment with pip and nothing else."""
-    make = functools.partial(venv.create, with_pip=True, symlinks=True, clear=True)
-    return once("bare", lambda folder: make(folder / "venv")) / "venv"
+    """A virtual environment with pip, and pydantic for workloads.py to import."""
+
+    def make(folder: pathlib.Path) -> None:
+        venv.create(folder / "venv", with_pip=True, symlinks=True, clear=True)
+        (site,) = (folder / "venv").glob("lib/python*/site-packages")
+        installed = pathlib.Path(pydantic.__file__).parents[1]
+        for name in "pydantic pydantic_core annotated_types typing_inspection".split():
+            (site / name).symlink_to(installed / name)
+        (site / "typing_extensions.py").symlink_to(installed / "typing_extensions.py")
+
+    return once("bare", make) / "venv"
 
 
 def managed_prefix(folder: pathlib.Path, bare: pathlib.Path) -> None:
@@ -376,19 +384,6 @@ def test_files_of_packages_that_are_missing_or_no_text(context):
     assert error.startswith("startup-hook.sh: error: requirements.txt: missing; .detignore")
 
 
-GOOD = '{"data": {"train": "a", "validation": "b"}}'
-ENVIRONMENTS = [
-    ({"DET_EXPERIMENT_CONFIG": "null"}, "DET_EXPERIMENT_CONFIG"),
-    ({"DET_EXPERIMENT_CONFIG": "[]"}, "DET_EXPERIMENT_CONFIG"),
-    ({"DET_EXPERIMENT_CONFIG": "{"}, "DET_EXPERIMENT_CONFIG"),
-    ({"DET_EXPERIMENT_CONFIG": ""}, "DET_EXPERIMENT_CONFIG"),
-    ({"DET_EXPERIMENT_CONFIG": "[" * 9999}, "DET_EXPERIMENT_CONFIG"),
-    ({"DET_EXPERIMENT_CONFIG": GOOD}, "DET_HPARAMS"),
-    ({"DET_EXPERIMENT_CONFIG": GOOD, "DET_HPARAMS": "[1]"}, "DET_HPARAMS"),
-    ({"DET_EXPERIMENT_CONFIG": '{"data": 5}', "DET_HPARAMS": "{}"}, "data"),
-]
-
-
-@pytest.mark.parametrize(("env", "key"), ENVIRONMENTS)
-def test_an_environment_that_is_no_trials_is_one_line(env, key, context):
-    assert refused(context, **env).startswith(f"train.py: error: {key}: ")
+def test_a_task_without_a_workload_is_one_line(context):
+    environment = {"DET_EXPERIMENT_CONFIG": '{"data": 5}', "DET_HPARAMS": "{}"}
+    assert refused(context, **environment).startswith("train.py: error: data: ")

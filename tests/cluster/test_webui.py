@@ -203,7 +203,7 @@ def test_a_mistake_is_an_error_that_the_policies_know(trial, launched, shared):
     assert actions == {"cancel_retries"}
 
     if launched == "a wrong key":
-        fault = "hyperparameters.optimizer: 'sgdd' is not one of radam, adamw"
+        fault = "hyperparameters.optimizer: 'sgdd'; Input should be 'radam' or 'adamw'"
         assert errors == [f"ERROR: train.py: error: {fault}"]
         assert "Traceback" not in done.stderr
         assert lines[-2:] == [*errors, "++ exit 2"]

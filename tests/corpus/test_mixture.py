@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.corpus.mixture import Mixture, apportion, draw_windows
-from detalbert.corpus.reader import Shards
+from detalbert.corpus.read import Shards
 from detalbert.errors import UserError
 from detalbert.settings.text import parse_text_config
 from lm.data import LmText
@@ -215,21 +215,24 @@ def test_weights_hold_over_an_epoch_of_documents_at_every_layout(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "key"),
     [
-        ([], "data.text: an empty list; name a source"),
-        ([3], r"data.text\[0\]: expected text or a mapping with 'source', got 3"),
-        ([{"sauce": "a"}], r"data.text\[0\].sauce: unknown key"),
-        ([{"source": "a", "weight": 0}], r"data.text\[0\].weight: 0.0 must be greater than 0"),
-        ([{"source": "a", "weight": 1}, "b"], "data.text: some sources have a 'weight'"),
-        (["x/a.txt", "y/a.txt"], "data.text: two sources are called a; give each its 'name'"),
-        ([{"source": "a", "name": "a b"}], "data.text: name 'a b': letters"),
-        (3, "data.text: expected text or a list or a mapping of keys, got 3"),
+        ([], "data.text"),
+        ([3], "data.text[0]"),
+        ([{"sauce": "a"}], "data.text[0]."),
+        ([{"source": "a", "weight": 0}], "data.text[0].weight"),
+        ([{"source": "a", "weight": 1}, "b"], "data.text"),
+        (["x/a.txt", "y/a.txt"], "data.text"),
+        ([{"source": "a", "name": "a b"}], "data.text[0].name"),
+        (3, "data.text"),
     ],
 )
-def test_a_wrong_list_is_one_line(text: Any, problem: str) -> None:
-    with pytest.raises(UserError, match=f"^{problem}"):
+def test_a_wrong_list_is_one_line(text: Any, key: str) -> None:
+    with pytest.raises(UserError) as error:
         parse_text_config({"text": text, "tokenizer": "x"})
+    line = str(error.value)
+    assert line.startswith(key)
+    assert "\n" not in line
 
 
 def test_shards_alone_suffice(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
-"""Texts put together from words have the tokens of the ordinary call; tokenizers are learned."""
+"""Texts put together from words have the tokens of the ordinary call."""
 
 import itertools
-import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from detalbert.corpus import learn_tokenizer, words
-from detalbert.corpus.learn_tokenizer import END_OF_TEXT, own_tokenizer, train_byte_bpe
+from detalbert.corpus import words
 from detalbert.corpus.sentences import split_sentences
-from detalbert.corpus.shards import is_held_out
-from detalbert.corpus.sources import open_text
+from detalbert.corpus.vocabulary import END_OF_TEXT, train_byte_bpe
 from detalbert.corpus.words import WordEncoder, find_word_rule
-from detalbert.errors import UserError
-from detalbert.settings.text import SourceConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer
-from pretrain.masking import read_vocabulary
 from tests.conftest import max_examples
-from tests.fakes.damage import flip
 from tests.fakes.questions import TOKENIZERS, read_squad
 from tests.fakes.text import contexts
 
@@ -101,9 +93,11 @@ def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str])
 def test_sentences_with_something_odd_beside_a_space_stay_whole() -> None:
     """What a normalizer may join with the space, or drop: no tokenizer here does either."""
     odd = ["a \u0301b", "\u200da", "a\u0600 b", "a\u200bb", "a\u00adb", "a\x00b"]
-    stay = WordEncoder(BACKENDS["bert"])._find_unsplit
-    assert all(stay([*odd, "a\u0301 b"]))
-    assert not any(stay(["a b", "caf\u00e9 \u201cb\u201d", "x\u6771y b"]))
+    odd.append("a\u0301 b")
+    plain = ["a b", "caf\u00e9 \u201cb\u201d", "x\u6771y b"]
+    split = WordEncoder(BACKENDS["bert"])._split
+    assert split(odd) == [[text] for text in odd]
+    assert split(plain) == [text.split(" ") for text in plain]
 
 
 # Pieces of letters that Python's re does not know as such, too.
@@ -153,104 +147,3 @@ OTHERS = [
 def test_words_are_found_only_where_that_is_known_to_be_right(backend: Any) -> None:
     assert find_word_rule(backend) == ""
     check(WordEncoder(backend), ["the river  the", " river the ", "", "The Cafe"])
-
-
-def learn(text: Path, cache: Path, **more: Any) -> Path:
-    values = {"text": str(text), "vocab_size": 400, "cache_dir": str(cache), **more}
-    data = parse_text_config(values)
-    return own_tokenizer(data, data.validation_fraction, positions=128)
-
-
-SHIPS = []
-for number in range(50):
-    SHIPS.append(f"The Zanto {number} sails. It carries salt.")
-    SHIPS.append(f"The Belmira {number} sails. It carries salt.")
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(SHIPS))
-    return path
-
-
-def test_the_same_text_gives_the_same_tokens(text: Path, tmp_path: Path) -> None:
-    first = learn(text, tmp_path / "a")
-    second = learn(text, tmp_path / "b")
-    assert first.name == second.name
-    assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
-
-    assert learn(text, tmp_path / "a") == first
-    assert learn(text, tmp_path / "a", vocab_size=300) != first
-    with pytest.raises(UserError, match="cannot write the tokenizer"):
-        learn(text, text / "cache")
-    assert not list((tmp_path / "a").glob(".detalbert-tmp-*"))
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "sums.json", "another's"])
-def test_a_damaged_one_is_learned_anew(
-    name: str, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("WARNING")
-    folder = learn(text, tmp_path)
-    before = (folder / "tokenizer.json").read_bytes()
-    if name == "another's":
-        other = learn(text, tmp_path, vocab_size=300)
-        shutil.rmtree(folder)
-        other.rename(folder)
-        name = "sums.json"
-    else:
-        flip(folder / name, random.Random(0))
-
-    assert learn(text, tmp_path) == folder
-    assert learn(text, tmp_path) == folder  # without another line
-
-    line = f"{folder}: {name} is not as it was written; it is learned anew"
-    assert caplog.messages == [line]
-    assert (folder / "tokenizer.json").read_bytes() == before
-
-
-def test_a_learned_tokenizer_is_like_alberts(text: Path, tmp_path: Path) -> None:
-    tokenizer = named_tokenizer(str(learn(text, tmp_path)))
-
-    assert len(tokenizer) <= 400
-    assert tokenizer.model_max_length == 128
-    assert tokenizer.tokenize("the ZANTO") == ["▁the", "▁zanto"]
-    pair = tokenizer("The Zanto.", "Salt.", return_token_type_ids=True)
-    tokens = tokenizer.convert_ids_to_tokens(pair["input_ids"])
-    assert tokens[0] == "[CLS]"
-    assert tokens.count("[SEP]") == 2
-    first = tokens.index("[SEP]") + 1
-    assert pair["token_type_ids"] == [0] * first + [1] * 3
-    assert find_word_rule(tokenizer.backend_tokenizer) == "apart"
-    vocabulary = read_vocabulary(tokenizer)
-    marks = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]", "[MASK]"])
-    assert [*vocabulary.prefix, *vocabulary.suffix, vocabulary.mask] == marks
-
-
-def test_held_out_documents_are_not_read(tmp_path: Path) -> None:
-    lines = (f"Ⓩ {number}: ꙮ ꙮ ꙮ" for number in range(1000))
-    held_out = next(line for line in lines if is_held_out(line, 0.1))
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join([*SHIPS, *[held_out] * 50]))
-
-    without = named_tokenizer(str(learn(path, tmp_path, validation_fraction=0.1)))
-    with_it = named_tokenizer(str(learn(path, tmp_path, validation_fraction=0.0)))
-
-    assert "ꙮ" not in without.get_vocab()
-    assert "ꙮ" in with_it.get_vocab()
-
-
-def test_a_sample_of_much_text_is_spread_over_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(f"part{number // 100} line {number}" for number in range(1000)))
-    monkeypatch.setattr(learn_tokenizer, "_PART", 1000)
-    monkeypatch.setattr(learn_tokenizer, "_SAMPLE", 8000)
-    parts = open_text(SourceConfig(str(path)), "data.text", "train").parts
-
-    sample = set(learn_tokenizer._sample(parts, path.stat().st_size, 0.0, tmp_path))
-
-    assert sum(len(line) for line in sample) < 9000
-    assert {line.split()[0] for line in sample} == {f"part{number}" for number in range(10)}

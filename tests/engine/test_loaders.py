@@ -152,20 +152,19 @@ def make_windows(lengths: np.ndarray) -> Windows:
     context_lengths = np.asarray(lengths, np.int32) - 5
     context_ends = np.cumsum(context_lengths, dtype=np.int64)
     tokens = int(context_ends[-1])
+    questions = np.arange(2 * count, dtype=np.int32)
     return Windows(
-        context_ids=np.arange(tokens, dtype=np.int32),
+        token_ids=np.concatenate([np.arange(tokens, dtype=np.int32), questions, [1, 2, 2]]),
         context_offsets=np.zeros((tokens, 2), np.int32),
-        question_ids=np.arange(2 * count, dtype=np.int32),
-        question_ptr=np.arange(0, 2 * count + 1, 2),
+        question_ptr=tokens + np.arange(0, 2 * count + 1, 2),
+        part_begins=tokens + 2 * count + np.array([0, 0, 1, 0, 2]),
+        part_lengths=np.array([1, 0, 1, 0, 1]),
+        part_types=np.array([0, 0, 0, 1, 1]),
         example_index=np.arange(count, dtype=np.int32),
         context_begin=context_ends - context_lengths,
         context_length=context_lengths,
         start_positions=np.zeros(count, np.int32),
         end_positions=np.zeros(count, np.int32),
-        prefix_ids=np.array([1], np.int32),
-        middle_ids=np.array([2], np.int32),
-        suffix_ids=np.array([2], np.int32),
-        segments=np.array([0, 0, 0, 1, 1], np.int32),
     )
 
 

@@ -182,8 +182,12 @@ def test_weights_train_in_float32_whatever_they_are_saved_in(
 ABSURD = [
     ({"num_hidden_layers": 10**9}, "config.json.num_hidden_layers: 1000000000; use a number from"),
     ({"num_attention_heads": 10**9}, "config.json.num_attention_heads: 1000000000; use a"),
-    ({"hidden_size": 2 * 10**7, "intermediate_size": 10**9}, "its weights are larger than this"),
-    ({"vocab_size": 10**12}, "its weights are larger than this machine's"),
+    (
+        {"hidden_size": 10**7, "intermediate_size": 10**7},
+        "its weights are larger than this machine's",
+    ),
+    ({"vocab_size": 10**12}, "config.json.vocab_size: 1000000000000; use a number from"),
+    ({"num_hidden_layers": 0}, "config.json.num_hidden_layers: 0; use a number from 1"),
 ]
 
 

@@ -25,7 +25,7 @@ from detalbert.engine.models import encoder_sizes
 from detalbert.engine.optim import build_optimizer, parameter_groups
 from detalbert.engine.padded import attention_of, read_spans
 from detalbert.engine.rows import dummy_row
-from detalbert.settings.shipped_models import shipped_configs
+from detalbert.training.sizing import SHIPPED as CONFIGS
 from pretrain.encoders import masked_logits
 from tests.engine.gpu_kernels import use_gpu_kernels
 
@@ -35,7 +35,7 @@ WINDOW = 384
 MASKED = 0.3
 # Models of the configs; local.yaml's has the shape of none that is published.
 SHIPPED = ("albert-base-v2", "albert-xxlarge-v2", "deberta-v3-large", "ModernBERT-base")
-DEBERTA = shipped_configs()["deberta-v3-large"]
+DEBERTA = CONFIGS["deberta-v3-large"]
 OTHERS = {
     "mpnet": {"model_type": "mpnet"},
     "deberta-v2": {**DEBERTA, "share_att_key": False, "position_buckets": -1},
@@ -114,7 +114,7 @@ def config_of(keys: dict[str, Any]) -> PretrainedConfig:
 @pytest.mark.parametrize("gigabytes", [12, 16, 24])
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_fits_a_card_takes_what_is_said(name: str, gigabytes: int) -> None:
-    config = config_of(shipped_configs()[name])
+    config = config_of(CONFIGS[name])
     memory = planned(config)
     tokens = memory.tokens(gigabytes) // WINDOW * WINDOW
     assert tokens > 0
@@ -134,7 +134,7 @@ def test_other_families_and_short_rows(name: str, windows: int) -> None:
 
 def test_a_masked_language_model() -> None:
     """Of configs/domain.yaml, by the share that it masks."""
-    config = config_of(shipped_configs()["ModernBERT-base"])
+    config = config_of(CONFIGS["ModernBERT-base"])
     tokens = 8 * WINDOW
     peak = peak_bytes(config, tokens, model_class=AutoModelForMaskedLM, read_logits=read_masked)
     assert planned(config, MASKED).at(tokens) - OVERHEAD == pytest.approx(peak, rel=0.1)
@@ -142,7 +142,7 @@ def test_a_masked_language_model() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "radam"])
 def test_more_rows_of_a_step_take_no_more(optimizer: str) -> None:
-    config = config_of(shipped_configs()["albert-base-v2"])
+    config = config_of(CONFIGS["albert-base-v2"])
     one = peak_bytes(config, WINDOW, optimizer_name=optimizer)
     three = peak_bytes(config, WINDOW, rows=3, optimizer_name=optimizer)
     assert math.isclose(three, one, rel_tol=1e-3)

@@ -5,12 +5,11 @@ import os
 import sys
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock, call
+from unittest.mock import MagicMock, call
 
 import pytest
 from tqdm import tqdm
 
-from detalbert import waiting
 from detalbert.engine import progress
 from detalbert.engine.metric import logged_names
 from detalbert.engine.progress import Progress, format_scores, format_step
@@ -120,8 +119,8 @@ def test_other_ranks_say_nothing(clock: Any, capsys: Any, monkeypatch: Any) -> N
 
 
 def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    bar = Mock()
-    monkeypatch.setattr(waiting, "tqdm", bar)
+    bar = MagicMock()
+    monkeypatch.setattr(progress, "Bar", bar)
     above: list[str] = []
     monkeypatch.setattr(tqdm, "write", lambda line, file: above.append(line))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -133,8 +132,9 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
     shown.on_validation_end({"HasAns_f1": 2.0, "exact": 83.671})
     shown.on_trial_shutdown()
     values = "loss 1.2346  lr 1.23e-03  windows/s 12.3"
-    assert call().set_postfix_str(values) in bar.mock_calls
-    assert bar.mock_calls[-1] == call().close()
+    shown_bar = bar.return_value.__enter__.return_value
+    assert call.set_postfix_str(values) in shown_bar.mock_calls
+    bar.return_value.__exit__.assert_called_once()
     (table,) = above
     assert table.splitlines() == [
         "INFO: validation at step 45:",

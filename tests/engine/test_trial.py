@@ -172,7 +172,7 @@ def test_a_profile_ends_with_the_run_at_the_latest(
     "steps, problem",
     [
         (10, "10 steps after the first 3 are more than the run's 12"),
-        (-1, "must be at least 0"),
+        (-1, "profile_steps: -1; "),
     ],
 )
 def test_a_profile_that_fits_no_run_is_refused(steps: int, problem: str, tiny_config: Path) -> None:

@@ -116,10 +116,10 @@ def test_logits_are_looked_at_in_every_row(model: Any) -> None:
             weight.copy_(was)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0, -1.0, "1", None])
-def test_a_temperature_that_is_no_number_is_refused(value: Any, model: Any) -> None:
-    scores = {calibration.SPAN: 1.5, calibration.NULL: value}
-    with pytest.raises(UserError, match="null_temperature is .*, no number above 0; give --raw"):
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, "1", None])
+def test_a_slope_that_is_no_number_is_refused(value: Any, model: Any) -> None:
+    scores = {calibration.SLOPE: value, calibration.OFFSET: 0.5}
+    with pytest.raises(UserError, match="probability_slope is .*, not a finite number; give --raw"):
         choose_probabilities(model._replace(scores=scores), raw=False)
     assert choose_probabilities(model._replace(scores=scores), raw=True).scores == {}
 

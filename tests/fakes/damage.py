@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from detalbert.integrity import seal
+from detalbert.sums import seal
 from detalbert.training.manifest import write_manifest
 
 

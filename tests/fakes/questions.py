@@ -12,8 +12,10 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from detalbert.squad.decoding import Candidates, best_spans
-from detalbert.squad.sources import open_source, read_examples
+from detalbert.squad.questions import read_examples
+from detalbert.squad.sources import open_source
 from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.squad.world import load_world
 
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
 BERT_VOCABULARY = (
@@ -26,7 +28,16 @@ DecodingCase = tuple[tuple[list[Example], Windows], list[Logits], int, int]
 
 
 def read_squad(path: Path) -> list[Example]:
-    return read_examples(open_source(str(path), "validation", path.parent))
+    return list(read_examples(open_source(str(path), "validation", path.parent)))
+
+
+def shipped(split: str, paragraphs: int, first: int = 0) -> dict[str, Any]:
+    """Return some paragraphs of the shipped questions, as SQuAD has them; an article each."""
+    articles = []
+    for article in load_world(split)["data"]:
+        for paragraph in article["paragraphs"]:
+            articles.append({**article, "paragraphs": [paragraph]})
+    return {"version": "v2.0", "data": articles[first : first + paragraphs]}
 
 
 def as_rows(examples: list[Example]) -> list[dict[str, Any]]:

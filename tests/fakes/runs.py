@@ -59,7 +59,7 @@ def metrics(output: Path) -> dict[str, Any]:
 
 def official(scores: dict[str, float]) -> dict[str, float]:
     """What a prediction has of a validation's scores: all but its calibration."""
-    others = ("temperature", "calibrat", "null_offset")
+    others = ("calibrat", "probability_")
     return {k: v for k, v in scores.items() if not any(word in k for word in others)}
 
 

@@ -19,7 +19,7 @@ class Faults(FakeServer):
     """Passes requests on, and spoils each answer about files in one of `kinds`."""
 
     protocol = "HTTP/1.1"  # else a client waits a second before each upload
-    spoiled = (".bin", ".txt", "/state_dict.pth", ".distcp", "/manifest.json")
+    spoiled = (".npy", ".txt", "/state_dict.pth", ".distcp", "/manifest.json")
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
@@ -43,6 +43,8 @@ class Faults(FakeServer):
         body = response.content
         headers = without(response.headers, "content-length", "connection", "transfer-encoding")
         headers["Content-Length"] = str(len(body))
+        if request.method == "HEAD":  # whose answer has no body
+            headers["Content-Length"] = response.headers.get("Content-Length", "0")
         if fault == "slow":
             time.sleep(0.05)
         elif fault == "truncated":
@@ -91,5 +93,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Faults]]:
 
 def upload(client: Any, folder: Path) -> None:
     """Put shards at s3://bucket/shards."""
-    for path in [*folder.glob("*.bin"), *folder.glob("*.npy"), folder / "index.json"]:
-        client.put_object(Bucket="bucket", Key=f"shards/{path.name}", Body=path.read_bytes())
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.name.startswith("."):
+            key = f"shards/{path.relative_to(folder)}"
+            client.put_object(Bucket="bucket", Key=key, Body=path.read_bytes())

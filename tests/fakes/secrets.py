@@ -14,7 +14,7 @@ PLANTED: dict[str, Any] = {
                 "containers": [
                     {
                         "name": "b",
-                        "env": [{"name": "A", "value": "planted-6"}],
+                        "env": [{"name": "A_TOKEN", "value": "planted-6"}],
                         "args": ["--token=planted-16", "--db-password", "planted-17", "x"],
                     }
                 ]
@@ -23,7 +23,6 @@ PLANTED: dict[str, Any] = {
     },
     "pbs": {"pbsbatch_args": ["-A PASSWORD=planted-10", "-l A=1,DB_TOKEN=planted-11"]},
     "slurm": {"sbatch_args": ["--export=HF_TOKEN=planted-12"]},
-    "labels": ["hf_planted-13-is-long", "Authorization: Bearer planted-14", "api_key: planted-15"],
     "integrations": {
         "pachyderm": {
             "pachd": {"host": "a", "port": 1},

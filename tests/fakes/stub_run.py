@@ -12,11 +12,9 @@ from typing import Any
 from determined import core
 
 import train
-from detalbert.training.checkpoints import LocalCheckpoints
+from detalbert.training.checkpoints import LocalCheckpoints, find_checkpoint
 from detalbert.training.manifest import find_fault
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.output import Output
-from detalbert.training.start import select_checkpoint
 from detalbert.training.timeline import LENGTH
 
 VALIDATION_PERIOD = 3  # steps
@@ -45,7 +43,6 @@ class StubRun:
     def start(self, until: int, stopped: bool, resume: str = "auto") -> int:
         """Train until a step, where the run is stopped, with a checkpoint, or killed, without one;
         return that step."""
-        output = Output(str(self.folder))
         self.folder.mkdir(exist_ok=True)
         run = {LENGTH: self.length, "hyperparameters.seed": 1}
         training: Any = SimpleNamespace(
@@ -54,8 +51,8 @@ class StubRun:
             config={"searcher": self.searcher},
             hparams=SimpleNamespace(max_steps=self.length, schedule="linear"),
         )
-        checkpoint = select_checkpoint(resume, output)
-        checkpoint = train.prepare_output(output, training, checkpoint, resume)
+        checkpoint = find_checkpoint(resume, self.folder)
+        checkpoint = train.prepare_output(self.folder, training, checkpoint, resume)
         metrics = RunMetrics(self.folder, self.searcher)
         if checkpoint:
             metrics.restore(checkpoint)

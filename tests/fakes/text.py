@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from detalbert.corpus.examples import example_kind
-from detalbert.corpus.reader import Corpus
-from detalbert.corpus.writer import write_shards
+from detalbert.corpus.examples import ExampleKind
+from detalbert.corpus.read import Corpus
+from detalbert.corpus.write import write_shards
 from detalbert.engine.forward import Forward
 from detalbert.settings.text import TextConfig, parse_text_config
-from detalbert.squad import world
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import ALBERT, PretrainHParams, parse_pretrain_hparams
 from pretrain.masking import Vocabulary, read_vocabulary
 from pretrain.objectives import read_pretraining
 from pretrain.trial import build_albert
+from tests.fakes.questions import shipped
 
 TOKENIZER = "embedded/albert-tiny"
 LENGTH = 96
@@ -37,7 +37,7 @@ VOCABULARY = Vocabulary(
 
 
 def contexts(paragraphs: int) -> list[str]:
-    document = world.generate("train", seed=3, paragraphs=paragraphs)
+    document = shipped("train", paragraphs)
     texts = []
     for article in document["data"]:
         texts += [paragraph["context"] for paragraph in article["paragraphs"]]
@@ -55,15 +55,13 @@ def text_config(text: Any, folder: Path, **more: Any) -> TextConfig:
 
 def write(text: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
     config = text_config(text, folder, **more)
-    tokenizer = named_tokenizer(TOKENIZER)
-    return Path(
-        write_shards(config, tokenizer, example_kind(tokenizer, LENGTH), processes=processes)
-    )
+    kind = ExampleKind(named_tokenizer(TOKENIZER), LENGTH)
+    return Path(write_shards(config, kind, processes=processes))
 
 
 def sums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file that readers read."""
-    files = [*folder.glob("*.bin"), *folder.glob("*.npy"), folder / "index.json"]
+    files = [*folder.glob("*.npy"), *folder.glob("tokenizer/*"), folder / "index.json"]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

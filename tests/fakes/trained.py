@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from detalbert.squad import world
 from tests.conftest import ROOT, TINY, TINY_LM, Once, Train, configured, settings
 from tests.fakes import secrets
+from tests.fakes.questions import shipped
 
 
 class LocalRun(NamedTuple):
@@ -30,7 +30,7 @@ class LocalRun(NamedTuple):
 @pytest.fixture(scope="session")
 def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
     def fill(folder: pathlib.Path) -> None:
-        document = world.generate("validation", seed=1, paragraphs=90)
+        document = shipped("validation", paragraphs=90)
         (folder / "dev.json").write_text(json.dumps(document))
         done = train(
             "--output-dir",

@@ -8,7 +8,7 @@ from typing import Any
 import openpyxl
 import pytest
 
-from detalbert.atomic import whole_files
+from detalbert.files import whole_files
 from detalbert.inference.workbook import open_workbook
 from tests.test_predict import predict_here
 
@@ -38,7 +38,7 @@ def read_workbook(path: Path) -> list[list[Any]]:
     return [["" if cell is None else cell for cell in row] for row in rows]
 
 
-@pytest.mark.parametrize("ending", [".csv", ".xlsx", ".ods"])
+@pytest.mark.parametrize("ending", [".csv", ".xlsx"])
 def test_answers_stand_beside_the_columns_of_the_sheet(ending, local_run, tmp_path, capsys):
     write_rows(tmp_path / f"new{ending}")
     workbook = tmp_path / "answers.xlsx"
@@ -76,6 +76,6 @@ def test_answers_stand_beside_the_columns_of_the_sheet(ending, local_run, tmp_pa
 
 
 def test_an_output_of_another_kind_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        predict_here("--model", "m", "--data", "a.csv", "--output", "answers.csv")
+    words = ["--model", "m", "--data", "a.csv", "--output", "answers.csv"]
+    assert predict_here(*words) == 2
     assert "'answers.csv': give a name that ends in .xlsx or .ods" in capsys.readouterr().err

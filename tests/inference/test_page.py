@@ -12,7 +12,7 @@ from detalbert.inference import web
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from detalbert.squad import calibration
-from detalbert.squad.sources import read_questions
+from detalbert.squad.questions import read_questions
 from detalbert.squad.windows import Example
 from tests.fakes.trained import LocalRun
 from tests.inference.test_server import serving_here
@@ -132,7 +132,7 @@ def test_the_model_abstains(page: Page, questions: Questions, model: Trained) ->
 def test_a_limit_is_said(page: Page, questions: Questions) -> None:
     question = questions.answerable.question
     page.ask(question, "x " * 4000)
-    assert "the context has 8,000 characters, 5,000 at most" in page.text("#error")
+    assert "the context has more than 5,000 characters" in page.text("#error")
     assert not page.find("#result").is_displayed()
 
     page.ask(question, questions.answerable.context)

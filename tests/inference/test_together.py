@@ -23,7 +23,7 @@ from detalbert.inference import answering, server, web
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask, ask_together
 from detalbert.inference.web import LOOPBACK, describe_access, read_token, served_names
-from detalbert.squad.sources import read_questions
+from detalbert.squad.questions import read_questions
 from detalbert.squad.windows import Example
 from tests.conftest import ROOT
 from tests.fakes.runs import wait_for

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from detalbert import records
 from detalbert.errors import UserError
 from detalbert.training import preflight as shared
 from detalbert.training.sizing import Slots
@@ -186,10 +187,10 @@ def test_the_cache_holds_the_token_shards_that_are_not_there_yet(machine, tmp_pa
 
 
 def test_text_afar_is_listed(machine, monkeypatch):
-    def find_nothing(address: str, key: str) -> list[Any]:
-        raise UserError(f"{key}: nothing below {address}")
+    def find_nothing(address: str, key: str, endings: Any) -> list[str]:
+        raise UserError(f"nothing below {address}", key=key)
 
-    monkeypatch.setattr(preflight, "find_files", find_nothing)
+    monkeypatch.setattr(records, "find_files", find_nothing)
     with pytest.raises(UserError, match="data.documents: nothing below s3://bucket/text"):
         check(data={"documents": "s3://bucket/text"})
 

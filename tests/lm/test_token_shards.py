@@ -1,19 +1,17 @@
-"""Documents -> token shards: the very text; the same bytes however and from what they are made."""
+"""Token shards of a language model: the very text; what is refused; an own tokenizer."""
 
-import dataclasses
+import copy
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus import learn_tokenizer, sources, writer
 from detalbert.corpus.documents import DocumentKind
-from detalbert.corpus.reader import Shards
-from detalbert.corpus.shards import is_held_out
+from detalbert.corpus.read import Shards
+from detalbert.corpus.write import write_shards
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from lm.corpus import load_tokenizer
@@ -21,7 +19,7 @@ from lm.data import LmText
 from lm.hparams import LmHParams
 from tests.conftest import max_examples
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write, write_lines
-from tests.fakes.text import TOKENIZER, contexts, sums
+from tests.fakes.text import TOKENIZER, contexts
 from tests.fakes.text import write as write_examples
 
 TEXTS = contexts(300)
@@ -33,25 +31,11 @@ def read_shards(shards: Path, folder: Path) -> Shards:
     return Shards(str(shards), "train", documents_config("generated", folder))
 
 
-def bin_sums(folder: Path) -> dict[str, str]:
-    """Checksums of the tokens alone."""
-    return {name: checksum for name, checksum in sums(folder).items() if name.endswith(".bin")}
-
-
-def write_texts(folder: Path, suffix: str = "", processes: int = 1) -> Path:
-    """The shards of TEXTS in three files: shards end within files, files within shards."""
-    text = folder / "text"
-    text.mkdir()
-    write_lines(text / f"0.jsonl{suffix}", TEXTS[:150])
-    write_lines(text / f"1.jsonl{suffix}", TEXTS[150:160])
-    write_lines(text / f"2.jsonl{suffix}", TEXTS[160:])
-    return write(text, folder, processes, shard_mib=0.01)
-
-
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory) -> Path:
     """The shards of TEXTS."""
-    return write_texts(tmp_path_factory.mktemp("made"))
+    folder = tmp_path_factory.mktemp("made")
+    return write(write_lines(folder / "a.jsonl", TEXTS), folder, shard_mib=0.01)
 
 
 @given(st.lists(ODD_TEXTS, min_size=1), st.sampled_from(["a.jsonl", "a.jsonl.zst"]))
@@ -62,19 +46,11 @@ def test_shards_hold_the_very_text(tmp_path_factory, texts, name):
 
     shards = write(path, folder, shard_mib=5e-5, validation_fraction=0.0)
 
-    expected = [text for text in texts if text]
+    expected = [text for text in texts if text and not text.isspace()]
     assert read_back(shards, "train") == expected
-    counts = read_shards(shards, folder).counts
-    assert counts["documents"] == len(expected)
-    assert counts["text_bytes"] == len("".join(expected).encode())
-
-
-def test_some_documents_are_held_out(shards):
-    train = [text for text in TEXTS if not is_held_out(text, 0.01)]
-    validation = [text for text in TEXTS if is_held_out(text, 0.01)]
-    assert read_back(shards, "train") == train
-    assert read_back(shards, "validation") == validation
-    assert len(list(shards.glob("train-*.bin"))) > 3
+    read = read_shards(shards, folder)
+    assert read.count("documents") == len(expected)
+    assert read.count("text_bytes") == len("".join(expected).encode())
 
 
 def test_validation_documents_of_their_own_are_held_out(tmp_path):
@@ -85,31 +61,17 @@ def test_validation_documents_of_their_own_are_held_out(tmp_path):
     assert read_back(shards, "validation") == ["Held out."]
 
 
-@pytest.mark.parametrize("suffix, processes", [("", 2), (".zst", 1), (".gz", 2)])
-def test_compressed_and_by_more_processes_the_bytes_are_the_same(
-    suffix, processes, shards, tmp_path, monkeypatch, fork
-):
-    monkeypatch.setattr(writer, "_BATCH", 1_000)
-    folder = write_texts(tmp_path, suffix, processes)
-    assert bin_sums(folder) == bin_sums(shards)
-    assert not [path for path in tmp_path.rglob(".*.*") if path.is_file()]
-
-    if suffix:  # a second start does not measure compressed files again
-        (folder / "index.json").unlink()
-        (folder / "jobs" / "00001.json").unlink()
-        monkeypatch.setattr(sources, "_measure", Mock(side_effect=AssertionError))
-        again = write(tmp_path / "text", tmp_path, processes, shard_mib=0.01)
-        assert again == folder
-        assert bin_sums(folder) == bin_sums(shards)
-
-
-def test_ids_beyond_two_bytes(tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_text("Some text.")
-    with monkeypatch.context() as patch:
-        patch.setattr(type(byte_tokenizer()), "__len__", lambda self: 70_000)
-        shards = write(tmp_path / "a.txt", tmp_path, validation_fraction=0.0)
-    assert read_back(shards, "train") == ["Some text."]
-    assert read_shards(shards, tmp_path).columns(0)["tokens"].dtype == np.uint32
+def test_ids_beyond_two_bytes(tmp_path):
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    tokenizer.add_tokens([f"<{number}>" for number in range(1 << 16)])
+    text = tmp_path / "a.txt"
+    text.write_text("Some<65535>")
+    config = documents_config(text, tmp_path, validation_fraction=0.0)
+    shards = Path(write_shards(config, DocumentKind(tokenizer)))
+    tokens = read_shards(shards, tmp_path).columns(0)["tokens"]
+    assert tokens.dtype == np.uint32
+    assert tokens[-2] == len(tokenizer) - 1
+    assert tokenizer.decode(tokens[:-1].tolist()) == "Some<65535>"
 
 
 def load_text(values: dict[str, Any], length: int) -> LmText:
@@ -180,7 +142,7 @@ def test_shards_of_others_are_refused(shards, tmp_path):
     examples = write_examples(text, tmp_path)
     data = {"shards": str(shards), "tokenizer": own_copy(tmp_path)}
 
-    with pytest.raises(UserError, match="tokenizer: .*other' is not the one that the sh"):
+    with pytest.raises(UserError, match="tokenizer: .*other' is not that of the sh"):
         load_text({**data, "tokenizer": str(other)}, 32)
     with pytest.raises(UserError, match="data.tokenizer: .* has no eos_token"):
         load_text({**data, "tokenizer": TOKENIZER}, 32)
@@ -189,7 +151,7 @@ def test_shards_of_others_are_refused(shards, tmp_path):
 
     config = documents_config(text, tmp_path, tokenizer=data["tokenizer"])
     with pytest.raises(UserError, match="another text, tokenizer or length"):
-        writer.write_shards(config, byte_tokenizer(), DocumentKind(0), str(shards))
+        write_shards(config, DocumentKind(byte_tokenizer()), str(shards))
     # Nothing is held out of little text.
     with pytest.raises(UserError, match="data.validation_documents: 0 tokens .*or raise "):
         load_text(vars(config), 3)
@@ -205,17 +167,3 @@ def test_an_own_tokenizer_loses_nothing(tmp_path):
     for text in ["".join(ODD), "中文\x07"]:
         ids = tokenizer.backend_tokenizer.encode(text).ids
         assert tokenizer.decode(ids) == text
-
-
-def test_an_own_tokenizer_learns_from_no_held_out_text(tmp_path, monkeypatch):
-    data = documents_config(tmp_path, tmp_path, tokenizer=None, vocab_size=350)
-    fractions: list[float] = []
-
-    def note(_: Any, held_out: float, __: Any) -> None:
-        fractions.append(held_out)
-
-    monkeypatch.setattr(learn_tokenizer, "own_tokenizer", note)
-    load_tokenizer(data, Mock())
-    # Where another text is held out, all of this one is learned from.
-    load_tokenizer(dataclasses.replace(data, validation_documents=str(tmp_path)), Mock())
-    assert fractions == [data.validation_fraction, 0.0]

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import predict
-from detalbert.corpus.learn_tokenizer import train_byte_bpe
+from detalbert.corpus.vocabulary import train_byte_bpe
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import UserError
 from detalbert.training.manifest import find_fault, write_manifest

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import predict
-from detalbert.corpus.learn_tokenizer import train_byte_bpe
+from detalbert.corpus.vocabulary import train_byte_bpe
 from detalbert.errors import UserError
 from detalbert.inference import find
 from lm.inference import complete as module
@@ -207,13 +207,13 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
     empty.write_text("")
     mistakes: dict[str, list[Any]] = {
         "--threshold: ": ["--prompt", "a", "--threshold", "1"],
-        "--top-p: 0.0 must be greater than 0": ["--prompt", "a", "--top-p", "0"],
-        "--max-new-tokens: 0 must be greater": ["--prompt", "a", "--max-new-tokens", "0"],
+        "--top-p: 0; Input should be greater than 0": ["--prompt", "a", "--top-p", "0"],
+        "--max-new-tokens: 0; Input should be greater": ["--prompt", "a", "--max-new-tokens", "0"],
         "--seed: --perplexity does without": ["--perplexity", "generated", "--seed", "1"],
         "--prompt: it is empty, and training has never shown": ["--prompt", ""],
         "the prompt has ": ["--prompt", "Ab-" * 100],
         "--perplexity: no.txt: no such file": ["--perplexity", "no.txt"],
-        "--perplexity: expected text or a list": ["--perplexity", ""],
+        "--perplexity: ''; ": ["--perplexity", ""],
         "--perplexity: 0 tokens fill no window of": ["--perplexity", empty],
         "book.xlsx: sheet 'Sheet' is empty (other sheets: none); give plain text": [
             "--perplexity",

@@ -14,9 +14,9 @@ from tokenizers.models import WordLevel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForMaskedLM
 
-from detalbert.corpus.examples import example_kind
-from detalbert.corpus.reader import Corpus
-from detalbert.corpus.writer import load_in_child, write_shards
+from detalbert.corpus.examples import ExampleKind
+from detalbert.corpus.read import Corpus
+from detalbert.corpus.write import load_in_child, write_shards
 from detalbert.engine.forward import Forward
 from detalbert.engine.rows import pack_rows
 from detalbert.errors import UserError
@@ -49,8 +49,7 @@ def examples_of(family: str, folder: Path) -> PretrainExamples:
     """Return examples of made-up text by the family's tokenizer."""
     tokenizer = make_tokenizer(FAMILIES[family].tokenizer)
     config = text_config("generated", folder, validation_fraction=0.0)
-    kind = example_kind(tokenizer, LENGTH)
-    shards = write_shards(config, tokenizer, kind, processes=1)
+    shards = write_shards(config, ExampleKind(tokenizer, LENGTH), processes=1)
     hparams = hparams_of(family).of_family(family)
     return PretrainExamples(Corpus(shards, "train", config), read_vocabulary(tokenizer), hparams)
 
@@ -137,7 +136,7 @@ def test_a_window_has_the_tokens_of_its_text(kind: str, tmp_path: Path) -> None:
     path.write_text(f"{TEXT}\n{TEXT.upper()}\n")
     tokenizer = make_tokenizer(kind)
     config = text_config(path, tmp_path, validation_fraction=0.0)
-    shards = write_shards(config, tokenizer, example_kind(tokenizer, 512), processes=1)
+    shards = write_shards(config, ExampleKind(tokenizer, 512), processes=1)
     corpus = Corpus(shards, "train", config)
     for number, text in enumerate([TEXT, TEXT.upper()]):
         tokens, sentences = corpus.example(number)

@@ -170,7 +170,7 @@ def test_a_steps_loss_is_the_sum_of_the_means_of_its_parts(config: Path) -> None
 
 LINES = "data.text=./constraints.txt"
 BAD: dict[str, Any] = {
-    "no such text": (["data.text=./none.txt"], "data.text: none.txt: no such file"),
+    "no such text": (["data.text=./none.txt"], "data.text: ./none.txt: no such file"),
     "all held out": ([LINES, "data.validation_fraction=0.9999"], "data.text: no text in ./constr"),
     "none held out": ([LINES, "data.validation_fraction=0"], "constraints.txt is held out; set"),
     "no shards": (["data.text=null", "data.shards=."], "no index.json there"),

@@ -4,18 +4,14 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
 
-from detalbert import bucket
 from reports.__main__ import main
 from reports.records import _timed_reports
 from tests.conftest import ROOT
-from tests.fakes import s3 as fake_s3
 from tests.reports.test_cost import Terminal
 from tests.reports.test_faults import FAULTS, SPEED
 
@@ -158,42 +154,5 @@ def test_a_path_without_a_run(refused, array, path, words):
         assert words in refused(command, f"{array}/{path}")
 
 
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of moto, which has s3://bucket."""
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with fake_s3.bucket(monkeypatch) as (client, _):
-        yield client
-
-
-def test_runs_in_a_bucket(report, rows, refused, monkeypatch, array, s3):
-    """The table of the folder; nothing else is downloaded; errors name the address."""
-    (array / "job_0" / "predictions.json").touch()
-    write(array / "job_0" / "previous-1", best=None)
-    for file in array.glob("**/*"):
-        if file.is_file():
-            s3.upload_file(str(file), "bucket", str(file.relative_to(array.parent)))
-    downloaded = set[str]()
-    download = bucket.download
-
-    def watched(address: str, folder: pathlib.Path, wanted: Callable[[str], bool]) -> None:
-        download(address, folder, wanted)
-        downloaded.update(str(file.relative_to(folder)) for file in folder.glob("**/*.*"))
-
-    monkeypatch.setattr(bucket, "download", watched)
-    of_bucket = json.dumps(report("runs", "s3://bucket/runs/"))
-    of_folder = json.dumps(report("runs", str(array)))
-    assert of_bucket.replace("s3://bucket/runs", str(array)) == of_folder
-    expected = set()
-    for number in range(8):
-        expected |= {f"job_{number}/config.yaml", f"job_{number}/metrics.json"}
-    assert downloaded == expected
-
-    (row,) = rows("cost", "s3://bucket/runs/job_0@g5.xlarge")
-    assert row["run"] == "s3://bucket/runs/job_0"
-    assert row["cost"] == pytest.approx(1.006 / 60)
-
-    for address in ("s3://bucket/runs/job_7", "s3://bucket/runs/job", "s3://other", "ftp://bucket"):
-        assert f" {address}" in refused("runs", address)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert refused("runs", "s3://bucket/runs").startswith("reports: unavailable: s3://")
+def test_a_bucket_is_to_be_mounted_or_copied(refused):
+    assert "mount the bucket" in refused("runs", "s3://bucket/runs")

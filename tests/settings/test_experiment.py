@@ -1,213 +1,98 @@
-"""An experiment config without its secrets."""
+"""A config, changed by --set; its mistakes, through the commands that read one."""
 
+import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import yaml
 
+from cluster import check
 from detalbert.errors import UserError
-from detalbert.redact import masked
-from detalbert.settings import schema
-from detalbert.settings.experiment import single_values
-from tests.fakes.runs import refusal
+from detalbert.settings import experiment
+from detalbert.settings.schema import as_a_master_reads, find_problems
+from tests.conftest import ROOT, TINY
 from tests.fakes.secrets import PLANTED
 
-LOGIN = "https://me:planted@example.org/a?b=c@d"
+
+def test_overrides_change_what_they_name() -> None:
+    overrides = """hyperparameters.epochs=3|hyperparameters.base_learning_rate=5e-5|max_restarts=0
+data.train=a=b.json|data.no_answer=[n/a, '']|data.validation=null"""
+    config: dict[str, Any] = {"hyperparameters": {"epochs": 2}}
+    experiment.apply_overrides(config, overrides.replace("\n", "|").split("|"))
+    assert config == yaml.safe_load(
+        """{hyperparameters: {epochs: 3, base_learning_rate: 5.0e-5}, max_restarts: 0,
+        data: {train: a=b.json, no_answer: [n/a, ''], validation: null}}"""
+    )
+    for wrong in ("hyperparameters.epochs", "=3", "max_restarts.x=1", "name={", "a=!!bool x"):
+        with pytest.raises(UserError, match=f"^--set {wrong}: "):
+            experiment.apply_overrides(config, [wrong])
 
 
-MASKED: list[tuple[Any, Any]] = [
-    ({"environment_variables": ["A=b=c", "B"]}, {"environment_variables": ["A=***", "***"]}),
-    ({"registry_auth": {"cuda": ["A=b"]}}, {"registry_auth": {"cuda": ["***"]}}),
-    ({"registry_auth": {"auth": "bWU6cGxhbnRlZA=="}}, {"registry_auth": {"auth": "***"}}),
-    ([{"password": 7, "host": "a"}], [{"password": "***", "host": "a"}]),
-    ({"connection_string": "A=b", "token": None}, {"connection_string": "***", "token": None}),
-    ({"data": {"text": LOGIN}}, {"data": {"text": "https://***@example.org/a?b=c@d"}}),
-    ({"a": "s3://key:planted@b/c"}, {"a": "s3://key:***@b/c"}),
-    ({"a": "https://planted@b/c, me@d"}, {"a": "https://***@b/c, me@d"}),
-]
+def test_a_config_is_read_as_a_master_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("checkpoint_storage: {save_trial_best: 2.0, type: null}\ndata: {train: null}")
+    config = experiment.load(path, ["searcher.metric=f1", "labels=[a, null]"])
+    assert json.dumps(config, sort_keys=True) == (
+        '{"checkpoint_storage": {"save_trial_best": 2}, "data": {"train": null}, '
+        '"hyperparameters": {}, "labels": ["a", null], '
+        '"searcher": {"metric": "f1", "smaller_is_better": true}}'
+    )
+    assert experiment.trial_seed(config) == 42
+    assert experiment.trial_seed({"reproducibility": {"experiment_seed": 7}}) == 7
 
 
-def test_secrets_are_masked_and_all_else_stays() -> None:
-    for config, expected in MASKED:
-        assert masked(config) == expected
-    config = {
-        "data": {"text": "abfs://container@account/a", "tokenizer": "a@b", "vocab_size": None},
-        "hyperparameters": {"seed": 1, "lr": 0.5},
-        "name": "a: b@c",
-    }
-    assert masked(config) == config
+def test_constants_are_values_and_ranges_of_a_search_are_named() -> None:
+    problems: list[UserError] = []
+    hyperparameters = yaml.safe_load(
+        """{epochs: {type: const, val: 3}, lr_scale: {type: double, minval: 0.5, maxval: 1},
+        model_config: {hidden_size: {type: categorical, vals: [8, 16]},
+        rope: {type: linear, factor: 2}, vocab_size: {type: const, val: null}}}"""
+    )
+    values = experiment.single_values(hyperparameters, problems)
+    model = {"rope": {"type": "linear", "factor": 2}, "vocab_size": None}
+    assert values == {"epochs": 3, "model_config": model}
+    keys = [problem.key.removeprefix("hyperparameters.") for problem in problems]
+    assert keys == ["lr_scale", "model_config.hidden_size"]
 
 
-def test_a_masked_config_is_no_other_to_who_reads_it_back() -> None:
+def test_no_error_shows_a_secret() -> None:
     assert "planted" in str(PLANTED)
-    assert "planted" not in str(masked(PLANTED))
-    assert masked(masked(PLANTED)) == masked(PLANTED)
-
-    config = {**PLANTED, "entrypoint": "a", "searcher": {"name": "single", "metric": "f1"}}
-    findings = list(schema.check(config))
-    findings_of_masked = list(schema.check(masked(config)))
-    assert [finding.key for finding in findings] == [finding.key for finding in findings_of_masked]
-    assert "planted" not in str([finding.detail for finding in findings])
+    problems = find_problems(as_a_master_reads(PLANTED))
+    assert problems
+    assert "planted" not in " ".join(map(str, problems))
 
 
-def test_an_error_masks_what_it_names() -> None:
-    error = UserError(f"data.text: {LOGIN}: gone")
-    assert str(error) == "data.text: https://***@example.org/a?b=c@d: gone"
+MISTAKES = {"max_restart": 5, "hyperparameters.lr_scal": 1, "data.trian": "generated"}
 
 
-SECRET = """HF_TOKEN hf_token apiKey api_key --db-password PGPASSWORD AWS_SECRET_ACCESS_KEY auth
-AWS_ACCESS_KEY_ID access_key credential connection_string registrytoken client_secret accessToken
-SMTP_PASS GITHUB_PAT sig passwords session_cookie KAGGLE_KEY"""
-PLAIN = """tokenizer tokens token_type_ids max_tokens_per_forward pad_token mask_token_id text_key
-key author unauthenticated tokens_per_second token_file num_key_value_heads experiment_seed
-secretary"""
+@pytest.fixture
+def mistaken(tmp_path: Path) -> Path:
+    """A config with three mistakes."""
+    path = tmp_path / "mistaken.yaml"
+    config = json.loads(json.dumps(TINY))
+    experiment.apply_overrides(config, [f"{key}={value}" for key, value in MISTAKES.items()])
+    path.write_text(yaml.safe_dump(config))
+    return path
 
 
-@given(st.sampled_from(SECRET.split()), st.sampled_from(["{}={}", "x {}='{}' y", "-v A=1,{}={}"]))
-def test_what_is_assigned_to_a_secret_name_is_masked(name: str, form: str) -> None:
-    text = form.format(name, "planted")
-    assert "planted" not in masked(text)
-    assert "planted" not in str(UserError(text))
-    assert name in masked(text)
-    assert "planted" not in masked(f"{name}: planted")
-    assert "planted" not in masked(f'{{"{name}": "planted"}}')
-
-    flag = f"--{name.strip('-')}"
-    assert masked(["run", flag, "planted", "after"]) == ["run", flag, "***", "after"]
-    assert masked(f"run {flag} planted after") == f"run {flag} *** after"
-    config = {name: "planted", "a": [{"name": name, "value": "planted"}]}
-    assert masked(config) == {name: "***", "a": [{"name": name, "value": "***"}]}
-
-
-@pytest.mark.parametrize(
-    "text", "sk-proj-planted-is-a-long-one npm_planted0long eyJhbGciOiJIUzI1NiJ9.planted.x".split()
-)
-def test_what_has_the_shape_of_a_secret_is_masked(text: str) -> None:
-    assert masked(f"run {text} after") == str(UserError(f"run {text} after")) == "run *** after"
-
-
-IN_TEXT = [
-    "https://hooks.slack.com/services/T0/B0/planted",
-    "https://discord.com/api/webhooks/1/planted",
-    "https://x.webhook.office.com/webhookb2/planted/IncomingWebhook/planted",
-    "SharedAccessSignature=sr=planted&sig=planted",
-    "mysqldump -u root -pplanted db",
-    "mysql --host=a -p'planted' -e 'select 1'",
-    "the password planted-1",
-    "Password is planted-1",
-    "db_password: planted-1",
-]
-
-
-@pytest.mark.parametrize("text", IN_TEXT)
-def test_what_stands_where_a_secret_stands_is_masked(text: str) -> None:
-    for shown in (masked(text), masked([text])[0], str(UserError(text))):
-        assert "planted" not in shown
-        assert "***" in shown
-        assert masked(shown) == shown
-
-
-PROSE = [
-    "the password was wrong",
-    "the password is wrong; ask for a new one",
-    "password of user12 at host1",
-    "a pretrained mysql dump, -p 8080",
-    "https://hooks.slack.com/services",
-    "https://discord.com/api/gateway",
-    "mkdir -pv mysql",
-]
-
-
-@pytest.mark.parametrize("text", PROSE)
-def test_prose_about_secrets_is_left(text: str) -> None:
-    assert masked(text) == str(UserError(text)) == text
-
-
-@given(st.sampled_from(PLAIN.split()), st.sampled_from(["{}=5", "{}: 5", "--{} 5", "{} 5"]))
-def test_what_is_no_secret_is_left(name: str, form: str) -> None:
-    text = form.format(name)
-    assert masked(text) == str(UserError(text)) == text
-    assert masked({name: text}) == {name: text}
-
-
-RANGES = {
-    "model": "m",
-    "lr_scale": {"type": "double", "minval": 0.5, "maxval": 1.0},
-    "model_config": {"part": {"lr_scale": {"type": "double", "minval": 0.5, "maxval": 1.0}}},
-    "max_steps": {"type": "int", "minval": 3, "maxval": 5},
-    "base_learning_rate": {"type": "log", "minval": -5, "maxval": -3},
-    "beta2": {"type": "const", "val": 0.9},
-    "global_batch_size": {"type": "categorical", "vals": [48, 128]},
-}
-
-
-@given(st.integers(0, 2**32), st.integers(0, 500))
-def test_a_draw_is_a_function_of_seed_number_and_key(seed: int, draw: int) -> None:
-    values = single_values(RANGES, seed, draw)
-    assert values["model"] == "m"
-    assert values["beta2"] == 0.9
-    assert 0.5 <= values["lr_scale"] <= 1
-    assert values["max_steps"] in (3, 4, 5)
-    assert 1e-5 <= values["base_learning_rate"] <= 1e-3
-    assert values["global_batch_size"] in (48, 128)
-
-    # Other keys do not matter; the same range under another key, seed or number draws anew.
-    alone = {"lr_scale": RANGES["lr_scale"]}
-    assert single_values(alone, seed, draw) == {"lr_scale": values["lr_scale"]}
-    scales = {
-        values["lr_scale"],
-        values["model_config"]["part"]["lr_scale"],
-        single_values(RANGES, seed, draw + 1)["lr_scale"],
-        single_values(RANGES, seed + 1, draw)["lr_scale"],
-    }
-    assert len(scales) == 4
-
-
-def test_twenty_draws_meet_every_value_and_half_of_a_range() -> None:
-    draws = [single_values(RANGES, 42, number) for number in range(1, 21)]
-    assert {draw["max_steps"] for draw in draws} == {3, 4, 5}
-    assert {draw["global_batch_size"] for draw in draws} == {48, 128}
-    low = [draw for draw in draws if draw["base_learning_rate"] < 1e-4]
-    assert 5 <= len(low) <= 15
-
-
-WITHOUT_VALUES: list[dict[str, Any]] = [
-    {"type": "int", "minval": 5, "maxval": 3},
-    {"type": "log", "minval": 1},
-    {"type": "categorical", "vals": []},
-    {"type": "double", "minval": "a", "maxval": 2},
-    {"type": "log", "minval": 400, "maxval": 5000},
-    {"type": "const"},
-]
-
-
-@pytest.mark.parametrize("search_range", WITHOUT_VALUES)
-def test_a_range_without_values_is_one_line(search_range: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="hyperparameters.seed: not a search range that can be"):
-        single_values({"seed": search_range}, 1, 1)
-    with pytest.raises(UserError, match="^hyperparameters.model_config.x: .*a search range"):
-        single_values({"model_config": {"x": search_range}})
-
-
-def test_a_draw_without_a_range_is_refused(
-    tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["train.py --config", "-m detalbert.corpus --output out"])
+def test_a_command_names_all_mistakes_before_it_imports_torch(
+    command: str, mistaken: Path, real_python: str
 ) -> None:
-    """All tasks of an array would train the same."""
-    error = refusal(capsys, tiny_config, tmp_path / "out", "--draw", 3)
-    assert error.startswith("train.py: error: --draw 3: no hyperparameter has a search range")
-    assert not (tmp_path / "out").exists()
+    words = [real_python, "-X", "importtime", *command.split(), str(mistaken)]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 2
+    (line,) = [line for line in run.stderr.splitlines() if ": error: " in line]
+    for key in MISTAKES:
+        assert f"{key}: unknown key; did you mean " in line
+    imported = {line.split("|")[-1].strip() for line in run.stderr.splitlines()}
+    assert "pydantic" in imported and imported.isdisjoint({"torch", "transformers", "numpy"})
 
 
-def test_a_key_of_ours_without_its_section_is_named_with_it() -> None:
-    sections = {
-        "max_steps": "'hyperparameters.max_steps'",
-        "train": "'data.train'",
-        "text": "'data.text'",
-        "documents": "'data.documents'",
-        "labelz": "'labels'",
-    }
-    findings = {finding.key: finding for finding in schema.check(dict.fromkeys(sections, 1))}
-    for key, meant in sections.items():
-        assert findings[key].detail == f"unknown key; did you mean {meant}?"
+def test_the_checker_names_all_mistakes(mistaken: Path, capsys: Any) -> None:
+    assert check.main([str(mistaken), "--context", str(ROOT)]) == 2
+    out = capsys.readouterr().out
+    for key in MISTAKES:
+        assert f"{mistaken}: {key}: unknown key; did you mean " in out

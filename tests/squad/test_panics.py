@@ -99,7 +99,7 @@ def test_predict_ends_with_one_line(
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.startswith("predict.py: error: ")
         assert "the tokenizer fails on a text" in line
-    assert [path.name for path in output.iterdir()] == [".lock"]
+    assert not output.exists() or not list(output.glob("*.json"))
 
 
 @pytest.mark.slow

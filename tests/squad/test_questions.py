@@ -1,249 +1,450 @@
-"""Questions of every shape of file, of the hub, official files and the world; every fault."""
+"""Questions of rows: shapes, labels and their places, columns, splits; every fault in one line."""
 
-import copy
 import hashlib
+import itertools
 import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data import open_split
 from detalbert.errors import UserError
-from detalbert.reading.json_values import json_rows
+from detalbert.settings.hparams import parse_data_config
 from detalbert.squad import sources
-from detalbert.squad.question_stream import LeftOut
-from detalbert.squad.rows import MAX_CONTEXT
-from detalbert.squad.sources import open_source, read_examples, read_questions
-from detalbert.squad.windows import Example
-from detalbert.squad.world import generate
-from tests.conftest import max_examples
+from detalbert.squad.places import find_place
+from detalbert.squad.questions import INSIDE, REPEATED, LeftOut, read_examples, read_questions
+from detalbert.squad.sources import OFFICIAL_SHA256, Reading, open_source
+from detalbert.squad.windows import Example, build_windows
+from detalbert.squad.world import load_world
+from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer, Request
+from tests.fakes.questions import read_squad
+from tests.reading.test_records import to_csv, to_lines, write_book
 
-KNOWN = {"id": "a", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
-NONE = {"id": "b", "question": "Why?", "answers": [], "is_impossible": True}
-OPEN = {"id": "c", "question": "Where?"}
-
-
-def document(*questions: Any, context: str | None = "Ada wrote it.") -> dict[str, Any]:
-    """Return a SQuAD file of one paragraph."""
-    paragraph = {"context": context, "qas": list(questions)}
-    return {"data": [{"title": "T", "paragraphs": [paragraph]}]}
+LEDGER = "On 3 May the Dalma brought forty barrels of tar, and the Orsa salt. The tar was sold."
+TAR = ("forty barrels of tar", 27)
+ASKED = {"question": "What did it bring?", "context": LEDGER}
+Row = dict[str, Any]
 
 
-def write(path: Path, value: Any) -> Path:
-    text = value if isinstance(value, str) else json.dumps(value)
-    path.write_text(text, encoding="utf-8")
+def read(path: Path | str, split: str = "train", **keys: Any) -> list[Example]:
+    return list(read_examples(open_source(str(path), split, Path("cache"), Reading(**keys))))
+
+
+def write(path: Path, *rows: Row) -> Path:
+    if path.suffix == ".xlsx":
+        write_book(path, list(rows))
+    elif path.suffix == ".parquet":
+        pandas.DataFrame(rows).to_parquet(path)
+    else:
+        write_text = to_csv if path.suffix == ".csv" else to_lines
+        path.write_text(write_text(rows), newline="")
     return path
 
 
-def read(name: Any, **options: Any) -> list[Example]:
-    return read_examples(open_source(str(name), "train", cache_dir=Path()), **options)
+def squad(*questions: Any, **paragraph: Any) -> Row:
+    return {"title": "T", "paragraphs": [{"context": LEDGER, "qas": questions, **paragraph}]}
 
 
-def left_out(name: Any) -> tuple[list[Example], dict[str, int]]:
-    """Return the questions of a file without its faulty ones, and these by kind."""
-    faulty: list[LeftOut] = []
-    examples = read(name, left_out=faulty)
-    return examples, Counter(question.kind for question in faulty)
+LABELLED = {"question": "What?", "id": "a", "answers": [{"text": TAR[0], "answer_start": 27}]}
+# Rows beside `question` and `context`, and their answers: () none, None unlabelled.
+LABELS: list[tuple[Row, tuple[tuple[str, int], ...] | None]] = [
+    ({"answer": TAR[0]}, (TAR,)),
+    ({"answer": "tar", "answer_start": 44}, (("tar", 44),)),
+    ({"Answer": "tar", "ANSWER_START": "72"}, (("tar", 72),)),
+    ({"answer": "tar", "answer_start": 72.0}, (("tar", 72),)),
+    ({"answer": "tar", "answer_start": -1}, (("tar", 44),)),
+    ({"answer": "tar", "answer_start": None}, (("tar", 44),)),
+    ({"answer": 3}, (("3", 3),)),
+    ({"answer": 3.0}, (("3", 3),)),
+    ({"answer": ["tar", "salt"], "answer_start": [72, 62]}, (("tar", 72), ("salt", 62))),
+    ({"answer": ["tar", "salt"], "answer_start": 72}, (("tar", 72), ("salt", 62))),
+    ({"answer": '["tar"]', "answer_start": "[72]"}, (("tar", 72),)),
+    ({"answer": [{"start": 72, "end": 75, "text": "tar", "labels": []}]}, (("tar", 72),)),
+    ({"answers": [{"text": "tar", "answer_start": 72}]}, (("tar", 72),)),
+    ({"answers": {"text": ["tar"], "answer_start": [72]}}, (("tar", 72),)),
+    ({"answers": {"text": "tar", "answer_start": 72}}, (("tar", 72),)),
+    ({"answers": '{"text": ["tar"], "answer_start": [72]}'}, (("tar", 72),)),
+    ({"answers": ["tar"]}, (("tar", 44),)),
+    ({"answers": [{"text": "tar ", "answer_start": 72}]}, (("tar ", 72),)),
+    ({"answers": [{"text": "tar\n", "answer_start": 72}]}, (("tar", 72),)),
+    ({"answer": "", "is_impossible": None}, ()),
+    ({"answer": []}, ()),
+    ({"answers": {"text": [], "answer_start": []}}, ()),
+    ({"answers": {"text": [""], "answer_start": [-1]}}, ()),
+    ({"answers": [], "answer_start": []}, ()),
+    ({"answers": [], "is_impossible": True}, ()),
+    ({"answers": "", "is_impossible": "Yes"}, ()),
+    ({"is_impossible": "1.0", "plausible_answers": [{"text": "salt"}]}, ()),
+    ({"answers": ["tar"], "is_impossible": "false"}, (("tar", 44),)),
+    ({"answers": ["tar"], "is_impossible": 0}, (("tar", 44),)),
+    ({"answers": [], "is_impossible": False}, None),
+    ({"answer": "", "is_impossible": False}, None),
+    ({"answers": []}, None),
+    ({"answers": None}, None),
+    ({}, None),
+]
 
 
-def test_training_and_predicting_read_alike(tmp_path: Path) -> None:
-    path = write(tmp_path / "dev.json", {"version": "2.0", **generate("validation")})
-
-    expected = read(path)
-
-    assert len(expected) == 600
-    assert list(read_questions(path)) == expected
-    assert left_out(path) == (expected, {})
-    assert read(path, limit=7) == expected[:7]
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=20,
-)
-before = st.dictionaries(st.text().filter(lambda x: x != "data"), values, max_size=3)
-
-
-@max_examples(200)
-@given(before, st.lists(values, max_size=5), st.integers(1, 30), st.sampled_from([None, 1]))
-def test_any_json_is_read(before: dict, data: list, size: int, indent: int | None) -> None:
-    # A second "data", deeper and after the first, is not read.
-    content = {**before, "data": data, "after": [1, {"data": 2}]}
-    text = json.dumps(content, indent=indent).encode()
-    blocks = [text[begin : begin + size] for begin in range(0, len(text), size)]
-    assert list(json_rows("x", blocks)) == data
-    with pytest.raises(UserError, match="x: line [0-9]+ is not JSON"):
-        list(json_rows("x", [text[:-1]]))
-
-
-def repeat_id(paragraph: dict[str, Any]) -> None:
-    paragraph["qas"][1]["id"] = "a"
-
-
-def misplace_answer(paragraph: dict[str, Any]) -> None:
-    paragraph["qas"][0]["answers"][0]["answer_start"] = 1
-
-
-def remove_text(paragraph: dict[str, Any]) -> None:
-    del paragraph["qas"][0]["answers"][0]["text"]
-
-
-def remove_answers(paragraph: dict[str, Any]) -> None:
-    paragraph["qas"][0]["answers"] = []
-
-
-def blank_question(paragraph: dict[str, Any]) -> None:
-    paragraph["qas"][0]["question"] = " "
-
-
-def text_for_question(paragraph: dict[str, Any]) -> None:
-    paragraph["qas"][0] = "Where?"
-
-
-def blank_context(paragraph: dict[str, Any]) -> None:
-    paragraph["context"] = " \n"
-    paragraph["qas"].pop()
-
-
-FAULTS = {
-    "duplicate id": repeat_id,
-    "misplaced answer": misplace_answer,
-    "bad answer": remove_text,
-    "no answer": remove_answers,
-    "empty question": blank_question,
-    "not a question": text_for_question,
-    "empty context": blank_context,
-}
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_faulty_question_is_named_or_skipped(tmp_path: Path, kind: str) -> None:
-    content = copy.deepcopy(document(KNOWN, NONE))
-    paragraphs = content["data"][0]["paragraphs"]
-    faultless = copy.deepcopy(paragraphs[0])
-    faultless["qas"] = [{**KNOWN, "id": "d"}]
-    FAULTS[kind](paragraphs[0])
-    paragraphs.append(faultless)
-    path = write(tmp_path / "faulty.json", content)
-
-    with pytest.raises(UserError, match="faulty.json: .*; fix it") as error:
+@pytest.mark.parametrize(("columns", "answers"), LABELS, ids=str)
+def test_labels_in_every_shape(columns, answers, tmp_path):
+    path = write(tmp_path / "a.jsonl", {**ASKED, **columns})
+    (example,) = read_questions(path)
+    assert example == Example("1", "", LEDGER, ASKED["question"], answers)
+    if answers is not None:
+        assert read(path) == [example]
+        return
+    with pytest.raises(UserError, match=r'a.jsonl: line 1: .*data.no_answer: \[""\]'):
         read(path)
-
-    problem = str(error.value)
-    assert "\n" not in problem
-    name = "1" if kind == "not a question" else "a"  # without an id it has a number
-    assert f"question {name}:" in problem
-    # Left out, all questions without an answer could be missing: a file without answers.
-    assert ("data.skip_invalid: true" in problem) == (kind != "no answer")
-
-    examples, faults = left_out(path)
-    assert examples[-1].id == "d"
-    assert faults == {kind: 1}
+    says_no = columns.get("is_impossible") is False
+    if not says_no:
+        assert [answered.answers for answered in read(path, no_answer=[""])] == [()]
 
 
-def one(context: str | None = "Ada wrote it.", **changes: Any) -> str:
-    """Return a SQuAD file of one question."""
-    return json.dumps(document({**OPEN, **changes}, context=context))
+def test_marks_of_no_answer(tmp_path):
+    rows = [{**ASKED, "answer": mark} for mark in ("n/a", "-", "not said", "tar")]
+    path = write(tmp_path / "a.csv", *rows)
+    with pytest.raises(UserError, match=r"answer '-' may mean .* data.no_answer: \['-'\]"):
+        read(path)
+    examples = read(path, no_answer=["n/a", "-", "not said"])
+    assert [example.answers for example in examples] == [(), (), (), (("tar", 44),)]
 
 
-BAD = {
-    "text.json": (
-        "Once upon a time",
-        "no rows of JSON (it begins with 'Once upon a time'); correct",
+# Contexts, answers, and their first characters with what they are there; None: not found.
+PLACES = [
+    ("A party for art", "art", (12, "art")),
+    ("In NATO", "NA", (3, "NA")),
+    ("In national", "NA", None),
+    ("It costs 2.5 or 5 euros", "5", (16, "5")),
+    ("At 12:30, or at 12", "12", (16, "12")),
+    ("It weighs 1,500 kg", "1,500 KG", (10, "1,500 kg")),
+    ("The “Zanto’s”\ncrew", '"zanto\'s" crew', (4, "“Zanto’s”\ncrew")),
+    ("from 1912–1914", "1912-1914", (5, "1912–1914")),
+    ("東京都は首都。京都も都市", "京都", (7, "京都")),
+    ("港口於１９１１年 記錄", "1911年", (3, "１９１１年")),
+    ("दिन, दीन, दिनों, दि", "दि", (17, "दि")),
+    ("Sie kam in die Straße", "STRASSE", None),
+    ("A harbour", "harbor", None),
+]
+
+
+@pytest.mark.parametrize(("context", "answer", "expected"), PLACES)
+def test_places_of_answers_without_a_start(context, answer, expected):
+    place = find_place(context, answer)
+    assert (place and (place.start, context[place.start : place.end])) == expected
+
+
+@given(st.text("ab .東é’'", min_size=1, max_size=30), st.data())
+def test_whatever_is_there_is_found(context, data):
+    start = data.draw(st.integers(0, len(context) - 1))
+    end = data.draw(st.integers(start + 1, len(context)))
+    answer = context[start:end].strip()
+    if answer:
+        place = find_place(context, answer)
+        assert place is not None
+        assert context[place.start : place.end] == answer
+
+
+def test_squad_is_read_alike_in_every_form(shared, tmp_path):
+    """As articles, rows, tables and sheets; without starts 32 of 1,299 labels are elsewhere."""
+    examples = read_squad(shared / "squad" / "dev.json")
+    rows = []
+    for example in examples:
+        texts = [text for text, _ in example.answers]
+        starts = [start for _, start in example.answers]
+        answers = {"text": texts, "answer_start": starts}
+        rows.append({**example._asdict(), "answers": answers})
+    cells = [{**row, "answers": json.dumps(row["answers"])} for row in rows]
+    for name in ("dev.jsonl", "dev.csv", "dev.xlsx"):
+        path = write(tmp_path / name, *(rows if name == "dev.jsonl" else cells))
+        assert read(path) == examples
+
+    texts = [{**row, "answers": {"text": row["answers"]["text"]}} for row in rows]
+    counts: Counter[str] = Counter()
+    source = open_source(str(write(tmp_path / "texts.jsonl", *texts)), "train", tmp_path)
+    searched = list(read_examples(source, counts=counts))
+    moved = [
+        old
+        for old, new in zip(examples, searched, strict=True)
+        if old.answers[:1] != new.answers[:1]
+    ]
+    assert len(moved) == 32
+    assert (counts[REPEATED], counts[INSIDE]) == (140, 2)
+
+
+def test_squad_without_positions_gives_the_same_windows(shared, albert):
+    examples = read_squad(shared / "squad" / "dev.json")[:50]
+    columns = build_windows(examples, albert).columns()
+    golden = np.load(shared / "golden" / "windows_dev.npz")
+    count = len(columns["example_index"])
+    assert np.array_equal(columns["start_positions"], golden["start_positions"][:count])
+
+
+# A file's rows, keys of `data:`, and the texts of its first answers.
+COLUMNS: list[tuple[Row, Row, tuple[str, ...]]] = [
+    (
+        {"Frage": "Was?", "Text": LEDGER, "Antwort": "tar"},
+        {"question": "Frage", "context": "Text", "answer": "Antwort"},
+        ("tar",),
     ),
-    "list.json": ("[1]", "row 1 is no mapping; correct or delete it"),
-    "other.json": ('{"rows": []}', "no column 'question' (there: rows); add it"),
-    "cut.json": ('{"data": [\n\n{"paragraphs": [', "line 3 is not JSON"),
-    "word.json": ('{"data": [\n{"a": b},\n2,\n3,\n4]}', "line 2 is not JSON"),
-    "comma.json": ('{"data": [{"paragraphs": []},]}', "line 1 is not JSON"),
-    "more.json": ('{"data": []} {}', "row 1: no column 'question'"),
-    "deep.json": ('{"data": ' + "[" * 100_000, "recursion depth"),
-    "digits.json": ('{"data": [' + "1" * 10_000 + "]}", "line 1 is not JSON (Exceeds the limit"),
-    "paragraph.json": (
-        '{"data": [{"paragraphs": [7]}]}',
-        "row 1: not of SQuAD's shape (no list 'qas')",
+    (
+        {"context_text": LEDGER, "qas": [{"q": "?", "answers": ["tar", "salt"]}]},
+        {"context": "context_text", "question": "q"},
+        ("tar", "salt"),
     ),
-    "empty.json": ('{"data": []}', "no question in it"),
-    "null.json": (one(context=None), "question c: its context is empty"),
-    "half.json": (one(question="\ud800"), "question or context is not UTF-8"),
-    "id.json": (one(id="\ud800"), "is not UTF-8 text"),
-    "long.json": (one(context="x" * (MAX_CONTEXT + 1)), "has 1,000,001 characters, 1,000,000 at"),
-    "answers.jsonl": (
-        json.dumps({**OPEN, "context": "x", "answers": {"text": 5}}),
-        "answer '5' is not in its context",
+    (squad({"Q": "?", "A": "tar"}), {"question": "Q", "answer": "A"}, ("tar",)),
+    ({**ASKED, "answer": "salt", "no_answer": "false"}, {"is_impossible": "no_answer"}, ("salt",)),
+]
+
+
+@pytest.mark.parametrize(("row", "columns", "texts"), COLUMNS, ids=str)
+def test_columns_by_other_names(row, columns, texts, tmp_path):
+    (example,) = read(write(tmp_path / "a.jsonl", row), columns=columns)
+    assert tuple(text for text, _ in example.answers) == texts
+
+
+NO_START = {"answers": [{"text": "tar", "answer_start": 44.5}]}
+# Rows, what is said of the first of them, and the columns that are named.
+REFUSED: dict[str, tuple[list[Row], str]] = {
+    "no context": (
+        [{"question": "?", "Context ": LEDGER}],
+        "line 1: no column 'context' (there: question, Context ); name it in data.columns: "
+        "{context: ...}; did you mean 'Context '?",
     ),
-    "line.jsonl": ('{"question": "a", "context": "b"}\n{', "line 2 is not JSON"),
-    "empty.jsonl": ("\n\n", "no question in it"),
-    "field.csv": ("question,context\nWho?," + "x" * (MAX_CONTEXT + 2), "field larger than"),
-    "context.csv": ("question,context\nWho?," + "x" * (MAX_CONTEXT + 1), "1,000,000 at most"),
-    "question.csv": ("question,context\n,Ada\n", "line 2: question 1: its question is empty"),
-    "latin.csv": ('{"data": "\udce9"}\n', "not UTF-8 at byte 10"),
+    "twice": (
+        [{**ASKED, "Answer": "tar", "answer": "tar"}],
+        "line 1: Answer and answer could be the answer; name it in data.columns",
+    ),
+    "passed over": (
+        [{**ASKED, "answer": "tar", "answer start": 72}],
+        "line 1: column 'answer start' may be the answer_start, and is not read; set data.columns: "
+        "{answer_start: answer start}",
+    ),
+    "offset": (
+        [{**ASKED, "answer": "tar", "char_offset": 72}],
+        "column 'char_offset' may be the answer_start",
+    ),
+    "flag": (
+        [{**ASKED, "answer": "tar", "answerable": "no"}],
+        "column 'answerable' may be the is_impossible",
+    ),
+    "no answers": (
+        [{**ASKED, "Antwort": "tar"}],
+        "no column 'answer' (there: question, context, Antwort)",
+    ),
+    "flattened": (
+        [{**ASKED, "answers.text": "tar"}],
+        "no column 'answer' (there: question, context, answers.text)",
+    ),
+    "in a label": (
+        [{**ASKED, "answers": [{"text": "tar", "startOffset": 72}]}],
+        "'startOffset' is not read; write answer_start",
+    ),
+    "no text": (
+        [{**ASKED, "answers": [{"start": 72, "end": 75}]}],
+        "an answer needs a 'text' (there: start, end)",
+    ),
+    "lengths": (
+        [{**ASKED, "answers": {"text": ["tar"], "answer_start": [1, 2]}}],
+        "2 answer_start for 1 answers",
+    ),
+    "half": ([{**ASKED, **NO_START}], "answer_start is 44.5; write a number"),
+    "true": ([{**ASKED, "answer": True}], "an answer needs a text, and this is True"),
+    "flag's word": (
+        [{**ASKED, "answer": "tar", "is_impossible": "maybe"}],
+        "is_impossible is 'maybe'; write true or false",
+    ),
+    "both": (
+        [{**ASKED, "answer": "tar", "is_impossible": 1}],
+        "is_impossible, and it has the answer 'tar'",
+    ),
+    "misplaced": (
+        [{**ASKED, "answers": [{"text": "tar", "answer_start": 45}]}],
+        "question 1: answer 'tar' is not at character 45 (there: 'ar,')",
+    ),
+    "second": (
+        [{**ASKED, "answer": ["tar", "salt"], "answer_start": [72, 1]}],
+        "answer 'salt' is not at character 1",
+    ),
+    "before": ([{**ASKED, "answer": "tar", "answer_start": -7}], "is not at character -7"),
+    "elsewhere": ([{**ASKED, "answer": "oil"}], "answer 'oil' is not in its context"),
+    "printed": (
+        [{**ASKED, "answers": "{'text': ['tar'], 'answer_start': [44]}"}],
+        "is not in its context",
+    ),
+    "blank": ([{**ASKED, "question": " ", "answer": ""}], "its question is empty"),
+    "list": ([{**ASKED, "context": [LEDGER], "answer": ""}], "its context is no text but ['On"),
+    "surrogate": ([{**ASKED, "question": "\ud800", "answer": ""}], "half a character"),
+    "same id": ([{**LABELLED, **ASKED}] * 2, "line 2: question a: another question has this id"),
+    "number": (
+        [{**ASKED, "answer": "", "id": "2"}, {**ASKED, "answer": "", "id": ""}],
+        "line 2: question 2: another",
+    ),
+    "shape": ([squad("What?")], "line 1: not of SQuAD's shape, paragraphs > context, qas"),
+    "other context": (
+        [{"paragraphs": [{"text": LEDGER, "qas": []}]}],
+        "name its context in data.columns",
+    ),
+    "no question": ([squad()], "no usable question"),
 }
-# Reported in training, too, where faults of questions are skipped.
-OF_FILES = {
-    "list.json",
-    "paragraph.json",
-    "deep.json",
-    "digits.json",
-    "latin.csv",
-}
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_faults(name: str, tmp_path: Path) -> None:
-    text, message = BAD[name]
-    path = tmp_path / name
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(UserError, match=f"^{re.escape(str(path))}.*{re.escape(message)}"):
-        list(read_questions(path))
-    if name in OF_FILES:
-        with pytest.raises(UserError, match=re.escape(message)):
-            left_out(path)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_fault_is_one_line_with_its_place(name, tmp_path):
+    rows, problem = REFUSED[name]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(UserError) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert problem in str(error.value)
 
 
-def downloaded(cache: Path) -> list[str]:
-    """Return the files beside locks, and the mark of a file that was compared with its sum."""
-    names = [path.name for path in cache.iterdir()]
-    return [name for name in names if not name.endswith(".lock") and ".checked-" not in name]
+def test_ten_faults_are_listed_or_left_out(tmp_path):
+    rows = [{**ASKED, "answer": answer} for answer in ["tar", *["oil"] * 12, "salt"]]
+    path = write(tmp_path / "a.csv", *rows)
+    with pytest.raises(UserError) as error:
+        read(path)
+    problems = str(error.value).split("; ")
+    assert problems[1] == "line 4: question 3: answer 'oil' is not in its context"
+    assert len(problems) == 11
+    assert "data.skip_invalid: true" in problems[10]
+
+    left_out: list[LeftOut] = []
+    source = open_source(str(path), "train", tmp_path)
+    examples = list(read_examples(source, left_out=left_out))
+    assert [example.id for example in examples] == ["1", "14"]
+    assert [(fault.name, fault.kind) for fault in left_out[::11]] == [
+        ("2", "answer not found"),
+        ("13", "answer not found"),
+    ]
+    # A limit is reached before a fault is seen.
+    assert [example.id for example in itertools.islice(read_examples(source), 1)] == ["1"]
 
 
-def test_an_official_file_is_downloaded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body = json.dumps(document(KNOWN, NONE)).encode()
+def test_a_misspelt_name_of_data_columns_is_told(tmp_path, caplog):
+    path = write(tmp_path / "a.jsonl", {**ASKED, "Answer": "tar"}, ASKED)
+    for columns in ({"id": "Nr."}, {"answer": "Antwort"}):
+        (own,) = columns.values()
+        with pytest.raises(UserError, match=f"no column '{own}' .there: question, context"):
+            read(path, columns=columns, no_answer=[""])
+    # Questions can be answered without answers to compare with.
+    list(read_questions(path, Reading(columns={"answer": "Antwort"})))
+    assert "no scores" in caplog.text
+
+
+def make(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / name, {**ASKED, "id": f"{name}{number}", "answer": "tar"})
+
+
+FOLDERS: list[tuple[tuple[str, ...], dict[str, int | str]]] = [
+    (("train.csv", "valid.jsonl", "README.md"), {"train": 1, "validation": 1}),
+    (("train/part-0.csv", "train/part-1.csv", "dev/a.csv"), {"train": 2, "validation": 1}),
+    (("part-00000.jsonl", "part-00001.jsonl"), {"train": 2, "validation": 2}),
+    (("train.csv",), {"train": 1, "validation": "which of its files is validation? (train.csv)"}),
+    (
+        ("train.csv", "train.jsonl"),
+        {"train": "which of its files is train? (train.csv, train.jsonl)"},
+    ),
+    (("a.csv", "notes.csv"), {"train": "which of its files is train? (a.csv, notes.csv)"}),
+    (("a.txt",), {"train": "no file of .json"}),
+]
+
+
+@pytest.mark.parametrize(("names", "expected"), FOLDERS, ids=str)
+def test_a_folder_has_its_splits_by_names(names, expected, tmp_path):
+    make(tmp_path, *names)
+    for split, count in expected.items():
+        if isinstance(count, int):
+            assert len(read(tmp_path, split)) == count
+            continue
+        with pytest.raises(UserError) as error:
+            read(tmp_path, split)
+        assert str(error.value).startswith(f"data.{split}: {tmp_path}") and count in str(
+            error.value
+        )
+
+
+def test_a_folder_cloned_from_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "set"
+    make(folder, "data/train-00000-of-00001.jsonl", "data/test-00000-of-00001.jsonl")
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    source = open_source(str(folder), "train", tmp_path)
+    assert source.files == ()
+    (example,) = read_examples(source)
+    assert example.answers == (("tar", 44),)
+    with pytest.raises(UserError, match=r"^data.validation: .*validation"):
+        read(folder, "validation")
+
+
+@pytest.mark.parametrize("name", ["no.xlsx", "./no", "no/*.csv", ""])
+def test_a_path_of_nothing_is_no_name_of_the_hub(name):
+    with pytest.raises(UserError, match=f"^data.train: {name.split('*')[0]}"):
+        read(name)
+
+
+def test_a_fraction_cuts_whole_contexts_whatever_their_order(tmp_path):
+    rows = [
+        {"question": f"{number}?", "context": f"Text {number % 60} is here.", "answer": "Text"}
+        for number in range(240)
+    ]
+    held_out = []
+    fingerprints = set()
+    for name, ordered in (("a.csv", rows), ("b.csv", rows[::-1])):
+        path = write(tmp_path / name, *ordered)
+        train = read(path, "train", fraction=0.25)
+        validation = read(path, "validation", fraction=0.25)
+        assert len(train) + len(validation) == 240
+        contexts = {example.context for example in validation}
+        assert len(contexts) == 15  # a quarter of sixty
+        assert contexts.isdisjoint(example.context for example in train)
+        assert [int(example.id) for example in train] == sorted(
+            int(example.id) for example in train
+        )
+        held_out.append({example.question for example in validation})
+        for keys in ({}, {"fraction": 0.25}, {"no_answer": ("x",)}):
+            fingerprints.add(open_source(str(path), "train", tmp_path, Reading(**keys)).fingerprint)
+    assert held_out[0] == held_out[1]
+    assert len(fingerprints) == 6
+
+    few = write(tmp_path / "few.csv", *rows[:2])
+    assert len(read(few, "train", fraction=0.9)) == len(read(few, "validation", fraction=0.9)) == 1
+    with pytest.raises(UserError, match=r"one.csv has one context, and each set needs one"):
+        read(write(tmp_path / "one.csv", rows[0]), fraction=0.25)
+
+
+def test_an_official_file_is_downloaded_once(tmp_path, monkeypatch):
+    body = json.dumps({"data": [squad(LABELLED)]}).encode()
     served = {"/dev-v2.0.json": body}
 
     def respond(request: Request) -> tuple[int, bytes | None]:
-        status = 200 if request.path in served else 404
-        return status, served.get(request.path)
+        return (200 if request.path in served else 404), served.get(request.path)
 
-    digest = hashlib.sha256(body).hexdigest()
-    monkeypatch.setitem(sources.OFFICIAL_SHA256, "dev-v2.0.json", digest)
+    monkeypatch.setitem(OFFICIAL_SHA256, "dev-v2.0.json", hashlib.sha256(body).hexdigest())
     monkeypatch.chdir(tmp_path)
-    cache = tmp_path / "new" / "cache"
-    other = tmp_path / "other"
     with AnswerServer(respond) as site:
         monkeypatch.setattr(sources, "OFFICIAL_URL", site.url)
-        first = open_source("dev-v2.0.json", "validation", cache)
-
-        # From now on the site has other bytes: what is in the cache is not downloaded again.
+        first = open_source("dev-v2.0.json", "validation", tmp_path / "new" / "cache")
         served["/dev-v2.0.json"] = b"x" * len(body)
-        again = open_source("dev-v2.0.json", "validation", cache)
+        again = open_source("dev-v2.0.json", "validation", tmp_path / "new" / "cache")
+        assert len(list(read_examples(again))) == 1
         assert first == again
-        assert len(read_examples(first)) == 2
-
-        with pytest.raises(UserError, match="SHA-256 is not the official one"):
-            open_source("dev-v2.0.json", "validation", other)
-        with pytest.raises(UserError, match="train-v2.0.json: not here, and fetching"):
-            open_source("train-v2.0.json", "train", other)
-    assert downloaded(cache) == ["dev-v2.0.json"]
-    assert downloaded(other) == []
+        for name in ("dev-v2.0.json", "train-v2.0.json"):
+            with pytest.raises(UserError, match=f"^{name}: not here, and downloading .* failed"):
+                open_source(name, "validation", tmp_path / "other")
+        served["/dev-v2.0.json"] = body
+        open_source("dev-v2.0.json", "validation", tmp_path / "other")
 
 
 # Published numbers and cached windows belong to these bytes.
@@ -254,10 +455,62 @@ WORLD_SHA256 = {
 
 
 @pytest.mark.parametrize("split", WORLD_SHA256)
-def test_the_bytes_never_change_and_the_seed_matters(split: str) -> None:
-    world = json.dumps(generate(split))
+def test_the_shipped_questions_never_change(split):
+    world = json.dumps(load_world(split))
     assert hashlib.sha256(world.encode()).hexdigest() == WORLD_SHA256[split]
 
-    small = generate(split, seed=3, paragraphs=20)
-    assert json.dumps(generate(split, seed=3, paragraphs=20)) == json.dumps(small)
-    assert json.dumps(generate(split, seed=4, paragraphs=20)) != json.dumps(small)
+
+def page_rows() -> dict[str, str]:
+    """Return what a page's table says to write, by what one has."""
+    lines = (ROOT / "docs/your-questions.md").read_text().partition("| what you have |")[2]
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines.splitlines()[2:])
+    return dict(row.strip("| ").split(" | ", maxsplit=1) for row in rows)
+
+
+ROWS = [{**ASKED, "answer": "tar"}, {**ASKED, "answer": ""}]
+TEXTS = [{**ASKED, "answer_text": "tar", "answer_start": "44"}, {**ASKED, "answer_text": ""}]
+REGION = {"start": 44, "end": 47, "text": "tar", "labels": ["answer"]}
+TASK = {"id": 1, "text": LEDGER, "question": "What?"}
+ARTICLE = squad(LABELLED, {"question": "?", "id": "b", "is_impossible": True})
+PAGE: dict[str, Any] = {
+    "book.xlsx": ROWS,
+    "sheet.csv": ROWS,
+    "squad.json": [ARTICLE],
+    "rows.jsonl": ROWS,
+    "frame.jsonl": ROWS,
+    "flat.csv": [TEXTS[0], {**TEXTS[1], "answer_start": ""}],
+    "normal.jsonl": [
+        {**ASKED, "answers.text": ["tar"], "answers.answer_start": [44]},
+        {**ASKED, "answers.text": [], "answers.answer_start": []},
+    ],
+    "marked.csv": [ROWS[0], {**ASKED, "answer": "n/a"}],
+    "label_studio.json": [{**TASK, "answer": [REGION]}, {**TASK, "id": 2}],
+    "haystack.json": [ARTICLE],
+    "hub_folder": {"data/train-0-of-1.parquet": ROWS, "data/validation-0-of-1.parquet": ROWS},
+    "rows.parquet": ROWS,
+    "parts": {"part-00000.json": ROWS[:1], "part-00001.json": ROWS[1:]},
+    "xquad.*.json": {"xquad.de.json": ROWS[:1], "xquad.en.json": ROWS[1:]},
+}
+
+
+@pytest.mark.parametrize("have", page_rows())
+def test_what_the_page_says_to_write(have, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keys = dict(re.findall(r"data\.(\w+)=('[^']*'|[^\s`]+)", page_rows()[have]))
+    config = {key: yaml.safe_load(value.strip("'")) for key, value in keys.items()}
+    name = config["train"]
+    content = PAGE[name]
+    folder = Path() if "*" in name else Path(name)
+    files = content if isinstance(content, dict) else {name: content}
+    for file, rows in files.items():
+        path = folder / file if isinstance(content, dict) else Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, *rows)
+    if name == "hub_folder":
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+
+    data = parse_data_config({"validation": name, **config, "tokenizer": "t"})
+    for split in ("train", "validation"):
+        examples = list(read_examples(open_split(data, split)))
+        assert [len(example.answers) for example in examples] == [1, 0]

@@ -11,7 +11,7 @@ import pytest
 
 from detalbert import __version__
 from detalbert.errors import UserError
-from detalbert.integrity import checksum, seal
+from detalbert.sums import checksum, seal
 from detalbert.training.checkpoints import newest_complete
 from detalbert.training.manifest import find_fault, read_manifest, write_manifest
 from detalbert.training.metrics import RunMetrics

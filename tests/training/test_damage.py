@@ -1,4 +1,4 @@
-"""Damages of a run, a cache, an export and a bucket: the same numbers come, or one line."""
+"""Damages of a run, a cache and an export: the same numbers come, or one line."""
 
 import contextlib
 import random
@@ -16,7 +16,6 @@ from detalbert.inference.export import export
 from detalbert.inference.model import load_model
 from detalbert.inference.reply import ask
 from detalbert.settings.hparams import DataConfig, HParams
-from detalbert.training.controller import Controller
 from tests.fakes.damage import spoil
 from tests.fakes.runs import newest, only_error, run
 from tests.same_bits import differences
@@ -117,42 +116,3 @@ def test_an_export_answers_alike_or_not_at_all(
             assert answer == expected, damage
             answered += 1
     assert answered < len(numbers) / 2
-
-
-def upload(client: Any, folder: Path, prefix: str) -> None:
-    """Have the bucket hold the files of a folder, and nothing else."""
-    for entry in client.list_objects_v2(Bucket="bucket").get("Contents", []):
-        client.delete_object(Bucket="bucket", Key=entry["Key"])
-    for path in folder.rglob("*"):
-        if path.is_file():
-            key = f"{prefix}/{path.relative_to(folder).as_posix()}"
-            client.put_object(Bucket="bucket", Key=key, Body=path.read_bytes())
-
-
-@pytest.mark.parametrize("numbers", NUMBERS)
-def test_a_bucket_gives_the_same_or_one_line(
-    numbers: range,
-    finished: Path,
-    s3: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-) -> None:
-    """Its local copy is gone, or is still there."""
-    client, _ = s3
-    monkeypatch.chdir(tmp_path)
-    # Without the code's 150 files.
-    monkeypatch.setattr(Controller, "copy_code", staticmethod(lambda path: None))
-    config = finished / "tiny.yaml"
-    keep = ["--set", "checkpoint_storage.save_trial_latest=3"]  # as `finished` has
-    bucket = tmp_path / "bucket"
-    local = Path("runs/s3/bucket/1")
-    assert run(config, bucket) == 0
-    shutil.rmtree(newest(bucket))
-    for number, damage in enumerate(damages(bucket, numbers)):
-        upload(client, bucket, prefix="1")
-        shutil.rmtree("runs", ignore_errors=True)
-        if number % 2:
-            shutil.copytree(bucket.with_name("whole"), local)
-        status = run(config, "s3://bucket/1", *keep)
-        judge(status, capsys, damage, local, expected=finished / "out")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import train
 from detalbert.training import dry_run
 from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
 from tests.engine.trials import config_file
@@ -98,14 +97,6 @@ def test_mistakes_are_those_of_a_start(tmp_path: Path, capsys: pytest.CaptureFix
     assert run(config, tmp_path / "out") == 0
     capsys.readouterr()
     check(change(config, base_learning_rate=0.5), tmp_path / "out")
-
-
-def test_a_bucket_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_file(tmp_path, TINY, tmp_path / "cache")
-    command = ["--config", str(config), "--output-dir", "s3://nobody/run", "--dry-run"]
-    assert train.main(command) == 0
-    line = lines_of(capsys.readouterr().err)["output"]
-    assert line == "s3://nobody/run, from the first step unless it has a run"
 
 
 def test_it_is_for_one_process(

@@ -34,7 +34,11 @@ def config_of(base: dict[str, Any], folder: Path, cache_dir: Path, **hparams: An
         reporting_period=1,
         **hparams,
     )
-    config["searcher"] = {"name": "single", "metric": metric_of(base)}
+    config["searcher"] = {
+        "name": "single",
+        "metric": metric_of(base),
+        "smaller_is_better": base is TINY_LM,
+    }
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     return path

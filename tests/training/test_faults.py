@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from detalbert import atomic
+from detalbert import files
 from detalbert.training import display, metrics, preflight
 from model_def import AnswerReducer
 from tests.conftest import settings
@@ -34,7 +34,7 @@ def no_room_for(name: str) -> Plant:
     def replace(one: Any, other: Any, replace: Callable = os.replace) -> None:
         return full() if Path(other).name == name else replace(one, other)
 
-    return lambda patch, _: patch.setattr(atomic.os, "replace", replace)
+    return lambda patch, _: patch.setattr(files.os, "replace", replace)
 
 
 def at_step_6(do: Callable[[Path], Any]) -> Plant:

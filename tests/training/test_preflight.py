@@ -278,7 +278,7 @@ def test_another_error_is_no_lost_rank() -> None:
 def test_an_error_of_one_rank_is_raised_on_all(kind: type[UserError]) -> None:
     other = kind("its line")
     group: Any = SimpleNamespace(rank=1, local_rank=1, allgather=lambda own: [other, own])
-    for on_ranks in (Ranks(group).on_all, Ranks(group).on_chief, Ranks(group).on_leads):
+    for on_ranks in (Ranks(group).on_all, Ranks(group).on_chief):
         with pytest.raises(UserError, match="^its line$") as raised:
             on_ranks(lambda: 3)
         assert type(raised.value) is kind
@@ -302,5 +302,4 @@ def test_work_is_done_on_the_ranks_that_are_named() -> None:
         ranks = Ranks(group)
         assert ranks.on_all(work, "all", rank=rank) == rank
         assert ranks.on_chief(work, "chief", rank=rank) == (0 if rank == 0 else None)
-        ranks.on_leads(work, "leads", rank=rank)
-    assert calls == ["all", "chief", "leads", "all", "leads", "all"]
+    assert calls == ["all", "chief", "all", "all"]

@@ -1,10 +1,8 @@
 """Restarts: the same run to the bit, safe loading, foreign checkpoints."""
 
-import functools
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +17,6 @@ import model_def
 from detalbert import hub
 from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
-from detalbert.settings.hparams import HParams
-from detalbert.settings.sections import parse_section
 from detalbert.settings.yaml_files import read_yaml
 from detalbert.squad import world
 from detalbert.training import master
@@ -144,9 +140,8 @@ OF_LOGITS = [
     "best_f1_thresh",
     "calibration_error",
     "calibration_error_raw",
-    "span_temperature",
-    "null_temperature",
-    "null_offset",
+    "probability_slope",
+    "probability_offset",
     "uncalibrated",
 ]
 
@@ -295,7 +290,7 @@ def test_another_run_is_refused_and_the_difference_named(
 
     last = newest(copied)
     questions = copied.with_name("mine.json")
-    questions.write_text(json.dumps(world.generate("validation")))
+    questions.write_text(json.dumps(world.load_world("validation")))
     refused(
         f"data.train: was 'generated' in {last}, is '{questions}' now; set it back",
         "--set",
@@ -321,29 +316,6 @@ def test_what_is_no_checkpoint_is_refused(copied: Path, refused: Refused) -> Non
     refused(give_newest, "--resume", copied)
     with claim_folder(copied):
         refused("another run is writing there")
-
-
-def test_a_new_key_refuses_no_older_checkpoint(
-    finished: Path, copied: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One whose version knew neither `hyperparameters.smoothing` nor `data.skip_invalid`."""
-
-    @dataclass(frozen=True)
-    class Newer(HParams):
-        smoothing: float = 0.0
-
-    parse_newer = functools.partial(parse_section, Newer, "hyperparameters")
-    parsers = model_def.FINE_TUNING.parsers._replace(hyperparameters=parse_newer)
-    newer = model_def.FINE_TUNING._replace(parsers=parsers)
-    monkeypatch.setattr(model_def, "FINE_TUNING", newer)
-    shutil.rmtree(newest(copied))
-    older_run = read_manifest(newest(copied))["run"]
-    del older_run["data.skip_invalid"]
-    rewrite(newest(copied), run=older_run)
-    refused("hyperparameters.smoothing: was 0.0 in", *settings(smoothing=0.5))
-    refused("data.skip_invalid: was False in", "--set", "data.skip_invalid=true")
-    assert run(finished / "tiny.yaml", copied) == 0
-    assert differences(finished / "out", copied) == []
 
 
 def test_a_checkpoint_of_another_make_is_refused(copied: Path, refused: Refused) -> None:

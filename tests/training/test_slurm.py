@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from detalbert.settings.experiment import single_values, trial_seed
-from detalbert.settings.yaml_files import read_yaml
 from tests.conftest import Train
 from tests.fakes.runs import change
 from tests.fakes.slurm import NO_STEP, Slurm
@@ -100,17 +98,6 @@ def test_a_mistake_is_not_tried_again(python: str, tmp_path: Path) -> None:
     job = slurm.start()
     assert slurm.end(job) == (2, False)
     assert "configs/none.yaml" in job.said
-
-
-def test_a_job_array_draws_a_search(tiny_config: Path, python: str, tmp_path: Path) -> None:
-    change(tiny_config, max_steps=2, lr_scale={"type": "double", "minval": 0.5, "maxval": 1.0})
-    slurm = Slurm(tmp_path, python, 1, tiny_config)
-    job = slurm.start(SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="3")
-    assert slurm.end(job) == (0, False), job.said
-    config = read_yaml(tiny_config)
-    drawn = single_values(config["hyperparameters"], trial_seed(config), 3)
-    run = read_yaml(slurm.folder / "runs" / "slurm-7_3" / "config.yaml")
-    assert run["hyperparameters"]["lr_scale"] == drawn["lr_scale"]
 
 
 def test_an_environment_that_sbatch_does_not_hand_on(python: str, tmp_path: Path) -> None:

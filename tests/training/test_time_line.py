@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from detalbert import atomic
+from detalbert import files
 from detalbert.training.manifest import find_fault, read_manifest
 from detalbert.training.timeline import list_checkpoints, own_checkpoints
 from tests.conftest import max_examples
@@ -123,7 +123,7 @@ def test_a_kill_while_pruning_leaves_no_half_checkpoint(
             for _, checkpoint in list_checkpoints(path.parent):
                 assert find_fault(checkpoint) is None
 
-    monkeypatch.setattr(atomic, "_remove", note)
+    monkeypatch.setattr(files, "_remove", note)
     run.start(20, stopped=True)
     assert len(removed) > 1
     assert not any(name.startswith("step-") for name in removed)

@@ -1,0 +1,257 @@
+"""Files and folders that are whole or not there, and folders that are built once, under a lock.
+
+What is written has a name with a mark until it is on the disk, and is renamed then: a kill or a
+power cut at any moment leaves the old or the new, never half. A process holds a lock (flock) on
+what it is writing, so that the next one knows the leftovers of a killed one, and removes them.
+Nothing else is taken for a leftover.
+
+What was traded: a write waits for the disk, a folder is on it twice while the new one replaces the
+old, and where a file system has no locks, leftovers stay.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from detalbert.errors import UserError, first_line
+from detalbert.sums import find_change, write_sums
+
+# (path, binary=False) -> an open file, of `whole_files`.
+OpenFile = Callable[..., Any]
+CACHE_CURE = "free space, or set data.cache_dir"
+# Seconds without a lock before a line says who holds it, again and again.
+PATIENCE = 10.0
+log = logging.getLogger(__name__)
+_MARK = ".detalbert-tmp-"
+# What this process is writing.
+_temporaries: set[Path] = set()
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
+    """Yield an open file (UTF-8 text unless `binary`) that is renamed to `path` on success. If the
+    block raises, `path` is unchanged. Raises OSError if writing fails.
+    """
+    with _temporary(path) as temporary:
+        with temporary.open("wb") if binary else temporary.open("w", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        # Other users may read it, whatever this user's mask is.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def whole_files() -> Iterator[OpenFile]:
+    """Yield a function that opens a file as `whole_file` does, for several that belong together: an
+    error while they are written changes none.
+    """
+    files = []
+    with contextlib.ExitStack() as stack:
+
+        def open_file(path: Path, binary: bool = False) -> Any:
+            file = stack.enter_context(whole_file(path, binary))
+            files.append(file)
+            return file
+
+        yield open_file
+        # What does not fit on the disk fails here, before the first is renamed.
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder, renamed to `target` on success; an older `target` is then removed.
+    If the block raises, `target` is unchanged. Raises OSError if writing fails.
+    """
+    with _temporary(target, folder=True) as temporary:
+        yield temporary
+
+        # Content first, then the names: after a power cut no file of the folder is empty.
+        for path in [*temporary.rglob("*"), temporary]:
+            _flush(path)
+        os.chmod(temporary, 0o755)
+
+        # A folder that is not empty cannot be replaced in one step.
+        old = _new_name(target)
+        if target.exists():
+            os.replace(target, old)
+        os.replace(temporary, target)
+        _flush(target.parent)
+        _remove(old)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if that is possible. After a kill no part of it is left under its name."""
+    old = _new_name(path)
+    with contextlib.suppress(OSError):
+        os.replace(path, old)
+        _remove(old)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as JSON to `path` atomically. Raises OSError if writing fails."""
+    with whole_file(path) as file:
+        json.dump(value, file, indent=1, ensure_ascii=False)
+
+
+@contextlib.contextmanager
+def writing(path: Path | str, cure: str = CACHE_CURE, what: str = "there") -> Iterator[None]:
+    """Convert an OSError in the block to a UserError: `PATH: cannot write WHAT (REASON); CURE`.
+    Errors of a network, which are OSErrors too, stay.
+    """
+    try:
+        yield
+    except (ConnectionError, TimeoutError):
+        raise
+    except OSError as error:
+        problem = f"cannot write {what} ({first_line(error)})"
+        raise UserError(problem, key=str(path), cure=cure) from None
+
+
+@contextlib.contextmanager
+def _temporary(target: Path, folder: bool = False) -> Iterator[Path]:
+    """Yield a new file or folder beside `target`, which nobody takes for a leftover.
+
+    Raises OSError if `target` is a device, a pipe, or a folder in place of a file or the reverse.
+    """
+    can_replace = target.is_dir() if folder else target.is_file()
+    if target.exists() and not can_replace:
+        raise FileExistsError(f"it is there and is not a {'folder' if folder else 'regular file'}")
+    sweep(target.parent, target=target.name)
+    path = _new_name(target)
+    _temporaries.add(path)
+    handle = None
+    try:
+        if folder:
+            path.mkdir()
+        else:
+            path.touch()
+        handle = os.open(path, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield path
+    finally:
+        _remove(path)  # unless it has its own name by now
+        _temporaries.discard(path)
+        if handle is not None:
+            os.close(handle)
+
+
+def remove_temporaries() -> None:
+    """Remove the temporary files of this process, which is about to exit."""
+    for path in list(_temporaries):
+        _remove(path)
+
+
+def sweep(folder: Path, target: str | None = None) -> None:
+    """Remove what killed processes were writing in `folder`, or removing.
+
+    Args:
+        folder: existing or not; what is below its folders stays.
+        target: the name that it was to get; default: any.
+    """
+    name = ".+" if target is None else re.escape(target)
+    leftover = re.compile(rf"{re.escape(_MARK)}[0-9a-f]{{16}}-{name}", re.DOTALL)
+    for path in list(folder.iterdir()) if folder.is_dir() else []:
+        if leftover.fullmatch(path.name) and _is_left(path):
+            _remove(path)
+
+
+def _is_left(path: Path) -> bool:
+    """Return whether no process holds a lock on what it is writing."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def _new_name(target: Path) -> Path:
+    return target.parent / f"{_MARK}{os.urandom(8).hex()}-{target.name}"
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def cached_folder(folder: Path, key: str, build: Callable[[Path], None], what: str) -> Path:
+    """Return `folder`, which one process builds, once, while others wait for it.
+
+    If it is damaged, or was made for another key, a warning says so and it is built anew.
+
+    Args:
+        folder: in a folder for caches, which is created if it is missing.
+        key: all that the content depends on, or a sum of it.
+        build: fills a temporary folder, which gets the name and the sums of its files then.
+        what: what is in it, for lines and errors, such as "the windows".
+
+    Raises:
+        UserError: the folder cannot be written.
+        Exception: whatever `build` raises; nothing is left of its folder.
+    """
+    if find_change(folder, key=key) is None:
+        return folder
+    lock = folder.parent / f".{folder.name}.lock"
+    with writing(folder, what=what), hold_lock(lock, purpose=f"writes {folder}"):
+        # Another process may have built it, while this one waited for the lock.
+        change = find_change(folder, key=key)
+        if change is None:
+            return folder
+        if folder.exists():
+            log.warning("%s: %s is not as it was written; making %s anew", folder, change, what)
+            remove_folder(folder)
+        with whole_folder(folder) as temporary:
+            build(temporary)
+            write_sums(temporary, key=key)
+    return folder
+
+
+@contextlib.contextmanager
+def hold_lock(path: Path, purpose: str) -> Iterator[None]:
+    """Hold the lock file `path` during the block; create its folder if missing.
+
+    If another process holds it, one process of each machine says which and its `purpose` ("writes
+    the tokenizer"). Raises OSError if the lock file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=PATIENCE)
+        except filelock.Timeout:
+            holder = path.read_text(errors="replace")[:100] or "another process"
+            if os.environ.get("LOCAL_RANK", "0") == "0":
+                log.info("waiting for %s, which %s", holder, purpose)
+    try:
+        rank = f"rank {os.environ['RANK']}, " if "RANK" in os.environ else ""
+        path.write_text(f"{rank}process {os.getpid()} on {platform.node()}")
+        yield
+    finally:
+        lock.release()

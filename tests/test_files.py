@@ -1,0 +1,228 @@
+"""Files and folders: whole or not there, whenever a process is killed; built once; inside."""
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detalbert import files
+from detalbert.errors import UserError
+from detalbert.files import cached_folder, whole_file, whole_folder
+from tests.conftest import max_examples
+
+
+def write_file(path: Path, content: str) -> None:
+    with whole_file(path) as file:
+        file.write(content)
+
+
+def write_folder(path: Path, content: str) -> None:
+    with whole_folder(path) as folder:
+        (folder / "part").write_text(content)
+
+
+def write_cached(path: Path, content: str) -> None:
+    cached_folder(path, content, lambda folder: write_file(folder / "part", content), "it")
+
+
+def read(path: Path) -> str:
+    return (path / "part" if path.is_dir() else path).read_text()
+
+
+def run_until(line: int, work: Callable[[], object], killed: bool) -> bool:
+    """Work, until the given line of files.py; return whether the work was done before. There this
+    process is killed, or is interrupted by an exception, as by a signal."""
+    lines = iter(range(line, 0, -1))  # that are left
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        if event == "line" and next(lines, 0) == 1:
+            sys.settrace(None)
+            if killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        work()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.settrace(before)
+    return True
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder, write_cached])
+def test_a_kill_at_any_line_leaves_the_old_or_the_new(write, tmp_path, monkeypatch, fork):
+    """And the next one to write the same leaves nothing else."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # slow, and no matter here
+    target = tmp_path / "target"
+    for line in range(1, 300):
+        write(target, "old")
+        work = partial(write, target, "new")
+        process = multiprocessing.get_context("fork").Process(
+            target=run_until, args=(line, work, True)
+        )
+        process.start()
+        process.join(60)
+        # A folder is gone for a moment, before another one takes its place.
+        assert not target.exists() or read(target) in ("old", "new")
+        work()
+        assert read(target) == "new"
+        assert {path.name for path in tmp_path.iterdir()} <= {"target", ".target.lock"}
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert 10 < line < 299
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_a_signal_at_any_line_leaves_nothing_half_written(write, tmp_path):
+    for line in range(1, 300):
+        target = tmp_path / str(line) / "target"
+        target.parent.mkdir()
+        is_done = run_until(line, partial(write, target, "new"), killed=False)
+        names = [path.name for path in target.parent.iterdir()]
+        assert names == ["target"] or (names == [] and not is_done)
+        if is_done:
+            break
+    assert 10 < line < 299
+
+
+PART = st.text("abj.-_ é*?[]\\'\n", min_size=1, max_size=8)
+MARK = st.sampled_from([".detalbert-tmp-", ".detalbert-tmp", "detalbert-tmp-", "."])
+NUMBER = st.sampled_from(["0123456789abcdef", "0123456789abcdeg", "0123", ""])
+NAME = PART | st.tuples(MARK, NUMBER, st.sampled_from(["", "-", "."]), PART).map("".join)
+
+
+@max_examples(50)
+@given(st.sets(NAME.filter(lambda name: name not in (".", "..")), max_size=6))
+def test_no_name_of_a_user_is_taken_for_a_leftover(tmp_path_factory, names):
+    """Nor what a live process is writing."""
+    folder = tmp_path_factory.mktemp("mine")
+    ours = re.compile(r"\.detalbert-tmp-[0-9a-f]{16}-.+", re.DOTALL)
+    for name in names:
+        (folder / name).mkdir()
+    with whole_file(folder / "live"):
+        files.sweep(folder)
+        assert len(list(folder.glob("*-live"))) == 1
+    theirs = {name for name in names if not ours.fullmatch(name)}
+    assert {path.name for path in folder.iterdir()} == theirs | {"live"}
+
+
+MADE = {"pipe": os.mkfifo, "link": partial(os.symlink, "/dev/null"), "folder": os.mkdir}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_nothing_but_a_file_or_folder_is_replaced_by_one(kind, tmp_path):
+    target = tmp_path / "out"
+    MADE[kind](target)
+    before = target.lstat()
+    for write in [write_file] if kind == "folder" else [write_file, write_folder]:
+        with pytest.raises(OSError, match="it is there and is not a "):
+            write(target, "new")
+        assert target.lstat() == before
+        assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    flushed: list[Path] = []
+    link = "/proc/self/fd/{}".format
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(Path(link(file)).readlink()))
+    with whole_folder(tmp_path / "folder") as path:
+        (path / "part").touch()
+    assert {path, path / "part"} == set(flushed[:-1])
+    assert flushed[-1] == tmp_path  # then the name
+
+
+def test_one_of_many_processes_builds(tmp_path, fork):
+    """The others wait for it, and find the folder complete."""
+    target = tmp_path / "cache" / "entry"
+
+    def build(folder: Path) -> None:
+        with (tmp_path / "builders").open("a") as file:
+            file.write("x")
+        threading.Event().wait(0.2)
+        (folder / "part").write_text("content")
+
+    def use() -> None:
+        assert read(cached_folder(target, "key", build, "the windows")) == "content"
+
+    processes = [multiprocessing.get_context("fork").Process(target=use) for _ in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert (tmp_path / "builders").read_text() == "x"
+
+
+@pytest.mark.parametrize("kind", ["changed", "missing", "another's", "without sums", "a file"])
+def test_what_is_not_as_it_was_written_is_built_anew_with_one_warning(kind, tmp_path, caplog):
+    target = tmp_path / "entry"
+    write_cached(target, "old" if kind == "another's" else "new")
+    match kind:
+        case "changed":
+            (target / "part").write_text("New")
+        case "missing":
+            (target / "part").unlink()
+        case "without sums":
+            (target / "sums.json").unlink()
+        case "a file":
+            target.rename(tmp_path / "elsewhere")
+            target.touch()
+    for _ in range(2):
+        write_cached(target, "new")
+        assert read(target) == "new"
+    (message,) = caplog.messages
+    assert message.startswith(f"{target}: ")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "disk full"), ValueError(), ConnectionError("hub")])
+def test_an_error_leaves_nothing_and_a_full_disk_is_named_with_its_key(error, tmp_path):
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise error
+
+    is_of_the_disk = type(error) is OSError
+    with pytest.raises(UserError if is_of_the_disk else type(error)) as raised:
+        cached_folder(tmp_path / "entry", "key", fail, "the windows")
+    assert [path.name for path in tmp_path.iterdir()] == [".entry.lock"]
+    if is_of_the_disk:
+        line = "entry: cannot write the windows (disk full); free space, or set data.cache_dir"
+        assert str(raised.value).endswith(line)
+
+
+def test_who_waits_says_for_whom(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", "detalbert")
+    monkeypatch.setattr(files, "PATIENCE", 0.1)
+    monkeypatch.setenv("RANK", "3")
+    lock = tmp_path / "lock"
+    locked = threading.Event()
+
+    def hold_for_a_while() -> None:
+        with files.hold_lock(lock, purpose="writes x"):
+            locked.set()
+            threading.Event().wait(0.4)
+
+    holder = threading.Thread(target=hold_for_a_while)
+    holder.start()
+    assert locked.wait(60)
+    with files.hold_lock(lock, purpose="writes x"):
+        holder.join(60)
+    process = f"rank 3, process {os.getpid()} on {os.uname().nodename}"
+    assert len(caplog.messages) > 1
+    assert set(caplog.messages) == {f"waiting for {process}, which writes x"}

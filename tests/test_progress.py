@@ -1,0 +1,71 @@
+"""Progress: lines off a terminal, a bar on one, nothing of other ranks."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import tqdm.std
+
+from detalbert import log, progress
+from detalbert.log import start_logging
+from detalbert.progress import clock, waiting
+
+Sleep = Callable[[float], None]
+
+
+@pytest.fixture
+def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+    """Return a function that lets time pass."""
+    start_logging()
+    now = SimpleNamespace(seconds=1000.0)
+    monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    monkeypatch.setattr(progress, "time", log.time)
+    monkeypatch.setattr(tqdm.std, "time", lambda: now.seconds)
+    monkeypatch.setattr(log._HANDLER, "written", now.seconds)
+
+    def sleep(seconds: float) -> None:
+        now.seconds += seconds
+
+    return sleep
+
+
+def test_off_a_terminal_a_line_comes_after_each_half_minute_without_one(
+    sleep: Sleep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with waiting("validation\x1b[2J", total=100, unit="batches") as bar:
+        for _ in bar.each(range(100)):
+            sleep(1.0)
+        with waiting("downloading", total=4_000_000, unit="B", done=1_000_000) as inner:
+            sleep(40)
+            inner.update(2_000_000)
+    with waiting("short"):
+        sleep(4)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" [")[0] for line in lines] == [
+        "INFO: validation\\x1b[2J",
+        "INFO: validation\\x1b[2J:  30% 30/100",
+        "INFO: validation\\x1b[2J:  60% 60/100",
+        "INFO: validation\\x1b[2J:  90% 90/100",
+        "INFO: downloading",
+        "INFO: downloading:  75% 3.00M/4.00M",
+        "INFO: downloading: done in 40s",
+        "INFO: validation\\x1b[2J: done in 2m20s",
+        "INFO: short",
+    ]
+
+
+def test_other_ranks_show_nothing(
+    sleep: Sleep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    with waiting("validation", total=2, unit="batches") as bar:
+        assert list(bar.each("ab")) == ["a", "b"]
+        sleep(100)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(0, "0s"), (59.4, "59s"), (133, "2m13s"), (3599.6, "1h00m"), (7380, "2h03m")]
+)
+def test_a_clock_has_two_units(seconds: float, text: str) -> None:
+    assert clock(seconds) == text

@@ -1,0 +1,69 @@
+"""Secrets in configs and lines: known by the names of their keys, and hidden."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detalbert.errors import UserError
+from detalbert.redact import masked
+from detalbert.settings import schema
+from tests.fakes.secrets import PLANTED
+
+SECRET = """HF_TOKEN hf_token apiKey api_key --db-password PGPASSWORD AWS_SECRET_ACCESS_KEY auth
+AWS_ACCESS_KEY_ID access_key credential connection_string registrytoken client_secret accessToken
+SMTP_PASS GITHUB_PAT sig passwords session_cookie KAGGLE_KEY""".split()
+PLAIN = """tokenizer tokens token_type_ids max_tokens_per_forward pad_token mask_token_id text_key
+key author unauthenticated tokens_per_second token_file num_key_value_heads experiment_seed
+secretary decoder_start_token_id""".split()
+ADDRESSES: list[tuple[str, str]] = [
+    ("https://me:planted@example.org/a?b=c@d", "https://***@example.org/a?b=c@d"),
+    ("s3://key:planted@b/c", "s3://key:***@b/c"),
+    ("https://planted@b/c, me@d", "https://***@b/c, me@d"),
+    ("https://h/x?a=1&key=planted&b=2", "https://h/x?a=1&key=***&b=2"),
+    ("https://h/?X-Amz-Signature=planted", "https://h/?X-Amz-Signature=***"),
+    ("abfs://container@account/a", "abfs://container@account/a"),
+]
+
+
+@given(st.sampled_from(SECRET), st.sampled_from(["{}={}", "x {}='{}' y", "--x=A=1,{}={}"]))
+def test_what_has_a_secret_name_is_hidden(name: str, form: str) -> None:
+    text = form.format(name, "planted")
+    for shown in (masked(text), str(UserError(text))):
+        assert "planted" not in shown
+        assert name in shown
+
+    flag = f"--{name.strip('-')}"
+    assert masked(["run", flag, "planted", "after"]) == ["run", flag, "***", "after"]
+    assert masked(f"run {flag} planted after") == f"run {flag} *** after"
+    config = {name: {"a": ["planted", None]}, "a": [{"name": name, "value": "planted"}]}
+    assert masked(config) == {name: {"a": ["***", None]}, "a": [{"name": name, "value": "***"}]}
+
+
+@given(st.sampled_from(PLAIN), st.sampled_from(["{}=5", "{}: 5", "--{} 5", "{} 5"]))
+def test_what_has_another_name_stays(name: str, form: str) -> None:
+    text = form.format(name)
+    assert masked(text) == str(UserError(text)) == text
+    assert masked({name: text, "n": 5}) == {name: text, "n": 5}
+
+
+@pytest.mark.parametrize("address, shown", ADDRESSES)
+def test_logins_and_keys_of_addresses_are_hidden(address: str, shown: str) -> None:
+    assert masked({"a": address}) == {"a": shown}
+    assert str(UserError("gone", key=address)) == f"{shown}: gone"
+
+
+def test_a_masked_config_is_as_valid_as_it_was() -> None:
+    assert "planted" in str(PLANTED)
+    assert "planted" not in str(masked(PLANTED))
+    assert masked(masked(PLANTED)) == masked(PLANTED)
+
+    config: dict[str, Any] = {
+        **PLANTED,
+        "entrypoint": "a",
+        "searcher": {"name": "single", "metric": "f1"},
+    }
+    findings, findings_of_masked = list(schema.check(config)), list(schema.check(masked(config)))
+    assert [finding.key for finding in findings] == [finding.key for finding in findings_of_masked]
+    assert "planted" not in str([finding.detail for finding in findings])
