@@ -80,7 +80,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def read_experiment(args: argparse.Namespace) -> tuple[Config, Config]:
+def read_own_config(args: argparse.Namespace) -> tuple[Config, Config]:
     """Return the config of a local run and its hyperparameters. Raises UserError, with all problems
     of the config.
     """
@@ -88,16 +88,16 @@ def read_experiment(args: argparse.Namespace) -> tuple[Config, Config]:
     return config, experiment.check(config, find_parsers=parsers)
 
 
-def check_config() -> None:
+def check_first() -> None:
     """Raise UserError for a mistake in the command line or in its config."""
-    read_experiment(parse_arguments())
+    read_own_config(parse_arguments())
 
 
 if __name__ == "__main__":
     start_logging()
     # In a task the startup hook has checked the config.
     is_task = "DET_EXPERIMENT_CONFIG" in os.environ
-    refuse_first("train.py", parse_arguments if is_task else check_config)
+    refuse_first("train.py", parse_arguments if is_task else check_first)
     if os.environ.get("RANK", "0") == "0":
         log.info("loading data and model")  # the imports alone take seconds
 
@@ -166,7 +166,7 @@ def run_locally(args: argparse.Namespace) -> int:
     status: of a stopped run 128 + the signal's number on rank 0, whose end torchrun awaits.
     """
     # Mistakes in the config are found before any rank waits for another.
-    config, values = read_experiment(args)
+    config, values = read_own_config(args)
     workload = choose(config, read=True)
     seed = experiment.trial_seed(config)
     hparams = workload.read(config, values)

@@ -106,7 +106,7 @@ def score_run(run: str, recipe: Path, changes: list[str], output: Path) -> int:
 
     # An earlier start may have scored some of them.
     identity = identify(pretraining, config)
-    rows = read_rows(output / "scores.json", identity)
+    rows = read_score_rows(output / "scores.json", identity)
     for steps in sorted(rows.keys() - checkpoints.keys()):
         log.warning("the checkpoint after step %d is gone; its scores stay", steps)
 
@@ -166,7 +166,7 @@ def fine_tune(recipe: Path, changes: list[str], checkpoint: str, output: Path) -
     return train.main(arguments)
 
 
-def read_rows(path: Path, identity: dict[str, object]) -> dict[int, Row]:
+def read_score_rows(path: Path, identity: dict[str, object]) -> dict[int, Row]:
     """Read the rows of scores.json by step.
 
     Args:

@@ -51,7 +51,7 @@ def read_index(address: str) -> Json:
     raise UserError(f"{address}: {problem}", key="data.shards", cure="write the shards again")
 
 
-def fetch(address: str, index: Json, names: list[str], cache_dir: str) -> Path:
+def fetch_files(address: str, index: Json, names: list[str], cache_dir: str) -> Path:
     """Return the folder of files at `address`; if that is remote, of copies below `cache_dir`.
 
     Raises:
@@ -86,4 +86,4 @@ def fetch_tokenizer(data: CorpusConfig) -> Path:
     address = data.shards or ""
     index = read_index(address)
     names = [name for name in index["files"] if name.startswith(TOKENIZER)]
-    return fetch(address, index, names, data.cache_dir) / TOKENIZER
+    return fetch_files(address, index, names, data.cache_dir) / TOKENIZER

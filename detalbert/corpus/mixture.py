@@ -139,5 +139,10 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
 
 def name_scores(scores: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the scores of each of two to six sources; of more there is no chart."""
-    is_charted = 2 <= len(names) <= 6
-    return {f"{score}_{name}" for name in names for score in scores if is_charted}
+    labels: set[str] = set()
+    if not 2 <= len(names) <= 6:
+        return labels
+    for name in names:
+        for score in scores:
+            labels.add(f"{score}_{name}")
+    return labels

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.index import fetch, read_index
+from detalbert.corpus.index import fetch_files, read_index
 from detalbert.errors import UserError
 from detalbert.records import is_remote
 from detalbert.settings.text import CorpusConfig
@@ -40,9 +40,17 @@ class Shards:
         self.index = read_index(address)
         if self.index["kind"] != self.kind:
             problem = f"{address}: holds {self.index['kind']}, and {self.kind} are wanted"
-            raise UserError(problem, key="data.shards", cure="write shards for this workload")
+            raise UserError(
+                problem,
+                key="data.shards",
+                cure="write shards for this workload",
+            )
         if not is_remote(address):  # remote ones are checked when they are fetched
-            _check_files(Path(address), self.index["files"], stamps=Path(data.cache_dir))
+            _check_files(
+                Path(address),
+                self.index["files"],
+                stamps=Path(data.cache_dir),
+            )
         self.shards = [shard for shard in self.index["shards"] if shard["split"] == split]
         # The sources, their numbers by shard, and their weights in training; no weights: all
         # windows once an epoch.
@@ -59,7 +67,11 @@ class Shards:
             weights = {source.name: source.weight for source in self.data.training}
         for name in set(weights) - set(self.names):
             problem = f"source {name} has no text"
-            raise UserError(problem, key=f"data.{self.data.source}", cure="leave it out")
+            raise UserError(
+                problem,
+                key=f"data.{self.data.source}",
+                cure="leave it out",
+            )
         return [weights[name] for name in self.names] if weights else None
 
     def count(self, name: str) -> int:
@@ -77,10 +89,19 @@ class Shards:
         """
         if len(self.names) < 2:
             return {}
-        sizes = np.bincount(self.sources, weights=windows)
+        sizes = np.bincount(
+            self.sources,
+            weights=windows,
+        )
         weights = np.array(self.weights or sizes)
         shares = weights / weights.sum()
-        rows = zip(self.names, shares, sizes, shares * sizes.sum() / sizes, strict=True)
+        rows = zip(
+            self.names,
+            shares,
+            sizes,
+            shares * sizes.sum() / sizes,
+            strict=True,
+        )
         return {
             f"- {name}": f"{_percent(share)} of an epoch, its {size:,.0f} windows {times:.3g} times"
             for name, share, size, times in rows
@@ -90,7 +111,11 @@ class Shards:
         """Raise UserError unless the shards were written with `tokenizer`."""
         if self.index["tokenizer"] != tokenizer_sum(tokenizer):
             problem = f"{self.data.tokenizer!r} is not that of the shards of {self.address}"
-            raise UserError(problem, key="data.tokenizer", cure="give the one they were made with")
+            raise UserError(
+                problem,
+                key="data.tokenizer",
+                cure="give the one they were made with",
+            )
 
     def fingerprint(self) -> str:
         """Return a SHA-256 that changes with the content of the shards."""
@@ -101,8 +126,19 @@ class Shards:
         """Return the columns of a shard, memory-mapped; fetch it first if it is remote."""
         shard = self.shards[number]["name"]
         names = {column: f"{shard}.{column}.npy" for column in self.column_names}
-        folder = fetch(self.address, self.index, list(names.values()), self.data.cache_dir)
-        return {column: np.load(folder / name, mmap_mode="r") for column, name in names.items()}
+        folder = fetch_files(
+            self.address,
+            self.index,
+            list(names.values()),
+            self.data.cache_dir,
+        )
+        return {
+            column: np.load(
+                folder / name,
+                mmap_mode="r",
+            )
+            for column, name in names.items()
+        }
 
 
 def _percent(share: float) -> str:
@@ -115,7 +151,11 @@ def _check_files(folder: Path, files: dict[str, str], stamps: Path) -> None:
     sums = {folder / name: digest for name, digest in files.items()}
     for path in find_damaged(sums, stamps=stamps):
         problem = "missing or not as it was written"
-        raise UserError(problem, key=str(path), cure="repeat the command that wrote it")
+        raise UserError(
+            problem,
+            key=str(path),
+            cure="repeat the command that wrote it",
+        )
 
 
 class Corpus(Shards):
@@ -130,7 +170,12 @@ class Corpus(Shards):
         # Lengths of all examples are in memory, four bytes for each: uint16 [E, 2], text tokens
         # and sentences of every example.
         names = [f"{shard['name']}.examples.npy" for shard in self.shards]
-        folder = fetch(address, self.index, names, data.cache_dir)
+        folder = fetch_files(
+            address,
+            self.index,
+            names,
+            data.cache_dir,
+        )
         tables = [np.load(folder / name) for name in names]
         self.table = np.concatenate([np.zeros((0, 2), dtype=np.uint16), *tables])
         # int64 [shards + 1]: the first example of every shard, and E.
@@ -141,7 +186,16 @@ class Corpus(Shards):
 
     def shard_of(self, number: int) -> int:
         """Return the shard that holds an example."""
-        return int(np.searchsorted(self.bounds, number, side="right")) - 1
+        return (
+            int(
+                np.searchsorted(
+                    self.bounds,
+                    number,
+                    side="right",
+                )
+            )
+            - 1
+        )
 
     def source_of(self, number: int) -> int:
         """Return the source of an example."""

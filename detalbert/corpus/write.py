@@ -62,7 +62,7 @@ class Batch(NamedTuple):
     documents: list[str]
 
 
-class Tokens(NamedTuple):
+class TokenizedBatch(NamedTuple):
     """A batch as columns, and counts."""
 
     volume: int
@@ -203,15 +203,15 @@ def _read(
     yield Batch(volume, shard, "train", [])
 
 
-def _tokenize(kind: Kind, batch: Batch) -> Tokens:
+def _tokenize(kind: Kind, batch: Batch) -> TokenizedBatch:
     documents = batch.documents
     columns = kind.tokenize(documents) if documents else {}
     counts = Counter({column: len(values) for column, values in columns.items()})
     counts.update(documents=len(documents), text_bytes=sum(map(byte_size, documents)))
-    return Tokens(batch.volume, batch.shard, batch.split, columns, counts)
+    return TokenizedBatch(batch.volume, batch.shard, batch.split, columns, counts)
 
 
-def _write_shard(place: Output, source: str, tokens: list[Tokens], record: Json) -> None:
+def _write_shard(place: Output, source: str, tokens: list[TokenizedBatch], record: Json) -> None:
     """Write the columns of a shard, by split, and add them to the record of its volume."""
     for split in SPLITS:
         batches = [batch for batch in tokens if batch.split == split and batch.columns]

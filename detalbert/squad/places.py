@@ -44,7 +44,7 @@ _BORDER = re.compile(
 
 
 class Place(NamedTuple):
-    """Where an answer stands in its context."""
+    """The place of an answer in its context."""
 
     start: int  # first character
     end: int  # the character after it

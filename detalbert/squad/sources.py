@@ -1,4 +1,4 @@
-"""Where questions come from: files, a folder, an official file, the hub, the generated world."""
+"""Sources of questions: files, a folder, an official file, the hub, the generated world."""
 
 import glob
 import hashlib
