@@ -57,7 +57,7 @@ def test_shards_and_tokenizers_that_do_not_go_together(tmp_path):
     assert "has no eos_token" in problem
 
     problem, *_ = problems("data", tokenizer=str(tmp_path / "another"))
-    assert "is not the one that the shards of" in problem
+    assert "is not that of the shards of" in problem
 
 
 def estimated(name: str, master_name: str, **hyperparameters: Any) -> Estimate:

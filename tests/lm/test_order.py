@@ -1,7 +1,6 @@
 """Windows are cut end to end; every one comes once an epoch, at any number of ranks."""
 
 import hashlib
-import itertools
 import tracemalloc
 from collections.abc import Sequence
 from typing import Any
@@ -181,17 +180,6 @@ def test_160_million_windows_take_little_memory():
     order = WindowOrder([250_000] * 640, 1024, seed=0)
     for step in (0, 1, 156_249, 156_250, 10**7):
         order.step(step)
-        order.shards_to_prefetch(step)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * MIB  # all numbers at once would be 640 MB
-
-
-def test_shards_are_prefetched_before_the_step_that_reads_them():
-    order = WindowOrder([30, 20, 10, 0, 25, 15, 30], 10, seed=3, group=2)
-    step_shards = [order.step(step)[:, 0].tolist() for step in range(60)]
-    for step, (shards, next_shards) in enumerate(itertools.pairwise(step_shards[:51])):
-        prefetched = order.shards_to_prefetch(step)
-        assert len(prefetched) <= 4
-        assert shards[-1] in prefetched
-        assert set(next_shards) <= set(prefetched)  # no group is smaller than a step

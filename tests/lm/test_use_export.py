@@ -234,7 +234,7 @@ def test_exported_folders_that_are_refused(saved, tmp_path):
     refused("is a model folder already", export, open_saved(out), tmp_path / "again")
 
     shorten(out / "model.safetensors")
-    refused("model.safetensors: not as it was written; copy it again", load_model, open_saved(out))
+    refused("model.safetensors: not as it was written; copy it again", open_saved, out)
     (out / "sums.json").unlink()
     refused("does not load as a language model: .*incomplete", load_model, open_saved(out))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
