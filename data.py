@@ -30,6 +30,7 @@ from detalbert.squad.questions import LeftOut, read_examples
 from detalbert.squad.sources import Reading, Source, open_source
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.sums import json_sum
 from detalbert.training.workload import DataSummary
 
 # Of a cache; raise it when the columns or their meaning change, or files are read otherwise.
@@ -85,24 +86,6 @@ def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerB
     return named_tokenizer(hparams.model, key="hyperparameters.model")
 
 
-class _CacheKey(NamedTuple):
-    """Values on which a split's windows depend. As JSON they are a list: their order is part of the
-    names of caches that exist.
-    """
-
-    format: int
-    source: str  # its fingerprint
-    tokenizer: str
-    max_seq_length: int
-    doc_stride: int
-    max_query_length: int | None
-    skip_invalid: bool
-    max_examples: int | None
-
-    def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self).encode()).hexdigest()
-
-
 def load_split(
     config: DataConfig, source: Source, tokenizer: PreTrainedTokenizerBase, hparams: HParams
 ) -> Split:
@@ -116,47 +99,52 @@ def load_split(
     Raises:
         UserError: a question is invalid, or the cache cannot be written.
     """
-    split = source.split
     # A question is cut in training only: an answer must be to all of it.
-    is_cut = split == "train"
-    key = _CacheKey(
-        format=FORMAT,
-        source=source.fingerprint,
-        tokenizer=tokenizer_sum(tokenizer),
-        max_seq_length=hparams.max_seq_length,
-        doc_stride=hparams.doc_stride,
-        max_query_length=hparams.max_query_length if is_cut else None,
-        skip_invalid=config.skip_invalid,
-        max_examples=max_examples(config, source),
+    longest = hparams.max_query_length if source.split == "train" else None
+    key = json_sum(
+        [
+            FORMAT,
+            source.fingerprint,
+            tokenizer_sum(tokenizer),
+            hparams.max_seq_length,
+            hparams.doc_stride,
+            longest,
+            config.skip_invalid,
+            max_examples(config, source),
+        ]
     )
-    digest = key.digest()
-    what = f"the questions of {source.name} ({split})"
+    what = f"the questions of {source.name} ({source.split})"
 
     def build(folder: Path) -> None:
+        notes: Counter[str] = Counter()
+        left_out: list[LeftOut] | None = [] if config.skip_invalid else None
         with waiting(f"encoding {what}"):
-            _build(folder, source=source, tokenizer=tokenizer, key=key)
+            questions = read_examples(source, left_out=left_out, counts=notes)
+            examples = list(itertools.islice(questions, max_examples(config, source)))
+            windows = build_windows(
+                examples,
+                tokenizer,
+                max_seq_length=hparams.max_seq_length,
+                doc_stride=hparams.doc_stride,
+                max_query_length=longest,
+                notes=notes,
+            )
+            faults = Counter(question.kind for question in left_out or ())
+            _write(folder, examples, windows, faults=faults, notes=notes)
 
-    folder = Path(config.cache_dir) / f"windows-{split}-{digest[:24]}"
-    cached_folder(folder, key=digest, build=build, what=what)
+    folder = Path(config.cache_dir) / f"windows-{source.split}-{key[:24]}"
+    cached_folder(folder, key=key, build=build, what=what)
     return _map(folder, source=source, config=config)
 
 
-def _build(
-    folder: Path, source: Source, tokenizer: PreTrainedTokenizerBase, key: _CacheKey
+def _write(
+    folder: Path,
+    examples: Sequence[Example],
+    windows: Windows,
+    faults: Counter[str],
+    notes: Counter[str],
 ) -> None:
-    """Encode the questions of `source` into a folder."""
-    notes: Counter[str] = Counter()
-    left_out: list[LeftOut] | None = [] if key.skip_invalid else None
-    questions = read_examples(source, left_out=left_out, counts=notes)
-    examples = list(itertools.islice(questions, key.max_examples))
-    windows = build_windows(
-        examples,
-        tokenizer,
-        max_seq_length=key.max_seq_length,
-        doc_stride=key.doc_stride,
-        max_query_length=key.max_query_length,
-        notes=notes,
-    )
+    """Write the cache of encoded questions."""
     counts = {
         "questions": len(examples),
         "unanswerable": sum(not example.answers for example in examples),
@@ -170,7 +158,7 @@ def _build(
     meta = {
         "columns": list(columns),
         "counts": counts,
-        "faults": Counter(question.kind for question in left_out or ()),
+        "faults": faults,
         "notes": notes,
     }
     (folder / META).write_text(json.dumps(meta))

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detalbert.errors import UserError, nearest
 from detalbert.log import fail, start_logging
 from detalbert.settings.sections import Parsers
+from detalbert.settings.text import parse_sources
 
 if TYPE_CHECKING:
     from detalbert.training.workload import Workload
@@ -60,6 +61,8 @@ TABLE = (
     ),
 )
 DATA_KEYS = [*(row.key for row in TABLE), "shards"]
+# Those of them, and others, that may name files.
+SOURCE_KEYS = ("train", "validation", "text", "documents", "validation_documents", "shards")
 
 
 def choose(config: Mapping[str, object], read: bool = False) -> "Workload":
@@ -98,6 +101,24 @@ def find_row(config: Mapping[str, object], read: bool = False) -> WorkloadRow:
             cure += f"{key!r}: {hint} "
     cure += f"give one of these keys: {', '.join(DATA_KEYS)}"
     raise UserError("selects no workload", key="data", cure=cure)
+
+
+def check_sources(config: Mapping[str, object]) -> None:
+    """Raise UserError for a path in `data:` at which nothing is. Imports no torch."""
+    # These take a while, and need packages that a task's hook may have to install.
+    from detalbert.addresses import check_there, ending_of
+    from detalbert.records import READERS
+    from detalbert.squad.sources import OFFICIAL_SHA256
+
+    data = _section(config, "data")
+    for key in SOURCE_KEYS:
+        value: Any = data.get(key)
+        for source in parse_sources(key, value):
+            name = source.source
+            # Shards are no data set of the hub, whatever their name.
+            endings = [ending_of(name)] if key == "shards" else [*READERS, ".txt", ".md"]
+            if name not in OFFICIAL_SHA256:
+                check_there(name, f"data.{key}", endings)
 
 
 def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:

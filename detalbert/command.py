@@ -7,38 +7,26 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from detalbert import __version__
-from detalbert.errors import UserError
+from detalbert.errors import UserError, as_raised
 from detalbert.log import fail
-
-_VENV = Path(__file__).resolve().parents[1] / ".venv"
-_OURS = ("benchmarks", "cluster", "detalbert", "lm", "pretrain", "reports")
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises UserError in place of printing its usage."""
 
-    def __init__(
-        self,
-        prog: str | None = None,
-        description: str | None = None,
-        formatter_class: Any = argparse.RawDescriptionHelpFormatter,
-        **others: Any,  # of a subcommand's parser
-    ) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         # The descriptions are docstrings with examples, whose lines argparse would fold.
-        super().__init__(
-            prog=prog, description=description, formatter_class=formatter_class, **others
-        )
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **options)
         self.add_argument("--version", action="version", version=f"detalbert {__version__}")
 
     def error(self, message: str) -> NoReturn:
-        word = message.removeprefix("unrecognized arguments: ").split()[0]
-        is_setting = "=" in word and not word.startswith("-")
-        cure = f"put --set before {word}" if is_setting else "see --help"
-        raise UserError(message, cure=cure)
+        raise UserError(message, cure="see --help")
 
 
 def existing_file(text: str) -> Path:
@@ -55,27 +43,19 @@ def refuse_first(command: str, check: Callable[[], object]) -> None:
     """
     try:
         check()
-    except UserError as error:
-        sys.exit(fail(command, error))
+    except (UserError, OSError) as error:
+        mistake = as_raised(error)
+        if mistake is None:
+            raise
+        sys.exit(fail(command, mistake))
     explain_missing(command)
 
 
 def explain_missing(command: str) -> None:
-    """From now on, end `command` with status 2 and one line if a package is not installed.
-    `start_logging` ends this.
-    """
-    others = sys.excepthook
-
-    def explain(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        package = (getattr(error, "name", None) or "").split(".")[0]
-        in_venv = Path(sys.prefix).resolve() == _VENV.resolve()
-        # A fault of this package, or of the environment itself, needs its traceback.
-        if kind is not ModuleNotFoundError or package in _OURS or in_venv:
-            return others(kind, error, trace)
+    """End `command` with one line if this Python lacks our packages."""
+    if find_spec("determined") is None:
         missing = UserError(
-            f"{sys.executable} lacks {package}",
+            f"{sys.executable} lacks determined",
             cure="use .venv/bin/python, which make train makes, or . .venv/bin/activate",
         )
         sys.exit(fail(command, missing))
-
-    sys.excepthook = explain

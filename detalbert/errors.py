@@ -7,10 +7,8 @@ the line must say all that a user needs.
 
 import contextlib
 import copy
-import copyreg
 import difflib
 import errno
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 
 from detalbert.escapes import escape_controls
@@ -48,11 +46,6 @@ class UserError(Exception):
         """The line without its key."""
         return f"{self.problem}; {self.cure}" if self.cure else self.problem
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Let worker processes and other ranks send it whole, whatever its class's constructor."""
-        new = copyreg.__newobj__  # type: ignore[attr-defined]
-        return new, (type(self), *self.args), self.__dict__
-
     def under(self, key: str) -> "UserError":
         """Return the same error of another key: the flag that a user gave for a config's key."""
         # A copy, whose class may have a constructor of another form.
@@ -68,15 +61,12 @@ class UnknownKey(UserError):
         key: the section's key.
         section: where it stands, such as `hyperparameters`; empty: in the config itself.
         known: the section's keys.
-        hint: what to use, if that is known better than by the spelling.
     """
 
-    def __init__(
-        self, key: str, section: str, known: Iterable[str], hint: str | None = None
-    ) -> None:
-        hint = hint or nearest(key, known)
-        place = f"{section}.{key}" if section else key
-        super().__init__("unknown key", key=place, cure=hint)
+    def __init__(self, key: str, section: str, known: Iterable[str]) -> None:
+        hint = nearest(key, known)
+        super().__init__("unknown key", key=f"{section}.{key}".lstrip("."), cure=hint)
+        self.args = (key, section, list(known))  # of which `pickle` makes it again
         self.name = key
         # Else it belongs to another program, or workload.
         self.is_typo = hint.startswith("did you mean")
@@ -88,6 +78,7 @@ class SectionError(UserError):
     def __init__(self, problems: list[UserError]) -> None:
         first = problems[0]
         super().__init__(first.problem, key=first.key, cure=first.cure)
+        self.args = (problems,)
         self.problems = problems
 
     def __str__(self) -> str:
@@ -130,10 +121,6 @@ class PeerLost(Unavailable):
     status = 5
 
 
-class Panic(RuntimeError):
-    """A library in Rust came upon what it takes for impossible, such as a hopeless regex."""
-
-
 def _clean(text: str) -> str:
     """Return `text` as one line, without secrets and control characters."""
     line = " ".join(text.splitlines())
@@ -167,26 +154,16 @@ def as_user_error(make: Callable[[Exception], UserError]) -> Iterator[None]:
     damaged file raise errors of any class, even a bare Exception, or panic.
     """
     try:
-        with panics_raised():
-            yield
+        yield
     except UserError:
         raise
     except Exception as error:
         raise make(error) from None
-
-
-@contextlib.contextmanager
-def panics_raised() -> Iterator[None]:
-    """Convert a panic of a library in Rust to Panic. PyO3 raises what is no Exception, of a class
-    that cannot be imported, so that no worker process can send it either.
-    """
-    try:
-        yield
     except BaseException as error:
-        # PyO3 makes the class when it is needed: its name is all that there is.
+        # A panic of a library in Rust is no Exception, and its class cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
-        raise Panic(str(error)) from None
+        raise make(RuntimeError(str(error))) from None
 
 
 def first_line(error: BaseException) -> str:
@@ -196,9 +173,6 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     text = getattr(error, "strerror", None) or str(error)
-    # copytree's error has a list of (source, target, reason), one per file.
-    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
-        _, _, text = error.args[0][0]
     return _cut(" ".join(str(text).split()) or type(error).__name__)
 
 

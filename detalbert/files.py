@@ -11,11 +11,10 @@ old, and where a file system has no locks, leftovers stay.
 
 import contextlib
 import fcntl
+import glob
 import json
 import logging
 import os
-import platform
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from detalbert.sums import find_change, write_sums
 # (path, binary=False) -> an open file, of `whole_files`.
 OpenFile = Callable[..., Any]
 CACHE_CURE = "free space, or set data.cache_dir"
-# Seconds without a lock before a line says who holds it, again and again.
+# Seconds without a lock before a line says so.
 PATIENCE = 10.0
 log = logging.getLogger(__name__)
 _MARK = ".detalbert-tmp-"
@@ -84,11 +83,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
         for path in [*temporary.rglob("*"), temporary]:
             _flush(path)
         os.chmod(temporary, 0o755)
-
-        # A folder that is not empty cannot be replaced in one step.
-        old = _new_name(target)
-        if target.exists():
-            os.replace(target, old)
+        old = _set_aside(target)  # a folder that is not empty cannot be replaced in one step
         os.replace(temporary, target)
         _flush(target.parent)
         _remove(old)
@@ -96,10 +91,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder, if that is possible. After a kill no part of it is left under its name."""
-    old = _new_name(path)
-    with contextlib.suppress(OSError):
-        os.replace(path, old)
-        _remove(old)
+    _remove(_set_aside(path))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -134,21 +126,18 @@ def _temporary(target: Path, folder: bool = False) -> Iterator[Path]:
     sweep(target.parent, target=target.name)
     path = _new_name(target)
     _temporaries.add(path)
-    handle = None
     try:
         if folder:
             path.mkdir()
         else:
             path.touch()
-        handle = os.open(path, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_SH)
-        yield path
+        with _opened(path) as handle:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_SH)
+            yield path
     finally:
         _remove(path)  # unless it has its own name by now
         _temporaries.discard(path)
-        if handle is not None:
-            os.close(handle)
 
 
 def remove_temporaries() -> None:
@@ -164,27 +153,34 @@ def sweep(folder: Path, target: str | None = None) -> None:
         folder: existing or not; what is below its folders stays.
         target: the name that it was to get; default: any.
     """
-    name = ".+" if target is None else re.escape(target)
-    leftover = re.compile(rf"{re.escape(_MARK)}[0-9a-f]{{16}}-{name}", re.DOTALL)
-    for path in list(folder.iterdir()) if folder.is_dir() else []:
-        if leftover.fullmatch(path.name) and _is_left(path):
+    name = "*" if target is None else glob.escape(target)
+    for path in folder.glob(f"{_MARK}{'[0-9a-f]' * 16}-{name}"):
+        # Nobody holds a lock on what no process is writing.
+        with contextlib.suppress(OSError), _opened(path) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(path)
 
 
-def _is_left(path: Path) -> bool:
-    """Return whether no process holds a lock on what it is writing."""
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Yield the descriptor of a file or folder, which is closed after the block."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _set_aside(path: Path) -> Path:
+    """Give what is at `path`, if anything, the name of a leftover; return that."""
+    old = _new_name(path)
     with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        finally:
-            os.close(handle)
-    return False
+        os.replace(path, old)
+    return old
 
 
 def _new_name(target: Path) -> Path:
-    return target.parent / f"{_MARK}{os.urandom(8).hex()}-{target.name}"
+    return target.with_name(f"{_MARK}{os.urandom(8).hex()}-{target.name}")
 
 
 def _remove(path: Path) -> None:
@@ -194,11 +190,8 @@ def _remove(path: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
+    with _opened(path) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def cached_folder(folder: Path, key: str, build: Callable[[Path], None], what: str) -> Path:
@@ -237,21 +230,17 @@ def cached_folder(folder: Path, key: str, build: Callable[[Path], None], what: s
 def hold_lock(path: Path, purpose: str) -> Iterator[None]:
     """Hold the lock file `path` during the block; create its folder if missing.
 
-    If another process holds it, one process of each machine says which and its `purpose` ("writes
-    the tokenizer"). Raises OSError if the lock file cannot be written.
+    If another process holds it for long, a line says for which `purpose` ("writes the tokenizer").
+    Raises OSError if the lock file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
-    while not lock.is_locked:
-        try:
-            lock.acquire(timeout=PATIENCE)
-        except filelock.Timeout:
-            holder = path.read_text(errors="replace")[:100] or "another process"
-            if os.environ.get("LOCAL_RANK", "0") == "0":
-                log.info("waiting for %s, which %s", holder, purpose)
     try:
-        rank = f"rank {os.environ['RANK']}, " if "RANK" in os.environ else ""
-        path.write_text(f"{rank}process {os.getpid()} on {platform.node()}")
+        lock.acquire(timeout=PATIENCE)
+    except filelock.Timeout:
+        log.info("waiting for another process, which %s (%s)", purpose, path)
+        lock.acquire()
+    try:
         yield
     finally:
         lock.release()

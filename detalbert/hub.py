@@ -2,7 +2,7 @@
 
 A revision is a branch, a tag or a commit. It is resolved once per run: the commits are kept in this
 module and in every checkpoint, and a restart loads the same ones. If the hub does not answer within
-seconds, its cache must do from then on: its own client would ask for half a minute per file.
+seconds, its cache must do.
 """
 
 import contextlib
@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import LocalEntryNotFoundError
 
+from detalbert.addresses import is_path
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
-from detalbert.sums import SUMS, find_change, read_sealed
+from detalbert.sums import SUMS, find_change
 
 # In a checkpoint, beside Determined's files:
 PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the library's own files
@@ -30,14 +31,10 @@ TIMEOUT = 10  # seconds
 # The commits of this run's hub names: checkpoints keep them, and a restart loads them again.
 commits: dict[str, str] = {}  # {"models/NAME@main": "0123456789abcdef..."}
 log = logging.getLogger(__name__)
-# Whether the hub did not answer this process.
-_is_silent = False
 _REVISED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _NO_ANSWER = ConnectionError, TimeoutError, socket.gaierror, LocalEntryNotFoundError
 T = TypeVar("T")
-# transformers reads these beside a tokenizer.json that is complete without them.
-_BESIDE_TOKENIZER = ("added_tokens.json", "special_tokens_map.json")
 
 
 def load_named(read: Callable[..., T], name: str, kind: str = "model", /, **options: Any) -> T:
@@ -59,22 +56,33 @@ def load_named(read: Callable[..., T], name: str, kind: str = "model", /, **opti
     return read(repo, revision=_find_commit(repo, revision or "main", kind), **options)
 
 
+def load_rows(name: str, split: str, key: str) -> Any:
+    """Return the rows of a split, memory-mapped, of a data set NAME, NAME@REVISION or NAME:CONFIG
+    of the hub, or of a folder cloned from it. Config `key` names it.
+
+    Raises:
+        UserError: it is not there, or does not load.
+        Unavailable: the hub fails.
+    """
+    import datasets  # takes a second, and few runs need it
+
+    repo, _, config = name.partition(":")
+    with hub_errors(f"{repo!r} is no file, and as a data set it does not load", key=key):
+        return load_named(
+            datasets.load_dataset,
+            repo,
+            "dataset",
+            split=split,
+            name=config or None,
+        )
+
+
 def split_revision(name: str) -> tuple[str, str | None]:
     """Split NAME@REVISION; a path, or a name without a revision, stays whole."""
     revised = _REVISED.fullmatch(name)
-    if revised is None or looks_like_path(name, ()):
+    if revised is None or is_path(name):
         return name, None
     return revised[1], revised[2]
-
-
-def looks_like_path(name: str, suffixes: tuple[str, ...]) -> bool:
-    """Return whether `name` is the path of a file or folder, existing or not, not a hub name.
-    `suffixes` are the endings of readable files, such as (".json",).
-    """
-    path = Path(name)
-    if path.suffix.lower() in suffixes or name.startswith("."):
-        return True
-    return path.is_absolute() or path.exists()
 
 
 def _find_commit(repo: str, revision: str, kind: str) -> str:
@@ -83,28 +91,17 @@ def _find_commit(repo: str, revision: str, kind: str) -> str:
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision)
     log.info("loading %s from the hub or its cache", repo)
-    commit = _ask_hub(repo, revision, kind)
-    if commit is None:
-        with contextlib.suppress(Exception):
-            snapshot = snapshot_download(
-                repo, repo_type=kind, revision=revision, local_files_only=True, allow_patterns=[]
-            )
-            commit = Path(snapshot).name  # snapshots/COMMIT
-    if commit is not None:
-        commits[key] = commit
-    return commit or revision
-
-
-def _ask_hub(repo: str, revision: str, kind: str) -> str | None:
-    """Return the hub's commit of `revision`; None if it has none, or gives no answer."""
-    global _is_silent
+    place: dict[str, Any] = {"repo_id": repo, "repo_type": kind, "revision": revision}
     try:
-        return HfApi().repo_info(repo, repo_type=kind, revision=revision, timeout=TIMEOUT).sha
+        commits[key] = str(HfApi().repo_info(**place, timeout=TIMEOUT).sha)
     except Exception as error:  # whatever HTTP and the hub's client raise
-        if not hasattr(error, "response") and hub_error(error) is Unavailable:
-            log.warning("no answer from the hub (%s): its cache must do", first_line(error))
-            _is_silent = constants.HF_HUB_OFFLINE = True
-        return None
+        if hub_error(error) is Unavailable:
+            problem = first_line(error)
+            log.warning("the hub fails (%s); HF_HUB_OFFLINE=1 asks its cache alone", problem)
+        with contextlib.suppress(Exception):  # what then reads the name says more
+            snapshot = snapshot_download(**place, local_files_only=True, allow_patterns=[])
+            commits[key] = Path(snapshot).name  # snapshots/COMMIT
+    return commits.get(key, revision)
 
 
 def find_local(name: str) -> str:
@@ -117,11 +114,11 @@ def find_local(name: str) -> str:
     Raises:
         UserError: it is the folder of a run.
     """
-    path = Path(name)
-    shipped = Path(__file__).parents[1] / name  # such as embedded/albert-tiny
-    if not path.exists() and not shipped.is_dir():
-        return name
-    folder = path if path.exists() else shipped
+    folder = Path(name)
+    if not folder.exists():
+        folder = Path(__file__).parents[1] / name  # such as embedded/albert-tiny
+        if not folder.is_dir():
+            return name
     checkpoints = sorted(folder.glob("checkpoints/step-*"))
     if checkpoints:
         raise UserError(
@@ -134,32 +131,19 @@ def find_local(name: str) -> str:
 
 def is_checkpoint(name: str) -> bool:
     """Return whether `name` is the folder of a checkpoint that train.py wrote."""
-    return (Path(name) / STATE_DICT).is_file() and (Path(name) / PRETRAINED).is_dir()
+    return Path(name, STATE_DICT).is_file() and Path(name, PRETRAINED).is_dir()
 
 
 def check_model_folder(folder: Path) -> None:
     """Raise UserError if files changed since their export; detected only if SUMS exists."""
     # A folder or a dead link of that name is a change.
-    if not os.path.lexists(folder / SUMS):
-        return
-    changed = find_change(folder)
-    if changed is None:
-        changed = _find_extra(folder)
+    changed = find_change(folder) if os.path.lexists(folder / SUMS) else None
     if changed is not None:
         raise UserError(
             "not as it was written",
             key=str(folder / changed),
             cure=f"copy it again, or remove {SUMS} there if you changed it on purpose",
         )
-
-
-def _find_extra(folder: Path) -> str | None:
-    """Return the name of a file that came later and would change the tokenizer, or None."""
-    sealed = read_sealed(folder / SUMS) or {"files": {}}
-    for name in _BESIDE_TOKENIZER:
-        if name not in sealed["files"] and (folder / name).exists():
-            return name
-    return None
 
 
 def hub_errors(
@@ -178,19 +162,14 @@ def hub_errors(
 
 def hub_error(error: BaseException) -> type[UserError]:
     """Return `Unavailable` if the network or the hub failed (a time-out, 429, 500 or more),
-    `UserError` if it refused. Libraries wrap HTTP errors, so an error's causes are examined too.
+    `UserError` if it refused, or is not to be asked. Libraries wrap HTTP errors, so an error's
+    causes are examined too.
     """
     cause: BaseException | None = error
-    for _ in range(20):  # causes may go in a circle
-        if cause is None:
-            break
+    while cause is not None and not constants.HF_HUB_OFFLINE:
         status = getattr(getattr(cause, "response", None), "status_code", None)
         if status is not None:
             return Unavailable if status == 429 or status >= 500 else UserError
-        # Offline, as a user wants it, another try would not ask the hub either.
-        is_absent = isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
-        if is_absent or isinstance(cause, OfflineModeIsEnabled):
-            return Unavailable if _is_silent else UserError
         if isinstance(cause, _NO_ANSWER):
             return Unavailable
         cause = cause.__cause__ or cause.__context__

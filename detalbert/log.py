@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
@@ -59,11 +58,6 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def rank_prefix() -> str:
-    """Return "rank 3: " for the lines of rank 3, and "" for those of rank 0."""
-    return f"rank {rank()}: " if rank() else ""
-
-
 def fail(command: str, error: UserError) -> int:
     """Print `COMMAND: error: TEXT` to standard error and return the exit status. The line begins
     with its level only on a cluster, for the log shipper.
@@ -77,26 +71,23 @@ def fail(command: str, error: UserError) -> int:
 
 
 def exit_with(command: str, main: Callable[[], int]) -> NoReturn:
-    """Exit with the status of `main`, which prints to standard output: a full disk there is one
-    line, and a reader that wants no more of it (`| head`) is no error.
+    """Exit with the status of `main`, which prints to standard output: a full disk is one line, and
+    a reader that wants no more (`| head`) no error.
     """
-    status = 0
-    if sys.stdout is None:  # closed, as by `>&-`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  until the process ends
     try:
         status = main()
         sys.stdout.flush()
     except OSError as error:
+        status = 0
         mistake = as_raised(error)
-        if error.errno in (errno.EPIPE, errno.ENOSPC):
-            # Python writes what is left at its exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        elif mistake is None:
-            raise
         if error.errno == errno.ENOSPC:
             mistake = UserError("the disk of its output is full")
         if mistake is not None:
             status = fail(command, mistake)
+        elif error.errno != errno.EPIPE:
+            raise
+        # Python writes what is left at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
 
 
@@ -118,5 +109,4 @@ def _say_uncaught(
 ) -> None:
     if issubclass(kind, KeyboardInterrupt):
         return sys.__excepthook__(kind, error, where)
-    lines = traceback.format_exception(kind, error, where)
-    log.error("%s", "".join(lines).rstrip())
+    log.error("uncaught exception", exc_info=(kind, error, where))

@@ -18,7 +18,7 @@ import loky
 import psutil
 
 from detalbert.files import remove_temporaries
-from detalbert.log import rank_prefix
+from detalbert.log import rank
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Of <linux/prctl.h>.
@@ -66,7 +66,8 @@ def say(line: str) -> None:
     than 0 says which it is: a signal may have reached it alone.
     """
     before = "\n" if os.isatty(2) else ""  # after a bar
-    os.write(2, f"{before}INFO: {rank_prefix()}{line}\n".encode())
+    prefix = f"rank {rank()}: " if rank() else ""
+    os.write(2, f"{before}INFO: {prefix}{line}\n".encode())
 
 
 class _Handle(popen_fork.Popen):  # undocumented; multiprocessing makes one for each fork

@@ -58,10 +58,6 @@ class Bar(tqdm):
             leave=False,
         )
 
-    def update(self, count: float | None = 1) -> None:
-        """Count `count` more as done."""
-        super().update(count)
-
     def each(self, items: Iterable[T]) -> Iterator[T]:
         """Yield `items`; one is done when the next is requested."""
         for item in items:
@@ -82,20 +78,19 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def waiting(what: str, total: int | None = None, unit: str = "", done: int = 0) -> Iterator[Bar]:
+def waiting(what: str, total: int | None = None, unit: str = "") -> Iterator[Bar]:
     """Log `what` before the block, its progress, and at the end, unless that comes soon, the time.
 
     Args:
         what: the work.
         total: all of it, in `unit`, which the block counts by `update` or `each`.
         unit: what is counted, in the plural; "B" for bytes.
-        done: how much of it was done before.
     """
     is_chief = rank() == 0
     if is_chief:
         log.info("%s", what)
     began = time.monotonic()
-    with Bar(what, total=total, unit=unit, done=done) as bar:
+    with Bar(what, total=total, unit=unit) as bar:
         yield bar
     seconds = time.monotonic() - began
     if is_chief and seconds >= SHORT:

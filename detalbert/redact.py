@@ -2,7 +2,8 @@
 
 A name is secret by its end: HF_TOKEN, apiKey and --db-password are, tokenizer, max_tokens and
 pad_token are not. What was traded: a secret under another name is not known, but for the logins of
-addresses, and a harmless value under a secret name is hidden as well.
+addresses, nor is the word after a flag (write --token=WORD), and a harmless value under a secret
+name is hidden as well.
 """
 
 import re
@@ -21,8 +22,6 @@ _NAME = rf"[\w.-]*{_END}"
 _SECRET = re.compile(rf"(?i){_NAME}")
 # What is assigned to such a name, also in the query of an address, where `key` is one.
 _ASSIGNED = re.compile(rf"(?i)((?:[?&]key|(?<![\w.-]){_NAME})=)(?:'[^']*'|\"[^\"]*\"|[^\s&]+)")
-# The word after a flag of such a name.
-_FLAG = re.compile(rf"(?i)(?<!\S)(-{_NAME}\s+)\S+")
 # In https://USER:PASSWORD@HOST all before the "@"; of another scheme, whose USER may be no secret
 # (abfs://CONTAINER@ACCOUNT), the password.
 _LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
@@ -55,16 +54,7 @@ def masked(value: Any, is_hidden: bool = False) -> Any:
             hidden[key] = masked(inner, is_hidden or is_secret(str(name)))
         return hidden
     if isinstance(value, list):
-        before = ["", *value]  # a flag, in the words of a command
-        return [
-            masked(item, is_hidden or _is_flag(word))
-            for word, item in zip(before, value, strict=False)
-        ]
+        return [masked(item, is_hidden) for item in value]
     if is_hidden and value is not None:
         return MASK
-    return _FLAG.sub(rf"\1{MASK}", hide_secrets(value)) if isinstance(value, str) else value
-
-
-def _is_flag(word: object) -> bool:
-    """Return whether a word of a command is a flag such as --token."""
-    return isinstance(word, str) and word.startswith("-") and is_secret(word)
+    return hide_secrets(value) if isinstance(value, str) else value

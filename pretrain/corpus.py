@@ -27,12 +27,19 @@ def load_tokenizer(
     Raises:
         UserError: if it lacks a mask, cls or sep token.
     """
-    name = model_tokenizer(data, hparams)
-    key = "hyperparameters.model"
-    if name is None:
-        key = "data.tokenizer"
+    key = "data.tokenizer"
+    if data.shards or data.tokenizer or data.vocab_size:
         positions = hparams.model_keys().get("max_position_embeddings", 512)
         name = find_tokenizer(data, positions)
+    elif hparams.model:
+        key = "hyperparameters.model"
+        name = hparams.model
+    else:
+        raise UserError(
+            "missing",
+            key=key,
+            cure="set it (a folder or hub name), or vocab_size to learn one",
+        )
     return load(
         name,
         "mask_token",
@@ -41,21 +48,6 @@ def load_tokenizer(
         kind="an encoder with a masked language model",
         key=key,
     )
-
-
-def model_tokenizer(data: TextConfig, hparams: PretrainHParams) -> str | None:
-    """Return the model whose tokenizer is the text's; None if `data` has or learns one. Raises
-    UserError if there is none at all.
-    """
-    if data.shards or data.tokenizer or data.vocab_size:
-        return None
-    if hparams.model is None:
-        raise UserError(
-            "missing",
-            key="data.tokenizer",
-            cure="set it (a folder or hub name), or vocab_size to learn one",
-        )
-    return hparams.model
 
 
 def write_corpus(

@@ -3,7 +3,6 @@
 The text is read, cut and tokenized once, into shards; examples are masked when they are needed.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,9 @@ from pretrain.encoders import check_pretraining, find_family
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import read_vocabulary
+
+# The key of each split's text.
+TEXTS = {"train": "text", "validation": "validation"}
 
 
 class PretrainText(NamedTuple):
@@ -76,7 +78,6 @@ class PretrainText(NamedTuple):
         lines = {
             "train": self.train.corpus.describe(),
             "validation": f"{self.validation.corpus.describe()}, {self._used:,} examples used",
-            **self.train.corpus.describe_sources(np.diff(self.train.corpus.bounds)),
         }
         order = self._describe_order()
         if order:
@@ -102,22 +103,16 @@ class PretrainText(NamedTuple):
         }
 
     def _describe_order(self) -> str:
-        """Return a line if fewer than half of the windows can train sentence order, or none can
-        validate it; else "".
-        """
-        if not self.train.hparams.sentence_order:
-            return ""
+        """Return a line if fewer than half of the windows can train sentence order, else ""."""
         windows = len(self.train.lengths)
         pairs = self.train.pairs
-        if 2 * pairs >= windows and self.validation.pairs:
+        if not self.train.hparams.sentence_order or 2 * pairs >= windows:
             return ""
-        line = (
+        return (
             f"{pairs:,} of {windows:,} windows have two sentences or more; the others train "
-            "masked tokens alone (sentences end at a mark and at a line end)"
+            "masked tokens alone (sentences end at a mark and at a line end; if blank lines part "
+            "documents, set data.article: blank_line)"
         )
-        if not self.validation.pairs:
-            line += "; none of validation has, so there is no sop_accuracy"
-        return line
 
     @property
     def _used(self) -> int:
@@ -133,18 +128,12 @@ def _check(corpus: Corpus, hparams: PretrainHParams) -> None:
             key="hyperparameters.max_seq_length",
             cure="set that",
         )
-    if len(corpus):
-        return
-    sources = [source.source for source in corpus.data.training]
-    place = ", ".join(sources) or corpus.address
-    if corpus.split == "train":
+    if not len(corpus.table):
+        sources = [source.source for source in corpus.data.training]
+        place = ", ".join(sources) or corpus.address
         raise UserError(
-            f"no text in {place}",
-            key="data.shards" if corpus.data.shards else "data.text",
-            cure="give another",
+            f"the {corpus.split} split of {place} has no text",
+            key="data.shards" if corpus.data.shards else f"data.{TEXTS[corpus.split]}",
+            cure="give more text, or raise data.validation_fraction; or set data.article, if it is "
+            "one document",
         )
-    raise UserError(
-        f"no document of {Path(place).name} is held out",
-        key="data.validation",
-        cure="set it, or raise data.validation_fraction",
-    )

@@ -5,12 +5,15 @@ states in place of those of all tokens. So no family needs code of its own; the 
 that only this package can read, which is compared with the library's at the start (padded.py).
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
+    AlbertConfig,
+    AlbertForPreTraining,
     AutoModelForMaskedLM,
     PretrainedConfig,
     PreTrainedModel,
@@ -27,8 +30,18 @@ from detalbert.engine.padded import (
     positions,
 )
 from detalbert.engine.rows import Row
-from detalbert.errors import UserError
+from detalbert.errors import UserError, as_user_error
 from pretrain.hparams import ALBERT, PretrainHParams
+from pretrain.matching import start_matching
+
+
+class AlbertForSpanPreTraining(AlbertForPreTraining):
+    """ALBERT with a third head, for start and end of a span, which fine-tuning continues with."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
 
 
 def find_family(hparams: PretrainHParams) -> str:
@@ -38,30 +51,58 @@ def find_family(hparams: PretrainHParams) -> str:
     return hparams.model_keys().get("model_type", ALBERT)
 
 
+def model_class(model_type: str, hparams: PretrainHParams) -> Any:
+    """Return the class of the model with its heads: ALBERT's own, or that of a masked language
+    model.
+    """
+    if model_type != ALBERT:
+        return AutoModelForMaskedLM
+    return AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
+
+
 def build_encoder(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Build an encoder with the head of its masked language model in fp32. Random weights, and a
-    head that named weights lack, are drawn from `seed`.
+    """Build the encoder with its heads in fp32. Random weights, and heads that named weights lack,
+    are drawn from `seed`.
 
     Args:
         hparams: name the model, or its config.
         tokenizer: its own.
 
     Raises:
-        UserError: if the model cannot be built, lacks weights, or has no masked language model.
+        UserError: if the model cannot be built, lacks weights, or has no masked language model, and
+            for a key that is ALBERT's alone, of another model.
     """
+    hparams = hparams.of_family(find_family(hparams))
     torch.manual_seed(hparams.known_seed)
     config = pretraining_config(hparams, tokenizer)
     check_masked_lm(config)
+    is_albert = config.model_type == ALBERT
+    kind = model_class(config.model_type, hparams)
     attention = attention_of(config, MODEL_FOR_MASKED_LM_MAPPING)
-    if hparams.model is not None:
-        model, missing = models.load_encoder(AutoModelForMaskedLM, hparams.model, attention)
-        model_checks.log_random_head(hparams.model, model, missing)
+    if hparams.model is None:
+        model = models.random_model(kind, config, attention)
     else:
-        model = models.random_model(AutoModelForMaskedLM, config, attention)
+        # An ALBERT that was trained without sentence order lacks its pooler.
+        load = models.load_weights if is_albert else models.load_encoder
+        with as_user_error(partial(models.model_error, hparams.model)):
+            model, missing = load(kind, hparams.model, attention)
+        model_checks.log_random_head(hparams.model, model, missing)
     models.check_vocabulary(model.config, tokenizer)
-    pack_or_pad(model, read_every_token)
+    if is_albert:
+        _prepare_albert(model, hparams)
+    else:
+        pack_or_pad(model, read_every_token)
     hparams.check_positions(positions(model))
     return model
+
+
+def _prepare_albert(model: AlbertForPreTraining, hparams: PretrainHParams) -> None:
+    if hparams.matching_start:
+        start_matching(model.albert)
+    # Heads that are not trained are frozen: LAMB's weight decay would shrink them.
+    if not hparams.sentence_order:
+        model.albert.pooler.requires_grad_(False)
+        model.sop_classifier.requires_grad_(False)
 
 
 def pretraining_config(

@@ -4,14 +4,14 @@ All depends only on (seed, epoch, number of the example), so any process can mak
 price is that examples are made anew in every epoch, by the loader processes.
 """
 
-from typing import TypedDict
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 
 from detalbert.corpus.mixture import Mixture
 from detalbert.corpus.read import Corpus
-from detalbert.engine.loaders import PackedRows
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.rows import SpanRow
 from pretrain.hparams import PretrainHParams
@@ -21,19 +21,7 @@ from pretrain.spans import Cloze, make_cloze
 NO_LABEL = -100
 _NO_TOKENS = np.zeros(0, np.int64)
 # The "epoch" of held-out examples: they are masked alike every time.
-_VALIDATION = 2**40
-
-
-class MaskedExample(TypedDict):
-    """One example of T tokens, M of them masked; NO_LABEL for objectives that it lacks."""
-
-    input_ids: np.ndarray  # int64 [T]
-    token_type_ids: np.ndarray  # int64 [T]
-    masked: np.ndarray  # int64 [M], places of the hidden tokens in the example
-    mlm_labels: np.ndarray  # int64 [M], what they were
-    sop_labels: int  # 0: segments as in the text, 1: swapped
-    start_positions: int  # of the answer, in the example
-    end_positions: int
+VALIDATION_EPOCH = 2**40
 
 
 class PretrainRow(SpanRow):
@@ -59,8 +47,9 @@ class PretrainExamples:
         around = len(vocabulary.prefix) + len(vocabulary.suffix)
         self.lengths = text + around + is_pair * np.int32(len(vocabulary.middle))
 
-    def make(self, epoch: int, number: int) -> MaskedExample:
-        """Return one example. If a span is to be selected, nothing is masked.
+    def make(self, epoch: int, number: int) -> dict[str, Any]:
+        """Return one example: columns of a `PretrainRow`, as arrays and numbers. If a span is to be
+        selected, nothing is masked.
 
         Args:
             epoch: of its source; in each, other tokens are masked.
@@ -72,28 +61,36 @@ class PretrainExamples:
         # Without spans no number is drawn for them: the others stay the same.
         selects_span = span_fraction > 0 and rng.random() < span_fraction
         if selects_span and len(sentences) > 1:
-            cloze = make_cloze(tokens, sentences, vocabulary=self.vocabulary, rng=rng)
+            cloze = make_cloze(
+                tokens,
+                sentences,
+                vocabulary=self.vocabulary,
+                rng=rng,
+            )
             if cloze is not None:
                 return self._select(cloze)
         return self._mask(tokens, sentences, rng)
 
-    def _select(self, cloze: Cloze) -> MaskedExample:
+    def _select(self, cloze: Cloze) -> dict[str, Any]:
         """Return the example in which a span is selected."""
-        segments = [cloze.query, cloze.passage]
+        example = self._lay_out([cloze.query, cloze.passage])
         # Without an answer in the passage [CLS] is the answer.
-        if cloze.first < 0:
-            return self._lay_out(segments, start_positions=0, end_positions=0)
-        # Of the passage, after [CLS] query [SEP].
-        begin = len(self.vocabulary.prefix) + len(cloze.query) + len(self.vocabulary.middle)
-        return self._lay_out(
-            segments,
-            start_positions=begin + cloze.first,
-            end_positions=begin + cloze.last,
-        )
+        first = last = 0
+        if cloze.first >= 0:
+            # After [CLS] query [SEP].
+            begin = len(self.vocabulary.prefix) + len(cloze.query) + len(self.vocabulary.middle)
+            first = begin + cloze.first
+            last = begin + cloze.last
+        example["start_positions"] = first
+        example["end_positions"] = last
+        return example
 
     def _mask(
-        self, tokens: np.ndarray, sentences: np.ndarray, rng: np.random.Generator
-    ) -> MaskedExample:
+        self,
+        tokens: np.ndarray,
+        sentences: np.ndarray,
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
         """Return the example with masked tokens and, if it has two segments, their order."""
         hparams = self.hparams
         segments = [tokens]
@@ -109,7 +106,10 @@ class PretrainExamples:
         # Mask words of the text as it is shown.
         words = find_words(segments, self.vocabulary)
         chosen = choose_tokens(
-            words, fraction=hparams.masked_fraction, max_ngram=hparams.max_ngram, rng=rng
+            words,
+            fraction=hparams.masked_fraction,
+            max_ngram=hparams.max_ngram,
+            rng=rng,
         )  # [M]
         text = np.concatenate(segments)  # [T - 2], or [T - 3] of two segments
         labels = text[chosen]  # [M]
@@ -117,40 +117,34 @@ class PretrainExamples:
 
         # In the example [CLS] comes before a token, and after the first segment a [SEP] too.
         first_length = len(segments[0])
-        middle_length = len(self.vocabulary.middle)
-        masked = chosen + len(self.vocabulary.prefix) + middle_length * (chosen >= first_length)
-        shown = [text[:first_length]]
-        if len(segments) == 2:
-            shown.append(text[first_length:])
-        return self._lay_out(shown, masked=masked, mlm_labels=labels, sop_labels=swapped)
+        before = np.full_like(chosen, len(self.vocabulary.prefix))  # [M]
+        before[chosen >= first_length] += len(self.vocabulary.middle)
+        bounds = [first_length] if len(segments) == 2 else []
+        example = self._lay_out(np.split(text, bounds))
+        example["masked"] = chosen + before
+        example["mlm_labels"] = labels
+        example["sop_labels"] = swapped
+        return example
 
-    def _lay_out(
-        self,
-        segments: list[np.ndarray],
-        masked: np.ndarray = _NO_TOKENS,
-        mlm_labels: np.ndarray = _NO_TOKENS,
-        sop_labels: int = NO_LABEL,
-        start_positions: int = NO_LABEL,
-        end_positions: int = NO_LABEL,
-    ) -> MaskedExample:
-        """Return [CLS] A [SEP] or [CLS] A [SEP] B [SEP], with its targets."""
+    def _lay_out(self, segments: list[np.ndarray]) -> dict[str, Any]:
+        """Return [CLS] A [SEP] or [CLS] A [SEP] B [SEP], without targets."""
         vocabulary = self.vocabulary
         pieces = [vocabulary.prefix, segments[0]]
         for segment in segments[1:]:
             pieces += [vocabulary.middle, segment]
         first_length = sum(map(len, pieces[:3]))  # of the first segment and what is around it
-        ids = np.concatenate([*pieces, vocabulary.suffix]).astype(np.int64)  # [T]
-        types = np.zeros(len(ids), np.int64)
+        ids = np.concatenate([*pieces, vocabulary.suffix])  # [T]
+        types = np.zeros_like(ids)
         if len(segments) == 2:
             types[first_length:] = 1
         return {
             "input_ids": ids,
             "token_type_ids": types,
-            "masked": masked,
-            "mlm_labels": mlm_labels,
-            "sop_labels": sop_labels,
-            "start_positions": start_positions,
-            "end_positions": end_positions,
+            "masked": _NO_TOKENS,
+            "mlm_labels": _NO_TOKENS,
+            "sop_labels": NO_LABEL,
+            "start_positions": NO_LABEL,
+            "end_positions": NO_LABEL,
         }
 
     def pack(self, tickets: np.ndarray) -> dict[str, np.ndarray]:
@@ -165,7 +159,7 @@ class PretrainExamples:
             example["masked"] = example["masked"] + begin
         row = {}
         for name in examples[0]:
-            values = [example[name] for example in examples]  # type: ignore[literal-required]
+            values = [example[name] for example in examples]
             row[name] = np.hstack(values).astype(np.int64)
         row["position_ids"] = np.concatenate([np.arange(length) for length in lengths])
         row["cu_seqlens"] = bounds.astype(np.int32)
@@ -187,10 +181,18 @@ class ExampleOrder(TrainOrder):
     """
 
     def __init__(
-        self, examples: PretrainExamples, global_batch_size: int, slots: int, seed: int, group: int
+        self,
+        examples: PretrainExamples,
+        global_batch_size: int,
+        slots: int,
+        seed: int,
+        group: int,
     ) -> None:
         super().__init__(
-            lengths=examples.lengths, global_batch_size=global_batch_size, slots=slots, seed=seed
+            lengths=examples.lengths,
+            global_batch_size=global_batch_size,
+            slots=slots,
+            seed=seed,
         )
         corpus = examples.corpus
         self.corpus = corpus
@@ -202,45 +204,26 @@ class ExampleOrder(TrainOrder):
         self.shard_sources = np.array(sources)
         shard_sizes = np.diff(corpus.bounds)
         self.sizes = np.bincount(self.shard_sources, shard_sizes, len(weights)).astype(np.int64)
-        self.permutations: dict[tuple[int, int], np.ndarray] = {}  # by source and epoch
+        # A step may need two epochs of each source.
+        self.permutation = lru_cache(maxsize=2 * len(weights))(self._permute)
 
-    def groups(self, epoch: int, source: int = 0) -> list[list[int]]:
-        """Return the shards of an epoch of a source in reading order, as groups."""
-        shards = np.flatnonzero(self.shard_sources == source)
-        rng = np.random.default_rng([self._seed(source), epoch, 1])
-        order = rng.permutation(len(shards))
-        shards = shards[order]
-        groups = []
-        for start in range(0, len(shards), self.group):
-            end = start + self.group
-            groups.append(shards[start:end].tolist())
-        return groups
-
-    def permutation(self, epoch: int, source: int = 0) -> np.ndarray:
-        """Return all example numbers of a source in the order of its `epoch`, int64 [E]. Those of
-        two epochs of each source are cached: a step may need both.
+    def _permute(self, epoch: int, source: int = 0) -> np.ndarray:
+        """Return all example numbers of a source in the order of its `epoch`, int64 [E]: its shards
+        in a new order, the examples of each group of them mixed.
         """
-        if (source, epoch) not in self.permutations:
-            for cached_source, cached_epoch in list(self.permutations):
-                is_neighbour = abs(cached_epoch - epoch) == 1
-                if cached_source == source and not is_neighbour:
-                    del self.permutations[cached_source, cached_epoch]
-            self.permutations[source, epoch] = self._permute(epoch, source)
-        return self.permutations[source, epoch]
-
-    def _permute(self, epoch: int, source: int) -> np.ndarray:
-        """Return the shards in reading order, the examples of each group mixed, int64 [E]."""
-        rng = np.random.default_rng([self._seed(source), epoch])
-        examples = np.arange(len(self.corpus))
+        seed = self.seed + (source << 64)
+        shards = np.flatnonzero(self.shard_sources == source)
+        order = np.random.default_rng([seed, epoch, 1]).permutation(len(shards))
+        shards = shards[order]
+        rng = np.random.default_rng([seed, epoch])
+        examples = np.arange(len(self.corpus.table))
         by_shard = np.split(examples, self.corpus.bounds[1:-1])
-        mixed: list[np.ndarray] = []
-        for group in self.groups(epoch, source):
+        mixed = []
+        for start in range(0, len(shards), self.group):
+            group = shards[start : start + self.group]
             numbers = np.concatenate([by_shard[shard] for shard in group])
             mixed.append(rng.permutation(numbers))
         return np.concatenate(mixed)
-
-    def _seed(self, source: int) -> int:
-        return self.seed + (source << 64)
 
     def global_batch(self, step: int) -> np.ndarray:
         """Return (epoch of its source, number) of the examples of `step`, int64 [B, 2]."""
@@ -250,29 +233,8 @@ class ExampleOrder(TrainOrder):
         # Each source begins a new epoch when all its examples were dealt.
         epochs, places = np.divmod(positions, self.sizes[sources])
         numbers = np.empty_like(places)
-        for source in np.unique(sources).tolist():
-            for epoch in np.unique(epochs[sources == source]).tolist():
-                chosen = (sources == source) & (epochs == epoch)
-                numbers[chosen] = self.permutation(epoch, source)[places[chosen]]
+        for epoch, source in set(zip(epochs.tolist(), sources.tolist(), strict=True)):
+            chosen = (sources == source) & (epochs == epoch)
+            order = self.permutation(epoch, source)
+            numbers[chosen] = order[places[chosen]]
         return np.stack([epochs, numbers], axis=1)
-
-
-class ExampleRows(PackedRows):
-    """Data set of row lists, indexed by shares of `order`, or by numbers of held-out examples."""
-
-    def __init__(
-        self,
-        examples: PretrainExamples,
-        max_tokens: int,
-        order: ExampleOrder | None = None,
-        padded: bool = False,
-    ) -> None:
-        super().__init__(examples, max_tokens, padded)
-        self.order = order
-
-    def __getitem__(self, share: np.ndarray) -> list[PretrainRow]:
-        if self.order is None:
-            # Held-out examples are always of the same epoch, so they are masked alike.
-            epochs = np.full(len(share), _VALIDATION)
-            share = np.stack([epochs, share], axis=1)
-        return super().__getitem__(share)

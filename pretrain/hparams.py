@@ -12,7 +12,8 @@ from pydantic import Field
 
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, Whole, parse_section, section
+from detalbert.settings.metric import Metric
+from detalbert.settings.sections import Parsers, Whole, parse_section, strict_dataclass
 from detalbert.settings.text import TextConfig
 from detalbert.settings.values import Config
 
@@ -34,7 +35,7 @@ SIZES = {
 }
 
 
-@section
+@strict_dataclass
 class PretrainHParams(StepHParams):
     """`hyperparameters:` of a pretraining experiment."""
 
@@ -114,6 +115,17 @@ class PretrainHParams(StepHParams):
             )
 
 
+METRICS = (
+    Metric("loss", charted=True, logged=True, smaller_is_better=True),
+    Metric("mlm_accuracy", charted=True, logged=True),
+    Metric("sop_accuracy", charted=True, logged=True),
+    Metric("span_accuracy", charted=True, logged=True),
+    Metric("mlm_baseline", logged=True),  # it never moves
+    Metric("mlm_loss", charted=True, smaller_is_better=True),
+    Metric("sop_loss", charted=True, smaller_is_better=True),
+    Metric("span_loss", charted=True, smaller_is_better=True),
+)
+
 # Raises UserError as `parse_section` does.
 parse_pretrain_hparams = partial(parse_section, PretrainHParams, "hyperparameters")
-PARSERS = Parsers(TextConfig, PretrainHParams)
+PARSERS = Parsers(TextConfig, PretrainHParams, METRICS)

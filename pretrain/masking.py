@@ -43,26 +43,32 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     """Return the vocabulary of a fast tokenizer. A token starts a word if its mark says so ('▁',
     'Ġ'; with WordPiece: no '##'), or if it holds neither letter nor digit.
     """
-    size = len(tokenizer)
-    ids = list(range(size))
-    tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
+    ids = list(range(len(tokenizer)))
+    tokens = tokenizer.convert_ids_to_tokens(ids)
     backend = tokenizer.backend_tokenizer
-    texts = tokens
-    if isinstance(backend.decoder, ByteLevel):
-        # Whose tokens spell bytes; part of a character is no punctuation.
-        decoded = map(backend.decoder.decode, ([token] for token in tokens))
-        texts = [text.replace("\ufffd", "a") for text in decoded]
-    lettered = np.array([any(map(str.isalnum, text)) for text in texts])  # [V]
-
     # WordPiece marks what continues a word; others mark what begins one.
     continuing = getattr(backend.model, "continuing_subword_prefix", None)
-    if continuing:
-        marked = np.array([not token.startswith(continuing) for token in tokens])  # [V]
-    else:
-        marked = np.array([token[0] in "▁Ġ" for token in tokens])
-    special = np.zeros(size, bool)
-    special[tokenizer.all_special_ids] = True
-    prefix, middle, suffix = _special_tokens(tokenizer)
+    lettered = np.zeros(len(ids), bool)  # [V]
+    marked = np.zeros(len(ids), bool)  # [V]
+    for number, token in enumerate(tokens):
+        text = token
+        if isinstance(backend.decoder, ByteLevel):
+            # Its tokens spell bytes; part of a character is no punctuation.
+            text = backend.decoder.decode([token]).replace("\ufffd", "a")
+        lettered[number] = any(map(str.isalnum, text))
+        if continuing:
+            marked[number] = not token.startswith(continuing)
+        else:
+            marked[number] = token.startswith(("▁", "Ġ"))
+    special = np.isin(ids, tokenizer.all_special_ids)  # [V]
+
+    # [CLS] A [SEP] B [SEP], or as the tokenizer has it: <s> A </s></s> B </s>.
+    prefix = np.array([tokenizer.cls_token_id])
+    middle = suffix = np.array([tokenizer.sep_token_id])
+    if tokenizer.num_special_tokens_to_add(pair=True):
+        layout = pair_layout(tokenizer)
+        bounds = np.cumsum(layout.lengths[[0, 2]])
+        prefix, middle, suffix = np.split(layout.special_ids, bounds)
     return Vocabulary(
         starts_word=~lettered | marked,
         lettered=lettered & ~special,
@@ -72,21 +78,6 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         middle=middle,
         suffix=suffix,
     )
-
-
-def _special_tokens(
-    tokenizer: PreTrainedTokenizerBase,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the tokens before, between and behind two segments: [CLS] A [SEP] B [SEP], or as the
-    tokenizer has it, <s> A </s></s> B </s>.
-    """
-    if tokenizer.num_special_tokens_to_add(pair=True):
-        layout = pair_layout(tokenizer)
-        before, _, between, *_ = layout.lengths
-        prefix, middle, suffix = np.split(layout.special_ids, [before, before + between])
-        return prefix, middle, suffix
-    separator = np.array([tokenizer.sep_token_id])
-    return np.array([tokenizer.cls_token_id]), separator, separator
 
 
 def find_words(segments: Sequence[np.ndarray], vocabulary: Vocabulary) -> Words:
@@ -103,7 +94,10 @@ def find_words(segments: Sequence[np.ndarray], vocabulary: Vocabulary) -> Words:
 
 
 def choose_tokens(
-    words: Words, fraction: float, max_ngram: int, rng: np.random.Generator
+    words: Words,
+    fraction: float,
+    max_ngram: int,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Return the tokens to mask, ascending, int64 [M]: whole words, n-grams within one segment.
 
@@ -117,39 +111,40 @@ def choose_tokens(
         max_ngram: words of the longest n-gram.
         rng: source of all random numbers.
     """
-    begins, ends, segments = (column.tolist() for column in words)  # lists: the loop is in Python
-    count = len(begins)
+    # Lists: the loop is in Python.
+    begins = words.begins.tolist()
+    ends = words.ends.tolist()
+    segments = words.segments.tolist()
     missing = max(1, round(fraction * ends[-1]))  # tokens still to mask
 
     # Draw the length of the n-gram at each word, n with a probability proportional to 1 / n.
     chance = np.cumsum(1 / np.arange(1, max_ngram + 1))  # [max_ngram]: 1, 1.5, 1.83
-    dice = rng.random(count) * chance[-1]
+    dice = rng.random(len(begins)) * chance[-1]
     lengths = np.searchsorted(chance, dice, side="right") + 1  # [W]
+    order = rng.permutation(len(begins))
 
     # Take words in random order until enough tokens are masked.
-    masked = [False] * count
-    chosen = []
-    for word, length in zip(rng.permutation(count).tolist(), lengths.tolist(), strict=True):
-        # Shorten an n-gram that leaves its segment, or has more tokens than are missing.
-        first_token = begins[word]
-        last_end = first_token + missing
-        end = min(word + length, count)  # of the n-gram, in words
-        while end > word and (segments[end - 1] != segments[word] or ends[end - 1] > last_end):
-            end -= 1
-        if end == word or any(masked[word:end]):
+    masked: set[int] = set()  # words
+    for first, length in zip(order.tolist(), lengths.tolist(), strict=True):
+        # An n-gram ends where its segment does, or has as many tokens as are missing.
+        last_end = begins[first] + missing
+        ngram = []
+        for word in range(first, min(first + length, len(begins))):
+            if segments[word] == segments[first] and ends[word] <= last_end:
+                ngram.append(word)
+        if not ngram or not masked.isdisjoint(ngram):
             continue
-        masked[word:end] = [True] * (end - word)
-        end_token = ends[end - 1]
-        chosen.append(np.arange(first_token, end_token))
-        missing -= end_token - first_token
+        masked.update(ngram)
+        missing -= ends[ngram[-1]] - begins[first]
         if missing <= 0:
             break
-    if chosen:
-        return np.sort(np.concatenate(chosen))
 
-    # Every word is too long: mask the shortest one.
-    shortest = int(np.argmin(words.ends - words.begins))
-    return np.arange(begins[shortest], ends[shortest])
+    # If every word is too long, the shortest one is masked.
+    if not masked:
+        shortest = np.argmin(words.ends - words.begins)
+        masked.add(int(shortest))
+    tokens = [np.arange(begins[word], ends[word]) for word in sorted(masked)]
+    return np.concatenate(tokens)
 
 
 def corrupt(ids: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrain.masking import Vocabulary, Words, find_words
+from pretrain.masking import Vocabulary, find_words
 
 # How often, or how much, in the hardest exercise; in others u * u times that, u uniform in 0..1.
 _UNANSWERABLE = 0.3
@@ -43,7 +43,10 @@ class Cloze(NamedTuple):
 
 
 def make_cloze(
-    tokens: np.ndarray, sentences: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+    tokens: np.ndarray,
+    sentences: np.ndarray,
+    vocabulary: Vocabulary,
+    rng: np.random.Generator,
 ) -> Cloze | None:
     """Return an exercise on a window, or None if no sentence that was drawn has enough words.
 
@@ -53,16 +56,15 @@ def make_cloze(
         vocabulary: of the tokens.
         rng: source of all random numbers.
     """
-    # Squared: most exercises are easy.
-    hardness = rng.random() ** 2
+    hardness = rng.random() ** 2  # most exercises are easy
     ends = np.cumsum(sentences)  # [S]
     counts = np.bincount(tokens, minlength=len(vocabulary.starts_word))  # [V]
     for number in rng.integers(len(sentences), size=_TRIES).tolist():
         end = int(ends[number])
         begin = end - int(sentences[number])
-        cloze = _make_query(
-            tokens[begin:end], counts, hardness=hardness, vocabulary=vocabulary, rng=rng
-        )
+        sentence = tokens[begin:end]
+        is_rare = counts[sentence] <= _OFTEN
+        cloze = _make_query(sentence, is_rare, hardness, vocabulary, rng)
         if cloze is None:
             continue
 
@@ -75,39 +77,50 @@ def make_cloze(
         room = len(cloze.query)
         cut = room if begin + end > len(tokens) else 0
         passage = tokens[cut : len(tokens) - room + cut]
-        if begin >= cut and end <= cut + len(passage):
-            offset = begin - cut  # of the sentence in the passage
-            first = offset + cloze.first
-            return cloze._replace(passage=passage, first=first, last=offset + cloze.last)
+        offset = begin - cut  # of the sentence in the passage
+        if offset >= 0 and end - cut <= len(passage):
+            return cloze._replace(
+                passage=passage,
+                first=offset + cloze.first,
+                last=offset + cloze.last,
+            )
     return None
 
 
 def _make_query(
     sentence: np.ndarray,
-    counts: np.ndarray,
+    is_rare: np.ndarray,
     hardness: float,
     vocabulary: Vocabulary,
     rng: np.random.Generator,
 ) -> Cloze | None:
-    """Return a query on one sentence, its passage, int64 [T], or None; `counts` are of each token,
-    [V].
+    """Return a query on one sentence, which is its passage, int64 [T], or None; `is_rare` is of
+    each token, bool [T].
     """
     words = find_words([sentence], vocabulary)
     gap = _GAPS[rng.integers(len(_GAPS))]
-    places = _find_gaps(sentence, words, gap=gap, counts=counts, vocabulary=vocabulary)
+
+    # A gap can begin where all of its words have letters or digits, and one of them is rare.
+    spelled = np.logical_or.reduceat(vocabulary.lettered[sentence], words.begins)  # [W]
+    rare = np.logical_or.reduceat(is_rare, words.begins)  # [W]
+    places = []
+    for word in range(len(words.begins) - gap + 1):
+        chosen = slice(word, word + gap)
+        if spelled[chosen].all() and rare[chosen].any():
+            places.append(word)
     if not places:
         return None
-    first_word = places[rng.integers(len(places))]
-    after = first_word + gap
+    gap_begin = places[rng.integers(len(places))]
+    gap_end = gap_begin + gap
 
     # The words on both sides, without some.
     left, right = rng.integers(_REACH[0], _REACH[1] + 1, size=2).tolist()
-    is_kept = rng.random(len(words.begins)) >= _DROPPED * hardness * rng.random()
-    before_gap = range(max(0, first_word - left), first_word)
-    after_gap = range(after, min(len(words.begins), after + right))
+    is_asked = rng.random(len(words.begins)) >= _DROPPED * hardness * rng.random()
     tokens = np.split(sentence, words.begins[1:])  # of each word
-    half = [tokens[word] for word in before_gap if is_kept[word]]
-    other_half = [tokens[word] for word in after_gap if is_kept[word]]
+    before = range(max(0, gap_begin - left), gap_begin)
+    after = range(gap_end, min(gap_end + right, len(tokens)))
+    half = [tokens[word] for word in before if is_asked[word]]
+    other_half = [tokens[word] for word in after if is_asked[word]]
     if len(half) + len(other_half) < _SHORTEST:
         return None
 
@@ -118,22 +131,6 @@ def _make_query(
     return Cloze(
         query=np.concatenate([*half, *mark, *other_half]),
         passage=sentence,
-        first=int(words.begins[first_word]),
-        last=int(words.ends[after - 1]) - 1,
+        first=int(words.begins[gap_begin]),
+        last=int(words.ends[gap_end - 1]) - 1,
     )
-
-
-def _find_gaps(
-    sentence: np.ndarray, words: Words, gap: int, counts: np.ndarray, vocabulary: Vocabulary
-) -> list[int]:
-    """Return the words where a gap of `gap` words can begin: all of these have letters or digits,
-    and one of them is rare.
-    """
-    spelled = np.logical_or.reduceat(vocabulary.lettered[sentence], words.begins)  # [W]
-    rare = np.minimum.reduceat(counts[sentence], words.begins) <= _OFTEN  # [W]
-    places = []
-    for word in range(len(words.begins) - gap + 1):
-        end = word + gap
-        if spelled[word:end].all() and rare[word:end].any():
-            places.append(word)
-    return places

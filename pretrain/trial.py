@@ -5,53 +5,29 @@ global batch, plus the mean over all its pairs and the mean over all its spans, 
 they were distributed to ranks and micro-batches.
 """
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from determined import pytorch
-from transformers import AlbertForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
 from detalbert.corpus.mixture import name_scores
 from detalbert.corpus.read import Corpus
-from detalbert.engine import model_checks, models
-from detalbert.engine.attention import check_model
-from detalbert.engine.flops import ENCODERS, flops_of_row
-from detalbert.engine.graphs import SPAN_PADDINGS, Padding, RowSizes
-from detalbert.engine.loaders import LazyLoader, validation_loader
-from detalbert.engine.metric import Metric, charted_names, logged_names
+from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device, validation_rows
 from detalbert.engine.trial import Given, read_experiment
-from detalbert.errors import as_user_error
-from detalbert.settings.text import parse_text_config
-from detalbert.training import preflight
-from detalbert.training.sizing import encoder_config
+from detalbert.settings.metric import charted_names, logged_names
 from detalbert.training.workload import Workload
 from pretrain import objectives
 from pretrain.data import PretrainText
-from pretrain.encoders import build_encoder, find_family
-from pretrain.examples import NO_LABEL, ExampleOrder, ExampleRows, PretrainRow
-from pretrain.hparams import ALBERT, PARSERS, PretrainHParams, parse_pretrain_hparams
-from pretrain.matching import start_matching
-from pretrain.sizing import SIZING
+from pretrain.encoders import build_encoder
+from pretrain.examples import VALIDATION_EPOCH, ExampleOrder, PretrainRow
+from pretrain.hparams import METRICS, PARSERS, PretrainHParams, parse_pretrain_hparams
 
-METRICS = (
-    Metric("loss", charted=True, logged=True, smaller_is_better=True),
-    Metric("mlm_accuracy", charted=True, logged=True),
-    Metric("sop_accuracy", charted=True, logged=True),
-    Metric("span_accuracy", charted=True, logged=True),
-    Metric("mlm_baseline", logged=True),  # it never moves
-    Metric("mlm_loss", charted=True, smaller_is_better=True),
-    Metric("sop_loss", charted=True, smaller_is_better=True),
-    Metric("span_loss", charted=True, smaller_is_better=True),
-)
 # Those that each of several sources has, too.
 BY_SOURCE = ("loss", "mlm_accuracy")
 
@@ -62,12 +38,6 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     data: PretrainText
     reducer: "ScoreReducer"
     read_logits = staticmethod(objectives.read_pretraining)
-    paddings = {
-        **SPAN_PADDINGS,
-        "sop_labels": Padding("windows", value=NO_LABEL),
-        "masked": Padding("masked"),
-        "mlm_labels": Padding("masked", value=NO_LABEL),
-    }
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         inputs = given or read_experiment(
@@ -78,7 +48,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         super().__init__(
             context,
             hparams,
-            model=build_model(hparams, tokenizer=self.data.tokenizer),
+            model=build_encoder(hparams, tokenizer=self.data.tokenizer),
             epoch_windows=len(self.data.train.lengths),
             logged_metrics=logged_names(METRICS),
             charted_metrics=charted_names(METRICS) | name_scores(BY_SOURCE, names=held_out.names),
@@ -99,36 +69,34 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
             seed=self.hparams.known_seed,
             group=examples.corpus.data.shuffle_shards,
         )
-        rows = partial(ExampleRows, examples, order=order, padded=self.forward.padded)
+        rows = partial(PackedRows, examples, padded=self.forward.padded)
         return LazyLoader(lambda: self.train_loader(rows, order))
 
     def build_validation_data_loader(self) -> torch.utils.data.DataLoader:
         def load() -> torch.utils.data.DataLoader:
             # A row has examples of one source, so that each source has scores of its own.
-            rows = ExampleRows(
-                self.data.validation, max_tokens=self.max_tokens, padded=self.forward.padded
+            rows = PackedRows(
+                self.data.validation,
+                max_tokens=self.max_tokens,
+                padded=self.forward.padded,
             )
             shares: list[np.ndarray] = []
             for examples in self.data.held_out:
                 lengths = self.data.validation.lengths[examples]
                 places = np.arange(len(examples))
                 for row in validation_rows(lengths, places, max_tokens=self.max_tokens):
-                    shares.append(examples[row])
+                    tickets = np.full((len(row), 2), VALIDATION_EPOCH)
+                    tickets[:, 1] = examples[row]
+                    shares.append(tickets)
             return validation_loader(
-                rows, shares, slots=self.slots, slot=self.rank, num_workers=self.workers()
+                rows,
+                shares,
+                slots=self.slots,
+                slot=self.rank,
+                num_workers=self.workers(),
             )
 
         return LazyLoader(load)
-
-    def row_flops(self, row: PretrainRow) -> float | None:
-        config = self.model.config
-        return flops_of_row(config, row) if config.model_type in ENCODERS else None
-
-    def row_sizes(self) -> RowSizes:
-        sizes = super().row_sizes()
-        # Each window's number is rounded.
-        masked = math.ceil(self.hparams.masked_fraction * sizes.tokens) + sizes.windows
-        return sizes._replace(masked=masked)
 
     def loss_weights(self, batch: list[PretrainRow]) -> torch.Tensor:
         """Return the weight of a masked token, a pair and a span in the rank's loss, [3]."""
@@ -149,12 +117,10 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         for each of its windows.
         """
         losses = objectives.label_losses(row, *self.forward(row))
-        counts = objectives.count_labels(row).clamp(min=1)
-        row_mean: Any = 0
-        loss: Any = 0
-        for number, objective_losses in enumerate(losses):
-            row_mean = row_mean + objective_losses.detach().sum() / counts[number]
-            loss = loss + objective_losses.sum() * weights[number]
+        sums = torch.stack([objective_losses.sum() for objective_losses in losses])  # [objectives]
+        counts = objectives.count_labels(row).clamp(min=1)[: len(sums)]
+        loss = (sums * weights[: len(sums)]).sum()
+        row_mean = (sums.detach() / counts).sum()
 
         # The meter averages over windows: each counts with its row's mean loss.
         windows = len(row["sop_labels"])
@@ -206,140 +172,49 @@ class ScoreReducer(pytorch.MetricReducer):
 
     def cross_slot_reduce(self, per_slot: list[RankRows]) -> dict[str, float]:
         # In the order of the examples, so that the sums are rounded alike at every slot count.
-        rows = sorted(
-            itertools.chain.from_iterable(scores.rows for scores in per_slot),
-            key=lambda row: row[0],
-        )
-        labels = np.sum([scores.labels for scores in per_slot], axis=0)  # [V]
-        metrics = _average([sums for _, sums in rows], labels=labels)
-        if len(self.corpus.names) > 1:
-            for source, name in enumerate(self.corpus.names):
-                own = [sums for first, sums in rows if self.corpus.source_of(first) == source]
-                metrics |= _source_scores(name, rows=own, labels=labels)
+        rows = [row for rank in per_slot for row in rank.rows]
+        rows.sort(key=lambda row: row[0])
+        sums = np.array([row_sums for _, row_sums in rows])  # [rows, objectives, 3]
+        labels = np.sum([rank.labels for rank in per_slot], axis=0)  # [V]
+        metrics = _average(sums, labels)
+
+        # A low cap may leave a small source no row, and so no scores.
+        sources = np.array([self.corpus.sources[self.corpus.shard_of(first)] for first, _ in rows])
+        names = self.corpus.names if len(self.corpus.names) > 1 else []
+        for source, name in enumerate(names):
+            if source in sources:
+                scores = _average(sums[sources == source], labels)
+                metrics |= {f"{score}_{name}": scores[score] for score in BY_SOURCE}
         self.metrics = metrics
         return dict(metrics)  # what is reported is less
 
 
-def _source_scores(name: str, rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
-    """Return the scores of a source, by their names in charts; a low cap may leave a small source
-    no row, and so no scores.
-    """
-    if not rows:
-        return {}
-    scores = _average(rows, labels=labels)
-    return {f"{score}_{name}": scores[score] for score in BY_SOURCE}
-
-
-def _average(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
+def _average(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return the metrics of some rows.
 
     Args:
-        rows: their sums, of objectives.score_row, float64 [objectives, 3] each.
+        rows: their sums, of objectives.score_row, float64 [rows, objectives, 3].
         labels: how often each token is masked, in all rows, int64 [V].
     """
-    sums = np.zeros(3)
-    for row in rows:
-        sums = sums + row  # [objectives, 3]
+    sums = rows.sum(axis=0)  # [objectives, 3]
     metrics = {"loss": 0.0}
     for name, (loss, correct, count) in zip(("mlm", "sop", "span"), sums.tolist(), strict=False):
         if count or name == "mlm":
             labelled = max(count, 1)
-            mean_loss = loss / labelled
-            metrics[f"{name}_loss"] = mean_loss
+            metrics[f"{name}_loss"] = loss / labelled
             metrics[f"{name}_accuracy"] = 100.0 * correct / labelled
-            metrics["loss"] += mean_loss
+            metrics["loss"] += metrics[f"{name}_loss"]
 
     # What the best single guess for every masked token would get.
-    masked = float(sums[0][2])
+    masked = float(sums[0, 2])
     metrics["mlm_baseline"] = 100.0 * float(labels.max()) / max(masked, 1)
     return metrics
-
-
-def build_model(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Build the model with its heads in fp32. Raises UserError as `build_albert`, and for a key
-    that is ALBERT's alone, of another model.
-    """
-    family = find_family(hparams)
-    hparams = hparams.of_family(family)
-    build = build_albert if family == ALBERT else build_encoder
-    return build(hparams, tokenizer)
-
-
-def build_albert(
-    hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase
-) -> AlbertForPreTraining:
-    """Build ALBERT with its heads in fp32, its random weights drawn from `seed`.
-
-    Without sentence order the pooler and its classifier are frozen: they are not trained, and
-    LAMB's weight decay would shrink them.
-
-    Args:
-        hparams: name the model, or its sizes.
-        tokenizer: its own.
-
-    Raises:
-        UserError: if the model cannot be built.
-    """
-    # Heads that a named model lacks are drawn, too.
-    torch.manual_seed(hparams.known_seed)
-    kind = AlbertForPreTraining
-    if hparams.span_fraction:
-        kind = objectives.AlbertForSpanPreTraining
-    if hparams.model is not None:
-        with as_user_error(partial(models.model_error, hparams.model)):
-            model, missing = models.load_weights(kind, hparams.model)
-        model_checks.log_random_head(hparams.model, model, missing)
-    else:
-        config = models.config_from_keys(hparams.model_keys(), tokenizer)
-        model = models.random_model(kind, config)
-        if hparams.matching_start:
-            start_matching(model.albert)
-    models.check_vocabulary(model.config, tokenizer)
-    check_model(model)
-    hparams.check_positions(model.config.max_position_embeddings)
-    if hparams.sentence_order is False:
-        model.albert.pooler.requires_grad_(False)
-        model.sop_classifier.requires_grad_(False)
-    return model
-
-
-def check(config: Mapping[str, Any], hparams: PretrainHParams, gpu_uuids: Sequence[str]) -> None:
-    """Check that this machine can run the experiment.
-
-    Text is not checked: writing its shards reads it, and reports faults.
-
-    Args:
-        config: the experiment's.
-        hparams: parsed from it.
-        gpu_uuids: of this machine's GPUs.
-
-    Raises:
-        UserError: for the first fault.
-    """
-    data = parse_text_config(config["data"])
-    preflight.check_gpus(gpu_uuids)
-    # Those of a named model are not known before it is downloaded.
-    sizes = None
-    if hparams.model is None:
-        model_config = encoder_config(None, hparams.model_keys())
-        sizes = None if model_config is None else SIZING.count_sizes(model_config)
-    preflight.check_room(
-        config,
-        hparams,
-        sizes=sizes,
-        gpu_uuids=gpu_uuids,
-        cache=Path(data.cache_dir),
-        masked=hparams.masked_fraction,
-    )
 
 
 PRETRAINING = Workload(
     parsers=PARSERS,
     load=PretrainText.load,
     trial=PretrainTrial,
-    check=check,
-    metrics=METRICS,
-    sizing=SIZING,
     commands={
         "write a folder for transformers": "python predict.py --model {} --export FOLDER",
         "fine-tune it": "python train.py --config configs/finetune_pretrained.yaml"

@@ -15,14 +15,13 @@ from detalbert.errors import UserError
 from detalbert.log import exit_with, fail, start_logging
 from detalbert.processes import end_on_signals
 from detalbert.settings import experiment
-from workloads import WorkloadRow, find_row, parsers
+from workloads import WorkloadRow, check_sources, find_row, parsers
 
 if __name__ == "__main__":
     end_on_signals("; run the same command to write the shards that are missing")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import argparse
-import contextlib
 from pkgutil import resolve_name
 from typing import Any
 
@@ -52,12 +51,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def part_i_of_n(text: str) -> tuple[int, int]:
-    """Return I and N of I/N. Raises ArgumentTypeError if it is not such as 1/3, 2/3 or 3/3."""
-    with contextlib.suppress(ValueError):
-        number, total = map(int, text.split("/"))
-        if 1 <= number <= total:
-            return number, total
-    raise argparse.ArgumentTypeError("give I/N, such as 1/3")
+    """Return I and N of I/N. Raises ValueError if it is not such as 1/3, 2/3 or 3/3."""
+    number, total = map(int, text.split("/"))
+    if not 1 <= number <= total:
+        raise ValueError
+    return number, total
 
 
 def read_text_config(args: argparse.Namespace) -> tuple[WorkloadRow, Any, Any]:
@@ -69,6 +67,7 @@ def read_text_config(args: argparse.Namespace) -> tuple[WorkloadRow, Any, Any]:
     row = find_row(config)
     if not row.corpus or config["data"].get("shards") is not None:
         raise UserError(f"{args.config}: names no text to write; set data.text or documents")
+    check_sources(config)
     return row, *parsers(config).both(config["data"], values)
 
 
@@ -76,8 +75,7 @@ if __name__ == "__main__":
     # --help and mistakes need none of the imports below.
     refuse_first("detalbert.corpus", lambda: read_text_config(parse_arguments(None)))
 
-from detalbert.corpus.read import KINDS
-from detalbert.corpus.write import Part
+from detalbert.corpus.read import Corpus, Shards
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -87,10 +85,10 @@ def main(argv: list[str] | None = None) -> int:
         args = parse_arguments(argv)
         row, data, hparams = read_text_config(args)
         write = resolve_name(row.corpus)
-        part = Part(*args.part)
-        if write(data, hparams, args.output, args.workers, part):
+        if write(data, hparams, args.output, args.workers, args.part):
+            reader = Corpus if row.kind == Corpus.kind else Shards
             for split in ("train", "validation"):
-                print(f"{split:<12}{KINDS[row.kind](args.output, split, data).describe()}")
+                print(f"{split:<12}{reader(args.output, split, data).describe()}")
     except UserError as error:
         return fail("detalbert.corpus", error)
     return 0

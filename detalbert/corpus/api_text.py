@@ -26,6 +26,12 @@ def find_services() -> list[Path]:
     return list({path.parts[-3]: path for path in paths}.values())
 
 
+def read_services() -> Iterator[str]:
+    """Yield the texts of all services."""
+    for path in find_services():
+        yield from read_service(path)
+
+
 def read_service(path: Path) -> list[str]:
     """Return the distinct texts of one service in the order of its file, one paragraph per line."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -35,15 +41,14 @@ def read_service(path: Path) -> list[str]:
 
 
 def _descriptions(node: Any) -> Iterator[str]:
+    if isinstance(node, list):
+        node = dict(enumerate(node))
     if isinstance(node, dict):
         for key, value in node.items():
             if key == "documentation" and isinstance(value, str):
                 yield value
             else:
                 yield from _descriptions(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _descriptions(value)
 
 
 def _plain(fragment: str) -> str:

@@ -2,14 +2,13 @@
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.sentences import RULE, split_sentences
 from detalbert.corpus.words import WordEncoder
-from detalbert.squad.encoding import tokenizer_sum, tokenizing
+from detalbert.squad.encoding import tokenizing
 
 _SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 
@@ -17,11 +16,11 @@ _SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 class ExampleKind:
     """Shards of examples for windows of `max_seq_length` tokens, of which some are special."""
 
+    name = "examples"
     strips = True  # a document has no white space around it
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:
         self.tokenizer = tokenizer
-        self.max_seq_length = max_seq_length
         special_tokens = tokenizer.num_special_tokens_to_add(pair=True)
         self.capacity = max_seq_length - max(special_tokens, _SPECIAL_TOKENS)
         backend = tokenizer.backend_tokenizer
@@ -30,17 +29,13 @@ class ExampleKind:
             # has the space before it.
             first_word, word = (backend.encode(text).ids for text in ("a", " a"))
         self.spaced = word != first_word
-        self.encoder = WordEncoder(backend)
-
-    def facts(self) -> dict[str, Any]:
-        """Return all that a shard's bytes depend on besides its text."""
-        return {
-            "kind": "examples",
-            "tokenizer": tokenizer_sum(self.tokenizer),
-            "max_seq_length": self.max_seq_length,
+        # What a shard's bytes depend on, besides text and tokenizer.
+        self.facts = {
+            "max_seq_length": max_seq_length,
             "sentences": RULE,
             "spaced": self.spaced,
         }
+        self.encoder = WordEncoder(backend)
 
     def tokenize(self, documents: list[str]) -> dict[str, np.ndarray]:
         """Return columns: tokens [N], tokens per sentence [S], tokens and sentences per example
@@ -52,7 +47,12 @@ class ExampleKind:
         sizes: list[int] = []  # tokens per sentence
         examples: list[tuple[int, int]] = []
         for members in by_document:
-            cut_document(itertools.islice(sentences, len(members)), self.capacity, sizes, examples)
+            cut_document(
+                itertools.islice(sentences, len(members)),
+                self.capacity,
+                sizes,
+                examples,
+            )
         table = np.array(examples, dtype="<u2").reshape(-1, 2)
         return {
             "tokens": tokens,

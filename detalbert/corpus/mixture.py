@@ -42,16 +42,13 @@ class Mixture:
 
     def __init__(self, weights: Sequence[float]) -> None:
         decimals = [Fraction(str(weight)) for weight in weights]
-        total = sum(decimals)
-        shares = [weight / total for weight in decimals]
+        shares = [weight / sum(decimals) for weight in decimals]
 
         # The positions after which the pattern repeats, and a source's windows in them, int64 [S].
         # Both are exact, except in the longest cycle.
-        denominators = [share.denominator for share in shares]
-        cycle = math.lcm(*denominators)
+        cycle = math.lcm(*(share.denominator for share in shares))
         self.cycle = min(cycle, _LONGEST_CYCLE)
-        float_shares = [float(share) for share in shares]
-        self.counts = apportion(float_shares, total=self.cycle)
+        self.counts = apportion(list(map(float, shares)), total=self.cycle)
 
     def deal(self, first: int, count: int) -> Dealt:
         """Return the windows of positions first .. first + count - 1. Those of one source have no
@@ -119,10 +116,7 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     Args:
         sources: of every window, int [W].
     """
-    source_count = sources.max(initial=0) + 1
-    windows = []
-    for source in range(source_count):
-        windows.append(np.flatnonzero(sources == source))
+    windows = [np.flatnonzero(sources == number) for number in range(sources.max(initial=0) + 1)]
     if limit is None or limit >= len(sources):
         return windows
 
@@ -130,19 +124,25 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     sizes = list(map(len, windows))
     counts = apportion(sizes, total=limit)
     drawn = []
-    for source, (numbers, count) in enumerate(zip(windows, counts, strict=True)):
+    for source, (numbers, count) in enumerate(
+        zip(
+            windows,
+            counts,
+            strict=True,
+        )
+    ):
         rng = np.random.default_rng([source])
-        chosen = rng.choice(numbers, size=count, replace=False)
+        chosen = rng.choice(
+            numbers,
+            size=count,
+            replace=False,
+        )
         drawn.append(np.sort(chosen))
     return drawn
 
 
 def name_scores(scores: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the scores of each of two to six sources; of more there is no chart."""
-    labels: set[str] = set()
     if not 2 <= len(names) <= 6:
-        return labels
-    for name in names:
-        for score in scores:
-            labels.add(f"{score}_{name}")
-    return labels
+        return set()
+    return {f"{score}_{name}" for name in names for score in scores}

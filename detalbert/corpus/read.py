@@ -6,14 +6,12 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from detalbert.addresses import is_remote
 from detalbert.corpus.index import fetch_files, read_index
 from detalbert.errors import UserError
-from detalbert.records import is_remote
 from detalbert.settings.text import CorpusConfig
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.sums import find_damaged, json_sum
-
-Columns = dict[str, np.ndarray]
 
 
 class Shards:
@@ -33,7 +31,12 @@ class Shards:
     counts: tuple[str, ...] = "documents", "tokens"  # that describe a split
     column_names: tuple[str, ...] = "tokens", "document_ptr"
 
-    def __init__(self, address: str, split: str, data: CorpusConfig) -> None:
+    def __init__(
+        self,
+        address: str,
+        split: str,
+        data: CorpusConfig,
+    ) -> None:
         self.address = address
         self.split = split
         self.data = data
@@ -46,12 +49,17 @@ class Shards:
                 cure="write shards for this workload",
             )
         if not is_remote(address):  # remote ones are checked when they are fetched
-            _check_files(
-                Path(address),
-                self.index["files"],
-                stamps=Path(data.cache_dir),
-            )
-        self.shards = [shard for shard in self.index["shards"] if shard["split"] == split]
+            sums = {Path(address, name): digest for name, digest in self.index["files"].items()}
+            path = find_damaged(sums, stamps=Path(data.cache_dir))
+            if path is not None:
+                problem = "missing or not as it was written"
+                raise UserError(
+                    problem,
+                    key=str(path),
+                    cure="repeat the command that wrote it",
+                )
+        shards = self.index["shards"]
+        self.shards = [shard for shard in shards if shard["name"].startswith(split)]
         # The sources, their numbers by shard, and their weights in training; no weights: all
         # windows once an epoch.
         self.names = list(dict.fromkeys(shard["source"] for shard in self.shards))
@@ -62,9 +70,8 @@ class Shards:
 
     def _find_weights(self) -> list[float] | None:
         """Return the weights of the config, else of the index, by source; None without any."""
-        weights = self.index["weights"]
-        if any(source.weight for source in self.data.training):
-            weights = {source.name: source.weight for source in self.data.training}
+        weights = {source.name: source.weight for source in self.data.training if source.weight}
+        weights = weights or self.index["weights"]
         for name in set(weights) - set(self.names):
             problem = f"source {name} has no text"
             raise UserError(
@@ -83,30 +90,6 @@ class Shards:
         counts = ", ".join(f"{self.count(name):,} {name}" for name in self.counts)
         return f"{counts} in {len(self.shards)} shard(s)"
 
-    def describe_sources(self, windows: np.ndarray) -> dict[str, str]:
-        """Return a line for each of several sources: its share of an epoch, which has as many
-        windows as all have (`windows`: of each shard), and how often its text is read in that.
-        """
-        if len(self.names) < 2:
-            return {}
-        sizes = np.bincount(
-            self.sources,
-            weights=windows,
-        )
-        weights = np.array(self.weights or sizes)
-        shares = weights / weights.sum()
-        rows = zip(
-            self.names,
-            shares,
-            sizes,
-            shares * sizes.sum() / sizes,
-            strict=True,
-        )
-        return {
-            f"- {name}": f"{_percent(share)} of an epoch, its {size:,.0f} windows {times:.3g} times"
-            for name, share, size, times in rows
-        }
-
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise UserError unless the shards were written with `tokenizer`."""
         if self.index["tokenizer"] != tokenizer_sum(tokenizer):
@@ -122,7 +105,7 @@ class Shards:
         files = self.index["files"].items()
         return json_sum([digest for name, digest in files if name.startswith(self.split)])
 
-    def _map(self, number: int) -> Columns:
+    def _map(self, number: int) -> dict[str, np.ndarray]:
         """Return the columns of a shard, memory-mapped; fetch it first if it is remote."""
         shard = self.shards[number]["name"]
         names = {column: f"{shard}.{column}.npy" for column in self.column_names}
@@ -132,30 +115,7 @@ class Shards:
             list(names.values()),
             self.data.cache_dir,
         )
-        return {
-            column: np.load(
-                folder / name,
-                mmap_mode="r",
-            )
-            for column, name in names.items()
-        }
-
-
-def _percent(share: float) -> str:
-    """Return a share with one decimal, a small one with two digits: 50.0%, 0.0040%."""
-    percent = 100 * share
-    return f"{percent:.1f}%" if percent >= 1 else f"{percent:#.2g}%"
-
-
-def _check_files(folder: Path, files: dict[str, str], stamps: Path) -> None:
-    sums = {folder / name: digest for name, digest in files.items()}
-    for path in find_damaged(sums, stamps=stamps):
-        problem = "missing or not as it was written"
-        raise UserError(
-            problem,
-            key=str(path),
-            cure="repeat the command that wrote it",
-        )
+        return {column: np.load(folder / name, mmap_mode="r") for column, name in names.items()}
 
 
 class Corpus(Shards):
@@ -165,8 +125,17 @@ class Corpus(Shards):
     counts = "documents", "sentences", "examples", "tokens"
     column_names = "tokens", "sentences", "token_ptr", "sentence_ptr"
 
-    def __init__(self, address: str, split: str, data: CorpusConfig) -> None:
-        super().__init__(address, split, data)
+    def __init__(
+        self,
+        address: str,
+        split: str,
+        data: CorpusConfig,
+    ) -> None:
+        super().__init__(
+            address,
+            split,
+            data,
+        )
         # Lengths of all examples are in memory, four bytes for each: uint16 [E, 2], text tokens
         # and sentences of every example.
         names = [f"{shard['name']}.examples.npy" for shard in self.shards]
@@ -181,9 +150,6 @@ class Corpus(Shards):
         # int64 [shards + 1]: the first example of every shard, and E.
         self.bounds = np.cumsum([0, *map(len, tables)])
 
-    def __len__(self) -> int:
-        return len(self.table)
-
     def shard_of(self, number: int) -> int:
         """Return the shard that holds an example."""
         return (
@@ -197,21 +163,26 @@ class Corpus(Shards):
             - 1
         )
 
-    def source_of(self, number: int) -> int:
-        """Return the source of an example."""
-        return self.sources[self.shard_of(number)]
-
     def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return text tokens int64 [T] and tokens per sentence int64 [S] of one example."""
         shard = self.shard_of(number)
         columns = self.columns(shard)
         place = number - int(self.bounds[shard])  # within the shard
-        tokens = _cut(columns["tokens"], columns["token_ptr"], place)
-        return tokens, _cut(columns["sentences"], columns["sentence_ptr"], place)
+        tokens = _cut(
+            columns["tokens"],
+            columns["token_ptr"],
+            place,
+        )
+        return tokens, _cut(
+            columns["sentences"],
+            columns["sentence_ptr"],
+            place,
+        )
 
 
-def _cut(values: np.ndarray, offsets: np.ndarray, place: int) -> np.ndarray:
+def _cut(
+    values: np.ndarray,
+    offsets: np.ndarray,
+    place: int,
+) -> np.ndarray:
     return values[offsets[place] : offsets[place + 1]].astype(np.int64)
-
-
-KINDS: dict[str, type[Shards]] = {Shards.kind: Shards, Corpus.kind: Corpus}

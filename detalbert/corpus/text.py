@@ -15,23 +15,21 @@ by one process, so a corpus in one file is read no faster by several machines.
 import hashlib
 import itertools
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import botocore
 
-from detalbert import records
+from detalbert import addresses, hub, records
+from detalbert.addresses import ending_of
 from detalbert.corpus import api_text
 from detalbert.errors import UserError
-from detalbert.hub import looks_like_path
-from detalbert.records import ending_of
 from detalbert.settings.text import CorpusConfig, SourceConfig
-from detalbert.squad import world
+from detalbert.squad.sources import SHIPPED
 from detalbert.sums import json_sum
 
 PLAIN = (".txt", ".md")
@@ -39,7 +37,7 @@ ENDINGS = (*PLAIN, ".jsonl", ".ndjson", ".json", ".parquet")
 LONGEST = 1 << 28  # characters of a document
 _TEXT_PER_ROW = 4_000  # bytes of a hub's document, about
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 not
-_HELD_OUT = {"test", "testing", "valid", "validation", "val", "dev", "eval"}
+_HELD_OUT = re.compile("(?<![a-z])(test|valid|validation|val|dev|eval)(?![a-z])", re.IGNORECASE)
 log = logging.getLogger(__name__)
 
 
@@ -49,7 +47,7 @@ class Unit(NamedTuple):
     name: str
     size: int  # bytes, about
     stamp: object  # changes with its content; of JSON's types
-    read: Callable[[], Iterable[str | None]]  # its documents; None for a row without text
+    read: Callable[[], Iterable[str]]  # its documents; "" for a row without text
     source: str = ""  # name of its source, if there are several
     held_out: float = 0.0  # fraction of its documents that is for validation
 
@@ -67,7 +65,12 @@ def open_texts(data: CorpusConfig) -> list[list[Unit]]:
     sources += [(source, data.held_out_source, "validation", 1.0) for source in data.held_out]
     texts = []
     for source, key, split, held_out in sources:
-        units = _open_source(source, f"data.{key}", split, data.article)
+        units = _open_source(
+            source,
+            f"data.{key}",
+            split,
+            data.article,
+        )
         texts.append([unit._replace(source=source.name or "", held_out=held_out) for unit in units])
     return texts
 
@@ -77,7 +80,12 @@ def fingerprint(texts: list[list[Unit]]) -> str:
     return json_sum([(unit.source, unit.held_out, unit.stamp) for units in texts for unit in units])
 
 
-def _open_source(source: SourceConfig, key: str, split: str, article: str) -> list[Unit]:
+def _open_source(
+    source: SourceConfig,
+    key: str,
+    split: str,
+    article: str,
+) -> list[Unit]:
     """Return the units of a source.
 
     Args:
@@ -88,83 +96,121 @@ def _open_source(source: SourceConfig, key: str, split: str, article: str) -> li
     address = source.source
     if address == "generated":
         passages = generated(split)
-        size = sum(map(len, passages))
-        return [Unit(address, size, stamp=json_sum(passages), read=lambda: passages)]
-    if address == "botocore":
-        paths = api_text.find_services()
-        version = f"botocore {botocore.__version__}"
         return [
-            Unit(path.name, path.stat().st_size, version, partial(api_text.read_service, path))
-            for path in paths
+            Unit(
+                address,
+                sum(map(len, passages)),
+                json_sum(passages),
+                lambda: passages,
+            )
+        ]
+    if address == "botocore":
+        return [
+            Unit(
+                address,
+                17_000_000,
+                botocore.__version__,
+                api_text.read_services,
+            )
         ]
     if _is_data_set(address):
-        return [_open_data_set(address, key, split, source.text_key)]
-    return _open_files(address, key, article, source.text_key)
+        return [
+            _open_data_set(
+                address,
+                key,
+                split,
+                source.text_key,
+            )
+        ]
+    return _open_files(
+        address,
+        key,
+        article,
+        source.text_key,
+    )
 
 
 def generated(split: str) -> list[str]:
     """Return the passages of the embedded world."""
-    articles = world.load_world(split)["data"]
-    return [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
+    articles = records.read_rows(f"{SHIPPED}/world-{split}.json.gz")
+    return [paragraph["context"] for _, article in articles for paragraph in article["paragraphs"]]
 
 
 def _is_data_set(address: str) -> bool:
     """Return whether an address is a hub's data set: by its name, or as a folder."""
-    if not records.is_remote(address) and not looks_like_path(address, ENDINGS):
+    if not addresses.is_path(address, endings=ENDINGS):
         return True
     card = Path(address, "README.md")
-    has_metadata = card.is_file() and card.read_bytes().startswith(b"---")
-    return has_metadata or any(Path(address).glob("data/train-*"))
+    return card.is_file() and card.read_bytes().startswith(b"---")
 
 
-def _open_data_set(address: str, key: str, split: str, text_key: str) -> Unit:
-    rows = records.load_hub_rows(address, split=split, key=key)
-    if text_key not in rows.column_names:
-        raise _no_key(key, text_key, rows.column_names)
-    texts = rows.select_columns([text_key])
+def _open_data_set(
+    address: str,
+    key: str,
+    split: str,
+    text_key: str,
+) -> Unit:
+    rows = hub.load_rows(address, split=split, key=key)
 
-    def read() -> Iterator[str | None]:
-        for number, row in enumerate(texts):
+    def read() -> Iterator[str]:
+        for number, row in enumerate(rows):
             yield text_of(row, f"{address}: row {number}", text_key)
 
     stamp = [rows._fingerprint, text_key]
-    return Unit(address, _TEXT_PER_ROW * len(rows), stamp, read)
+    return Unit(
+        address,
+        _TEXT_PER_ROW * len(rows),
+        stamp,
+        read,
+    )
 
 
-def _open_files(address: str, key: str, article: str, text_key: str) -> list[Unit]:
-    files = records.find_files(address, key=key, endings=ENDINGS)
+def _open_files(
+    address: str,
+    key: str,
+    article: str,
+    text_key: str,
+) -> list[Unit]:
+    files = addresses.find_files(address, key=key, endings=ENDINGS)
     for file in files:
         if ending_of(file) not in ENDINGS:
-            problem = f"not a file of text by its ending ({', '.join(ENDINGS)}; also packed)"
-            raise UserError(problem, key=file, cure="save it as one of these")
-    if len({ending_of(file) in PLAIN for file in files}) > 1:
+            raise UserError(
+                f"not a file of text by its ending ({', '.join(ENDINGS)}; also packed)",
+                key=file,
+                cure="save it as one of these",
+            )
+    plain = [file for file in files if ending_of(file) in PLAIN]
+    if 0 < len(plain) < len(files):
         problem = f"{address} has files of rows and of plain text"
         raise UserError(problem, key=key, cure="name those of one kind by a pattern, such as *.txt")
-    _warn_of_held_out(files, key)
+    held_out = [file for file in files if _HELD_OUT.search(PurePath(file).name)]
+    if 0 < len(held_out) < len(files):
+        log.warning("%s: maybe held-out data, and read: %.200s", key, ", ".join(held_out))
 
-    system, _ = records.open_system(files[0])
+    how = article if plain else text_key
+    system, _ = addresses.open_system(files[0])
     infos = system.get_file_info([file.rpartition("://")[2] for file in files])
     units = []
     for file, info in zip(files, infos, strict=True):
-        how = article if ending_of(file) in PLAIN else text_key
-        stamp = [info.base_name, info.size, info.mtime_ns, how]
-        units.append(Unit(file, info.size, stamp, partial(read_file, file, how)))
+        stamp = [
+            info.base_name,
+            info.size,
+            info.mtime_ns,
+            how,
+        ]
+        units.append(
+            Unit(
+                file,
+                info.size,
+                stamp,
+                partial(read_file, file, how),
+            )
+        )
     return units
 
 
-def _warn_of_held_out(files: list[str], key: str) -> None:
-    """Log which of some files are held-out data by their names, unless all are."""
-    held_out = []
-    for file in files:
-        name = "/".join(PurePath(file).parts[-2:])
-        if _HELD_OUT.intersection(re.split(r"[\W\d_]+", name.lower())):
-            held_out.append(file)
-    if 0 < len(held_out) < len(files) and os.environ.get("RANK", "0") == "0":
-        log.warning("%s: maybe held-out data, and read: %.200s", key, ", ".join(held_out))
-
-
-def read_file(address: str, how: str) -> Iterator[str | None]:
-    """Yield the documents of a file, None for a row without text. Raises as `read_documents`.
+def read_file(address: str, how: str) -> Iterator[str]:
+    """Yield the documents of a file, "" for a row without text. Raises as `read_documents`.
 
     Args:
         how: of rows the key of the text, of plain text what is one document, as `data.article`.
@@ -173,7 +219,7 @@ def read_file(address: str, how: str) -> Iterator[str | None]:
         for place, row in records.read_rows(address):
             yield text_of(row, place, text_key=how)
         return
-    with records.open_text(address) as file:
+    with addresses.open_text(address) as file:
         if how == "file":
             yield file.read(LONGEST + 1).replace("\r\n", "\n").replace("\r", "\n")
             return
@@ -190,34 +236,30 @@ def read_file(address: str, how: str) -> Iterator[str | None]:
                 yield "\n".join(group_of_lines)
 
 
-def text_of(row: records.Row, place: str, text_key: str) -> str | None:
-    """Return the text of a row; None if it is null. Raises UserError if the row has no such text.
+def text_of(row: records.Row, place: str, text_key: str) -> str:
+    """Return the text of a row; "" if it is null. Raises UserError if the row has no such text.
 
     Args:
         place: of the row, for messages.
     """
     if text_key not in row:
-        raise _no_key(place, text_key, row)
-    text = row[text_key]
-    if text is not None and not isinstance(text, str):
-        kind = type(text).__name__
-        raise UserError(f"its {text_key!r} is no text but {kind}", key=place, cure="convert it")
+        raise UserError(
+            f"no {text_key!r} (there: {', '.join(row):.200})",
+            key=place,
+            cure="name the text's key, as in data.text: {source: ..., text_key: body}",
+        )
+    text = "" if row[text_key] is None else row[text_key]
+    if not isinstance(text, str):
+        problem = f"its {text_key!r} is no text but {type(text).__name__}"
+        raise UserError(problem, key=place, cure="convert it")
     return text
-
-
-def _no_key(place: str, text_key: str, names: Iterable[str]) -> UserError:
-    return UserError(
-        f"no {text_key!r} (there: {', '.join(names):.200})",
-        key=place,
-        cure="name the text's key, as in data.text: {source: ..., text_key: body}",
-    )
 
 
 def read_documents(unit: Unit, skipped: Counter[str], strips: bool = False) -> Iterator[str]:
     """Yield the documents of a unit that are not blank; lone surrogates become U+FFFD.
 
     Args:
-        skipped: counts what is left out, by the reason.
+        skipped: counts what is left out, by the unit.
         strips: without the white space around them.
 
     Raises:
@@ -226,16 +268,14 @@ def read_documents(unit: Unit, skipped: Counter[str], strips: bool = False) -> I
         Unavailable: a server fails.
     """
     for text in unit.read():
-        if text is None:
-            skipped["rows have no text and are left out"] += 1
-        elif not text or text.isspace():
-            skipped["documents are blank and are left out"] += 1
-        elif len(text) > LONGEST:
+        if len(text) > LONGEST:
             problem = f"a document of more than {LONGEST:,} characters"
             raise UserError(problem, key=unit.name, cure="cut it, or set data.article: 1000 lines")
-        else:
-            text = text.strip() if strips else text
-            yield text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+        if not text or text.isspace():
+            skipped[unit.name] += 1
+            continue
+        text = text.strip() if strips else text
+        yield text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def is_held_out(document: str, share: float) -> bool:
@@ -246,3 +286,20 @@ def is_held_out(document: str, share: float) -> bool:
     """
     digest = hashlib.blake2b(document.encode(), digest_size=8).digest()
     return int.from_bytes(digest, byteorder="big") < share * 2**64
+
+
+def byte_size(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
+    return len(text.encode())
+
+
+def every(limit: int, size: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Return a key for `itertools.groupby`: a group ends when its sizes are `limit` together."""
+    total = 0
+
+    def key(item: object) -> int:
+        nonlocal total
+        total += size(item)
+        return (total - size(item)) // limit
+
+    return key

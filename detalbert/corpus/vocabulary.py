@@ -8,6 +8,7 @@ the same tokens.
 """
 
 import logging
+import string
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,7 +35,6 @@ SPECIALS = {
 END_OF_TEXT = "<|endoftext|>"
 _FORMAT = 2  # raise it when the same text gives other tokens
 _SAMPLE = 64 << 20  # characters of text that are read, of all files
-_LETTERS = 1000  # that have a token, or a tenth of all tokens, as Chinese needs; others are <unk>
 log = logging.getLogger(__name__)
 
 
@@ -54,13 +54,13 @@ def train_bpe(
             pre_tokenizers.Punctuation(),
         ]
     )
-    printable = [chr(code) for code in range(33, 127)]
     trainer = BpeTrainer(
         vocab_size=size,
         show_progress=False,
         special_tokens=list(SPECIALS.values()),
-        initial_alphabet=[letter for letter in printable if not letter.isupper()],
-        limit_alphabet=max(_LETTERS, size // 10),
+        initial_alphabet=list(string.ascii_lowercase + string.digits + string.punctuation),
+        # Rarer letters are <unk>. Chinese needs more than a thousand.
+        limit_alphabet=max(1000, size // 10),
     )
     tokenizer.train_from_iterator(texts, trainer)
 

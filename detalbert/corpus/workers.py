@@ -5,19 +5,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any
 
 from detalbert.errors import Unavailable
 from detalbert.processes import CHILDREN
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 _work: Callable[[Any], Any]  # of a worker process
 
 
 def map_in_processes(
-    work: Callable[[Task], Result], tasks: Iterable[Task], processes: int
-) -> Generator[Result, None, None]:
+    work: Callable[[Any], Any], tasks: Iterable[Any], processes: int
+) -> Generator[Any, None, None]:
     """Yield `work` of each task, in order, with at most two tasks per process in memory.
 
     Args:
@@ -31,7 +29,7 @@ def map_in_processes(
     if processes <= 1:
         yield from map(work, tasks)
         return
-    results: deque[Future[Result]] = deque()
+    results: deque[Future[Any]] = deque()
     try:
         with ProcessPoolExecutor(processes, CHILDREN, _start, (work,)) as pool:
             for task in tasks:

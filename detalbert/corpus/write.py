@@ -14,6 +14,7 @@ import io
 import itertools
 import logging
 import math
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -24,33 +25,43 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from detalbert.addresses import is_remote
 from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.examples import ExampleKind
-from detalbert.corpus.index import FORMAT, INDEX, SPLITS, TOKENIZER
-from detalbert.corpus.output import Output
-from detalbert.corpus.text import Unit, fingerprint, is_held_out, open_texts, read_documents
-from detalbert.corpus.words import byte_size, group
+from detalbert.corpus.index import (
+    FORMAT,
+    INDEX,
+    SPLITS,
+    TOKENIZER,
+    load_sealed,
+    write_file,
+    write_sealed,
+)
+from detalbert.corpus.text import (
+    Unit,
+    byte_size,
+    every,
+    fingerprint,
+    is_held_out,
+    open_texts,
+    read_documents,
+)
 from detalbert.corpus.workers import map_in_processes
 from detalbert.errors import UserError
 from detalbert.files import hold_lock, writing
 from detalbert.processes import count_cores
 from detalbert.progress import waiting
 from detalbert.settings.text import CorpusConfig
+from detalbert.squad.encoding import tokenizer_sum
 from detalbert.sums import Json, find_damaged, json_sum, seal
 
 Kind = DocumentKind | ExampleKind
+Part = tuple[int, int]  # its number, from 1 on, and how many there are
 PLAN = "plan.json"
 _RECORD = "volume-{:05d}.json"
-_TEXT_PER_TOKEN_BYTE = 2.2  # English: some 4.5 bytes per token, which takes two
+_TEXT_PER_MIB = 2.2 * (1 << 20)  # bytes; English has some 4.5 per token, which takes two
 _BATCH = 1 << 19  # bytes of text that are tokenized at a time
 log = logging.getLogger(__name__)
-
-
-class Part(NamedTuple):
-    """Part `number` of `total`, from 1 on, of a corpus that several machines write."""
-
-    number: int = 1
-    total: int = 1
 
 
 class Batch(NamedTuple):
@@ -63,13 +74,14 @@ class Batch(NamedTuple):
 
 
 class TokenizedBatch(NamedTuple):
-    """A batch as columns, and counts."""
+    """A batch as columns."""
 
     volume: int
     shard: int
     split: str
     columns: dict[str, np.ndarray]
-    counts: Counter[str]
+    documents: int
+    text_bytes: int
 
 
 def write_shards(
@@ -77,7 +89,7 @@ def write_shards(
     kind: Kind,
     output: str | None = None,
     processes: int | None = None,
-    part: Part = Part(),  # noqa: B008
+    part: Part = (1, 1),
 ) -> str:
     """Write missing or damaged shards of the configured text; return where they are, or "" if other
     parts are missing.
@@ -91,74 +103,78 @@ def write_shards(
         output: a folder, or a remote address; default: a folder below `data.cache_dir` whose name
             depends on all that the bytes do.
         processes: default: one per core.
-        part: of the shards; default: all.
+        part: of the shards, as (number, total); default: all.
 
     Raises:
         UserError: text cannot be read, or shards cannot be written.
         Unavailable: a server fails, or a worker was killed.
     """
     texts = open_texts(data)
-    shard_bytes = max(1, int(data.shard_mib * (1 << 20) * _TEXT_PER_TOKEN_BYTE))
+    shard_bytes = int(data.shard_mib * _TEXT_PER_MIB) or 1
     # All that the shards' bytes depend on.
     plan = {
         "format": FORMAT,
-        **kind.facts(),
+        "kind": kind.name,
+        "tokenizer": tokenizer_sum(kind.tokenizer),
+        **kind.facts,
         "shard_bytes": shard_bytes,
         "text": fingerprint(texts),
     }
     address = output or f"{data.cache_dir}/shards-{json_sum(plan)[:24]}"
-    place = Output(address)
-    folder = Path(data.cache_dir if place.is_remote else address)
+    number, total = part
+    folder = Path(data.cache_dir if is_remote(address) else address)
     with writing(address, cure="free space, or give another place", what="token shards"):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = folder / f".lock-{part.number}-of-{part.total}"
+        lock = folder / f".lock-{number}-of-{total}"
         with hold_lock(lock, purpose=f"writes token shards to {address}"):
-            _check_plan(place, seal(plan))
+            _check_plan(address, plan)
             volumes: list[list[Unit]] = []
             for units in texts:
-                volumes += group(units, size=lambda unit: unit.size, least=shard_bytes)
-            own = range(part.number - 1, len(volumes), part.total)
-            missing = [number for number in own if _read_record(place, number) is None]
-            missing_volumes = {number: volumes[number] for number in missing}
-            _write_volumes(place, kind, missing_volumes, shard_bytes, processes or count_cores())
+                key = every(shard_bytes, size=lambda unit: unit.size)
+                volumes += [list(members) for _, members in itertools.groupby(units, key)]
+            own = range(number - 1, len(volumes), total)
+            missing = {i: volumes[i] for i in own if _read_record(address, i) is None}
+            if missing:
+                _write_volumes(address, kind, missing, shard_bytes, processes or count_cores())
             weights = {source.name: source.weight for source in data.training if source.weight}
             header = {**plan, "weights": weights}
-            return address if _write_index(place, len(volumes), header, kind.tokenizer) else ""
+            return address if _write_index(address, len(volumes), header, kind.tokenizer) else ""
 
 
-def _check_plan(place: Output, plan: Json) -> None:
+def _check_plan(address: str, plan: Json) -> None:
     """Write the plan before any shard, so that no other text's are added to these.
 
     Raises:
         UserError: the place holds shards of another plan, or other files.
     """
-    if place.read_json(PLAN) == plan:
+    saved_plan = load_sealed(f"{address}/{PLAN}")
+    if saved_plan == seal(plan):
         return
-    if any(not name.startswith(".") for name in place.names()):
+    names = [] if is_remote(address) else os.listdir(address)
+    if saved_plan or any(not name.startswith(".") for name in names):
         problem = "holds other files, or shards of another text, tokenizer or length"
-        raise UserError(problem, key=place.address, cure="give a fresh folder")
-    place.write_json(PLAN, plan)
+        raise UserError(problem, key=address, cure="give a fresh folder")
+    write_sealed(address, PLAN, plan)
 
 
-def _read_record(place: Output, volume: int) -> Json | None:
+def _read_record(address: str, volume: int) -> Json | None:
     """Return the record of a volume whose shards are there as they were written; else None."""
-    record = place.read_json(_RECORD.format(volume))
-    if record is None or place.is_remote:  # in a bucket, what is there is whole
-        return record
-    folder = Path(place.address)
-    sums = {folder / file: digest for file, digest in record["files"].items()}
-    damaged = find_damaged(sums, stamps=folder)
-    if damaged:
-        log.warning("%s: not as it was written; writing it again", damaged[0])
-    return None if damaged else record
+    record = load_sealed(f"{address}/{_RECORD.format(volume)}")
+    if record is not None and not is_remote(address):  # in a bucket, what is there is whole
+        sums = {Path(address, file): digest for file, digest in record["files"].items()}
+        path = find_damaged(sums, stamps=Path(address))
+        if path is not None:
+            log.warning("%s: not as it was written; writing it again", path)
+            return None
+    return record
 
 
 def _write_volumes(
-    place: Output, kind: Kind, volumes: dict[int, list[Unit]], shard_bytes: int, processes: int
+    address: str, kind: Kind, volumes: dict[int, list[Unit]], shard_bytes: int, processes: int
 ) -> None:
     """Write the shards of volumes, by their numbers, and a record of each volume."""
     size = sum(unit.size for units in volumes.values() for unit in units)
-    skipped: Counter[str] = Counter()  # by the reason
+    skipped: Counter[str] = Counter()
     batches = itertools.chain.from_iterable(
         _read(number, units, shard_bytes, kind.strips, skipped) for number, units in volumes.items()
     )
@@ -173,11 +189,11 @@ def _write_volumes(
             record: Json = {"files": {}, "shards": []}
             for _, members in itertools.groupby(results, key=lambda tokens: tokens.shard):
                 tokens = list(members)
-                wait.update(sum(batch.counts["text_bytes"] for batch in tokens))
-                _write_shard(place, volumes[number][0].source, tokens, record)
-            place.write_json(_RECORD.format(number), record)
-    for reason, count in skipped.items():
-        log.warning("%s %s", f"{count:,}", reason)
+                wait.update(sum(batch.text_bytes for batch in tokens))
+                _write_shard(address, volumes[number][0].source, tokens, record)
+            write_sealed(address, _RECORD.format(number), record)
+    if skipped:
+        log.warning("%d rows or documents without text are left out", skipped.total())
 
 
 def _read(
@@ -192,71 +208,77 @@ def _read(
     documents = itertools.chain.from_iterable(
         read_documents(unit, skipped, strips) for unit in units
     )
-    size = shard = 0
-    for members in group(documents, size=byte_size, least=min(_BATCH, shard_bytes)):
-        shard = size // shard_bytes
-        size += sum(map(byte_size, members))
-        is_held = [is_held_out(document, units[0].held_out) for document in members]
-        for split in SPLITS:
-            chosen = [held == (split == "validation") for held in is_held]
-            yield Batch(volume, shard, split, list(itertools.compress(members, chosen)))
+    shard = 0
+    for shard, of_shard in itertools.groupby(documents, every(shard_bytes, byte_size)):
+        for _, batch in itertools.groupby(of_shard, every(_BATCH, byte_size)):
+            by_split: dict[str, list[str]] = {split: [] for split in SPLITS}
+            for document in batch:
+                by_split[SPLITS[is_held_out(document, units[0].held_out)]].append(document)
+            for split, members in by_split.items():
+                yield Batch(volume, shard, split, members)
     yield Batch(volume, shard, "train", [])
 
 
 def _tokenize(kind: Kind, batch: Batch) -> TokenizedBatch:
     documents = batch.documents
-    columns = kind.tokenize(documents) if documents else {}
-    counts = Counter({column: len(values) for column, values in columns.items()})
-    counts.update(documents=len(documents), text_bytes=sum(map(byte_size, documents)))
-    return TokenizedBatch(batch.volume, batch.shard, batch.split, columns, counts)
+    return TokenizedBatch(
+        batch.volume,
+        batch.shard,
+        batch.split,
+        columns=kind.tokenize(documents) if documents else {},
+        documents=len(documents),
+        text_bytes=sum(map(byte_size, documents)),
+    )
 
 
-def _write_shard(place: Output, source: str, tokens: list[TokenizedBatch], record: Json) -> None:
+def _write_shard(address: str, source: str, tokens: list[TokenizedBatch], record: Json) -> None:
     """Write the columns of a shard, by split, and add them to the record of its volume."""
     for split in SPLITS:
-        batches = [batch for batch in tokens if batch.split == split and batch.columns]
+        batches = [batch for batch in tokens if batch.split == split and batch.documents]
         if not batches:
             continue
-        name = f"{split}-{batches[0].volume:05d}-{batches[0].shard:05d}"
+        shard = {
+            "name": f"{split}-{batches[0].volume:05d}-{batches[0].shard:05d}",
+            "source": source,
+            "documents": sum(batch.documents for batch in batches),
+            "text_bytes": sum(batch.text_bytes for batch in batches),
+        }
+        record["shards"].append(shard)
         for column in list(batches[0].columns):
             values = np.concatenate([batch.columns.pop(column) for batch in batches])
+            shard[column] = len(values)
             if column.endswith("_ptr"):  # lengths become offsets
                 values = np.append(0, np.cumsum(values, dtype=np.int64))
             content = io.BytesIO()
             np.save(content, values)
-            file = f"{name}.{column}.npy"
-            record["files"][file] = place.write(file, content.getbuffer())
-        counts = sum((batch.counts for batch in batches), Counter())
-        record["shards"].append({"name": name, "split": split, "source": source, **counts})
+            file = f"{shard['name']}.{column}.npy"
+            record["files"][file] = write_file(address, file, content.getbuffer())
 
 
 def _write_index(
-    place: Output, volumes: int, header: Json, tokenizer: PreTrainedTokenizerBase
+    address: str, volumes: int, header: Json, tokenizer: PreTrainedTokenizerBase
 ) -> bool:
     """Write the tokenizer, and the index last of all, if the volumes of all parts are complete;
     return whether they are.
     """
-    files: dict[str, str] = {}
-    shards: list[Json] = []
+    index = {**header, "files": {}, "shards": []}
     for number in range(volumes):
-        record = _read_record(place, number)
+        record = _read_record(address, number)
         if record is None:
             log.info("no index yet: volume %d of %d is of another part", number + 1, volumes)
             return False
-        files |= record["files"]
-        shards += record["shards"]
+        index["files"] |= record["files"]
+        index["shards"] += record["shards"]
 
     # A complete corpus is left as it is, unless what the user says of it has changed.
-    index = {**header, "shards": shards}
-    saved_index = place.read_json(INDEX) or {}
-    if saved_index == {**saved_index, **index}:
+    saved_index = load_sealed(f"{address}/{INDEX}") or {}
+    if saved_index == {**saved_index, **header, "shards": index["shards"]}:
         return True
     with tempfile.TemporaryDirectory() as folder:
         for path in map(Path, tokenizer.save_pretrained(folder)):
-            if path.is_file():
-                name = f"{TOKENIZER}/{path.name}"
-                files[name] = place.write(name, path.read_bytes())
-    place.write_json(INDEX, {**index, "files": files})
+            name = f"{TOKENIZER}/{path.name}"
+            index["files"][name] = write_file(address, name, path.read_bytes())
+    write_sealed(address, INDEX, index)
     return True
 
 

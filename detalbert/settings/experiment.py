@@ -89,8 +89,8 @@ def single_values(
         if kind == "const":
             values[key] = value.get("val")
         elif kind in _RANGES:
-            cure = "a local run needs one value, by --set"
-            problems.append(UserError("a search range", key=name, cure=cure))
+            problem = "a search range, and this is no search"
+            problems.append(UserError(problem, key=name, cure="give one value, by --set"))
         elif isinstance(value, dict):
             values[key] = single_values(value, problems, section=name)
         else:

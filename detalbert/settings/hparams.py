@@ -11,8 +11,15 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from pydantic import Field
 
 from detalbert.errors import UnknownKey, UserError
-from detalbert.settings.model_sizes import check_model_sizes
-from detalbert.settings.sections import Parsers, Section, Whole, changeable, parse_section, section
+from detalbert.settings.metric import Metric
+from detalbert.settings.sections import (
+    Parsers,
+    Section,
+    Whole,
+    changeable,
+    parse_section,
+    strict_dataclass,
+)
 
 # What a row of questions may have.
 COLUMNS = (
@@ -27,7 +34,7 @@ COLUMNS = (
 )
 
 
-@section
+@strict_dataclass
 class DataConfig(Section):
     """Sources of questions: `train`, and `validation` or a `validation_fraction` of `train`.
 
@@ -74,7 +81,7 @@ class Length(NamedTuple):
         return math.ceil(self.steps / self.validation)
 
 
-@section
+@strict_dataclass
 class StepHParams(Section):
     """Hyperparameters of every workload's optimizer step. Periods and steps are optimizer steps."""
 
@@ -113,8 +120,6 @@ class StepHParams(Section):
     )
     # The layers, with torch.compile; default: on a GPU.
     compile: bool | None = changeable(None)
-    # Rows padded to max_tokens_per_forward, each launched as one CUDA graph. Not measured on a GPU.
-    cuda_graphs: bool = changeable(False)
     # Gradients travel between slots in this type; their sums are taken in fp32 always.
     allreduce_dtype: Literal["fp32", "bf16", "fp16"] = changeable("fp32")
     # Default: the trial's, see experiment.trial_seed.
@@ -193,7 +198,6 @@ class StepHParams(Section):
             )
 
     def check(self) -> None:
-        check_model_sizes(self.model_config, "hyperparameters.model_config")
         warm = self.warmup_fraction
         room = 1 - warm if self.schedule == "wsd" else 0
         if self.decay > room + 1e-9:
@@ -211,7 +215,7 @@ class StepHParams(Section):
             )
 
 
-@section
+@strict_dataclass
 class HParams(StepHParams):
     """`hyperparameters:` of an experiment that fine-tunes on SQuAD: windows and answers."""
 
@@ -233,7 +237,25 @@ class HParams(StepHParams):
         super().check()
 
 
+# The official scores, and the loss; squad/metrics.py and a reducer of model_def.py compute them.
+METRICS = (
+    Metric("exact", charted=True, logged=True),
+    Metric("f1", charted=True, logged=True),
+    Metric("HasAns_f1", charted=True, logged=True),
+    Metric("NoAns_exact", charted=True, logged=True),
+    Metric("loss", charted=True, logged=True, smaller_is_better=True),
+    Metric("best_f1", charted=True, logged=True),
+    Metric("HasAns_exact", logged=True),
+    Metric("best_exact", logged=True),
+    Metric("total"),
+    Metric("HasAns_total"),
+    Metric("NoAns_f1"),
+    Metric("NoAns_total"),
+    Metric("best_exact_thresh"),
+    Metric("best_f1_thresh"),
+)
+
 # Both raise UserError as `parse_section` does.
 parse_hparams = partial(parse_section, HParams, "hyperparameters")
 parse_data_config = partial(parse_section, DataConfig, "data")
-PARSERS = Parsers(DataConfig, HParams)
+PARSERS = Parsers(DataConfig, HParams, METRICS)

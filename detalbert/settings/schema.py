@@ -44,7 +44,8 @@ def as_a_master_reads(config: Config) -> Config:
 def _plain(value: Any) -> Any:
     """Return part of a config without nulls, with whole numbers for floats that are whole."""
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items() if inner is not None}
+        present = {key: inner for key, inner in value.items() if inner is not None}
+        return {key: _plain(inner) for key, inner in present.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return as_whole(value)
@@ -52,8 +53,9 @@ def _plain(value: Any) -> Any:
 
 def find_problems(config: Config) -> list[UserError]:
     """Return the problems of a config that `as_a_master_reads` returned."""
+    validator = jsonschema.Draft7Validator(load_schema())
     problems: list[UserError] = []
-    for error in jsonschema.Draft7Validator(load_schema()).iter_errors(config):
+    for error in validator.iter_errors(config):
         problems += problems_of(error)
     return problems
 
@@ -64,12 +66,12 @@ def problems_of(error: ValidationError) -> Iterator[UserError]:
     value = error.instance
     # One error may be of several keys, and has the path of the section that has or lacks them.
     if error.validator == "additionalProperties":
-        known = error.schema["properties"]
+        properties = error.schema["properties"]
         for name in value:
-            if name not in known:
-                yield UnknownKey(name, section=place, known=known)
+            if name not in properties:
+                yield UnknownKey(str(name), section=place, known=properties)
     elif "propertyNames" in error.absolute_schema_path:
-        yield UnknownKey(value, section=place, known=error.validator_value)
+        yield UnknownKey(str(value), section=place, known=error.validator_value)
     elif error.validator == "required":
         cure = error.schema.get("x-missing", "")
         for name in error.validator_value:
@@ -85,4 +87,5 @@ def _message(error: ValidationError) -> str:
     names = [step for step in error.absolute_path if isinstance(step, str)]
     key = names[-1] if names else ""
     shown = masked({key: error.instance})[key]
-    return error.message.replace(repr(error.instance), f"{shown!r:.60}")[:200]
+    message = error.message.replace(repr(error.instance), f"{shown!r:.60}")
+    return message[:200]

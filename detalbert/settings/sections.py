@@ -14,7 +14,8 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import dataclass_transform
 
-from detalbert.errors import SectionError, UnknownKey, UserError
+from detalbert.errors import SectionError, UnknownKey, UserError, nearest
+from detalbert.settings.metric import Metric
 from detalbert.settings.values import Config
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ changeable = partial(Field, json_schema_extra={"changeable": True})
 
 
 @dataclass_transform(frozen_default=True)
-def section(cls: type[T]) -> type[T]:
+def strict_dataclass(cls: type[T]) -> type[T]:
     """Make a class with annotated keys a pydantic dataclass, for `parse_section`."""
     strict = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
     return pydantic.dataclasses.dataclass(cls, frozen=True, config=strict)
@@ -51,7 +52,7 @@ def parse_section(cls: type[S], name: str, values: object) -> S:
     config ever had, so only null can remove a wrong one.
 
     Args:
-        cls: a class made by `section`.
+        cls: a `strict_dataclass`.
         name: where the section is, such as `data`, for the errors.
         values: of the section, as the config has them.
 
@@ -115,10 +116,14 @@ def collected(problems: list[UserError]) -> Iterator[None]:
 
 
 class Parsers(NamedTuple):
-    """Classes of the two sections of a workload's config. They import no heavy library."""
+    """Classes of the two sections of a workload's config, and its metrics. They import no heavy
+    library.
+    """
 
     data_class: type[Section]
     hyperparameters_class: type[Section]
+    # What a validation computes; any of it may be `searcher.metric`.
+    metrics: tuple[Metric, ...] = ()
 
     def data(self, values: object) -> Any:
         """Return the section `data`. Raises UserError as `parse_section` does."""
@@ -138,6 +143,26 @@ class Parsers(NamedTuple):
         if problems:
             raise SectionError(problems)
         return parsed_data, parsed_hyperparameters
+
+    def check_searcher(self, searcher: Config) -> None:
+        """Raise UserError unless a validation reports `searcher.metric`, and less of it is better
+        exactly if `searcher.smaller_is_better` says so.
+        """
+        name = searcher["metric"]
+        metrics = {metric.name: metric for metric in self.metrics}
+        if name not in metrics:
+            raise UserError(
+                f"validation gives no {name!r}",
+                key="searcher.metric",
+                cure=nearest(name, metrics),
+            )
+        smaller = metrics[name].smaller_is_better
+        if searcher["smaller_is_better"] is not smaller:
+            raise UserError(
+                f"would keep the worst {name}",
+                key="searcher.smaller_is_better",
+                cure=f"set smaller_is_better: {str(smaller).lower()}",
+            )
 
 
 def json_schema(cls: type[Section]) -> Config:

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from detalbert.errors import UserError
-from detalbert.settings.sections import Section, Whole, parse_section, section
+from detalbert.settings.sections import Section, Whole, parse_section, strict_dataclass
 
 
-@section
+@strict_dataclass
 class SourceConfig(Section):
     """A source of text: one value of `data.text`, or one of a list there."""
 
@@ -74,7 +74,7 @@ def _check_list(key: str, sources: Sequence[SourceConfig]) -> None:
         )
 
 
-@section
+@strict_dataclass
 class CorpusConfig(Section):
     """A text corpus: text to tokenize into shards, or ready-made `shards`. `source` and
     `held_out_source` are the names of the keys that hold the text and the validation text.
@@ -141,7 +141,7 @@ class CorpusConfig(Section):
             )
 
 
-@section
+@strict_dataclass
 class TextConfig(CorpusConfig):
     """Text for pretraining an encoder; default of `tokenizer`: that of `hyperparameters.model`."""
 
@@ -154,7 +154,7 @@ class TextConfig(CorpusConfig):
     max_validation_windows: Whole | None = Field(10_000, gt=0)
 
 
-@section
+@strict_dataclass
 class DocumentsConfig(CorpusConfig):
     """Documents for a language model; a tokenizer that is trained on them is byte-level."""
 

@@ -53,7 +53,9 @@ class _Question(NamedTuple):
 
 
 def _by_question(
-    examples: Sequence[Example], windows: Windows, candidates: Sequence[Candidates]
+    examples: Sequence[Example],
+    windows: Windows,
+    candidates: Sequence[Candidates],
 ) -> Iterator[_Question]:
     """Yield the questions in order, whatever the order and the batches of their windows."""
     # Sort by window, and so by question, and drop repeats.

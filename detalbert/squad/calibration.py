@@ -32,10 +32,14 @@ NBest = Sequence[NBestEntry]  # one question's list
 
 
 def fit_calibration(
-    examples: Sequence[Example], n_best: Mapping[str, NBest], predictions: Mapping[str, str]
-) -> dict[str, float]:
-    """Return slope and offset, the calibration error of the predictions without and with them, and
-    UNCALIBRATED.
+    examples: Sequence[Example],
+    n_best: Mapping[str, NBest],
+    predictions: Mapping[str, str],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the numbers of a calibration, and the probability of each answer given by question id.
+
+    The numbers are slope and offset, the calibration error of the predictions without and with
+    them, and UNCALIBRATED.
 
     Args:
         examples: with known answers.
@@ -50,8 +54,9 @@ def fit_calibration(
         entry = given(n_best[example.id], prediction)
         softmax[number] = entry["probability"]
         right[number], _ = gold_scores(prediction, example)
-    slope, offset = _fit(_margins(softmax), right)
-    fitted = _sigmoid(slope * _margins(softmax) + offset)
+    margins = _margins(softmax)
+    slope, offset = _fit(margins, right)
+    fitted = _sigmoid(slope * margins + offset)
     error = calibration_error(fitted, right)
 
     # Were the probabilities exact, the share that is right would be off by this much.
@@ -59,13 +64,15 @@ def fit_calibration(
     standard_error = np.sqrt(variance.mean() / count)
     gap = max(error, 3 * standard_error)
     is_shown = count >= _FEWEST and gap <= _LARGEST_GAP
-    return {
+    scores = {
         SLOPE: slope,
         OFFSET: offset,
         "calibration_error_raw": calibration_error(softmax, right),
         "calibration_error": error,
         UNCALIBRATED: 0.0 if is_shown else 1.0,
     }
+    names = [example.id for example in examples]
+    return scores, dict(zip(names, fitted.tolist(), strict=True))
 
 
 def is_calibrated(scores: Mapping[str, float]) -> bool:
@@ -79,20 +86,11 @@ def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[NBestEntry]:
     if SLOPE not in scores:
         return result
     softmax = np.array([entry["probability"] for entry in entries])
-    logits = scores[SLOPE] * _margins(softmax) + scores.get(OFFSET, 0.0)
-    for entry, probability in zip(result, _sigmoid(logits).tolist(), strict=True):
+    offset = scores.get(OFFSET, 0.0)
+    logits = scores[SLOPE] * _margins(softmax) + offset
+    fitted = _sigmoid(logits).tolist()
+    for entry, probability in zip(result, fitted, strict=True):
         entry["probability"] = probability
-    return result
-
-
-def probabilities(
-    n_best: Mapping[str, NBest], predictions: Mapping[str, str], scores: Mapping[str, float]
-) -> dict[str, float]:
-    """Return the probability of each answer given, by question id and the numbers in `scores`."""
-    result = {}
-    for name, prediction in predictions.items():
-        entry = given(calibrated(n_best[name], scores), prediction)
-        result[name] = entry["probability"]
     return result
 
 
@@ -122,10 +120,11 @@ def _fit(margins: np.ndarray, right: np.ndarray) -> list[float]:
     prior = np.array([1, 0])
     numbers = np.zeros(2)
     for _ in range(30):
-        confidence = _sigmoid(numbers[0] * margins + numbers[1])  # [Q]
+        slope, offset = numbers
+        confidence = _sigmoid(slope * margins + offset)  # [Q]
         surplus = confidence - right
         variance = confidence * (1 - confidence)
-        # Plain sums, whose bits depend on no number of threads.
+        # Sums over Q are plain, so their bits depend on no number of threads.
         gradient = (features * surplus).sum(axis=1)  # [2]
         gradient += numbers - prior
         curvature = (products * variance).sum(axis=2)  # [2, 2]
@@ -137,7 +136,8 @@ def _fit(margins: np.ndarray, right: np.ndarray) -> list[float]:
 def _margins(softmax: np.ndarray) -> np.ndarray:
     """Return the log-odds of probabilities."""
     probability = np.clip(softmax, _CERTAIN, 1 - _CERTAIN)
-    return np.log(probability) - np.log1p(-probability)
+    other = 1 - probability
+    return np.log(probability / other)
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:

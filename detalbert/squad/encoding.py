@@ -7,7 +7,7 @@ gigabytes. So texts are encoded a chunk at a time.
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.errors import Panic, UserError, first_line, panics_raised
+from detalbert.errors import UserError, as_user_error, first_line
 
 _CHUNK = 2000  # texts at a time
 
@@ -50,20 +50,22 @@ def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@contextlib.contextmanager
-def tokenizing() -> Iterator[None]:
-    """Convert a panic of a tokenizer in the block to UserError."""
-    try:
-        with panics_raised():
-            yield
-    except Panic as error:
-        raise UserError(
+def tokenizing() -> contextlib.AbstractContextManager[None]:
+    """Convert whatever a tokenizer raises in the block, even a panic, to UserError."""
+
+    def converted(error: Exception) -> UserError:
+        return UserError(
             f"the tokenizer fails on a text ({first_line(error)})", cure="give another"
-        ) from None
+        )
+
+    return as_user_error(converted)
 
 
 def encode(
-    backend: Tokenizer, texts: Sequence[str], with_offsets: bool = True, longest: int | None = None
+    backend: Tokenizer,
+    texts: Sequence[str],
+    with_offsets: bool = True,
+    longest: int | None = None,
 ) -> Tokens:
     """Encode texts without special tokens.
 
@@ -106,10 +108,9 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     3], lengths [2, 3] gives [7, 8, 3, 4, 5].
     """
     ends = np.cumsum(lengths, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
     # Number t of the result is its range's begin, plus t, less what the ranges before it have.
-    shift = begins - (ends - lengths)
-    return np.repeat(shift, lengths) + np.arange(total)
+    shifts = np.repeat(begins - ends + lengths, lengths)
+    return shifts + np.arange(len(shifts))
 
 
 def pair_layout(tokenizer: PreTrainedTokenizerBase) -> PairLayout:
@@ -140,11 +141,16 @@ def pair_layout(tokenizer: PreTrainedTokenizerBase) -> PairLayout:
             cure="use one of BERT's kind",
         )
     is_special = np.array([text == "." for text in texts])
+    ids = np.array(pair.ids, dtype=np.int32)
+    types = np.array(pair.type_ids)
+
+    # The first token of each part, and its length.
     before, between, after = map(len, match.groups())
-    begins = [0, match.end(1), match.start(2), match.end(2)]  # of the first four parts
+    begins = [0, match.end(1), match.start(2), match.end(2)]
     begins += range(match.start(3), len(texts))
+    lengths = [before, 0, between, 0] + [1] * after
     return PairLayout(
-        special_ids=np.array(pair.ids, dtype=np.int32)[is_special],
-        lengths=np.array([before, 0, between, 0] + [1] * after),
-        types=np.array(pair.type_ids)[begins],
+        special_ids=ids[is_special],
+        lengths=np.array(lengths),
+        types=types[begins],
     )

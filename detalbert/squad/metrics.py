@@ -70,22 +70,13 @@ def score(
     return tally.metrics(threshold)
 
 
-_ROW = np.dtype(
-    [
-        ("scores", float, 2),  # exact match and F1, 0 to 1
-        ("answerable", bool),
-        ("silent", bool),  # the prediction is ""
-        ("odds", float),  # null odds; 0 if not known
-        ("place", int),  # in the odds file
-    ]
-)
-
-
 class Tally:
     """Collects six numbers per question; scores are bitwise identical for any grouping."""
 
     def __init__(self) -> None:
-        self._tables = [np.zeros(0, dtype=_ROW)]  # [questions], one for each `add`
+        # Of each question exact match, F1, whether it has an answer, whether the prediction is "",
+        # null odds (0 if not known), and the place in the odds file.
+        self._rows: list[tuple[float, ...]] = []
         self._odds = 0  # entries of null_odds so far
         self._with_odds = False
 
@@ -97,81 +88,87 @@ class Tally:
     ) -> None:
         """Add those of `examples` that have a prediction. Pass null_odds always or never."""
         odds: Mapping[str, float] = null_odds or {}
-        # The place in the odds file decides between equal odds.
         places = {name: place for place, name in enumerate(odds, start=self._odds)}
-        predicted = [example for example in examples if example.id in predictions]
-        table = np.zeros(len(predicted), dtype=_ROW)
-        for row, example in zip(table, predicted, strict=True):
+        for example in examples:
+            if example.id not in predictions:
+                continue
             prediction = predictions[example.id]
-            row["scores"] = gold_scores(prediction, example)
-            row["answerable"] = bool(example.answers)
-            row["silent"] = not prediction
-            row["odds"] = odds.get(example.id, 0.0)
-            row["place"] = places.get(example.id, 0)
-        self._tables.append(table)
+            exact, overlap = gold_scores(prediction, example)
+            row = (
+                exact,
+                overlap,
+                bool(example.answers),
+                not prediction,
+                odds.get(example.id, 0.0),
+                places.get(example.id, 0),
+            )
+            self._rows.append(row)
         self._odds += len(odds)
         self._with_odds = null_odds is not None
 
     def metrics(self, threshold: float = 0.0) -> dict[str, float]:
         """Return the result of `score` for all questions so far."""
-        table = np.concatenate(self._tables)  # [Q]
+        table = np.array(self._rows, dtype=float).reshape(-1, 6)  # [Q, 6]
+        scores = table[:, :2]
+        answerable = table[:, 2] > 0
+        odds = table[:, 4]
         if not self._with_odds:
-            return _group_scores(table)
+            return _group_scores(scores, answerable)
 
         # Above the threshold the prediction counts as no answer, right if there is none.
-        decided = table.copy()
-        is_null = table["odds"] > threshold
-        decided["scores"][is_null] = ~table["answerable"][is_null, None]
-        result = _group_scores(decided)
+        right_null = np.where(answerable, 0.0, 1.0)
+        is_null = odds > threshold  # [Q]
+        decided = np.where(is_null[:, None], right_null[:, None], scores)
+        result = _group_scores(decided, answerable)
 
+        # A threshold that rises past an answerable question gains its score; past an unanswerable
+        # one it loses 1, unless the prediction is "".
+        loss = table[:, 3] - 1
+        gains = np.where(answerable[:, None], scores, loss[:, None])  # [Q, 2]
         # The official scorer takes equal odds in the order of the odds file.
-        table = table[np.lexsort((table["place"], table["odds"]))]
-        for column, name in enumerate(("exact", "f1")):
-            best, best_threshold = _best_threshold(table, table["scores"][:, column])
+        order = np.lexsort((table[:, 5], odds))
+        for name, gain in zip(("exact", "f1"), gains[order].T, strict=True):
+            best, best_threshold = _best_threshold(odds[order], gain, right_null.sum())
             result[f"best_{name}"] = best
             result[f"best_{name}_thresh"] = best_threshold
         return result
 
 
-def _group_scores(table: np.ndarray) -> dict[str, float]:
+def _group_scores(scores: np.ndarray, answerable: np.ndarray) -> dict[str, float]:
     """Return means in percent and totals, of all questions and of the two kinds."""
     result: dict[str, float] = {}
-    answerable = table["answerable"]
-    groups = {"": table, "HasAns_": table[answerable], "NoAns_": table[~answerable]}
+    groups = {
+        "": scores,
+        "HasAns_": scores[answerable],
+        "NoAns_": scores[~answerable],
+    }
     for prefix, group in groups.items():
         total = len(group)
         if not total and prefix:
             continue
-        exact, overlap = 100.0 * group["scores"].sum(axis=0) / max(total, 1)
+        sums = 100.0 * group.sum(axis=0)  # [2]
+        exact, overlap = sums / max(total, 1)
         result[f"{prefix}exact"] = float(exact)
         result[f"{prefix}f1"] = float(overlap)
         result[f"{prefix}total"] = total
     return result
 
 
-def _best_threshold(table: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
-    """Return the best percentage over all thresholds, and the lowest threshold that gives it.
-
-    With a threshold below all odds every unanswerable question is correct. One that rises past an
-    answerable question gains its score; past an unanswerable one it loses 1, unless the prediction
-    is "". The threshold is 0.0 if nothing is gained.
+def _best_threshold(odds: np.ndarray, gain: np.ndarray, below: float) -> tuple[float, float]:
+    """Return the best percentage over all thresholds, and the lowest threshold that gives it; 0.0
+    if nothing is gained.
 
     Args:
-        table: of the questions, sorted by odds.
-        scores: float64 [Q], of their predictions.
+        odds: of the questions, ascending, [Q].
+        gain: of a threshold that passes each, [Q].
+        below: questions that are right with a threshold below all odds: those without an answer.
     """
-    answerable = table["answerable"]
-    loss = np.where(table["silent"], 0.0, -1.0)
-    gain = np.where(answerable, scores, loss)  # [Q], of a threshold that passes each
-    unanswerable = float((~answerable).sum())
-    # Correct answers below each threshold, from one below all odds on.
-    total = np.cumsum(np.append(unanswerable, gain))  # [Q + 1]
-
-    # The first of equal totals has the lowest threshold.
-    best = int(total.argmax())
-    share = 100.0 * float(total[best]) / max(len(scores), 1)
-    threshold = float(table["odds"][best - 1]) if best else 0.0
-    return share, threshold
+    # Right ones below each threshold, from one below all odds on.
+    total = np.cumsum(np.append(below, gain))  # [Q + 1]
+    best = int(total.argmax())  # the first of equal totals has the lowest threshold
+    share = 100.0 * float(total[best]) / max(len(gain), 1)
+    threshold = odds[best - 1] if best else 0.0
+    return share, float(threshold)
 
 
 def gold_scores(prediction: str, example: Example) -> tuple[int, float]:

@@ -118,7 +118,7 @@ def _as_error(faults: list[LeftOut]) -> UserError:
     return UserError(
         "; ".join(problems),
         key=faults[0].where,
-        cure="fix it, or set data.skip_invalid: true (predict.py: --skip-invalid)",
+        cure="fix it, or set data.skip_invalid: true",
     )
 
 

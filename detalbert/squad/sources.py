@@ -6,12 +6,12 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from detalbert import records
+from detalbert import addresses, hub, records
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.files import cached_folder
 
@@ -29,8 +29,6 @@ SPLITS = {
 }
 # The folder of the generated world.
 SHIPPED = Path(__file__).parents[2] / "embedded"
-# Names that no data set of the hub has.
-_PATH = re.compile(r"^[./~]|^$|://|[*?\[]|/$")
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Source:
     @property
     def is_table(self) -> bool:
         """Whether the rows are those of CSV or a workbook."""
-        endings = {records.ending_of(file) for file in self.files}
+        endings = {addresses.ending_of(file) for file in self.files}
         return endings != set() and endings <= {".csv", ".tsv", ".xlsx"}
 
     def rows(self) -> Iterator[tuple[str, records.Row]]:
@@ -84,12 +82,14 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading | None 
         Unavailable: a server fails, or a download.
     """
     reading = reading or Reading()
+    if name == "generated" or name in OFFICIAL_SHA256:
+        reading = replace(reading, columns={}, sheet=None)  # those are of the other split
     split_read = "train" if reading.fraction else split
     files = find_question_files(name, split_read, cache_dir)
     # How a source is read changes its questions, too.
     digest = hashlib.sha256(json.dumps(vars(reading), sort_keys=True).encode())
     for file in files:
-        digest.update(records.stamp(file).encode())
+        digest.update(addresses.stamp(file).encode())
     if not files:
         for row in _hub_rows(name, split_read):
             digest.update(repr(row).encode())
@@ -99,7 +99,7 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading | None 
 
 @lru_cache(maxsize=2)
 def _hub_rows(name: str, split: str) -> Any:
-    return records.load_hub_rows(name, split, key=f"data.{split}")
+    return hub.load_rows(name, split, key=f"data.{split}")
 
 
 def find_question_files(name: str, split: str, cache_dir: Path) -> list[str]:
@@ -115,10 +115,9 @@ def find_question_files(name: str, split: str, cache_dir: Path) -> list[str]:
         return [str(_download(name, cache_dir))]
     if name == "generated":
         return [str(SHIPPED / f"world-{split}.json.gz")]
-    has_ending = PurePath(name).suffix.lower() in (*records.READERS, *records.UNPACK)
-    if not has_ending and not _PATH.search(name) and not Path(name).exists():
+    if not addresses.is_path(name, endings=records.READERS):
         return []
-    files = records.find_files(name, key)
+    files = addresses.find_files(name, key, endings=records.READERS)
     if files == [name] or glob.has_magic(name):
         return files
 

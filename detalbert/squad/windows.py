@@ -231,18 +231,16 @@ def check_questions_fit(
     texts = [example.question.lstrip() for example in examples]
     questions = encode(tokenizer.backend_tokenizer, texts, with_offsets=False)
     room = max_seq_length - special - questions.lengths  # [E], for context tokens
-    long = np.flatnonzero(room <= doc_stride)
-    build_windows(
-        [examples[number] for number in long.tolist()],
-        tokenizer,
-        max_seq_length=max_seq_length,
-        doc_stride=doc_stride,
-        max_query_length=None,
-    )
+    numbers = np.flatnonzero(room <= doc_stride)
+    long = [examples[number] for number in numbers.tolist()]
+    build_windows(long, tokenizer, max_seq_length, doc_stride, max_query_length=None)
 
 
 def _check_room(
-    examples: Sequence[Example], context_length: np.ndarray, room: np.ndarray, doc_stride: int
+    examples: Sequence[Example],
+    context_length: np.ndarray,
+    room: np.ndarray,
+    doc_stride: int,
 ) -> None:
     """Raise UserError for the first question whose windows, with `room` [E] for context tokens,
     cannot cover its context of `context_length` tokens [E].
@@ -260,7 +258,10 @@ def _check_room(
 
 
 def _label(
-    windows: Windows, examples: Sequence[Example], owner: np.ndarray, context_ptr: np.ndarray
+    windows: Windows,
+    examples: Sequence[Example],
+    owner: np.ndarray,
+    context_ptr: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return start and end position of each window's answer, int32 [W] each: the last token that
     begins no later than the answer, the first that ends no earlier; [CLS]'s unless both are inside.

@@ -100,27 +100,6 @@ def test_weights_in_ten_thousandths_have_the_order_of_older_versions(weights: li
     assert np.array_equal(numbers, older_numbers)
 
 
-def test_the_header_shows_a_small_share(tmp_path: Path) -> None:
-    sources = three(tmp_path, wiki=0.5, code=0.49996, mail=4e-5)
-    folder = write_documents(sources, tmp_path, article="line")
-    corpus = Shards(str(folder), "train", documents_config(sources, tmp_path, article="line"))
-
-    lines = corpus.describe_sources(np.ones(len(corpus.shards)))
-    assert lines["- wiki"].startswith("50.0% of an epoch, ")
-    assert lines["- mail"] == "0.0040% of an epoch, its 1 windows 0.00012 times"
-
-
-def test_the_header_shows_sources_from_two_on(tmp_path: Path) -> None:
-    sources = three(tmp_path, wiki=0.5, code=0.3, mail=0.2)
-    for count in (1, 2):
-        some = sources[:count]
-        folder = write_documents(some, tmp_path / str(count), article="line")
-        config = documents_config(some, tmp_path / str(count), article="line")
-        corpus = Shards(str(folder), "train", config)
-        lines = corpus.describe_sources(np.ones(len(corpus.shards)))
-        assert list(lines) == (["- wiki", "- code"] if count == 2 else [])
-
-
 @given(st.lists(st.integers(0, 50), min_size=1).filter(any), st.integers(0, 99))
 def test_shares_are_whole_and_add_up(weights: list[int], total: int) -> None:
     counts = apportion(weights, total)
@@ -172,10 +151,6 @@ def assert_weights_hold(steps: list[Step], names: list[str], corpus: Shards) -> 
     assert max(times["wiki"].values()) - min(times["wiki"].values()) <= 1
     assert max(times["code"].values()) == 1
 
-    lines = corpus.describe_sources(np.ones(len(corpus.shards)))
-    assert list(lines) == ["- wiki", "- code", "- mail"]
-    assert lines["- wiki"].startswith("50.0% of an epoch, its ")
-
 
 def test_weights_hold_over_an_epoch_of_examples_at_every_layout(tmp_path: Path) -> None:
     """And a source's own windows come each once before one comes again."""
@@ -192,7 +167,8 @@ def test_weights_hold_over_an_epoch_of_examples_at_every_layout(tmp_path: Path) 
     steps, *others = layouts
     assert others == [steps, steps]
     corpus = train.corpus
-    names = [corpus.names[corpus.source_of(number)] for step in steps for _, number in step]
+    sources = [corpus.sources[corpus.shard_of(number)] for step in steps for _, number in step]
+    names = [corpus.names[source] for source in sources]
     assert_weights_hold(steps, names, corpus)
 
 
@@ -246,7 +222,7 @@ def test_shards_alone_suffice(tmp_path: Path) -> None:
     held_out = dict.fromkeys(WEIGHTS, 0)
     corpus = text.validation.corpus
     for windows in text.held_out:
-        name = corpus.names[corpus.source_of(windows[0])]
+        name = corpus.names[corpus.sources[corpus.shard_of(windows[0])]]
         held_out[name] = len(windows)
     assert held_out["code"] > held_out["wiki"] > 0
 

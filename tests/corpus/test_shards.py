@@ -1,12 +1,11 @@
 """Text -> shards -> text: a plain reference, any parts, workers and kills, damage, a bucket."""
 
-import contextlib
-import itertools
 import json
 import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,18 @@ import pytest
 from detalbert.corpus import write as writer
 from detalbert.corpus.__main__ import main
 from detalbert.corpus.examples import ExampleKind
-from detalbert.corpus.output import Output
 from detalbert.corpus.read import Corpus, Shards
 from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.text import is_held_out
-from detalbert.corpus.write import Part, write_shards
+from detalbert.corpus.write import write_shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.sums import seal
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Script
 from tests.corpus import documents
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write_config
 from tests.fakes.damage import flip
+from tests.fakes.runs import wait_for
 from tests.fakes.s3 import Faults, bucket, upload
 from tests.fakes.text import LENGTH, TOKENIZER, contexts, sums, text_config, write
 
@@ -78,7 +77,7 @@ def test_examples_are_those_of_a_plain_loop(split: str, text: Path, tmp_path: Pa
         if is_held_out(document, 0.1) == (split == "validation"):
             expected += list(plain_examples(document.strip()))
 
-    examples = [corpus.example(number) for number in range(len(corpus))]
+    examples = [corpus.example(number) for number in range(len(corpus.table))]
     assert [(ids.tolist(), lengths.tolist()) for ids, lengths in examples] == expected
     assert corpus.count("tokens") == corpus.table[:, 0].sum()
     assert len(corpus.shards) > 2
@@ -123,41 +122,59 @@ def test_parts_and_workers_give_the_bytes_of_one_writer(
     for count in (3, 20):
         folder = tmp_path / f"{count}"
         for number in (3, 1, 3, *range(4, count + 1)):
-            assert not write_shards(config, kind, str(folder), 1, Part(number, count))
+            assert not write_shards(config, kind, str(folder), 1, (number, count))
             assert not (folder / "index.json").exists()
-        assert write_shards(config, kind, str(folder), 2, Part(2, count))
+        assert write_shards(config, kind, str(folder), 2, (2, count))
         assert sums(folder) == sums(whole)
     by_three = tmp_path / "by three"
     write_shards(config, kind, str(by_three), processes=3)
     assert sums(by_three) == sums(whole)
 
 
-def test_killed_at_any_file_the_shards_are_the_same(text: Path, tmp_path: Path, fork: None) -> None:
-    """Each process ends before its n-th file, and the next one goes on."""
-    config = text_config(text, tmp_path, **SMALL)
-    kind = ExampleKind(named_tokenizer(TOKENIZER), LENGTH)
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    write_shards(config, kind, str(whole), processes=1)
+# Slow, so that a cut falls anywhere.
+SLOW = """
+import os, runpy, sys, time
+from detalbert.corpus.examples import ExampleKind
+os.setsid()
+pid, pause = sys.argv[1], float(sys.argv[2])
+sys.argv[1:3] = []
+tokenize = ExampleKind.tokenize
+ExampleKind.tokenize = lambda *a: (time.sleep(pause), tokenize(*a))[1]
+open(pid, "w").write(str(os.getpid()))
+runpy.run_module("detalbert.corpus", run_name="__main__")
+"""
 
-    write_file = Output.write
-    written = itertools.count(1)
 
-    def write_until(last: int, *arguments: Any) -> str:
-        if next(written) == last:
-            os._exit(9)
-        return write_file(*arguments)
+def test_killed_at_drawn_moments_the_shards_are_the_same(
+    text: Path, tmp_path: Path, script: Script
+) -> None:
+    """Real signals to the whole process group, two workers, until it is done."""
+    config = write_config(tmp_path, str(text), **SMALL)
+    pid = tmp_path / "pid"
+    cut = tmp_path / "cut"
 
-    for last in (1, 2, 4, 9, 13, 30):
-        child = os.fork()
-        if child == 0:
-            Output.write = lambda *arguments, last=last: write_until(last, *arguments)
-            with contextlib.suppress(BaseException):
-                write_shards(config, kind, str(cut), processes=1)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    def start(pause: float) -> subprocess.Popen:
+        command = [*script(SLOW), str(pid), str(pause)]
+        command += [str(config), "--output", str(cut), "--workers", "2"]
+        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+    def count_files() -> int:
+        return len(list(cut.glob("*.npy")))
+
+    dice = random.Random(0)
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        before = count_files()
+        process = start(0.1)
+        wait_for(lambda before=before: count_files() > before)
+        time.sleep(dice.uniform(0, 0.1))
+        os.killpg(int(pid.read_text()), number)
+        _, log = process.communicate(timeout=60)
         assert not (cut / "index.json").exists()
-    write_shards(config, kind, str(cut), processes=1)
-    assert sums(cut) == sums(whole)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "run the same command to write the shards that are missing" in log
+
+    assert start(0).wait(timeout=120) == 0
+    assert sums(cut) == sums(write(text, tmp_path, **SMALL))
 
 
 @pytest.mark.parametrize("name", ["train-00000-00000.tokens.npy", "volume-00000.json"])
@@ -225,15 +242,9 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Faults]]:
 
 
 def test_a_bucket_is_written_and_read_as_a_folder(
-    s3: tuple[Any, Faults],
-    text: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    s3: tuple[Any, Faults], text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parts meet in it; the shards of another config are not added to these."""
-    # The proxy takes no uploads of pyarrow's, in parts.
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3[1].upstream)
     config = write_config(tmp_path, str(text), **SMALL)
     command = [str(config), "--output", "s3://bucket/shards", "--workers", "1"]
     for part in ("3/3", "1/3", "2/3"):
@@ -248,7 +259,7 @@ def test_a_bucket_is_written_and_read_as_a_folder(
     local = Corpus(str(folder), "train", data)
     remote = Corpus("s3://bucket/shards", "train", data)
     assert remote.index == local.index
-    for number in range(len(local)):
+    for number in range(len(local.table)):
         for values, expected in zip(remote.example(number), local.example(number), strict=True):
             assert np.array_equal(values, expected)
 
@@ -270,7 +281,7 @@ def test_what_a_bucket_lacks_is_one_line(
         corpus.example(0)
     with pytest.raises(UserError, match=r"00001.tokens.npy"):
         corpus.columns(1)
-    assert not list((tmp_path / "cache").glob("fetched-*/train-00000-00001.tokens.npy"))
+    assert not list((tmp_path / "cache").rglob("fetched-*/*-00001.tokens.npy"))
 
 
 def test_a_killed_worker_is_one_line(
@@ -297,7 +308,7 @@ def test_a_full_disk_is_one_line(
 def test_no_part_is_one_line(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = write_config(tmp_path, "generated")
     assert main([str(config), "--output", str(tmp_path / "parts"), f"--part={part}"]) == 2
-    assert "argument --part: give I/N, such as 1/3" in capsys.readouterr().err
+    assert f"argument --part: invalid part_i_of_n value: {part!r}" in capsys.readouterr().err
 
 
 def test_the_command_has_no_torch(tmp_path: Path, real_python: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pandas
 import pytest
 
+from detalbert.addresses import zstd
 from detalbert.corpus.__main__ import main
 from detalbert.corpus.text import open_texts, read_documents
 from detalbert.errors import UserError
-from detalbert.records import zstd
 from tests.corpus.documents import documents_config, write_config
 
 TEXTS = ["Un café.", "Two. Three\u2028four.", "Five."]
@@ -120,7 +120,7 @@ REFUSED: dict[str, tuple[Files, str, str]] = {
     "t24 bad byte": (
         {"a.jsonl": lines(ROWS[:1], encoding="latin-1")},
         "",
-        "a.jsonl: not UTF-8 .*save it as",
+        "a.jsonl: .*codec can't decode .*save it as",
     ),
     "t28 keys": (
         {"a.jsonl": lines(), "b.jsonl": lines(named("content"))},
@@ -172,4 +172,4 @@ def test_held_out_files_and_rows_without_text_are_said(
         list(read_documents(unit, skipped))
     assert "maybe held-out data, and read" in caplog.text
     assert "test.jsonl" in caplog.text
-    assert skipped == {"rows have no text and are left out": 1}
+    assert skipped.total() == 1

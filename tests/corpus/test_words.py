@@ -1,4 +1,4 @@
-"""Texts put together from words have the tokens of the ordinary call."""
+"""Texts put together from words have the tokens of the ordinary call; tokenizers are learned."""
 
 import itertools
 from pathlib import Path
@@ -88,16 +88,6 @@ def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str])
     assert encoder.word_rule == "apart"
     for _ in range(2):  # first with unknown words, then with known ones
         check(encoder, texts)
-
-
-def test_sentences_with_something_odd_beside_a_space_stay_whole() -> None:
-    """What a normalizer may join with the space, or drop: no tokenizer here does either."""
-    odd = ["a \u0301b", "\u200da", "a\u0600 b", "a\u200bb", "a\u00adb", "a\x00b"]
-    odd.append("a\u0301 b")
-    plain = ["a b", "caf\u00e9 \u201cb\u201d", "x\u6771y b"]
-    split = WordEncoder(BACKENDS["bert"])._split
-    assert split(odd) == [[text] for text in odd]
-    assert split(plain) == [text.split(" ") for text in plain]
 
 
 # Pieces of letters that Python's re does not know as such, too.

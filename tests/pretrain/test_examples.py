@@ -41,7 +41,7 @@ def test_examples_keep_to_their_document(tmp_path: Path) -> None:
     tokenizer = named_tokenizer(TOKENIZER)
     labels: Counter = Counter()
     masked_tokens = total_tokens = 0
-    for epoch, number in itertools.product(range(3), range(len(examples.corpus))):
+    for epoch, number in itertools.product(range(3), range(len(examples.corpus.table))):
         example = examples.make(epoch, number)
         tokens, _ = examples.corpus.example(number)
         assert len(example["input_ids"]) == examples.lengths[number] <= 96
@@ -110,10 +110,10 @@ def test_the_order_holds_two_epochs_and_reads_two_groups(sharded: PretrainExampl
     order = ExampleOrder(sharded, 8, 4, seed=1, group=2)
     for epoch in range(4):
         order.permutation(epoch)
-    assert set(order.permutations) == {(0, 2), (0, 3)}  # memory for two epochs
+    assert order.permutation.cache_info().currsize == 2  # memory for two epochs
 
-    # At any time only two groups of shards are read.
+    # The first examples are of one group of two shards.
     order = ExampleOrder(sharded, 8, 1, seed=1, group=2)
     numbers = [order.share(step, 0)[0, 1] for step in range(20)]
     shards = {sharded.corpus.shard_of(number) for number in numbers}
-    assert shards <= set(order.groups(0)[0])
+    assert len(sharded.corpus.shards) > 2 == len(shards)

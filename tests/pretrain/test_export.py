@@ -212,11 +212,8 @@ COMMANDS = [
     ("encoder", QUESTION, "--question: {} is a pretrained encoder; give --export, or fine-tune"),
     ("encoder", "--data x", "python train.py --config CONFIG --set hyperparameters.model={}"),
     ("encoder", "--serve", "--serve: {} is a pretrained encoder; give --export, or"),
-    ("encoder", "--prompt a", "--prompt: {} is a pretrained encoder; give --export, or"),
-    ("encoder", "--export x --top 3", "--top: "),
-    ("squad", "--prompt a", "--prompt: {} is a model that answers questions; give --data"),
-    ("squad", "--perplexity a", "--perplexity: {} is a model that answers questions; give --data"),
-    ("lm", QUESTION, "--question: {} is a language model; give --prompt, --perplexity, or"),
+    ("encoder", "--export x --threshold 3", "--threshold: "),
+    ("lm", QUESTION, "--question: {} is a language model; give --export DIR, then"),
     ("lm", "--serve", "then serve DIR with `transformers serve` or vLLM"),
 ]
 STARTS = [

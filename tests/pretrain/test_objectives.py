@@ -14,11 +14,12 @@ from transformers import AlbertConfig, AlbertForPreTraining, AlbertForQuestionAn
 from detalbert.engine.forward import Forward, dummy_row
 from detalbert.engine.rows import pack_rows
 from detalbert.squad.tokenizer import named_tokenizer
+from pretrain.encoders import build_encoder
 from pretrain.examples import NO_LABEL, PretrainExamples
 from pretrain.hparams import parse_pretrain_hparams
 from pretrain.matching import start_matching
 from pretrain.objectives import label_losses, score_row
-from pretrain.trial import ScoreReducer, build_albert
+from pretrain.trial import ScoreReducer
 from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
 
 
@@ -144,7 +145,7 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
     assert sums[2, 0] < 1e-3
 
     # All windows are of the first source.
-    two_sources: Any = SimpleNamespace(names=["a", "none"], source_of=lambda number: 0)
+    two_sources: Any = SimpleNamespace(names=["a", "none"], sources=[0], shard_of=lambda number: 0)
     reducer = ScoreReducer(vocab_size, two_sources)
     reducer.reset()
     reducer.update(row, sums)
@@ -154,7 +155,7 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
     assert "mlm_accuracy_none" not in scores
 
     # One source has no scores of its own.
-    one_source: Any = SimpleNamespace(names=["a"], source_of=lambda number: 0)
+    one_source: Any = SimpleNamespace(names=["a"], sources=[0], shard_of=lambda number: 0)
     reducer = ScoreReducer(vocab_size, one_source)
     reducer.reset()
     reducer.update(row, sums)
@@ -172,7 +173,7 @@ def test_a_dummy_row_has_no_labels(run: Forward) -> None:
 
 
 def test_without_sentence_order_its_head_is_frozen() -> None:
-    model = build_albert(tiny(sentence_order=False), named_tokenizer(TOKENIZER))
+    model = build_encoder(tiny(sentence_order=False), named_tokenizer(TOKENIZER))
     frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
     assert {name.split(".")[0] for name in frozen} == {"albert", "sop_classifier"}
     assert all("pooler" in name or "sop" in name for name in frozen)

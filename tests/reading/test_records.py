@@ -8,7 +8,7 @@ import json
 import lzma
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detalbert.addresses import find_files, open_text, zstd
 from detalbert.errors import Unavailable, UserError
-from detalbert.records import find_files, open_text, read_rows, zstd
+from detalbert.records import READERS, read_rows
 from tests.conftest import max_examples
 from tests.fakes import s3
 
@@ -148,6 +149,9 @@ def pollute(kind: str, dice: random.Random, lines: list[str]) -> list[str]:
         "a header between": [*lines[:at], lines[0], *lines[at:]],
         "two names equal": [lines[0].replace("question", "context"), *lines[1:]],
         "another table": [*lines, "a,b", "1,2"],
+        "another quote": [*lines, "9,'q, 9',c9,a9"],
+        "a quote after a backslash": [*lines, '9,"q \\"9\\", 9",c9,a9'],
+        "a space before a quote": [*lines, '9, "q, 9",c9,a9'],
     }
     if kind in others:
         return others[kind]
@@ -169,6 +173,9 @@ KINDS = (
     "a header between",
     "two names equal",
     "another table",
+    "another quote",
+    "a quote after a backslash",
+    "a space before a quote",
 )
 
 
@@ -209,8 +216,8 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "t.docx": (b"PK", "does not end in .json, .jsonl"),
     "t.ods": (b"PK", "does not end in"),
     "t.gz": (b"", "does not end in"),
-    "latin.csv": ("a,b\nCafé,x".encode("latin-1"), "not UTF-8 text after 'a,b"),
-    "sjis.jsonl": ('{"a": "日本"}'.encode("shift_jis"), "not UTF-8"),
+    "latin.csv": ("a,b\nCafé,x".encode("latin-1"), "'utf-8' codec can't decode byte 0xe9"),
+    "sjis.jsonl": ('{"a": "日本"}'.encode("shift_jis"), "save it as UTF-8"),
     "half.csv": ("a,b\n1,2".encode("utf-16-le"), "NUL"),
     "open.csv": (b'a,b\n1,"2\n3,4', "line 2: a quote is not closed"),
     "odd.jsonl": (b'{"a": 1}\n\n{"a": \n', "line 3 is not JSON"),
@@ -266,6 +273,10 @@ def test_numbers_of_rows_and_empty_columns_are_no_cells(tmp_path):
     assert [row["question"] for row in read(tmp_path / "t.csv")] == ["Who?", "Why?"]
 
 
+def find(address: str, endings: Collection[str] = READERS) -> list[str]:
+    return find_files(address, key="k", endings=endings)
+
+
 def make(folder: Path, *names: str) -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -285,19 +296,25 @@ def test_files_of_a_folder_or_pattern(tmp_path, monkeypatch):
         "~$b.xlsx",
     )
     make(Path("other"), "e.csv")
-    Path("d/circle").symlink_to("../d")
     Path("d/link").symlink_to("../other")
     files = ["d/a.csv.gz", "d/b.csv", "d/link/e.csv", "d/sub/c.jsonl"]
-    assert find_files("d", "k") == files
-    assert find_files("d/*.csv*", "k") == files[:2]
-    assert find_files("[d]", "k", endings=[".md"]) == ["d/README.md"]
-    assert find_files("d/README.md", "k") == ["d/README.md"]  # as it is named
+    assert find("d") == find("./d/") == files
+    assert find("d/*.csv*") == files[:2]
+    assert find("[d]/*", endings=[".md"]) == ["d/README.md"]
+    assert find("d/README.md") == ["d/README.md"]  # as it is named
+    monkeypatch.chdir("d")
+    assert find("*.csv") == find("./*.csv") == ["b.csv"]
+    assert find(".") == find("./") == [file.removeprefix("d/") for file in files]
+    monkeypatch.chdir(tmp_path)
     for address in ("", "no", "no/*.csv", "d/*.txt"):
         with pytest.raises(UserError, match="^k: "):
-            find_files(address, "k")
+            find(address)
     make(Path("d"), "a.csv")
     with pytest.raises(UserError, match=r"^d/a.csv.gz: there is d/a.csv, too"):
-        find_files("d", "k")
+        find("d")
+    Path("d/sub/circle").symlink_to("../../d")
+    with pytest.raises(UserError, match=r"^d: links to folders in it lead in a circle"):
+        find("d")
 
 
 def test_a_bucket_is_read_as_a_folder(tmp_path, monkeypatch):
@@ -306,22 +323,22 @@ def test_a_bucket_is_read_as_a_folder(tmp_path, monkeypatch):
         for name in ("q/a.csv", "q/sub/b, ü.csv", "q/_x.csv", "q/c.txt"):
             client.put_object(Bucket="bucket", Key=name, Body=b"a,b\n1,2\n")
         files = ["s3://bucket/q/a.csv", "s3://bucket/q/sub/b, ü.csv"]
-        assert find_files("s3://bucket/q", "k") == find_files("s3://bucket/q/", "k") == files
-        assert find_files("s3://bucket/q/*.csv", "k") == files[:1]
-        assert find_files(files[0], "k") == files[:1]
+        assert find("s3://bucket/q") == find("s3://bucket/q/") == files
+        assert find("s3://bucket/q/*.csv") == files[:1]
+        assert find(files[0]) == files[:1]
         assert read(files[1]) == [{"a": "1", "b": "2"}]
         for address in ("s3://bucket/none.csv", "s3://nobody/none.csv", "ftp://bucket/a.csv"):
             with pytest.raises(UserError) as error:
                 read(address)
             assert type(error.value) is UserError and str(error.value).startswith(address)
-        with pytest.raises(UserError):
-            find_files("s3://nobody/q", "k")
+        with pytest.raises(UserError, match="s3://nobody/q"):
+            find("s3://nobody/q")
         faults.kinds = ["500"]
         with pytest.raises(Unavailable):
             read(files[0])
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="^s3://bucket/q: "):
-        find_files("s3://bucket/q", "k")
+        find("s3://bucket/q")
 
 
 def test_a_pipe_is_read_once():

@@ -38,7 +38,7 @@ def keys_of(base: dict[str, Any]) -> list[str]:
         name = part.get("$ref", "").rpartition("/")[2]
         inner = load_schema()["definitions"].get(name, part).get("properties", {})
         keys += [key, *(f"{key}.{name}" for name in inner)]
-    data, hyperparameters = parsers(base)
+    data, hyperparameters, _ = parsers(base)
     keys += [f"data.{key}" for key in data.__pydantic_fields__]
     return keys + [f"hyperparameters.{key}" for key in hyperparameters.__pydantic_fields__]
 
@@ -61,11 +61,10 @@ def refused(config: dict[str, Any]) -> list[str]:
 
 
 def checked(config: dict[str, Any]) -> list[str]:
-    """The lines of cluster.check. Unknown keys of hyperparameters are a warning there: a modified
+    """The lines of cluster.check. Unknown keys of hyperparameters are notes there: a modified
     train.py may have them."""
-    findings = check.check_one(config, None, ROOT)
-    faults = [f for f in findings if not f.warning or f.key.startswith("hyperparameters.")]
-    return [f"{fault.key}: {fault.detail}" for fault in faults]
+    experiment, problems = check.check_experiment(config, ROOT)
+    return [str(problem) for problem in [*problems, *experiment.foreign]]
 
 
 @max_examples(100)

@@ -77,16 +77,42 @@ def mistaken(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["train.py --config", "-m detalbert.corpus --output out"])
+TRAIN = "train.py --config"
+CORPUS = "-m detalbert.corpus --output out"
+SHARDS = "--set data.documents=null --set data.vocab_size=null --set data.shards"
+MISSING = {
+    f"configs/lm_local.yaml {SHARDS}=no.such": "data.shards: no.such",
+    "configs/local.yaml --set data.train=/no/such.csv": "data.train: /no/such.csv",
+    "configs/local.yaml --set data.validation=no.json.gz": "data.validation: no.json.gz",
+    "configs/lm_local.yaml --set data.documents=[a,no.txt]": "data.documents: no.txt",
+    'configs/pretrain_local.yaml --set data.text={"source":"no/"}': "data.text: no/",
+}
+NOT_THERE = [
+    (
+        CORPUS if "documents=[" in words or "text=" in words else TRAIN,
+        words,
+        [f"{text}: no such file"],
+    )
+    for words, text in MISSING.items()
+]
+UNKNOWN = [f"{key}: unknown key; did you mean " for key in MISTAKES]
+
+
+@pytest.mark.parametrize(
+    "command, words, problems",
+    [(TRAIN, "MISTAKEN", UNKNOWN), (CORPUS, "MISTAKEN", UNKNOWN), *NOT_THERE],
+)
 def test_a_command_names_all_mistakes_before_it_imports_torch(
-    command: str, mistaken: Path, real_python: str
+    command: str, words: str, problems: list[str], mistaken: Path, real_python: str
 ) -> None:
-    words = [real_python, "-X", "importtime", *command.split(), str(mistaken)]
-    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    arguments = f"{command} {words}".replace("MISTAKEN", str(mistaken)).split()
+    run = subprocess.run(
+        [real_python, "-X", "importtime", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
     assert run.returncode == 2
     (line,) = [line for line in run.stderr.splitlines() if ": error: " in line]
-    for key in MISTAKES:
-        assert f"{key}: unknown key; did you mean " in line
+    for problem in problems:
+        assert problem in line
     imported = {line.split("|")[-1].strip() for line in run.stderr.splitlines()}
     assert "pydantic" in imported and imported.isdisjoint({"torch", "transformers", "numpy"})
 

@@ -23,10 +23,9 @@ from detalbert.squad.places import find_place
 from detalbert.squad.questions import INSIDE, REPEATED, LeftOut, read_examples, read_questions
 from detalbert.squad.sources import OFFICIAL_SHA256, Reading, open_source
 from detalbert.squad.windows import Example, build_windows
-from detalbert.squad.world import load_world
 from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer, Request
-from tests.fakes.questions import read_squad
+from tests.fakes.questions import load_world, read_squad
 from tests.reading.test_records import to_csv, to_lines, write_book
 
 LEDGER = "On 3 May the Dalma brought forty barrels of tar, and the Orsa salt. The tar was sold."
@@ -339,6 +338,11 @@ def test_a_misspelt_name_of_data_columns_is_told(tmp_path, caplog):
     # Questions can be answered without answers to compare with.
     list(read_questions(path, Reading(columns={"answer": "Antwort"})))
     assert "no scores" in caplog.text
+
+
+def test_the_generated_world_has_our_columns():
+    reading = Reading(columns={"question": "Frage"}, sheet="Fragen")
+    assert len(list(read_questions("generated", reading))) == 600
 
 
 def make(folder: Path, *names: str) -> None:

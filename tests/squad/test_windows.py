@@ -1,29 +1,27 @@
 """Windows: against the golden files and against the ordinary tokenizer call."""
 
-import itertools
-from pathlib import Path
+from collections import Counter
 from types import SimpleNamespace
-from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
-import sentencepiece
 import tokenizers
 import torch
 from hypothesis import given
-from tokenizers import processors
-from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from detalbert.errors import UserError
 from detalbert.squad import encoding
 from detalbert.squad.decoding import best_spans
-from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.squad.windows import Example, build_windows, check_questions_fit
 from tests.conftest import max_examples
-from tests.fakes.questions import TOKENIZERS, WORDS, bert_like, cut_lists, read_squad, tensors
+from tests.fakes.questions import TOKENIZERS, bert_like, cut_lists, read_squad, tensors
 
 
-def label(example: Example, offsets: dict[int, tuple[int, int]], null: int) -> tuple[int, int]:
+def label(example, offsets, null):
     """Return the answer's first and last token by the ordinary loop; `null` if it is outside.
 
     Args:
@@ -43,9 +41,7 @@ def label(example: Example, offsets: dict[int, tuple[int, int]], null: int) -> t
     return starts[-1], ends[0]
 
 
-def ordinary_call(
-    tokenizer: PreTrainedTokenizerBase, example: Example, length: int, stride: int
-) -> BatchEncoding:
+def ordinary_call(tokenizer, example, length, stride):
     """Return the windows of a question as transformers makes them."""
     return tokenizer(
         example.question.lstrip(),
@@ -59,9 +55,7 @@ def ordinary_call(
     )
 
 
-def assert_pairwise(
-    examples: list[Example], tokenizer: PreTrainedTokenizerBase, length: int, stride: int
-) -> tuple[Windows, list[int]]:
+def assert_pairwise(examples, tokenizer, length, stride):
     """Assert that the windows are those of the ordinary tokenizer call, labelled by the ordinary
     loop; return them, and how many context tokens of each example they hold."""
     windows = build_windows(examples, tokenizer, max_seq_length=length, doc_stride=stride)
@@ -74,7 +68,7 @@ def assert_pairwise(
     tokens_held = []
     for index, example in enumerate(examples):
         call = ordinary_call(tokenizer, example, length, stride)
-        context_tokens: set[int] = set()
+        context_tokens = set()
         for number in range(len(call["input_ids"])):
             assert windows.example_index[window] == index
             assert_window(windows, row, window, example, call, number)
@@ -87,14 +81,7 @@ def assert_pairwise(
     return windows, tokens_held
 
 
-def assert_window(
-    windows: Windows,
-    row: dict[str, np.ndarray],
-    window: int,
-    example: Example,
-    call: BatchEncoding,
-    number: int,
-) -> None:
+def assert_window(windows, row, window, example, call, number):
     """Compare a window, packed in `row`, with window `number` of the ordinary call."""
     ids = call["input_ids"][number]
     begin, end = row["cu_seqlens"][window : window + 2]
@@ -120,39 +107,41 @@ def assert_window(
         assert row["context_end"][window] == context[-1] + 1
 
 
-@given(cut_lists())
+@given(cut_lists(), st.integers(1, 3))
 @max_examples(150)
-def test_windows_are_those_of_the_pairwise_call(
-    case: tuple[list[Example], PreTrainedTokenizerBase, int, int],
-) -> None:
+def test_windows_are_those_of_the_pairwise_call(case, chunk):
+    """With any number of texts encoded at a time, and every token in a window."""
     examples, tokenizer, length, stride = case
-    windows, tokens_held = assert_pairwise(examples, tokenizer, length, stride)
+    with mock.patch.object(encoding, "_CHUNK", chunk):
+        windows, tokens_held = assert_pairwise(examples, tokenizer, length, stride)
 
     assert windows.lengths.max() <= length
     contexts = [tokenizer(e.context, add_special_tokens=False).input_ids for e in examples]
-    assert tokens_held == [len(ids) for ids in contexts]  # every token is in a window
-
-
-def test_long_questions_are_cut_and_texts_are_stored_once() -> None:
-    tokenizer = TOKENIZERS["bert"]
-    example = Example("q", "t", context="bank", question="river the old x", answers=())
-    windows = build_windows(
-        [example], tokenizer, max_seq_length=32, doc_stride=4, max_query_length=2
+    assert tokens_held == [len(ids) for ids in contexts]
+    assert len(windows.context_ids) == sum(
+        len(tokenizer(context, add_special_tokens=False).input_ids)
+        for context in {e.context for e in examples}
     )
-    cut_question = tokenizer("river the", "bank").input_ids
-    assert windows.pack([0])["input_ids"].tolist() == cut_question
-
-    examples = [
-        Example(f"q{number}", "t", context="the river bank", question="x the", answers=())
-        for number in range(4)
-    ]
-    windows = build_windows(examples, tokenizer, max_seq_length=32, doc_stride=4)
-    assert len(windows.context_ids) == 4  # the river ban ##k, once
-    assert windows.question_ptr.tolist() == [4, 6, 8, 10, 12]
-    assert windows.part_types.tolist() == [0, 0, 0, 1, 1]
 
 
-def test_windows_may_cut_inside_a_character() -> None:
+def test_long_questions_are_cut():
+    tokenizer = TOKENIZERS["bert"]
+    tokenizer.backend_tokenizer.enable_truncation(3)  # which windows ignore
+    long = Example("q", "t", context="bank", question="river the old x", answers=())
+    notes = Counter()
+    windows = build_windows(
+        [long, long._replace(question="x")],
+        tokenizer,
+        max_seq_length=32,
+        doc_stride=4,
+        max_query_length=2,
+        notes=notes,
+    )
+    assert windows.pack([0])["input_ids"].tolist() == tokenizer("river the", "bank").input_ids
+    assert notes == {"questions are cut to 2 tokens": 1}
+
+
+def test_windows_may_cut_inside_a_character():
     """Each "東" is three tokens of one character's offsets; windows of 4 tokens split them."""
     tokenizer = TOKENIZERS["roberta"]
     assert len(tokenizer("東", add_special_tokens=False).input_ids) == 3
@@ -164,117 +153,76 @@ def test_windows_may_cut_inside_a_character() -> None:
         assert_pairwise(examples, tokenizer, length=9, stride=stride)
 
 
-def test_windows_ignore_a_tokenizers_settings_and_the_size_of_chunks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tokenizer = bert_like()
-    tokenizer.backend_tokenizer.enable_truncation(3)
-    tokenizer.backend_tokenizer.enable_padding(length=50)
-    example = Example("q", "t", context=" ".join(WORDS), question="the x", answers=())
-    assert_pairwise([example], tokenizer, length=16, stride=4)
-
-    examples = []
-    for number in range(9):
-        context = " ".join(WORDS[number:])
-        examples.append(Example(f"q{number}", "t", context, question=WORDS[number], answers=()))
-    roberta = TOKENIZERS["roberta"]
-    at_once = build_windows(examples, roberta, max_seq_length=32, doc_stride=4).columns()
-    monkeypatch.setattr(encoding, "_CHUNK", 2)
-    chunked = build_windows(examples, roberta, max_seq_length=32, doc_stride=4).columns()
-    for name, column in chunked.items():
-        assert np.array_equal(column, at_once[name]), name
-        assert column.dtype == at_once[name].dtype, name
-
-
-def test_a_question_that_leaves_too_little_room() -> None:
+def test_a_question_that_leaves_too_little_room():
     tokenizer = TOKENIZERS["bert"]
     fits = Example("fine", "t", context="x", question="x", answers=())
     long = Example("q7", "t", context="x " * 40, question="the x", answers=())
-    with pytest.raises(UserError, match="q7.*max_seq_length.*doc_stride 8") as error:
+    problem = "^question q7: max_seq_length leaves 8 tokens to a context of 40, .* doc_stride 8 "
+    with pytest.raises(UserError, match=problem):
         build_windows([fits, long], tokenizer, max_seq_length=13, doc_stride=8)
-    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=problem):
+        check_questions_fit([fits, long], tokenizer, max_seq_length=13, doc_stride=8)
 
-    windows = build_windows([fits, long], tokenizer, max_seq_length=14, doc_stride=8)
-    assert len(windows) > 2
-
+    assert len(build_windows([long], tokenizer, max_seq_length=14, doc_stride=8)) > 2
     # A context that fits in one window needs no overlap.
-    short = Example("q8", "t", context="x " * 8, question="the x", answers=())
-    windows = build_windows([short], tokenizer, max_seq_length=13, doc_stride=8)
-    assert len(windows) == 1
+    short = long._replace(context="x " * 8)
+    assert len(build_windows([short], tokenizer, max_seq_length=13, doc_stride=8)) == 1
 
 
-def xlnet_like(**names: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose pairs end with [CLS], of a type of its own."""
+def with_pairs(pair):
+    """Return a tokenizer that lays pairs out so."""
     backend = tokenizers.Tokenizer.from_str(TOKENIZERS["bert"].backend_tokenizer.to_str())
     backend.post_processor = processors.TemplateProcessing(
-        pair="$A [SEP] $B:1 [SEP]:1 [CLS]:2", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
+    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
 
-def test_cls_may_come_last() -> None:
-    """As of XLNet, with a type of its own."""
-    tokenizer = xlnet_like(unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "$A [SEP] $B:1 [SEP]:1 [CLS]:2",  # XLNet
+        "[CLS]:2 $A [SEP] $B:1 [SEP]:1",  # Funnel
+    ],
+)
+def test_layouts_of_other_families(pair):
     context = "the river bank, old cafe"
     answered = Example("0", "", context, "the x", answers=(("river", 4),))
     unanswered = Example("1", "", context, "the x", answers=())
 
-    windows, _ = assert_pairwise([answered, unanswered], tokenizer, length=9, stride=2)
+    windows, _ = assert_pairwise([answered, unanswered], with_pairs(pair), length=11, stride=2)
 
-    row = windows.pack([1])
-    ids = row["input_ids"].tolist()
-    assert row["null_positions"].tolist() == [ids.index(2)] == [len(ids) - 1]
     # The null score is that of [CLS].
-    logits = torch.zeros(len(ids))
-    logits[-1] = 7
+    row = windows.pack([1])
+    place = row["input_ids"].tolist().index(2)
+    assert row["null_positions"].tolist() == [place]
+    logits = torch.zeros(len(row["input_ids"]))
+    logits[place] = 7
     spans = best_spans(logits, logits, tensors(row), n_best_size=3, max_answer_length=4)
     assert spans.null_scores.tolist() == [14]
 
 
-def test_a_tokenizer_of_a_sentencepiece_model_alone(tmp_path: Path) -> None:
-    """As DeBERTa-v3's on the hub, which has no tokenizer.json."""
-    text = tmp_path / "text.txt"
-    lines = [" ".join(words) for words in itertools.product(WORDS, repeat=3)]
-    text.write_text("\n".join(lines))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text),
-        model_prefix=str(tmp_path / "spm"),
-        vocab_size=60,
-        hard_vocab_limit=False,
-        pad_id=0,
-        pad_piece="[PAD]",
-        bos_id=1,
-        bos_piece="[CLS]",
-        eos_id=2,
-        eos_piece="[SEP]",
-        unk_id=3,
-        unk_piece="[UNK]",
-        minloglevel=2,
-    )
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "DebertaV2Tokenizer"}')
-    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
-
-    tokenizer = named_tokenizer(str(tmp_path))
-
-    assert len(tokenizer) > 40
-    assert tokenizer.convert_tokens_to_ids("[SEP]") == 2
-    example = Example("q", "t", context=" ".join(WORDS * 3), question="the x", answers=())
-    assert_pairwise([example], tokenizer, length=24, stride=4)
-
-
-def test_which_tokenizers_are_refused() -> None:
-    slow: Any = SimpleNamespace(is_fast=False)
-    with pytest.raises(UserError, match="SimpleNamespace.*fast"):
-        build_windows([], slow)
-
-    without_cls = xlnet_like(unk_token="[UNK]")
+@pytest.mark.parametrize("pair", ["$A [SEP] $B", "[CLS] $B [SEP] $A"])
+def test_which_tokenizers_are_refused(pair):
     with pytest.raises(UserError, match="lay a pair out"):
-        build_windows([], without_cls)
+        build_windows([], with_pairs(pair))
+    with pytest.raises(UserError, match="SimpleNamespace is not a fast one"):
+        build_windows([], SimpleNamespace(is_fast=False))
 
 
-def test_golden_windows(
-    shared: Path, albert: PreTrainedTokenizerBase, dev: tuple[list[Example], Windows]
-) -> None:
+def test_a_tokenizer_that_panics_is_one_line():
+    """As one with a regex that takes exponential time."""
+    tokenizer = bert_like()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(
+        tokenizers.Regex("(a+)+$"), behavior="isolated"
+    )
+    text = "a" * 40 + "!"
+    with pytest.raises(UserError, match=r"^the tokenizer fails on a text \(.*\); give another$"):
+        build_windows([Example("1", "", context=text, question="What?", answers=())], tokenizer)
+
+
+def test_golden_windows(shared, albert, dev):
     train = read_squad(shared / "squad" / "train.json")
     splits = {"train": (train, build_windows(train, albert)), "dev": dev}
     for split, (examples, windows) in splits.items():
@@ -289,7 +237,7 @@ def test_golden_windows(
         assert np.array_equal(row_offsets(windows, row), golden["offsets"])
 
 
-def row_offsets(windows: Windows, row: dict[str, np.ndarray]) -> np.ndarray:
+def row_offsets(windows, row):
     """Return the characters of every token of a row of all windows; -1 outside of contexts."""
     offsets = np.full((len(row["input_ids"]), 2), -1)
     for window, begin in enumerate(row["cu_seqlens"][:-1]):

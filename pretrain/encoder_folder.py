@@ -1,32 +1,31 @@
 """Export of a pretrained encoder, with the heads that were trained, as a Hugging Face folder."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from tokenizers import decoders
 from transformers import (
     AlbertForPreTraining,
-    AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from detalbert.engine.models import load_weights, named_config
-from detalbert.errors import UserError, as_user_error, first_line
+from detalbert.engine.models import load_weights, model_error, named_config
+from detalbert.errors import UserError, as_user_error
 from detalbert.hub import find_local, is_checkpoint
 from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.model import find_scores, read_settings
-from pretrain.hparams import ALBERT, PretrainHParams, parse_pretrain_hparams
-from pretrain.objectives import AlbertForSpanPreTraining
+from pretrain.encoders import model_class
+from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
 
 CARD = Path(__file__).with_name("card.md")
 SETTINGS = "pretraining.json"  # in an exported folder: what is no part of a library config
 _ORDER_HEAD = ("albert.pooler.", "sop_classifier.")  # its parameters' prefixes
 
 
-def export(checkpoint: Path, folder: Path, license_id: str = "unknown") -> None:
+def export_encoder(checkpoint: Path, folder: Path, license_id: str = "unknown") -> None:
     """Write weights (fp32), config, tokenizer, settings and card to a new `folder`.
 
     Heads have transformers' names: masked tokens (ALBERT's `predictions`), sentence order
@@ -54,10 +53,11 @@ def export(checkpoint: Path, folder: Path, license_id: str = "unknown") -> None:
     weights = model.state_dict()
     architecture = type(model).__name__
     if isinstance(model, AlbertForPreTraining):
-        architecture = "AlbertForPreTraining" if hparams.sentence_order else "AlbertForMaskedLM"
-    if architecture == "AlbertForMaskedLM":
-        for name in list(weights):
-            if name.startswith(_ORDER_HEAD):
+        architecture = "AlbertForPreTraining"
+        if not hparams.sentence_order:
+            architecture = "AlbertForMaskedLM"
+            untrained = [name for name in weights if name.startswith(_ORDER_HEAD)]
+            for name in untrained:
                 del weights[name]
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary, state_dict=weights)
@@ -71,18 +71,8 @@ def _load(
     checkpoint: Path, hparams: PretrainHParams
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return model and tokenizer of a checkpoint."""
-
-    def no_model(error: Exception) -> UserError:
-        return UserError(
-            f"does not load as a model: {first_line(error)}",
-            key=str(checkpoint),
-            cure="give another",
-        )
-
-    with as_user_error(no_model):
-        kind: Any = AutoModelForMaskedLM
-        if named_config(str(checkpoint)).model_type == ALBERT:
-            kind = AlbertForSpanPreTraining if hparams.span_fraction else AlbertForPreTraining
+    with as_user_error(partial(model_error, str(checkpoint))):
+        kind = model_class(named_config(str(checkpoint)).model_type, hparams)
         model, _ = load_weights(kind, str(checkpoint), None)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(checkpoint)))
     # One that was learned here has no decoder, which users of the export need.

@@ -1,0 +1,35 @@
+"""Metrics of a validation: a workload has one table, from which every list of names follows.
+
+To add a metric, compute it in the workload's reducer and give it a row in its table. All metrics
+are in `scores.json` beside the checkpoint and in `metrics.json`, and may be `searcher.metric`.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """A number that a validation computes.
+
+    Args:
+        name: in files, charts and `searcher.metric`.
+        charted: whether it is reported to the master: one chart of the WebUI each.
+        logged: whether it is in the lines of the log. Those that stand first in the table come
+            first; what does not fit a line is left out.
+        smaller_is_better: for `searcher.smaller_is_better`.
+    """
+
+    name: str
+    charted: bool = False
+    logged: bool = False
+    smaller_is_better: bool = False
+
+
+def charted_names(metrics: Iterable[Metric]) -> set[str]:
+    """Return the names of the metrics that are reported to the master."""
+    return {metric.name for metric in metrics if metric.charted}
+
+
+def logged_names(metrics: Iterable[Metric]) -> tuple[str, ...]:
+    """Return the names of the metrics that the log has, the most important first."""
+    return tuple(metric.name for metric in metrics if metric.logged)
