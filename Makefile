@@ -3,8 +3,8 @@
 # make test:  all tests but the soak.
 # make soak:  all tests, property tests at ten times the examples, exports in transformers 4, 100
 #             planted faults.
-# make gpu:   eight minutes of measurements on a GPU; make gpu-wheels: what that needs without a
-#             network, in .gpu (docs/speed.md).
+# make gpu:   steps beside the baseline and the tests that need a GPU; make gpu-wheels: what that
+#             needs without a network, in .gpu (docs/speed.md).
 PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 

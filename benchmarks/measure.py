@@ -1,189 +1,136 @@
-"""Measuring for every stage: models, interleaved runs, a synchronised clock, rates.
+"""Measuring: sides that run in turn, medians with their spread, and the machine.
 
-Both sides run in turn in the same process or machine, so that other load falls on both; the price
-is that caches and clocks are shared, too.
+Both sides run in turn on the same machine, so that other load falls on both; the price is that
+caches and clocks are shared, too.
 """
 
-import copy
-import json
 import os
+import platform
+import re
 import subprocess
 import sys
 import time
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
-from torch import Tensor
 
-from detalbert.corpus.api_text import find_services, read_service
-from detalbert.engine import flops
-from detalbert.errors import Different, UserError
-from detalbert.settings.values import Config
-from pretrain.hparams import SIZE_KEYS, SIZES
+from detalbert.errors import UserError
 
 # Of a stage, as it becomes JSON.
 Result = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[1]
-EXPERIMENTS = yaml.safe_load((ROOT / "benchmarks" / "experiments.yaml").read_text())
-# The published sizes, and two of our own that a CPU trains in no time.
-_SIZES = {**SIZES, "tiny": (32, 2, 2, 16, 64), "small": (256, 4, 4, 128, 1024)}
-SHAPES = {name: dict(zip(SIZE_KEYS, size, strict=True)) for name, size in _SIZES.items()}
+SIDES = ("ours", "baseline")
+
+
+def experiment(name: str) -> Any:
+    """Return a part of experiments.yaml."""
+    path = ROOT / "benchmarks" / "experiments.yaml"
+    return yaml.safe_load(path.read_text())[name]
 
 
 def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def shape_of(options: Namespace, on_gpu: str = "xxlarge") -> str:
-    """Return a key of SHAPES; auto is small on a CPU and `on_gpu` on a GPU."""
-    auto = on_gpu if torch.cuda.is_available() else "small"
-    return auto if options.shape == "auto" else str(options.shape)
+def device_name() -> str:
+    """Return what CUDA calls the GPU, or Linux the processor."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    text = Path("/proc/cpuinfo").read_text()
+    names = re.findall(r"model name\s*: (.*)", text)
+    return names[0] if names else platform.machine()
 
 
-def experiment(stage: str, **hyperparameters: object) -> Config:
-    """Return the experiment config of a stage, with further hyperparameters."""
-    config: Config = copy.deepcopy(EXPERIMENTS[stage])
-    config["hyperparameters"] |= hyperparameters
-    return config
+def race(run: Callable[[str], object], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of each `run(side)`; the sides run in turn."""
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    for _ in range(repeats):
+        for side in SIDES:
+            start = time.perf_counter()
+            run(side)
+            # All work queued on the GPU is done before the next side begins.
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            seconds[side].append(time.perf_counter() - start)
+    return seconds
 
 
-def write_text(options: Namespace, folder: Path, joined: int = 1) -> str:
-    """Write the documents of `--text`, or botocore's, `joined` in each line; return the path."""
-    # A document is a line, without runs of white space; empty ones are left out.
-    texts = (" ".join(text.split()) for text in _read_documents(options.text))
-    not_empty = (text for text in texts if text)
-    documents = list(islice(not_empty, options.examples))
-    if not documents:
-        raise UserError(
-            "no text in it", key=f"--text {options.text}", cure="give a file of documents"
-        )
-    path = folder / "text.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for start in range(0, len(documents), joined):
-            end = start + joined
-            line = " ".join(documents[start:end])
-            file.write(json.dumps({"text": line}) + "\n")
-    return str(path)
+def speeds(amounts: Sequence[float], seconds: Sequence[float]) -> Result:
+    """Return the median speed, the spread (greatest less least) and every repeat."""
+    repeats = [amount / value for amount, value in zip(amounts, seconds, strict=True)]
+    return {
+        "median": float(np.median(repeats)),
+        "spread": max(repeats) - min(repeats),
+        "repeats": repeats,
+    }
 
 
-def _read_documents(path: Path | None) -> Iterator[str]:
-    if path is not None:
-        yield from path.read_text(encoding="utf-8").splitlines()
-        return
-    # Text that every installation has: botocore comes with Determined.
-    for service in find_services():
-        yield from read_service(service)
+def compare(seconds: Mapping[str, list[float]], unit: str, amounts: Sequence[float]) -> Result:
+    """Return the `results` of both sides and the `ratio` of their medians.
+
+    Args:
+        seconds: of each run, by side.
+        unit: of the work, such as "tokens".
+        amounts: of the work of each run.
+    """
+    # One name for speeds and ratio, so that the table finds both.
+    figure = f"{unit}_per_second"
+    ours = speeds(amounts, seconds["ours"])
+    baseline = speeds(amounts, seconds["baseline"])
+    ratio = ours["median"] / baseline["median"]
+    return {
+        "results": {
+            "ours": {figure: ours},
+            "baseline": {figure: baseline},
+        },
+        "ratio": {figure: ratio},
+    }
 
 
 def run_python(*arguments: str, **env: str) -> str:
-    """Run Python in the repository's root; return its output.
-
-    Raises:
-        Different: if it fails.
+    """Run Python in the repository's root; return its output. Raises UserError if it fails, below
+    what it has written to standard error.
     """
     process = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
         env=os.environ | env,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
     )
     if process.returncode != 0:
-        raise Different(
-            f"status {process.returncode}: {process.stderr[-500:]}",
-            key=f"{arguments[0]} {arguments[1]}",
-        )
+        command = " ".join(arguments[:2])
+        raise UserError(f"it ended with status {process.returncode}", key=command)
     return process.stdout
 
 
-def peak_and_source() -> tuple[float, str]:
-    """Return the peak FLOP/s, at which the MFU is 1, and the source of the number."""
-    gpu_name = torch.cuda.get_device_name() if device().type == "cuda" else ""
-    peak = flops.peak_flops(gpu_name, half=True)
-    if peak is not None:
-        return peak, "data sheet, half precision"
-    # No data sheet names a CPU's: the best of five products stands for it.
-    size = 2048
-    matrix = torch.rand(size, size, device=device())
-    seconds = interleave({"product": lambda: matrix @ matrix}, repeats=5)
-    fastest = min(seconds["product"])
-    product_flops = 2 * size**3
-    return product_flops / fastest, "measured: fp32 product of two 2048 x 2048 matrices"
-
-
-def now() -> float:
-    """Return the time in seconds after all work queued on the GPU is done."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def interleave(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Return the seconds of each call, in turn to spread other load."""
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(repeats):
-        for side, call in sides.items():
-            start = now()
-            call()
-            seconds[side].append(now() - start)
-    return seconds
-
-
-def spread_of(values: Sequence[float]) -> Result:
-    """Return the median, the spread (greatest less least) and every repeat."""
+def environment() -> Result:
+    """Return versions, device, commit, load and time, without which no figure can be compared."""
+    # Versions of what computes; others change no figure.
+    versions = {"python": platform.python_version()}
+    for package in ("torch", "transformers", "tokenizers", "numpy"):
+        versions[package] = metadata.version(package)
+    described = subprocess.run(
+        ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     return {
-        "median": float(np.median(values)),
-        "spread": float(max(values) - min(values)),
-        "repeats": [float(value) for value in values],
+        "versions": versions,
+        "device": {
+            "type": device().type,
+            "name": device_name(),
+            "cores": len(os.sched_getaffinity(0)),
+            "threads": torch.get_num_threads(),
+        },
+        "commit": described.stdout.strip(),  # empty without a checkout
+        "load": os.getloadavg()[0],  # mean of the last minute, this process included
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def compare(seconds: Mapping[str, list[float]], unit: str, amount: float) -> Result:
-    """Return the `results` of both sides and their `ratio`.
-
-    Args:
-        seconds: of each run, by side.
-        unit: of the work, such as "tokens".
-        amount: of the work of a run.
-    """
-    figure = f"{unit}_per_second"
-    results: dict[str, Result] = {}
-    for side, side_seconds in seconds.items():
-        # Median and spread of the speeds, which are not those of the seconds turned over.
-        speeds = [amount / value for value in side_seconds]
-        results[side] = {
-            "seconds": spread_of(side_seconds),
-            figure: spread_of(speeds),
-        }
-    ours = results["ours"][figure]["median"]
-    baseline = results["peer"][figure]["median"]
-    return {"results": results, "ratio": {figure: ours / baseline}}
-
-
-def pad(row: Mapping[str, Tensor], length: int, **columns: tuple[Tensor, int]) -> dict[str, Tensor]:
-    """Return a packed row's columns as padded windows.
-
-    Args:
-        row: has `cu_seqlens`, where its windows begin and end.
-        length: tokens of a padded window.
-        columns: values [T], and what fills a window up.
-
-    Returns:
-        The columns and `attention_mask`, int64 [windows, length] each.
-    """
-    # In order: real tokens of the grid, row by row, are those of the packed row.
-    window_lengths = row["cu_seqlens"].diff()  # [windows]
-    is_real = torch.arange(length) < window_lengths[:, None]
-    padded = {"attention_mask": is_real.long()}
-    for name, (values, fill) in columns.items():
-        grid = torch.full(is_real.shape, fill)
-        grid[is_real] = values
-        padded[name] = grid
-    return padded

@@ -1,167 +1,342 @@
-"""Queries to a Determined 0.38.1 master about what ran: one method for each kind of answer.
+"""Queries to a Determined 0.38.1 master about what ran: its answers become records, here alone.
 
-With the client's own types (`determined.common.api.bindings`) and the login of `ask.py`. Pitfalls
-of that release: allocations of a task have no slots, exit reason and time zone (UTC); a continued
-trial has another task; raw entries name the experiment and not the trial, begin where the previous
-one ended, and are not cut to the requested span; metrics of steps that were rolled back are
-missing. Who else used a machine is in the CSV of `det resources allocations`. A reclaimed machine's
-`instance` entry stays open until the master restarts, its `agent` entry ends; a spot request that
-waits has an `instance` entry as well; none names its pool. A container reports its machine when it
-has started, those of commands, TensorBoards and clean-up never do; agents log from the assignment
-on, in lines that name no allocation.
+Pitfalls of that release: the allocations of a task have neither slots nor an exit reason, and
+their times no zone (UTC); a continued trial has a second task; the record of a machine that EC2
+reclaims stays open until the master restarts, while its agent's record ends; machines name no
+pool. A container names its machine when it has started; of one that never did, and of commands
+and TensorBoards, only the agent's lines of the log name it.
 """
 
+import argparse
 import contextlib
 import csv
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
-from determined.common import api
 from determined.common.api import bindings, errors
 
-from reports.usage import Entry, Moment
+from cluster.master import HIDDEN, BoundedSession, login, reaching
+from detalbert.errors import UserError
+from reports.records import (
+    SLACK,
+    Allocation,
+    MachineLife,
+    Moment,
+    Owner,
+    RecordedPool,
+    Records,
+    TrainingReport,
+    Trial,
+)
 
-Row: TypeAlias = Mapping[str, str]  # of the CSV
-Machines: TypeAlias = defaultdict[str, dict[str, str]]  # allocation -> machine -> pool
+DAY = pd.Timedelta(days=1)
+SECOND = pd.Timedelta(seconds=1)
+# After it the master gives up a machine on which no agent started.
+GIVEN_UP = pd.Timedelta(minutes=25)
+# Of the CSV of all allocations, as in Determined's internal/core.go.
+CSV = "resources/allocation/allocations-csv"
 
-REFUSED = errors.APIException, errors.ForbiddenException, bindings.APIHttpError
-STOP_REQUEST = "remaining resources (reason: "  # how the master logs it
-LAUNCH = "determined: Launching: "  # logged as the script of a task starts
-SKEW = pd.Timedelta(seconds=1)  # an agent logs a moment before the master records the start
+
+def fetch_records(args: argparse.Namespace) -> Records | None:
+    """Return what the flags select; None if they select nothing of a master.
+
+    Raises:
+        UserError: if the span is empty, or the master lacks what is named.
+        Unavailable: if the master does not answer.
+    """
+    is_named = args.experiment or args.workspace or args.project
+    if not is_named and args.since is None:
+        return None
+    # What still runs has cost nothing beyond this moment.
+    now = pd.Timestamp.now("UTC")
+    until = min(args.until or now, now)
+    if args.since is not None and args.since >= until:
+        raise UserError(
+            f"not before the end of the span, {until}",
+            key=f"--since {args.since}",
+        )
+    session = login(args.master, args.user)
+    with reaching(
+        session.master,
+        problem=f"the records of {session.master} cannot be read",
+        cure="use a Determined master and a user who may see them",
+    ):
+        reader = _Reader(session, now)
+        ids = reader.listed(args.workspace, args.project)
+        ids = list(dict.fromkeys([*args.experiment, *ids]))
+        return reader.records(ids, since=args.since, until=until)
 
 
 def parse_time(text: str) -> Moment:
     """Parse RFC 3339, with or without a zone, or Go's "2026-11-20 10:00:00.5 +0000 UTC"; in UTC."""
-    moment = pd.Timestamp(str(text).removesuffix(" UTC"))
-    # pandas reads "now", "" and numbers, too.
-    if moment is pd.NaT or not re.match(r"\d{4}-\d\d-\d\d", str(text)):
-        raise ValueError(f"not a time: {text!r}")
-    return moment.tz_localize("UTC") if moment.tz is None else moment.tz_convert("UTC")
+    return pd.to_datetime(text.removesuffix(" UTC"), utc=True)
 
 
-class Queries:
-    """A session with the master, and the queries made through it.
+class _Reader:
+    """Reads records through a session; `now` is the end of what still runs."""
 
-    Args:
-        now: end of what still runs.
-    """
-
-    def __init__(self, session: api.Session, now: Moment) -> None:
+    def __init__(self, session: BoundedSession, now: Moment) -> None:
         self.session = session
         self.now = now
-        self.notes = list[str]()  # on what this user may not see
-        self._machines = dict[str, Machines]()  # by task: its allocations have one answer
 
-    def ask(self, name: str, **keys: Any) -> Any:
-        """Return the answer of the master to a query of the client's bindings, get_`name`."""
-        query = getattr(bindings, f"get_{name}")
-        return query(self.session, **keys)
+    def ask(self, name: str, **keys: object) -> Any:
+        """Return the master's answer to `get_NAME` of the client's bindings."""
+        return getattr(bindings, f"get_{name}")(self.session, **keys)
 
-    @contextlib.contextmanager
-    def noting(self, note: str) -> Iterator[None]:
-        """End the block and note `note` if the user lacks the permission for a query in it."""
+    def listed(self, workspace: str | None, project: str | None) -> list[int]:
+        """Return the experiments of a workspace, of a project, or of a project in a workspace."""
+        if not (workspace or project):
+            return []
+        ids = []
+        for experiment in self.ask("GetExperiments", limit=-1).experiments:
+            is_in_workspace = workspace in (None, experiment.workspaceName)
+            if is_in_workspace and project in (None, experiment.projectName):
+                ids.append(experiment.id)
+        if not ids:
+            raise UserError(
+                "the master has no experiment there",
+                key="--workspace, --project",
+                cure="see det workspace list",
+            )
+        return ids
+
+    def records(
+        self,
+        ids: Sequence[int],
+        since: Moment | None,
+        until: Moment,
+    ) -> Records:
+        """Return the experiments `ids`, or without any all that ran in the span, and who else used
+        their machines.
+        """
+        trials = [trial for number in ids for trial in self.trials(number)]
+        held = [allocation for trial in trials for allocation in trial.allocations]
+        records = Records(
+            trials=trials,
+            pools=self.pools(),
+            until=until,
+            since=since,
+            whole=not ids,
+        )
+        if ids and not held:
+            return records
+        start = min([allocation.start for allocation in held], default=since)
+        end = max([allocation.end for allocation in held], default=until)
+        rows = self.csv_rows(start, end)
+        for number in sorted({row["experiment_id"] for row in rows if records.whole}):
+            # Other tasks have none or 0, and some have been deleted.
+            with contextlib.suppress(UserError):
+                trials += self.trials(int(number or 0))
+
+        # Of named experiments, only tasks in the same pools may have been on their machines.
+        pools = {allocation.pool for allocation in held}
+        experiments = {str(trial.owner.experiment) for trial in trials}
+        for row in rows:
+            is_near = records.whole or row.get("resource_pool", "") in {"", *pools}
+            if is_near and row["experiment_id"] not in experiments:
+                trials += self.other(row)
+        machines = self.machines(start, end)
+        return records._replace(trials=trials, machines=machines)
+
+    def other(self, row: Mapping[str, str]) -> Iterator[Trial]:
+        """Yield an allocation of the CSV, of another task or of a deleted experiment. One without
+        slots pays nothing; one on no machine is left out, as its machine would be paid twice.
+        """
+        owner = Owner(
+            name=row["task_type"].lower(),
+            user=row["username"],
+            experiment=int(row["experiment_id"] or 0),
+        )
+        slots = float(row["slots"])
+        if slots > 0:
+            allocation = self.allocation(
+                row["allocation_id"],
+                times=(row["start_time"], row["end_time"]),
+                pool=row.get("resource_pool", ""),
+                slots=slots,
+                owner=owner,
+            )
+            if allocation.nodes:
+                yield Trial(owner, state="completed", allocations=[allocation])
+
+    def trials(self, number: int) -> Iterator[Trial]:
+        """Yield the trials of an experiment. Raises UserError if there is none of this number."""
         try:
-            yield
-        except REFUSED:
-            self.notes.append(note)
+            experiment = self.ask("GetExperiment", experimentId=number).experiment
+        except errors.NotFoundException:
+            raise UserError(
+                "the master has none",
+                key=f"--experiment {number}",
+                cure="see det e list",
+            ) from None
+        for trial in self.ask("GetExperimentTrials", experimentId=number, limit=0).trials:
+            owner = Owner(
+                name=experiment.name,
+                user=experiment.username,
+                label=", ".join(experiment.labels or ()),
+                experiment=number,
+                trial=trial.id,
+            )
+            yield self.trial(trial, experiment, owner)
 
-    def entries(self, since: Moment, until: Moment) -> Iterator[Entry]:
-        """Yield the raw entries of a span: workloads of experiments, and lives of machines."""
+    def trial(self, trial: Any, experiment: Any, owner: Owner) -> Trial:
+        """Return a trial of the master's answer, with what else is asked of it."""
+        slots = experiment.config["resources"]["slots_per_trial"]
+        allocations = []
+        for task in trial.taskIds:
+            for answer in self.ask("GetTask", taskId=task).task.allocations:
+                if answer.startTime in (None, answer.endTime):
+                    continue  # it only waited
+                allocation = self.allocation(
+                    answer.allocationId,
+                    times=(answer.startTime, answer.endTime),
+                    pool=experiment.resourcePool,
+                    slots=slots,
+                    owner=owner,
+                )
+                allocations.append(allocation)
+        hparams = trial.hparams or {}
+        reports = list(self.reports(trial.id, batch=hparams.get("global_batch_size")))
+        checkpoints = self.ask("GetTrialCheckpoints", id=trial.id, limit=0).checkpoints
+        windows = sum(report.windows for report in reports)
+        seconds = sum(report.seconds for report in reports)
+        best = trial.bestValidation
+        run = {
+            "config": {**experiment.config, "hyperparameters": hparams},
+            "best": {"steps": best.totalBatches, **best.metrics.avgMetrics} if best else {},
+            "last": {"steps": trial.totalBatchesProcessed},
+            "machine": experiment.resourcePool,
+            "slots": slots,
+            "windows": windows,
+            "throughput": {"examples_per_second": windows / seconds if seconds else None},
+        }
+        return Trial(
+            owner=owner,
+            state=trial.state.value.removeprefix("STATE_").lower(),
+            allocations=sorted(allocations, key=lambda allocation: allocation.start),
+            reports=reports,
+            checkpoints=[parse_time(c.reportTime) for c in checkpoints if c.reportTime],
+            run=run,
+        )
+
+    def allocation(
+        self,
+        name: str,
+        times: tuple[str, str | None],
+        pool: str,
+        slots: float,
+        owner: Owner,
+    ) -> Allocation:
+        """Return an allocation; its machines and exit reason are empty if they are hidden."""
+        task, _, _ = name.rpartition(".")
+        start = parse_time(times[0])
+        end = self.end(times[1])
+        nodes = set[str]()
+        reason = None
+        with contextlib.suppress(*HIDDEN):
+            for entry in self.ask("GetTaskAcceleratorData", taskId=task).acceleratorData:
+                if entry.allocationId == name and entry.nodeName:
+                    nodes.add(entry.nodeName)
+                    pool = entry.resourcePool or pool
+            # An agent logs a moment before the master records the start.
+            for line in self.ask("TaskLogs", taskId=task, sources=["agent"]) if not nodes else ():
+                if line.agentId and start - SECOND <= parse_time(line.timestamp) <= end:
+                    nodes.add(line.agentId)
+            reason = self.ask("GetAllocation", allocationId=name).allocation.exitReason
+        return Allocation(
+            id=name,
+            start=start,
+            end=end,
+            pool=pool,
+            nodes=sorted(nodes),
+            slots=slots,
+            owner=owner,
+            running=not times[1],
+            exit=reason or "",
+        )
+
+    def reports(self, trial: int, batch: Any) -> Iterator[TrainingReport]:
+        """Yield those reports of a trial that have a speed; `batch` are the windows of a step."""
+        pages = self.ask("GetTrainingMetrics", trialIds=[trial])
+        reports = [report for page in pages for report in page.metrics]
+        steps_before = 0
+        for report in sorted(reports, key=lambda report: report.totalBatches):
+            metrics = report.metrics.get("avg_metrics", report.metrics)
+            speed = metrics.get("examples_per_second")
+            steps = report.totalBatches - steps_before
+            steps_before = report.totalBatches
+            try:
+                windows = steps * batch
+                seconds = windows / speed
+            except (TypeError, ZeroDivisionError):
+                continue  # it has no speed, or its trial no batch
+            if seconds > 0:
+                yield TrainingReport(parse_time(report.endTime), windows, seconds)
+
+    def pools(self) -> dict[str, RecordedPool]:
+        pools = {}
+        for answer in self.ask("GetResourcePools").resourcePools:
+            pool = RecordedPool(answer.name)
+            aws = answer.details.aws
+            if aws is not None:
+                seconds = max(answer.maxAgentStartingPeriod, answer.maxIdleAgentPeriod)
+                pool = pool._replace(
+                    machine=f"{aws.instanceType}:spot" if aws.spotEnabled else aws.instanceType,
+                    region=aws.region,
+                    patience=pd.Timedelta(seconds=seconds) + SLACK,
+                )
+            pools[pool.name] = pool
+        return pools
+
+    def machines(self, start: Moment, end: Moment) -> list[MachineLife]:
+        """Return the lives of the machines of a span, and of what boots and idles beside it."""
         raw = self.ask(
             "ResourceAllocationRaw",
-            timestampAfter=_zulu(since),
-            timestampBefore=_zulu(until),
+            timestampAfter=_zulu(start - DAY),
+            timestampBefore=_zulu(end + DAY),
         )
+        entries = []
         for entry in raw.resourceEntries or []:
-            yield Entry(
-                kind=entry.kind or "",
-                experiment=entry.experimentId or 0,
-                name=entry.username or "",
-                start=parse_time(entry.startTime),
-                end=self.end(entry.endTime),
-                slots=entry.slots,
-            )
+            # A name that begins so is of a spot request that waits.
+            if entry.kind in ("agent", "instance") and not entry.username.startswith("sir-"):
+                machine = MachineLife(
+                    name=entry.username,
+                    start=parse_time(entry.startTime),
+                    end=self.end(entry.endTime),
+                    slots=entry.slots or 0,
+                    launched=entry.kind == "instance",
+                )
+                entries.append(machine)
+        frame = pd.DataFrame(entries, columns=MachineLife._fields)
+        agents = frame[~frame["launched"].astype(bool)]
 
-    def csv_rows(self, since: Moment, until: Moment) -> list[Row]:
-        """Return all allocations of the cluster: columns as in Determined's internal/core.go."""
-        span = {"timestamp_after": _zulu(since), "timestamp_before": _zulu(until)}
-        text = self.session.get("resources/allocation/allocations-csv", params=span).text
+        # A restart of the master splits the record of a machine that it launched. Of one that was
+        # reclaimed, the agent's record alone has the end.
+        spans = {"start": "min", "end": "max", "slots": "max", "launched": "all"}
+        launched = frame.drop(agents.index).groupby("name", as_index=False).agg(spans)
+        last_contact = launched["name"].map(agents.groupby("name")["end"].max())
+        given_up = launched["end"].where(launched["end"] < self.now, launched["start"] + GIVEN_UP)
+        last_contact = last_contact.fillna(given_up)
+        launched["end"] = launched["end"].where(launched["end"] < last_contact, last_contact)
+        own = agents[~agents["name"].isin(launched["name"])]
+        rows = pd.concat([launched, own]).itertuples(index=False)
+        return [MachineLife(*row) for row in rows]
 
-        # Without these columns no row can be read: the text is of another release, or an HTML page.
+    def csv_rows(self, start: Moment, end: Moment) -> list[Mapping[str, str]]:
+        """Return the allocations of all tasks that held machines in a span, or a day beside it."""
+        span = {
+            "timestamp_after": _zulu(start - DAY),
+            "timestamp_before": _zulu(end + DAY),
+        }
+        text = self.session.get(CSV, params=span).text
         rows = csv.DictReader(text.splitlines())
-        columns = set(rows.fieldnames or ())
-        if not {"allocation_id", "slots", "start_time", "end_time"} <= columns:
-            raise ValueError("the CSV of allocations has other columns")
-        return list(rows)
+        # One that only waited has no start, or two times of the master's last heartbeat.
+        return [row for row in rows if row["start_time"] not in ("", row["end_time"])]
 
     def end(self, text: str | None) -> Moment:
         """Return the end of a stretch of time; `now` if it has none yet."""
         return parse_time(text) if text else self.now
-
-    def machines_of(
-        self,
-        allocation: str,
-        pool: str,
-        start: Moment,
-        end: Moment,
-    ) -> Mapping[str, str]:
-        """Return the pool of each machine of an allocation; empty if this user may not see it."""
-        task, _, _ = allocation.rpartition(".")
-        with contextlib.suppress(*REFUSED):
-            machines = self.machines(task)[allocation]
-            if machines:
-                return machines
-            # Commands and TensorBoards report no machine; the agent's lines in their log have it.
-            lines = self.lines(task, start - SKEW, end, sources=["agent"])
-            return {line.agentId: pool for line in lines if line.agentId}
-        return {}
-
-    def machines(self, task: str) -> Machines:
-        """Return the pool of each machine, by allocation and machine."""
-        if task not in self._machines:
-            machines: Machines = defaultdict(dict)
-            for entry in self.ask("GetTaskAcceleratorData", taskId=task).acceleratorData:
-                if entry.allocationId and entry.nodeName:
-                    machines[entry.allocationId][entry.nodeName] = entry.resourcePool or ""
-            self._machines[task] = machines
-        return self._machines[task]
-
-    def lines(self, task: str, start: Moment, end: Moment, **which: Any) -> list[Any]:
-        """Return those lines of the log, in order, of the allocation from `start` to `end`, which
-        they do not name. Empty if this user may not see them.
-        """
-        with contextlib.suppress(*REFUSED):
-            lines = self.ask("TaskLogs", taskId=task, **which)
-            return [line for line in lines if start <= parse_time(line.timestamp) <= end]
-        return []
-
-    def exit(self, task: str, allocation: str, start: Moment, end: Moment) -> str:
-        """Return why an allocation ended: its exit reason, and from the log who requested it."""
-        # The exit reason says that it was preempted, and the log alone by whom.
-        with contextlib.suppress(*REFUSED):
-            answer = self.ask("GetAllocation", allocationId=allocation).allocation
-            reason = answer.exitReason or ""
-            reasons = [reason]
-            if "preempted" in reason or "killed" in reason:
-                lines = self.lines(task, start, end, searchText=STOP_REQUEST)
-                reasons += [line.log for line in lines]
-            return "; ".join(reasons)
-        return ""
-
-    def launched(self, task: str, start: Moment, end: Moment) -> Moment | None:
-        """Return when the script of an allocation was started; None if its log does not say it."""
-        lines = self.lines(task, start, end, searchText=LAUNCH)
-        return parse_time(lines[0].timestamp) if lines else None
-
-
-def has_run(row: Row) -> bool:
-    """Return whether an allocation of the CSV got machines: one that only waited has no start, or
-    two times of the master's last heartbeat.
-    """
-    return row["start_time"] not in ("", row["end_time"])
 
 
 def _zulu(moment: Moment) -> str:

@@ -1,143 +1,194 @@
-"""The command `runs`: scores of runs, best first, beside what they cost and the config keys in
-which they differ.
+"""Runs, of folders and of a master, and the command `runs`: best first, beside what they cost and
+the config keys in which they differ.
 
-Runs are ranked by the metric of their own searcher, each metric apart: two metrics have no order.
+A run is what its metrics.json holds, with its config, hours and dollars; a trial of a master gets
+the same shape. So a column is a dotted key, and one more column is one more row of COLUMNS. Runs
+are ranked by the metric of their own searcher, each metric apart: two metrics have no order.
 """
 
 import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import yaml
 
-from cluster.facts.prices import price_notes, prices_head
-from cluster.facts.rates import Rates
-from detalbert.errors import UserError
-from reports import bills
-from reports.ledger import fetch_ledger
-from reports.report import METHOD, TABLES, Report, Table
-from reports.run import Run, read_runs
-from reports.usage import Selection
+from detalbert.errors import UserError, first_line
+from reports.bill import SUMS, fetch_bill, machine_price
+from reports.forms import Row, write
+from reports.records import Records
 
-SECTIONS = "hyperparameters", "data", "resources"  # of a config
-NARROW_KEYS = 4  # columns of them without --wide
-NARROW = {
-    "run": "run",
-    "steps\nstate": "{steps}/{of}\n{state}",
-    "hours\nstarts": "{worked h}\n{starts}",
-    "win-\ndows/s": "windows/s",
+# By head; columns of scores and of config keys stand after them.
+COLUMNS = {
+    "experiment": "experiment",
+    "trial": "trial",
+    "run": "name",
+    "state": "state",
+    "steps": "last.steps",
+    "of": "config.hyperparameters.max_steps",
+    "best at": "best.steps",
+    "starts": "starts",
+    "hours": "hours",
+    "windows/s": "throughput.examples_per_second",
+    "dollars": "dollars",
+    "on demand": "on demand",
 }
+# Keys of a config, of which those are columns in which runs differ.
+CONFIG_KEYS = r"^config\.(hyperparameters|data|resources)\."
 
 
-def run(args: argparse.Namespace) -> Report:
-    """Report scores, steps, hours, dollars and differing config keys of runs and trials."""
-    rates = Rates(path=args.prices, region=args.region, live=args.live, today=args.today)
-    on_prices = rates.use_named(args.run)
-    runs, notes = read_runs(args.run, rates.table())
-    title = "Runs, best first"
-    ledger = fetch_ledger(Selection.of(args), rates, args.price_pool)
-    if ledger is not None:
-        runs += bills.trial_runs(ledger.records, ledger.table)
-        notes += ledger.notes
-        notes += bills.notes(ledger.records, ledger.table)
-        on_prices += price_notes(rates.used(), args.today)
-        title += f": {prices_head(rates.used(), args.today)}"
+def run(args: argparse.Namespace) -> int:
+    """Report scores, steps, hours, dollars and the config keys that differ."""
+    runs, notes = read_runs(args)
     if not runs:
-        raise UserError("nothing to report", key="runs", cure="give RUN, --experiment or --project")
+        raise UserError(
+            "nothing to report",
+            key="runs",
+            cure="give RUN, --experiment or --project",
+        )
     runs.sort(key=_rank)
-
-    # Fixed columns, then those of scores, then a column for each key that differs.
-    names = _score_names(runs)
-    columns = pd.DataFrame([_columns(run) | _scores(run, names) for run in runs])
-    keys = _differing_keys(runs)
-    hidden = keys.shape[1] - NARROW_KEYS
-    if hidden > 0 and not (args.wide or args.form):
-        notes.append(f"{hidden} more config keys differ; --wide, --csv and --json have them")
-    rows = pd.concat([columns, keys], axis=1).convert_dtypes()
-    formats = dict.fromkeys(rows.select_dtypes("number"), "{:.6g}") | TABLES["formats"]
-
-    # Without --wide heads are broken at underscores, so that columns stay as narrow as figures.
-    narrow = dict(NARROW)
-    names += [head for head in ("cost", "unpriced h") if head in columns]
-    for head in [*names, *keys.columns[:NARROW_KEYS]]:
-        short = head.removeprefix("hyperparameters.")
-        narrow[short.replace("_", "_\n")] = head
-    table = Table("Runs", frame=rows, formats=formats, narrow=narrow)
-    return Report(
-        title=title,
-        tables=[table],
-        method=METHOD["runs"],
-        notes=[*notes, *on_prices],
-    )
+    frame = pd.json_normalize(runs)  # a row per run, a column per dotted key
+    columns = dict(COLUMNS)
+    for name in [*frame.get("config.searcher.metric", []), "f1", "exact"]:
+        columns[name] = f"best.{name}"
+    for key in _differing_keys(frame):
+        columns[key.removeprefix("config.")] = key
+    table = pd.DataFrame({head: frame[key] for head, key in columns.items() if key in frame})
+    write(args, "Runs, best first", as_rows(table), notes)
+    return 0
 
 
-def _score_names(runs: list[Run]) -> list[str]:
-    """Return the metrics of the searchers, F1 and exact match, as far as a run has them."""
-    metrics = [_metric(run) for run in runs]
-    names = dict.fromkeys([*metrics, "f1", "exact"])  # in order, each once
-    return [name for name in names if any(name in run.scores for run in runs)]
+def _rank(run: Row) -> tuple[bool, str, bool, float]:
+    """Return a run's place: by metric, best first; runs without a metric or a score come last."""
+    searcher = run["config"].get("searcher") or {}
+    metric = searcher.get("metric") or ""
+    score = run["best"].get(metric)
+    if not isinstance(score, int | float):  # none, or "NaN"
+        return not metric, metric, True, 0.0
+    is_less_better = searcher.get("smaller_is_better", True)
+    return not metric, metric, False, score if is_less_better else -score
 
 
-def _metric(run: Run) -> str:
-    """Return the metric by which a run's searcher compares validations; empty if it has none."""
-    searcher = run.config.get("searcher") or {}
-    return searcher.get("metric") or ""
+def _differing_keys(frame: pd.DataFrame) -> list[str]:
+    """Return the config keys in which the runs that have a config differ."""
+    keys = frame.filter(regex=CONFIG_KEYS).dropna(how="all").astype(str)
+    return [key for key in keys if keys[key].nunique(dropna=False) > 1]
 
 
-def _rank(run: Run) -> tuple[bool, str, bool, float]:
-    """Return a run's place: apart by metric, best first; runs without a config or score last."""
-    # Of a metric that is better if greater, the negative sorts in the same direction.
-    metric = _metric(run)
-    score = run.scores.get(metric)
-    searcher = run.config.get("searcher") or {}
-    smaller_is_better = searcher.get("smaller_is_better", True)
-    ascending = score or 0
-    if not smaller_is_better:
-        ascending = -ascending
-    return not metric, metric, score is None, ascending
+def read_runs(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Return the runs that the flags select, of folders and then of a master, and notes."""
+    runs, notes = read_folders(args.run, args.region)
+    fetched = fetch_bill(args)
+    if fetched is None:
+        return runs, notes
+    records, frame, bill_notes = fetched
+    return [*runs, *trial_runs(records, frame)], [*notes, *bill_notes]
 
 
-def _differing_keys(runs: list[Run]) -> pd.DataFrame:
-    """Return a column per key in which the configs differ; runs without one are not counted."""
-    sections = [{name: run.config.get(name) for name in SECTIONS} for run in runs]
-    keys = pd.json_normalize(sections)  # a row per run, a column per dotted key
-    keys = keys.map(lambda value: str(value) if isinstance(value, list) else value)
-    with_config = keys[[bool(run.config) for run in runs]]
-    values = with_config.nunique() + with_config.isna().any()  # no value is one, too
-    return keys.loc[:, values > 1]
+def trial_runs(records: Records, frame: pd.DataFrame) -> list[Row]:
+    """Return the trials that are in a bill."""
+    totals = frame[frame["trial"] > 0].groupby("trial")[SUMS].sum(min_count=1)
+    runs = []
+    for trial in records.trials:
+        if trial.owner.trial in totals.index:
+            run = {
+                **trial.owner._asdict(),
+                "state": trial.state,
+                **trial.run,
+                **totals.loc[trial.owner.trial],
+            }
+            runs.append(run)
+    return runs
 
 
-def _columns(run: Run) -> dict[str, object]:
-    """Return a run's columns but those of its scores, its cost and its config."""
-    hparams = run.config.get("hyperparameters") or {}
-    work = run.work
-    best_step = run.scores.get("steps")
-    max_steps = hparams.get("max_steps")
+def read_folders(texts: Sequence[str], region: str) -> tuple[list[Row], list[str]]:
+    """Return the runs of each `PATH`, `LABEL=PATH` or `PATH@INSTANCE[:spot]`, the folder of a
+    run or of several, and notes on those among several that cannot be read.
 
-    # A local run records no state: it is done by its number of steps, or once it had waited for
-    # `early_stopping` validations without a better one.
-    patience = hparams.get("early_stopping") or 0
-    patience_steps = patience * (hparams.get("validation_period") or 0)
-    state = run.state
-    if not state and max_steps and work.steps >= max_steps:
-        state = "done"
-    elif not state and patience_steps and work.steps - (best_step or 0) >= patience_steps:
-        state = "done early"
+    Raises:
+        UserError: if a path is no folder of runs.
+    """
+    runs = list[Row]()
+    notes = list[str]()
+    for text in texts:
+        label, _, path = text.rpartition("=") if not Path(text).exists() else ("", "", text)
+        path, _, machine = path.partition("@")
+        folders = [Path(path)]
+        if not (folders[0] / "metrics.json").exists():
+            folders = sorted(file.parent for file in folders[0].glob("*/metrics.json")) or folders
+        for folder in folders:
+            try:
+                run = _read_folder(folder)
+            except UserError as error:
+                if len(folders) == 1:
+                    raise
+                notes.append(str(error))
+                continue
+            if machine:
+                run |= _price(run, machine, region)
+            runs.append(run | {"series": label})
+    return runs, notes
+
+
+def _read_folder(folder: Path) -> Row:
+    """Return the run of a folder. Raises UserError if its files are not those of a run."""
+    config = {}
+    try:
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        if (folder / "config.yaml").exists():
+            config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        run = {
+            "name": str(folder),
+            "config": config,
+            "best": {},
+            "last": {},
+            **metrics,
+        }
+        _rank(run)  # which needs numbers
+        return run | _work(metrics["throughput"], config, steps=run["last"].get("steps") or 0)
+    except Exception as error:  # whatever is in files that are not those of a run
+        raise UserError(
+            f"no run in it ({type(error).__name__}: {first_line(error)})",
+            key=str(folder),
+            cure="give one with metrics.json and config.yaml",
+        ) from None
+
+
+def _work(speed: Mapping[str, Any], config: Mapping[str, Any], steps: float) -> Row:
+    """Return the slots, hours and windows of all starts of a run, by its throughput."""
+    # What the last start measured is the least that all of them took.
+    seconds = speed["training_seconds"] + sum(speed.get("checkpoint_seconds") or [])
+    starts = speed.get("starts") or []
+    begins = pd.to_datetime([start["start"] for start in starts])
+    lengths = pd.to_datetime([start["end"] for start in starts]) - begins
+    hparams = config.get("hyperparameters") or {}
+    windows = steps * (hparams.get("global_batch_size") or 0) or speed["training_windows"]
+    if not min(seconds, windows, speed["examples_per_second"]) > 0:
+        raise ValueError("it has not trained")
     return {
-        "run": run.name,
-        "state": state or None,
-        "steps": work.steps,
-        "of": max_steps,
-        "best at": best_step,
-        "worked h": work.worked,
-        "starts": work.starts,
-        "windows/s": work.throughput,
+        "slots": int(speed.get("slots") or 1),
+        "starts": len(starts) or 1,
+        "hours": max(lengths.sum().total_seconds(), seconds) / 3600,
+        "windows": windows,
     }
 
 
-def _scores(run: Run, names: list[str]) -> dict[str, object]:
-    """Return a run's columns of scores, and its cost if it has one."""
-    scores: dict[str, object] = {name: run.scores.get(name) for name in names}
-    if run.bill.cost:
-        scores["cost"] = run.bill.cost
-        if run.bill.unpriced:
-            scores["unpriced h"] = run.bill.unpriced
-    return scores
+def _price(run: Row, machine: str, region: str) -> Row:
+    """Return the dollars of a run on as many machines as have its slots."""
+    price = machine_price(machine, region=region, key=f"{run['name']}@{machine}")
+    machine_slots = price.slots or 1
+    slots = math.ceil(run["slots"] / machine_slots) * machine_slots
+    return {
+        "machine": machine,
+        "dollars": slots * run["hours"] * price.dollars,
+        "on demand": slots * run["hours"] * price.on_demand,
+    }
+
+
+def as_rows(frame: pd.DataFrame) -> list[Row]:
+    """Return the rows of a frame: whole numbers as int, and None, which JSON has, for nan."""
+    frame = frame.convert_dtypes().astype(object)
+    return frame.where(frame.notna(), None).to_dict("records")

@@ -1,217 +1,105 @@
-"""The command `scaling`: throughput of N GPUs or machines relative to N times that of one.
+"""The command `scaling`: the throughput of N slots beside N times that of one.
 
-A series is of one model and one data set on one kind of machine with one number of loader workers;
-runs that differ in model or data are refused rather than joined, as their ratio would be no
-efficiency. Published series of equal examples stand below every measured one, to compare with.
+A series is of one model and data set on one kind of machine with one number of loader workers.
+Runs of one size are one row, with their mean. Runs on another number of windows than the first of
+a series, or too short, have no efficiency: it would be that of their start and end.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import pandas as pd
 
-from cluster.facts.published import FINE_TUNING, SERIES
-from cluster.facts.rates import Rates
+from cluster.published import FINE_TUNING, SERIES
 from detalbert.errors import UserError
-from reports import bills
-from reports.ledger import fetch_ledger
-from reports.report import METHOD, Report, Table
-from reports.run import SAME_WORK, Number, Run, read_runs
-from reports.usage import Selection
+from reports.forms import Row, write
+from reports.runs import as_rows, read_runs
 
-UNIT = "windows/s over slots"
-# Columns without --wide.
-NARROW = {
-    "series": "series",
-    "source": "source",
-    "N": "N",
-    "seconds": "seconds",
-    "through-\nput": "throughput",
-    "speed-\nup": "speed-up",
-    "effi-\nciency": "efficiency",
-}
+# Windows of two runs of equal data differ by the last batch.
+SAME_WORK = 0.05
+# Seconds of training. A shorter run still gets faster, or slower.
+MIN_SECONDS = 30.0
+WHY_NOT = f"on other windows than the first of a series, or in less than {MIN_SECONDS:g} s"
 
 
-class SeriesPoint(NamedTuple):
-    """A measurement of a series."""
-
-    series: str
-    source: str  # measured or published
-    size: int  # GPUs or machines
-    throughput: float  # of all of them
-    windows: Number = None  # that were trained on
-    name: str = ""  # of the run
-
-
-def run(args: argparse.Namespace) -> Report:
-    """Report time, speed-up and efficiency over slots, measured and published.
-
-    Raises:
-        UserError: if runs do not belong to one series, or have no throughput yet.
-    """
-    # Prices are read for RUN@INSTANCE alone: this report has no dollars.
-    rates = Rates(path=args.prices)
-    local_runs, left_out = _local_runs(args.run, rates)
-    runs = [*local_runs, *_trial_runs(args, rates)]
-    points = [*_measured_points(runs)]
-    points += _published_points(all_series=args.published, beside=bool(points))
+def run(args: argparse.Namespace) -> int:
+    """Report time, speed-up and efficiency over slots, measured and published."""
+    runs, notes = read_runs(args)
+    points = [_point(run) for run in runs]
+    # Beside measured runs stand at least those published ones that are of equal examples.
+    for point in _published_points():
+        if args.published or (runs and point["windows"]):
+            points.append(point)
     if not points:
         raise UserError(
-            "nothing to report", key="scaling", cure="give RUN, --experiment or --published"
+            "nothing to report",
+            key="scaling",
+            cure="give RUN, --experiment or --published",
         )
-    table, notes = _efficiencies(points)
-    return Report(
-        title="How throughput scales",
-        tables=[Table("Scaling", frame=table, narrow=NARROW)],
-        method=METHOD["scaling"],
-        notes=[*left_out, *notes],
-    )
+    table = efficiencies(pd.DataFrame(points))
+    excluded = table[table["efficiency"].isna()]
+    if len(excluded):
+        names = [f"{row.series} at N = {row.N}" for row in excluded.itertuples()]
+        notes.append(f"no efficiency, {WHY_NOT}: {'; '.join(names)}")
+    write(args, "How throughput scales", as_rows(table), notes)
+    return 0
 
 
-def _efficiencies(points: list[SeriesPoint]) -> tuple[pd.DataFrame, list[str]]:
-    """Return the measurements with their efficiency, and notes on those that have none.
+def efficiencies(points: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per series and N, with `speed-up` and `efficiency` where they can be told."""
+    columns = {
+        "runs": ("windows/s", "size"),
+        "windows": ("windows", "mean"),
+        "windows/s": ("windows/s", "mean"),
+    }
+    sizes = points.groupby(["series", "source", "N"], sort=False).agg(**columns).reset_index()
 
-    Raises:
-        UserError: if a series has two throughputs for one size.
-    """
-    table = pd.DataFrame(points, columns=["series", "source", "N", "throughput", "windows", "run"])
-    repeated = table[table.duplicated(["series", "N"])]
-    if len(repeated):
-        name, size = repeated[["series", "N"]].iloc[0]
-        raise UserError(
-            f"two throughputs for {size}", key=name, cure="name the series apart, LABEL=PATH"
-        )
-
-    # Series in order of appearance, each by N; its first point has 100 %.
-    by_series = table.groupby("series", sort=False)
+    # Series in order of appearance, each by N; its first row has 100 %.
+    by_series = sizes.groupby("series", sort=False)
     table = pd.concat(rows.sort_values("N") for _, rows in by_series)
-    first = table.groupby("series", sort=False)[["N", "throughput", "windows"]].transform("first")
-    table["seconds"] = table["windows"] / table["throughput"]
-    table["speed-up"] = table["throughput"] / first["throughput"]
+    first = table.groupby("series")[["N", "windows", "windows/s"]].transform("first")
+    table["seconds"] = table["windows"] / table["windows/s"]
+    table["speed-up"] = table["windows/s"] / first["windows/s"]
     table["efficiency"] = table["speed-up"] / (table["N"] / first["N"])
 
-    # Runs of other lengths spend other parts of their time on start and end.
-    difference = (table["windows"] - first["windows"]).abs()
-    unequal = difference > SAME_WORK * first["windows"]
-    table.loc[unequal, ["speed-up", "efficiency"]] = None
-    notes = []
-    if unequal.any():
-        runs = [
-            f"{row.run} ({row.windows:,.0f} windows, not {windows:,.0f})"
-            for row, windows in zip(
-                table[unequal].itertuples(), first["windows"][unequal], strict=True
-            )
-        ]
-        notes.append(f"not of equal examples, so without an efficiency: {', '.join(runs)}")
-    for name, rows in by_series:
-        if len(rows) == 1:
-            notes.append(f"{name}: one point alone has no efficiency")
-    return table, notes
+    difference = (table["windows"] / first["windows"] - 1).abs()
+    is_short = table["seconds"] < MIN_SECONDS
+    table.loc[is_short | (difference > SAME_WORK), ["speed-up", "efficiency"]] = None
+    return table
 
 
-def _published_points(all_series: bool, beside: bool) -> Iterator[SeriesPoint]:
-    """Yield the published measurements.
-
-    Args:
-        all_series: whether to yield all of them.
-        beside: whether to yield at least the series of equal examples, beside measured ones.
-    """
-    if all_series:
-        for run in FINE_TUNING:
-            yield SeriesPoint(
-                series="fine-tuning xxlarge, windows/s over GPUs",
-                source="published",
-                size=run.slots,
-                throughput=run.throughput,
-            )
-    for row in SERIES:
-        if not (all_series or (beside and row.windows)):
-            continue
-        for size, throughput in row.throughput.items():
-            yield SeriesPoint(
-                series=row.series,
-                source="published",
-                size=size,
-                throughput=throughput,
-                windows=row.windows.get(size),
-            )
+def _point(run: Row) -> Row:
+    """Return the throughput of a run; N are its slots."""
+    hparams = run["config"].get("hyperparameters") or {}
+    data = run["config"].get("data") or {}
+    parts = [
+        hparams.get("model") or f"albert-{hparams.get('size')}",
+        data.get("train") or data.get("shards") or data.get("text"),
+        run.get("machine"),
+        f"{hparams.get('num_workers', 'default')} loader workers",
+    ]
+    return {
+        "series": run.get("series") or ", ".join(str(part) for part in parts if part),
+        "source": "measured",
+        "N": run["slots"],
+        "windows/s": run["throughput"]["examples_per_second"],
+        "windows": run["windows"],
+    }
 
 
-def _measured_points(runs: Sequence[tuple[str, Run]]) -> Iterator[SeriesPoint]:
-    """Yield the measurements of runs, each with the name of its series.
-
-    Raises:
-        UserError: if a run is of another model or other data than its series, or has no throughput.
-    """
-    first_runs = dict[str, Run]()  # of each series
-    for series, run in runs:
-        throughput = run.work.throughput
-        base = first_runs.setdefault(series, run)
-        if run.model != base.model or run.data != base.data:
-            raise UserError(
-                f"not the model and data of {base.name}", key=run.name, cure="give it a LABEL="
-            )
-        if throughput is None:
-            raise UserError(
-                "no throughput in its records yet", key=run.name, cure="wait for a report"
-            )
-        yield SeriesPoint(
-            series=series,
-            source="measured",
-            size=run.slots,
-            throughput=throughput,
-            windows=run.work.windows,
-            name=run.name,
-        )
-
-
-def _local_runs(texts: Sequence[str], rates: Rates) -> tuple[list[tuple[str, Run]], list[str]]:
-    """Return the runs of `LABEL=PATH` or `PATH`, each with the name of its series, and why others
-    are left out.
-    """
-    named_runs = []
-    notes = []
-    for text in texts:
-        label = ""
-        path = text
-        if "=" in text:
-            label, path = text.split("=", 1)
-        try:
-            runs, left_out = read_runs([path], rates.table())
-        except UserError as error:
-            # Among several, a folder without a run is passed over.
-            if len(texts) == 1 or not Path(path).is_dir():
-                raise
-            runs, left_out = [], [str(error)]
-        notes += left_out
-        for run in runs:
-            workers = _loader_workers(run)
-            name = f"{label}{workers}"
-            if not label:
-                name = f"{run.model or 'measured'}{workers}, {UNIT}"
-            named_runs.append((name, run))
-    return named_runs, notes
-
-
-def _trial_runs(args: argparse.Namespace, rates: Rates) -> Iterator[tuple[str, Run]]:
-    """Yield each trial of a master with the name of its series."""
-    ledger = fetch_ledger(Selection.of(args), rates)
-    if ledger is None:
-        return
-
-    # A trial that still runs is a series apart: its throughput is of its reports so far.
-    for run in bills.trial_runs(ledger.records, ledger.table):
-        _, _, machine = run.hardware.partition(" x ")
-        model = run.model or "a model"
-        running = ", still running" if run.work.running else ""
-        workers = _loader_workers(run)
-        yield f"{model} on {machine or run.hardware}{workers}{running}, {UNIT}", run
-
-
-def _loader_workers(run: Run) -> str:
-    """Return the part of a series' name that has the loader workers; empty if not configured."""
-    hparams = run.config.get("hyperparameters") or {}
-    workers = hparams.get("num_workers")
-    return "" if workers is None else f", {workers} loader workers"
+def _published_points() -> Iterator[Row]:
+    """Yield the published throughputs; N are GPUs, or machines, as the name of the series says."""
+    fine_tuning = {row.slots: row.throughput for row in FINE_TUNING}
+    series = [
+        ("fine-tuning xxlarge, over GPUs", fine_tuning, dict[int, float]()),
+        *[(row.series, row.throughput, row.windows) for row in SERIES],
+    ]
+    for name, throughput, windows in series:
+        for size, speed in throughput.items():
+            yield {
+                "series": name,
+                "source": "published",
+                "N": size,
+                "windows/s": speed,
+                "windows": windows.get(size),
+            }

@@ -1,40 +1,22 @@
-"""Each stage, short: a complete result, a row of the table; a planted difference fails it."""
+"""Each stage, short: a complete result; a planted difference fails it."""
 
 import json
+import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
-import torch
 
-from benchmarks import baselines, predict, serve, step, table
+from benchmarks import baseline, end_to_end, step
 from benchmarks.__main__ import main
-from benchmarks.table import BEGIN, END
-from detalbert.squad import world
-from tests.conftest import ROOT, Script
+from benchmarks.table import line, table
+from detalbert.errors import Different
+from tests.conftest import ROOT
 from tests.fakes.text import contexts
 
-# Of every result.
-KEYS = {"stage", "versions", "device", "commit", "load", "time", "identical", "ratio"}
-ResultOf = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Flags: a folder of few generated questions, few documents, the smallest model."""
-    folder = tmp_path_factory.mktemp("squad")
-    for name, split in (("train", "train"), ("dev", "validation")):
-        (folder / f"{name}.json").write_text(json.dumps(world.load_world(split)))
-    text = folder / "text.txt"
-    text.write_text("\n".join(["", *contexts(60)]))
-
-    words = ["--data", str(folder), "--text", str(text), "--tokenizer", "embedded/albert-tiny"]
-    words += ["--repeats", "1", "--examples", "40", "--windows", "4", "--shape", "tiny"]
-    return words
+Result = dict[str, Any]
+TINY = ["--repeats", "1", "--windows", "4", "--shape", "tiny", "--examples", "12"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,169 +25,158 @@ def forks(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
     monkeypatch.setattr(sys, "executable", python)
 
 
-@pytest.fixture
-def result_of(
-    tiny: list[str],
-    tmp_path: Path,
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The flag that names a short text."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(contexts(640)))
+    return ["--text", str(path)]
+
+
+def result_of(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
+    """Return what a stage prints as JSON."""
+    status = main([*words[:1], *TINY, *words[1:], "--json"])
+    printed = capsys.readouterr()
+    assert status == 0, printed.err
+    result = json.loads(printed.out)
+    assert result["stage"] == words[0]
+    assert {"versions", "device", "commit", "load", "time"} <= result.keys()
+    ((figure, ratio),) = result["ratio"].items()
+    ours, other = (result["results"][side][figure] for side in ("ours", "baseline"))
+    assert ratio == ours["median"] / other["median"]
+    assert len(ours["repeats"]) == 1
+    assert line(result).startswith(f"| {words[0]} ")
+    return result
+
+
+@pytest.mark.parametrize(
+    ("workload", "unit"), [("finetuning", "windows"), ("pretraining", "windows"), ("lm", "tokens")]
+)
+def test_a_step_of_each_workload(
+    workload: str,
+    unit: str,
+    text: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> ResultOf:
-    """`result_of(stage, *words)`: what a stage writes, after it was put into a page."""
+) -> None:
+    monkeypatch.setattr(step, "peak_flops", lambda *_, **__: 1e12)  # no CPU has one
 
-    def run(stage: str, *words: str) -> dict[str, Any]:
-        file = tmp_path / "results" / f"{stage}.json"
-        status = main([stage, *tiny, *words, "--json", str(file)])
-        assert status == 0, capsys.readouterr().err
-        result = json.loads(file.read_text())
-        assert result.keys() >= KEYS
-        assert result["identical"]
-        assert [path.name for path in file.parent.iterdir()] == [file.name]  # nothing left aside
-        monkeypatch.setattr(table, "RESULTS", file.parent)
-        assert_rendered(stage, tmp_path / "page.md")
-        return result
-
-    return run
-
-
-def assert_rendered(stage: str, page: Path) -> None:
-    """Assert that a stage's row replaces what is between the marks of a page, and nothing else."""
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert main(["render", "--readme", str(page)]) == 0
-    first, *table, last = page.read_text().splitlines()
-    assert first == "before"
-    assert last == "after"
-    assert "old" not in table
-    assert len(table) == 5  # the two marks, a head of two lines, and the row
-    assert table[3].startswith(f"| {stage}")
-
-
-@pytest.mark.parametrize("workload", ["finetuning", "pretraining", "lm"])
-def test_a_step_of_each_workload(workload: str, result_of: ResultOf) -> None:
-    result = result_of("step", "--workload", workload)
+    result = result_of(capsys, "step", "--workload", workload, *text)
 
     assert result["settings"]["workload"] == workload
-    unit = "tokens" if workload == "lm" else "windows"
-    for side in ("ours", "peer"):
-        measured = result["results"][side]
-        rate = measured[f"{unit}_per_second"]
-        assert rate["median"] > 0
-        assert {"spread", "repeats"} <= rate.keys()
-        if workload != "lm":
-            assert 0 < measured["mfu"]["median"] < 1
+    assert result["ratio"].keys() == {f"{unit}_per_second"}
+    for side in result["results"].values():
+        assert 0 < side["mfu"]["median"] < 1
+    ours, other = result["losses"].values()
+    assert ours[0] == pytest.approx(other[0], abs=1e-4)
 
 
-def test_two_processes(result_of: ResultOf) -> None:
-    losses = result_of("lm")["losses"]
-    assert len(losses["ours"]) == 8
-    assert losses["ours"] == pytest.approx(losses["peer"], abs=1e-4)
-
-
-def test_fine_tuning_from_files_to_scores(result_of: ResultOf) -> None:
-    result = result_of("finetune", "--examples", "12")
-    assert result["settings"]["train"] == 12
-    assert result["settings"]["dev"] == 6
-    for scores in result["results"].values():
-        assert {"exact", "f1"} <= scores.keys()
-
-
-def test_prediction_beside_its_model(
-    result_of: ResultOf, script: Script, monkeypatch: pytest.MonkeyPatch
+def test_a_language_model_on_two_processes(
+    text: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(predict, "SMALL", 6)
-    monkeypatch.setattr(predict, "LARGE", 12)
-    run_python = predict.run_python
-
-    def run_fork(_: str, source: str, *words: Any) -> Any:
-        """Run a script's file: with `-c` it would be no fork."""
-        _, file = script(source)
-        return run_python(file, *words)
-
-    monkeypatch.setattr(predict, "run_python", run_fork)
-
-    result = result_of("predict", "--examples", "0")  # its own numbers, which are above
-
-    assert result["windows"] >= 12
-    assert set(result["peak_mib"]) == {"6", "12"}
-    assert min(result["peak_mib"].values()) > 100
-    assert result["ratio"] > 0
+    result = result_of(capsys, "lm", *text)
+    assert result["settings"]["processes"] == 2
+    assert result["losses"]["ours"] == pytest.approx(result["losses"]["baseline"], abs=1e-4)
 
 
-def test_serving_beside_another_checkout(
-    result_of: ResultOf, monkeypatch: pytest.MonkeyPatch
+def test_fine_tuning_from_files_to_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert result_of(capsys, "finetune")["settings"]["questions"] == 24
+
+
+def test_both_sides_predict_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert result_of(capsys, "predict")["settings"]["questions"] == 600
+
+
+def test_other_answers_fail_predict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("QUESTIONS", "CLIENTS", "ALONE"):
-        monkeypatch.setattr(serve, name, 4)
-    result = result_of("serve", "--before", str(ROOT))
-    assert result["settings"]["questions"] == 4
-    assert result["median_seconds_of_one_client"]["ours"]["median"] > 0
+    def answer(*words: str) -> str:
+        folder = Path(words[-1])
+        folder.mkdir()
+        (folder / "predictions.json").write_text(json.dumps({"1": folder.name}))
+        return ""
+
+    monkeypatch.setattr(end_to_end, "run_python", answer)
+    assert main(["predict", *TINY]) == 1
+    assert "not equal: predict: the answers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("workload", ["finetuning", "pretraining"])
 def test_another_loss_fails_the_step(
     workload: str,
-    tiny: list[str],
+    text: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    baseline_step = baselines.Baseline.step
-
-    def one_percent_off(*arguments: Any) -> Any:
-        return baseline_step(*arguments) * 1.01
-
-    monkeypatch.setattr(baselines.Baseline, "step", one_percent_off)
-    assert main(["step", *tiny, "--workload", workload]) == 1
-    assert "not equal: step" in capsys.readouterr().err
+    loss = baseline.Baseline.loss
+    monkeypatch.setattr(baseline.Baseline, "loss", lambda *words: 1.01 * loss(*words))
+    assert main(["step", *TINY, "--workload", workload, *text]) == 1
+    assert "not equal: step: loss" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("off", "status"), [(0.9e-4, 0), (1.1e-4, 1), (float("nan"), 1)])
-def test_one_other_loss_of_a_language_model_is_noticed(
-    off: float,
-    status: int,
-    tiny: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    measured: dict[str, Any] = {
-        "losses": {"ours": [6.0, 5.5], "peer": [6.0, 5.5 + off]},
-        "seconds": {"ours": [2.0] * 2, "peer": [2.0] * 2},
-        "flops": [1.0] * 2,
-        "memory": {},
-        "settings": {"precision": "torch.float32", "tokens_per_window": 32},
+@pytest.mark.parametrize(
+    ("workload", "off", "exact", "fails"),
+    [
+        ("lm", 0.9e-4, True, False),
+        ("lm", 1.1e-4, True, True),
+        ("lm", float("nan"), True, True),
+        ("lm", 0.1, False, False),
+        ("finetuning", 0.1, True, False),  # not its first step
+    ],
+)
+def test_losses_are_compared(workload: str, off: float, exact: bool, fails: bool) -> None:
+    losses = {"ours": [6.0, 5.5], "baseline": [6.0, 5.5 + off]}
+    if not fails:
+        return step.check_losses(losses, workload, exact=exact)
+    with pytest.raises(Different, match=r"step: losses \[6.0, 5.5\]"):
+        step.check_losses(losses, workload, exact=exact)
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = str(tmp_path / "absent")
+    commands = {
+        "absent/train.json": ["step", "--data", absent],
+        "absent": ["step", "--workload", "lm", "--text", absent],
+        "--shape 1b": ["step", "--shape", "1b"],
+        "--repeats": ["step", "--repeats", "0"],
+        "train.py --config": ["finetune", *TINY, "--data", absent],
     }
-    monkeypatch.setattr(step, "train_both", lambda *_: measured)
-
-    assert main(["step", "--workload", "lm", *tiny]) == status
-
-    if status:
-        assert "not equal: step: loss 5.5 in step 1" in capsys.readouterr().err
+    for key, words in commands.items():
+        assert main(words) == 2
+        *_, error = capsys.readouterr().err.splitlines()
+        assert error.startswith("benchmarks: error: ") and key in error
 
 
-def test_mistakes_are_one_line(
-    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_table_of_the_readme_is_printed() -> None:
+    assert f"\n{table()}\n" in (ROOT / "README.md").read_text()
+
+
+def test_wheels_have_versions() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {line.split("==")[0].lower() for line in lines if "==" in line}
+    wheels = (ROOT / "benchmarks" / "gpu-wheels.txt").read_text().splitlines()
+    names = {line.lower() for line in wheels if not line.startswith("#")}
+    assert "determined" in names
+    assert names <= pinned
+
+
+@pytest.mark.parametrize(
+    ("flag", "problem"), [("-S", "has no torch; set PYTHON"), ("-B", "sees no GPU")]
+)
+def test_what_make_gpu_needs_is_one_line(
+    flag: str, problem: str, tmp_path: Path, real_python: str
 ) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    (tmp_path / "predict.py").write_text("raise SystemExit(2)\n")
-    commands = [
-        ["step", "--data", str(tmp_path / "absent")],
-        ["finetune", *tiny, "--model", str(tmp_path)],
-        ["lm", "--text", str(tmp_path / "absent.txt")],
-        ["lm", "--text", str(file)],
-        ["lm", *tiny, "--json", str(file / "x.json")],
-        ["serve"],
-        ["render", "--readme", str(file)],
-        ["serve", "--before", str(tmp_path)],
-    ]
-    for arguments in commands:
-        assert main(arguments) == 2, arguments
-        log = capsys.readouterr().err.splitlines()
-        lines = [line for line in log if line and "it/s]" not in line]  # no bar of progress
-        assert len(lines) == 1, arguments
-    assert lines[0].endswith(f"--before {tmp_path}: its predict.py --serve ended at once")
-
-
-def test_the_model_alone_runs_every_row() -> None:
-    forward = Mock(device=torch.device("cpu"))
-    rows: list[Any] = [{"input_ids": torch.tensor([number])} for number in range(3)]
-    predict.run_forward(cast(Any, SimpleNamespace(forward=forward)), rows)
-    assert [int(call.args[0]["input_ids"]) for call in forward.call_args_list] == [0, 1, 2]
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec "{real_python}" {flag} "$@"\n')  # -S: bare
+    program.chmod(0o755)
+    ended = subprocess.run(
+        ["sh", "benchmarks/gpu.sh"],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": str(program), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 2
+    (error,) = ended.stderr.splitlines()
+    assert error.startswith(f"gpu: error: {program} {problem}")

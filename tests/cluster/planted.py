@@ -2,21 +2,18 @@
 
 import copy
 import functools
-import json
 import pathlib
 import re
 from typing import Any, TypeAlias
 
 import yaml
 
-from cluster import check
-from cluster.configs.schema import PLACEHOLDER
-from cluster.configs.values import Finding
+from cluster.check import check_experiment
+from cluster.pools import configured_pools
+from cluster.rules import PLACEHOLDER
 from tests.conftest import ROOT
 
 Config: TypeAlias = dict[str, Any]  # of an experiment or a master
-
-IMAGE = "registry/albert:1"
 
 # What stands for a placeholder that has one of these words in it.
 _FILLINGS = {
@@ -72,34 +69,10 @@ def put(config: Config, path: str, value: object) -> None:
         node[last] = value
 
 
-def checked(*configs: pathlib.Path, master: pathlib.Path | None = None) -> list[Finding]:
-    """Return the findings of files, the package as the folder to upload."""
-    arguments = [*map(str, configs), "--context", str(ROOT)]
-    if master:
-        arguments += ["--master", str(master)]
-    problems, *_ = check.check_files(check.parse_flags(arguments))
-    return problems
-
-
-def findings(
-    tmp_path: pathlib.Path,
-    config: Config | None = None,
-    cluster: Config | None = None,
-) -> list[Finding]:
-    """Return what the checker says of configs as files of their own, the package as model folder.
-
-    An experiment that names no image gets one. That P3 is retired is left out: a pool with a type
-    that Determined's map has is what most mistakes are planted in.
-    """
-    jobs = []
-    if config is not None:
-        job = tmp_path / "job.yaml"
-        job.write_text(json.dumps({"environment": {"image": IMAGE}, **config}))
-        jobs.append(job)
-    master_file = None
-    if cluster is not None:
-        master_file = tmp_path / "master.yaml"
-        master_file.write_text(json.dumps(cluster))
-
-    problems = checked(*jobs, master=master_file)
-    return [finding for finding in problems if "AWS launches no p3" not in finding.detail]
+def problems(
+    config: Config, cluster: Config | None = None, folder: pathlib.Path = ROOT
+) -> dict[str, str]:
+    """Return what the checker says of an experiment, by key, with a master's config or without."""
+    pools = None if cluster is None else configured_pools(cluster, file="master.yaml")
+    _, errors = check_experiment(config, folder, pools)
+    return {error.key: error.detail for error in errors}

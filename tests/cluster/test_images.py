@@ -40,7 +40,7 @@ def test_the_upload_holds_what_a_task_needs_and_no_more(ignored):
     assert 100_000 < sum(sizes.values()) < 2**21
     assert not ignored & paths
     for path in paths:
-        assert not path.startswith(("lm/inference", "pretrain/score"))
+        assert not path.startswith(("lm/inference", "pretrain/encoder_folder"))
         assert not path.endswith(".md")
         assert path.split("/")[0] not in LEFT_OUT
 

@@ -1,201 +1,170 @@
-"""Options of a plan: searches, machines without a price, and the hours of each."""
+"""Options for a run: properties of hours and dollars, and why one does not fit."""
 
+import math
 from typing import Any
 
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cluster import check, plan
-from cluster.configs.masterconf import Cluster, Pool
-from cluster.estimates.times import time_parts
-from cluster.facts.machines import gpu_of
-from cluster.facts.prices import load_prices
-from cluster.facts.rates import Rates
-from cluster.planning import plan_text
-from cluster.planning.choice import recommend
-from cluster.planning.options import Option, Request, plan_options, plan_own
-from tests.cluster.planted import experiment
-from tests.cluster.test_plan import planned
+from cluster import options
+from cluster.job import Job, read_job
+from cluster.machines import FAMILIES
+from cluster.options import Option, find_front, market_pools, plan_options, priced_pool
+from cluster.pools import Pool
+from cluster.prices import load_prices
+from cluster.published import MEASUREMENTS, nearest_measurement
+from detalbert.settings.experiment import load
 from tests.conftest import ROOT
 
-INSTANCE = "p4d.24xlarge"
+
+def job_of(name: str, *changes: str) -> Job:
+    return read_job(load(ROOT / "configs" / f"{name}.yaml", changes), ROOT)
 
 
-def one_pool(name: str, max_agents: int, instance: str = INSTANCE, own: bool = False) -> Cluster:
-    """Return a cluster of a pool of machines with eight A100."""
-    pool = Pool(name, 8, max_agents, gpu_of(INSTANCE), spot=False, instance=instance, own=own)
-    return Cluster({name: pool}, name, images_known=False)
+def planned(job: Job, *machines: str) -> pd.DataFrame:
+    """Return the options of a job on these machines, by default all of us-east-1."""
+    pools = market_pools("us-east-1")
+    return plan_options(
+        [pool for pool in pools if not machines or pool.machine in machines],
+        job,
+    )
 
 
-@pytest.mark.slow
-def test_a_search_costs_its_trials(capsys):
-    """Twenty trials of which a quarter goes on, four at a time; check says the same."""
-    master = str(ROOT / "cluster" / "master-aws-modern.yaml")
-    search = [str(ROOT / "configs" / "lr_search.yaml"), "--master", master]
-    fixed = [
-        *["--set", "hyperparameters.lr_scale=0.5"],
-        *["--set", "hyperparameters.global_batch_size=48"],
-    ]
-    single = "searcher={name: single, metric: f1, smaller_is_better: false}"
-
-    one_trial = planned(capsys, *search, *fixed, "--set", single)["own"]
-    twenty = planned(capsys, *search, *fixed)["own"]
-    forty = planned(capsys, *search, *fixed, "--set", "searcher.max_trials=40")["own"]
-
-    # By hand: 20 trials to step 256 of 1,024 and about 5.5 of them to the end are the work of 9.1;
-    # four machines boot (300 s) once, and each trial starts (60 s), compiles (12.3 s) and tokenizes
-    # (132,198 windows at 80,000 a second).
-    assert one_trial["trials"] == 1
-    assert twenty["trials"] == 20
-    start = 60 + 12.3 + 132_198 / 80_000
-    work = 9.125 * (3600 * one_trial["hours"][1] - 300 - start)
-    hours = (300 + (20 * start + work) / 4) / 3600
-    hourly = load_prices()[INSTANCE].on_demand
-    assert twenty["hours"][1] == pytest.approx(hours, rel=0.01)
-    assert twenty["cost"][1] == pytest.approx(4 * hours * hourly, rel=0.01)
-    boots = 4 * 300 / 3600 * hourly
-    assert forty["cost"][1] - boots == pytest.approx(2 * (twenty["cost"][1] - boots), rel=0.05)
-
-    plan.main(search)
-    text = capsys.readouterr().out
-    assert "A search: 20 trials, at most 4 at a time" in text
-    assert "20 trials)" in text
-    _, _, as_it_stands = text.partition("As it stands: ")
-    line = as_it_stands.splitlines()[0].removesuffix(".")
-    check.main(search)
-    assert line in capsys.readouterr().out
+@pytest.fixture(scope="module", params=["modern8", "pretrain_base", "lm_1b"])
+def fitting(request) -> pd.DataFrame:
+    frame = planned(job_of(request.param))
+    return frame[frame["fits"]]
 
 
-def searched(**hyperparameters: Any) -> dict[str, Any]:
-    """Return a search whose first key is the batch: of its corners in order the first 64 have the
-    first batch alone.
-    """
-    config = experiment("modern8.yaml")
-    rate = {"type": "double", "minval": 1.0e-5, "maxval": 5.0e-5}
-    ranges = {
-        "base_learning_rate": rate,
-        "weight_decay": rate,
-        "warmup_fraction": rate,
-        "beta2": {"type": "double", "minval": 0.9, "maxval": 0.99},
-        "seed": {"type": "categorical", "vals": [1, 2, 3, 4]},
-    }
-    fixed = {key: value for key, value in config["hyperparameters"].items() if key not in ranges}
-    config["hyperparameters"] = {**hyperparameters, **fixed, **hyperparameters, **ranges}
-    config["searcher"] = {
-        "name": "random",
-        "max_trials": 8,
-        "metric": "f1",
-        "smaller_is_better": False,
-    }
-    return config
+def test_more_machines_of_a_kind_are_not_cheaper(fitting):
+    wide = fitting[fitting["machine"].str.fullmatch("p5.48xlarge|p4de.24xlarge|g5.48xlarge")]
+    groups = list(wide.groupby(["machine", "market", "efficiency"]))
+    assert len(groups) > 5
+    for _, same in groups:
+        assert same.sort_values("slots")["dollars"].is_monotonic_increasing
+
+
+def test_spot_takes_longer_at_its_price_of_an_hour(fitting):
+    pairs = fitting.pivot(index=["machine", "count"], columns="market", values=["hours", "dollars"])
+    assert (pairs["hours"]["spot"] > pairs["hours"]["on demand"]).all()
+    # What is paid beside the work is a part of it.
+    prices = load_prices().xs("us-east-1", level="region")
+    machines = pairs.index.get_level_values("machine")
+    discount = (prices["spot"] / prices["on demand"]).reindex(machines).to_numpy()
+    extra = pairs["dollars"]["spot"] / pairs["dollars"]["on demand"] / discount
+    assert extra.between(1, 1.5).all()
+
+
+def test_the_front_is_what_nothing_beats(fitting):
+    front = find_front(fitting)
+    assert front["hours"].is_monotonic_decreasing
+    assert front["dollars"].is_monotonic_increasing
+    for option in fitting.itertuples():
+        beats = (front["hours"] <= option.hours) & (front["dollars"] <= option.dollars)
+        assert beats.any()
+
+
+def test_efficiency_is_bounded_and_measured_gpus_are_marked(fitting):
+    assert fitting["efficiency"].between(0.02, 0.7).all()
+    assert (fitting["measured"] == (fitting["GPU"] == fitting["nearest"])).all()
+    assert fitting["measured"].any()
+    assert not fitting["measured"].all()
+
+
+def test_without_reclaims_spot_takes_the_hours_on_demand(monkeypatch):
+    job = job_of("modern8")
+    never = {"usual": {"per_hour": 1e-12, "wait_hours": 1.0}}
+    monkeypatch.setattr(options, "RECLAIMS", never)
+    spot, on_demand = planned(job, "p4d.24xlarge").query("slots == 8").sort_values("dollars").hours
+    assert spot == pytest.approx(on_demand)
+
+    hours = []
+    for per_hour in (0.1, 0.2, 0.4):
+        monkeypatch.setattr(options, "RECLAIMS", {"usual": {"per_hour": per_hour, "wait_hours": 2}})
+        hours.append(planned(job, "p4d.24xlarge").query("slots == 8")["hours"].iloc[0])
+    assert on_demand < hours[0] < hours[1] < hours[2]
 
 
 @pytest.mark.parametrize(
-    "slots, trials, concurrent, machines, rounds, paid",
+    ("name", "changes", "machine", "words"),
     [
-        (8, 30, 3, 3, 10, 30),
-        (5, 17, 16, 9, 2, 17),  # one on a machine of eight
-        (5, 14, 16, 9, 2, 14),
-        (3, 17, 16, 8, 2, 9),  # two on a machine: the last one has a machine to itself
-        (16, 9, 16, 8, 3, 9),  # four at a time on two machines each
+        ("lm_13b", ["hyperparameters.layout.shard=8"], "g5.48xlarge", "A10G of 24 GB is too small"),
+        ("modern8", [], "p6-b200.48xlarge", "no code for B200; take one of CUDA 12.8"),
+        ("lm_13b", [], "p5.48xlarge", "hyperparameters.layout is of 64 processes, not 8"),
+        ("single", [], "p5.48xlarge", "64 slots, and global_batch_size is 48"),
     ],
+)  # fmt: skip
+def test_why_an_option_does_not_fit(name, changes, machine, words):
+    frame = planned(job_of(name, *changes), machine)
+    reasons = frame.loc[~frame["fits"], "why"]
+    assert any(words in reason for reason in reasons)
+    assert frame.loc[~frame["fits"], ["hours", "dollars"]].isna().all(axis=None)
+    assert (frame.loc[frame["fits"], "why"] == "").all()
+
+
+def test_a_newer_image_has_code_for_newer_gpus():
+    image = "environment.image=pytorch/pytorch:2.12.0-cuda12.8-cudnn9-devel"
+    frame = planned(job_of("modern8", image), "p6-b200.48xlarge")
+    assert frame["fits"].all()
+
+
+def option_on(machine: str, job: Job, slots: int, **changes: Any) -> Option:
+    pool = priced_pool(Pool(name="a", machine=machine), region="", priced_as=None)
+    gpu = pool.gpu._replace(**changes)
+    return Option(pool, gpu, width=pool.slots, slots=slots, job=job)
+
+
+def test_bytes_that_machines_send_in_a_step():
+    # 13.1 B parameters in a replica over 8 machines, one forward: 13.1e9 x (2 x 2 + 4) x 7 / 8.
+    job = job_of("lm_13b")
+    whole = option_on("p4d.24xlarge", job, slots=64, gbits=8)  # a gigabyte per second
+    assert whole.forward == job.hparams.max_tokens_per_forward
+    assert options._traffic_seconds(whole) == pytest.approx(13.1 * 8 * 7 / 8, rel=0.01)
+
+    # 205.8 M gradients of 4 bytes, twice around a ring of two machines; inside one machine none.
+    job = job_of("modern8")
+    pair = option_on("p4d.24xlarge", job, slots=16, gbits=8)
+    assert options._traffic_seconds(pair) == pytest.approx(0.2058 * 8 / 2, rel=0.01)
+    assert options._traffic_seconds(option_on("p4d.24xlarge", job, slots=8)) == 0
+
+
+def test_a_checkpoint_is_written_and_uploaded_once_a_model():
+    # 205.8 M parameters x 12 bytes: 157 MB/s to the root volume, then 250 MB/s.
+    seconds = options._checkpoint_seconds(option_on("p4d.24xlarge", job_of("modern8"), slots=64))
+    assert seconds == pytest.approx(2.47e9 / 157.3e6 + 2.47e9 / 250e6, rel=0.01)
+    # A sharded one: eight machines, eight uploads of each, onto NVMe.
+    seconds = options._checkpoint_seconds(option_on("p4d.24xlarge", job_of("lm_13b"), slots=64))
+    assert seconds == pytest.approx(19.66 / 1 + 19.66 / 0.25 / 8, rel=0.01)
+
+
+@given(
+    task=st.sampled_from(["fine-tuning", "pretraining", "language"]),
+    gpu=st.sampled_from(sorted({gpu.name for gpu in FAMILIES.values()})),
+    gpus=st.integers(1, 512),
+    flops=st.floats(1e6, 1e12),
+    forward=st.floats(1, 1e6),
 )
-def test_a_machine_boots_once_in_a_search_and_each_trial_starts(
-    slots: int, trials: int, concurrent: int, machines: int, rounds: int, paid: int
-) -> None:
-    """All trials are equal: `rounds` of them follow each other, and `paid` are paid for. The
-    machines of a trial are at most nine.
-    """
-    config = experiment("modern8.yaml")
-    config["hyperparameters"] |= {"max_steps": 100, "global_batch_size": 240}
-    config["resources"]["slots_per_trial"] = slots
-    searcher = {"name": "random", "metric": "f1", "smaller_is_better": False}
-    searcher |= {"max_trials": trials, "max_concurrent_trials": concurrent}
-    cluster = one_pool("fixed", max_agents=9)
-
-    def planned_option(**keys: Any) -> Option:
-        options = plan_options({**config, **keys}, cluster, Request(Rates()))
-        return next(option for option in options if option.slots == slots)
-
-    single = planned_option()
-    search = planned_option(searcher=searcher)
-    trial_seconds = 3600 * single.mean("hours") - 300
-    machine_seconds = machines * 300 + paid * single.machines * trial_seconds
-    dollars = machine_seconds / 3600 * load_prices()[INSTANCE].on_demand
-    assert search.all_machines == machines
-    assert search.mean("hours") == pytest.approx((300 + rounds * trial_seconds) / 3600)
-    assert search.mean("cost") == pytest.approx(dollars)
+def test_any_job_has_a_nearest_measurement_of_its_task(task, gpu, gpus, flops, forward):
+    row = nearest_measurement(task, gpu, gpus=gpus, flops=flops, forward=forward)
+    assert row.task == task
+    assert 0 < row.efficiency < 1
 
 
-def test_every_corner_of_a_search_is_estimated():
-    """Thirty-two of the first counted: one batch of two, and a forward that does not fit unseen."""
-    cluster = one_pool("fixed", max_agents=9)
-
-    def on_one_machine(**hyperparameters: Any) -> Option:
-        options = plan_options(searched(**hyperparameters), cluster, Request(Rates()))
-        return next(option for option in options if option.slots == 8)
-
-    batches = {"type": "categorical", "vals": [64, 512]}
-    small = on_one_machine(global_batch_size=64, max_steps=500)
-    large = on_one_machine(global_batch_size=512, max_steps=500)
-    both = on_one_machine(global_batch_size=batches, max_steps=500)
-    mean = (small.mean("cost") + large.mean("cost")) / 2
-    assert both.mean("cost") == pytest.approx(mean, rel=0.001)
-    assert both.mean("cost") != small.mean("cost")
-
-    forwards = {"type": "categorical", "vals": [4096, 1_000_000]}
-    assert "max_tokens_per_forward" in on_one_machine(max_tokens_per_forward=forwards).keys
+@pytest.mark.parametrize("row", MEASUREMENTS, ids=lambda row: f"{row.task}-{row.gpu}-{row.gpus}")
+def test_a_measurement_is_the_nearest_to_itself(row):
+    forward = row.forward or 8192
+    nearest = nearest_measurement(
+        row.task, row.gpu, gpus=row.gpus, flops=row.flops, forward=forward
+    )
+    assert nearest.gpu == row.gpu
+    assert nearest.efficiency == pytest.approx(row.efficiency, rel=0.15)
 
 
-def test_a_layout_in_place_of_one_that_does_not_fit_suits_every_trial_of_a_search():
-    """The fastest of the larger batch has more data ranks than the smaller batch has windows."""
-    config = experiment("lm_13b.yaml")
-    config["searcher"] |= {"name": "grid", "max_concurrent_trials": 1}
-    config["hyperparameters"] |= {
-        "global_batch_size": {"type": "categorical", "vals": [8, 512]},
-        "max_steps": 500,
-        "layout": {"shard": 8},
-        "activation_checkpointing": "none",
-        "max_tokens_per_forward": 2048,
-    }
-    cluster = one_pool("fixed", max_agents=5)
-    options = plan_options(config, cluster, Request(Rates()))
-    (option,) = [option for option in options if option.slots == 32]
-    assert not option.why_not
-    assert option.keys["layout"] != {"shard": 8}
-
-    # Written into the config, it stays right and takes the hours that were planned.
-    config["hyperparameters"] |= option.keys
-    config["resources"] |= {"slots_per_trial": 32, "resource_pool": "fixed"}
-    written = plan_own(config, cluster, Request(Rates()))
-    assert not written.why_not
-    assert written.mean("hours") == pytest.approx(option.mean("hours"))
-
-
-@pytest.mark.parametrize("name", ["modern8", "single", "lm_1b", "pretrain_base"])
-def test_hours_on_demand_are_boot_and_the_parts_of_the_time(name):
-    """A checkpoint too many was counted where validations fill more than a period."""
-    cluster = one_pool("fixed", max_agents=2)
-
-    options = plan_options(experiment(f"{name}.yaml"), cluster, Request(Rates()))
-
-    (option,) = [option for option in options if option.slots == 8 and option.cases]
-    assert option.estimate is not None
-    hours = (300 + sum(part.seconds for part in time_parts(option.estimate))) / 3600
-    assert option.mean("hours") == pytest.approx(hours)
-    dollars = load_prices()[INSTANCE].on_demand * hours
-    assert option.mean("cost") == pytest.approx(dollars)
-
-
-def test_without_a_price_there_are_hours():
-    """A pool of a master that was asked: its GPU is known, its price is not."""
-    cluster = one_pool("lab", max_agents=2, instance="", own=True)
-
-    options = plan_options(experiment("single.yaml"), cluster, Request(Rates()))
-
-    assert [option.slots for option in options] == [1, 8, 16]
-    best = recommend(options, {}).option
-    assert best is min(options, key=lambda option: option.mean("hours"))
-    assert best.price is None
-    assert best.mean("hours") > 0
-    assert plan_text.dollars(best) == "no price"
-    assert plan_text.outcome(best).startswith("2 x A100, of pool lab (16 slots): ")
+def test_a_pool_of_ones_own_has_the_price_of_another_and_its_own_gpus():
+    pool = Pool(name="home", slots=8, gpu=FAMILIES["g5"])
+    priced = priced_pool(pool, region="", priced_as=("p4d.24xlarge", "spot"))
+    assert priced.gpu.name == "A10G"
+    assert priced.price == load_prices().at[("p4d.24xlarge", "us-east-1"), "spot"]
+    assert math.isnan(priced_pool(pool, region="", priced_as=None).price)

@@ -1,4 +1,4 @@
-"""cluster/skypilot.yaml: by the planner, by the parsers of its commands, and by SkyPilot itself."""
+"""cluster/skypilot.yaml: by the parsers of its commands, and by SkyPilot itself."""
 
 import subprocess
 
@@ -7,18 +7,12 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 import train
-from cluster.configs.fleet import image_of, slots_of
-from cluster.facts.machines import Gpu
-from cluster.facts.prices import load_prices
-from cluster.facts.rates import Rates
-from cluster.plan import any_cluster
-from cluster.planning.options import Request, plan_options
+from cluster.machines import FAMILIES
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
 
 FILE = ROOT / "cluster" / "skypilot.yaml"
 TASK = yaml.safe_load(FILE.read_text())
-PLANNED = TASK["envs"]["CONFIG"].removeprefix("configs/")
 RANK = {
     "SKYPILOT_NODE_RANK": "1",
     "SKYPILOT_NUM_NODES": "2",
@@ -27,30 +21,14 @@ RANK = {
 }
 
 
-def canonical(gpu: Gpu) -> str:
-    """Return SkyPilot's name: of two memories the larger one is in it."""
-    return "A100-80GB" if gpu[:2] == ("A100", 80) else gpu.name
-
-
-def test_its_gpus_are_those_that_the_planner_finds_fit():
-    """With the config as it is: a GPU that needs smaller forwards is left out."""
-    config = experiment(PLANNED)
-    slots = slots_of(config)
-    prices = {name: price for name, price in load_prices().items() if price.slots == slots}
-
-    options = [
-        option
-        for option in plan_options(config, any_cluster(prices), Request(Rates()))
-        if option.pool.spot and option.machines == 1 and not option.why_not
-    ]
-
-    gpus = set()
-    for option in options:
-        if "max_tokens_per_forward" not in option.keys:
-            gpus.add(canonical(option.pool.gpu))
-    assert len(gpus) > 5
-    assert TASK["resources"]["accelerators"] == dict.fromkeys(gpus, slots)
-    assert TASK["resources"]["image_id"] == f"docker:{image_of(config, options[0].pool)}"
+def test_its_gpus_and_image_are_those_of_its_config():
+    """One machine has the config's slots, of GPUs that hold its forward pass: 24 GB or more."""
+    config = experiment(TASK["envs"]["CONFIG"].removeprefix("configs/"))
+    gpus = {gpu.name for gpu in FAMILIES.values() if gpu.gigabytes >= 24} | {"A100-80GB"}
+    assert gpus >= TASK["resources"]["accelerators"].keys()
+    slots = config["resources"]["slots_per_trial"]
+    assert set(TASK["resources"]["accelerators"].values()) == {slots}
+    assert TASK["resources"]["image_id"] == f"docker:{config['environment']['image']['cuda']}"
 
 
 STUB = """python3() { printf '%s\\0' "$@"; echo; }; bash() { python3 "$@"; }

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.configs import masterconf
+from cluster.pools import configured_pools
+from cluster.prices import price_of
 from tests.cluster.planted import filled
 from tests.conftest import ROOT
 
@@ -23,18 +24,20 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
 
 
-def test_every_pool_has_one_machine_to_spare_and_no_more():
-    """Of the widest trial that ships: an excluded node leaves room, and no second set starts."""
+@pytest.mark.parametrize("path", MASTERS, ids=lambda path: path.stem)
+def test_the_pools_of_every_master(path):
+    """Machines that the prices know; one to spare beside the widest trial that ships and no more:
+    an excluded node leaves room, and no second set starts."""
     configs = [load(path) for path in ROOT.glob("configs/*.yaml")]
     widest = max(config["resources"]["slots_per_trial"] for config in configs)
-
-    launched = 0
-    for path in MASTERS:
-        for pool in masterconf.cluster_of(filled(path)).pools.values():
-            if pool.slots_per_agent and not pool.own:
-                launched += 1
-                assert pool.max_agents == widest // pool.slots_per_agent + 1, pool
-    assert launched >= 10
+    pools = configured_pools(filled(path), path.name)
+    assert any(pool.is_default for pool in pools.values())
+    for pool in pools.values():
+        if pool.machine:
+            assert price_of(pool.machine) > 0
+        if pool.machine and pool.slots:
+            assert pool.gpu is not None
+            assert pool.max_machines == widest // pool.slots + 1, pool
 
 
 def stacks() -> list[pathlib.Path]:
@@ -46,8 +49,10 @@ def stacks() -> list[pathlib.Path]:
 @pytest.mark.parametrize("stack", stacks(), ids=lambda path: path.stem)
 def test_the_template_uses_what_every_stack_gives(stack):
     _, _, template = TEMPLATE.partition("*/")  # without the comment at its head
-    actions = " ".join(re.findall(r"{{(.*?)}}", template, re.DOTALL))
-    used_keys = set(re.findall(r"[ (]\$?\.([a-z_]+(?:\.[a-z_]+)*)", actions))
+    used_keys = set()
+    for action in re.findall(r"{{(.*?)}}", template, re.DOTALL):
+        names = re.findall(r"[ (]\$?\.([a-z_]+(?:\.[a-z_]+)*)", f" {action}")
+        used_keys.update(names)
 
     optional = {"db.ssl_root_cert", "db.ssl_mode", "bind_mounts"}
     assert {"db.host", "resource_pools.aws", "gpu_env_image"} < used_keys
@@ -82,8 +87,9 @@ def test_the_template_of_det_deploy_has_the_spot_masters_pools():
 
 def test_nothing_is_said_twice_or_otherwise():
     values = load(CLUSTER / "kubernetes-values.yaml")
-    spot = values["resourcePools"][0]["task_container_defaults"]["gpu_pod_spec"]
-    assert load(CLUSTER / "template-kubernetes-spot.yaml")["environment"]["pod_spec"] == spot
+    template = load(CLUSTER / "template-kubernetes-spot.yaml")
+    defaults = values["resourcePools"][0]["task_container_defaults"]
+    assert template["environment"]["pod_spec"] == defaults["gpu_pod_spec"]
     assert values["maxSlotsPerPod"] == 8
     for path in MASTERS:  # what is no trial runs in Determined's own image
         assert "image" not in load(path).get("task_container_defaults", {}), path

@@ -1,0 +1,141 @@
+"""Prices of AWS's machines: SkyPilot's catalog, read by pandas.
+
+`cluster/data/aws-DAY.csv` has the columns and rows that are used here of catalogs/v8/aws/vms.csv
+(github.com/skypilot-org/skypilot-catalog), the spot price being the median over a region's zones. A
+newer catalog takes its place as it is: copy it to cluster/data/aws-DAY.csv, with the day that it is
+of; the latest day counts. A file was preferred to queries: what was planned or billed can be
+computed again, without a network. The price is its age, which every report shows.
+"""
+
+import datetime
+import functools
+from pathlib import Path
+
+import pandas as pd
+
+from cluster import DATA
+from detalbert.errors import UserError, nearest
+
+PRICE_FILE = max(DATA.glob("aws-*.csv"))
+PRICE_DAY = datetime.date.fromisoformat(PRICE_FILE.stem.removeprefix("aws-"))
+# Where no region is named.
+USUAL_REGION = "us-east-1"
+MARKETS = ("on demand", "spot")
+
+
+@functools.cache
+def load_prices(path: Path = PRICE_FILE) -> pd.DataFrame:
+    """Load the prices of Linux machines.
+
+    Returns:
+        A frame by `machine` and `region` with the columns `slots` (GPUs of a machine), `on demand`
+        and `spot`: dollars per hour. Where AWS offers no spot machine, it is the price on demand.
+
+    Raises:
+        UserError: if the file is no catalog.
+    """
+    try:
+        rows = pd.read_csv(path)
+        rows = rows[rows["Price"] > 0].fillna({"AcceleratorCount": 0})
+        # A row per zone, which has a spot price of its own.
+        prices = rows.groupby(["InstanceType", "Region"]).agg(
+            slots=("AcceleratorCount", "first"),
+            on_demand=("Price", "first"),
+            spot=("SpotPrice", "median"),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            "not a catalog of machines",
+            key=str(path),
+            cure="copy SkyPilot's catalogs/v8/aws/vms.csv there",
+        ) from None
+    prices = prices.rename_axis(["machine", "region"]).rename(columns={"on_demand": "on demand"})
+    prices["slots"] = prices["slots"].astype(int)
+    prices["spot"] = prices["spot"].fillna(prices["on demand"])
+    return prices
+
+
+def prices_in(region: str) -> pd.DataFrame:
+    """Return the prices of a region, by `machine`; of USUAL_REGION if it is empty.
+
+    Raises:
+        UserError: for a region that the catalog lacks.
+    """
+    prices = load_prices()
+    regions = prices.index.unique("region")
+    region = region or USUAL_REGION
+    if region not in regions:
+        raise UserError("no such region", key=region, cure=nearest(region, regions))
+    return prices.xs(region, level="region")
+
+
+def price_of(machine: str, region: str = "", market: str = "on demand") -> float:
+    """Return the dollars per hour of a machine.
+
+    Args:
+        machine: instance type.
+        region: of AWS; empty: USUAL_REGION.
+        market: one of MARKETS.
+
+    Raises:
+        UserError: if the catalog has no such machine in the region.
+    """
+    prices = prices_in(region)
+    if machine not in prices.index:
+        near = nearest(machine, prices.index)
+        if not near.startswith("did you"):  # a list of all types would be too long
+            near = "take a type or a region that the catalog has"
+        raise UserError(f"no price in {region or USUAL_REGION}", key=machine, cure=near)
+    return float(prices.at[machine, market])
+
+
+def slots_of(machine: str) -> int | None:
+    """Return the GPUs of a machine; 0 if it has none, None if the catalog lacks it."""
+    prices = load_prices()
+    if machine not in prices.index.unique("machine"):
+        return None
+    return int(prices.loc[machine]["slots"].iloc[0])
+
+
+def parse_machine(text: str, key: str, region: str = "") -> tuple[str, str]:
+    """Return machine and market of `INSTANCE` or `INSTANCE:spot`.
+
+    Args:
+        text: to parse; without a market it is on demand, the dearer one.
+        key: that names the machine, for the error.
+        region: of AWS, where it must have a price; empty: USUAL_REGION.
+
+    Raises:
+        UserError: for another text, or a machine without a price.
+    """
+    machine, _, market = text.partition(":")
+    market = market or "on demand"
+    if market not in MARKETS:
+        raise UserError(
+            f"unknown market {market!r}",
+            key=key,
+            cure="expected INSTANCE or INSTANCE:spot",
+        )
+    try:
+        price_of(machine, region, market)
+    except UserError as error:
+        raise error.under(f"{key}: {error.key}") from None
+    return machine, market
+
+
+def parse_pool_price(text: str, region: str = "") -> tuple[str, str, str]:
+    """Return pool, machine and market of `--price-pool POOL=INSTANCE[:spot]`.
+
+    Raises:
+        UserError: as `parse_machine` does.
+    """
+    pool, equals, machine = text.partition("=")
+    flag = f"--price-pool {text}"
+    if not (pool and equals):
+        raise UserError("names no machine", key=flag, cure="expected POOL=INSTANCE[:spot]")
+    return pool, *parse_machine(machine, key=flag, region=region)
+
+
+def price_source(region: str = "") -> str:
+    """Return region and day of prices in words, "us-east-1, 24 May 2026"."""
+    return f"{region or USUAL_REGION}, {PRICE_DAY:%-d %B %Y}"

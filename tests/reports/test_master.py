@@ -1,0 +1,275 @@
+"""Records of a master, read through the real client: bills by hand, and what is no master."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from cluster import master as cluster_master
+from tests.fakes.http import AnswerServer, Request, assert_recorded
+from tests.fakes.records import (
+    CSV,
+    DEFAULT,
+    LEFT,
+    ON_DEMAND,
+    SPOT,
+    Cluster,
+    FakeRecords,
+    Held,
+    Ran,
+    Tried,
+    answer,
+)
+
+HOUR = 24.48  # dollars of a p3.16xlarge
+UNTIL = ["--until", "2026-11-20T13:00:00Z"]
+SINCE = ["--since", "2026-11-19", *UNTIL]
+
+
+def one(number: int, *held: Held, **fields: Any) -> dict[int, Ran]:
+    """Return an experiment, or another task, of one trial."""
+    return {number: Ran([Tried(list(held))], **fields)}
+
+
+def test_experiments_by_hand(report):
+    """One was restarted twice, on 16 slots of spot machines; one still runs."""
+    rows = report("cost", "--experiment", "7", "8", *UNTIL, of=DEFAULT)["rows"]
+
+    ended, running = rows
+    minutes = {
+        "start-up": 16 * (5 + 5 + 5),
+        "work": 16 * (25 + 25 + 26),
+        "lost": 16 * 30,
+        # i-a and i-b boot, and idle twice; i-b is gone at 11:51; i-c boots; both idle at the end.
+        "idle": 8 * (10 + 10 + 10 + 10 + 10 + 1 + 5 + 9 + 9),
+    }
+    slot_hours = {phase: pytest.approx(value / 60) for phase, value in minutes.items()}
+    assert {phase: ended[phase] for phase in minutes} == slot_hours
+    machine_hours = (160 + 111 + 45) / 60  # i-a, i-b, i-c, from launch to termination
+    expected = {
+        "experiment": 7,
+        "starts": 3,
+        "failed": 1,
+        "agent lost": 1,
+        "hours": 121 / 60,
+        "dollars": machine_hours * HOUR * 0.3,
+        "on demand": machine_hours * HOUR,
+    }
+    assert {column: ended[column] for column in expected} == pytest.approx(expected)
+    assert running["dollars"] == pytest.approx(70 / 60 * HOUR)  # i-d since 11:50
+    assert running["hours"] == 1
+
+
+def test_cuts_of_a_cluster_have_one_sum(report):
+    """Also machines that nobody held, a notebook, and a deleted experiment."""
+    extra = one(
+        1, Held("book.0", "12:00", "12:30", ["i-x"], ON_DEMAND), kind="NOTEBOOK", user="eve"
+    )
+    extra |= one(2, Held("old.t.0", "12:40", "12:50", ["i-x"], ON_DEMAND), kind="DELETED")
+    cluster = DEFAULT._replace(
+        ran={**DEFAULT.ran, **extra},
+        instances=[
+            *DEFAULT.instances,
+            ("i-x", "11:30", "13:00"),
+            ("i-dead", "09:00", ""),
+            ("sir-1", "11:00", ""),
+        ],
+    )
+    unknown = report("cost", *SINCE, "--by", "pool", of=cluster)["rows"][0]
+    # No agent started on i-dead, which is given up then; no task says of which pool it is.
+    assert (unknown["pool"], unknown["unpriced"]) == ("(unknown)", pytest.approx(8 * 25 / 60))
+
+    total = sum(row["dollars"] or 0 for row in report("cost", *SINCE, of=cluster)["rows"])
+    for cut in (["user"], ["label"], ["month", "pool"], ["experiment", "user", "month"]):
+        rows = report("cost", *SINCE, "--by", *cut, of=cluster)["rows"]
+        assert sum(row["dollars"] or 0 for row in rows) == pytest.approx(total, abs=0.005)
+
+    rows = report("cost", *SINCE, "--by", "user", of=cluster)["rows"]
+    dollars = {row["user"]: row["dollars"] for row in rows}
+    # The boot of i-x is longer than its pool waits for it; its idle time falls to who came last.
+    assert dollars["eve"] == pytest.approx((30 + 10) / 60 * HOUR)
+    assert dollars[""] == pytest.approx(30 / 60 * HOUR)
+    assert dollars["ada"] == pytest.approx(38.6784 + (10 + 10) / 60 * HOUR, abs=0.005)
+
+
+def test_a_container_that_did_not_start_is_on_its_agents_machine(report):
+    """Its time was billed twice: to the trial, and as the machine's idle time."""
+    held = [
+        Held("9.t.0", "12:00", "12:10", ["i-a"], exit=LEFT, silent=True),
+        Held("9.t.1", "12:10", "12:30", ["i-a"]),
+    ]
+    lives = [("i-a", "12:00", "12:30")]
+    (row,) = report("cost", *SINCE, of=Cluster(one(9, *held), lives, lives))["rows"]
+    assert row["dollars"] == pytest.approx(0.5 * HOUR * 0.3)
+    assert row["preempted"] == 1
+
+
+def test_your_own_machines_have_hours_and_a_price_that_you_give(report):
+    cluster = Cluster(
+        one(1, Held("1.t.0", "12:00", "13:00", ["a"], "own"), slots=4),
+        agents=[("a", "11:00", "13:00")],
+        own=True,
+    )
+    answer = report("cost", *SINCE, of=cluster)
+    assert {row["dollars"] for row in answer["rows"]} == {None}
+    assert {row["name"]: row["unpriced"] for row in answer["rows"]} == pytest.approx(
+        {"albert-squad": 4.0, "(idle)": 12.0}
+    )
+    assert any("16.00 slot-hours have no price" in note for note in answer["notes"])
+
+    priced = [*SINCE, "--price-pool", "own=p3.16xlarge"]
+    rows = report("cost", *priced, of=cluster)["rows"]
+    assert {row["name"]: row["dollars"] for row in rows} == pytest.approx(
+        {"albert-squad": HOUR / 2, "(idle)": HOUR * 1.5}
+    )
+
+
+PLACES = {
+    **one(1, Held("1.t.0", "12:00", "12:30", ["i-1"]), name="a", place=("text", "old")),
+    **one(2, Held("2.t.0", "12:00", "12:30", ["i-2"]), name="b", place=("text", "search")),
+    **one(3, Held("3.t.0", "12:00", "12:30", ["i-3"]), name="c", place=("squad", "search")),
+}
+
+
+@pytest.mark.parametrize(
+    "words, names",
+    [
+        ("--workspace text", ["a", "b"]),
+        ("--project search", ["b", "c"]),
+        ("--project search --workspace squad --experiment 1 1", ["a", "c"]),
+    ],
+)
+def test_a_workspace_and_a_project_are_their_experiments(report, words, names):
+    rows = report("cost", *words.split(), of=Cluster(PLACES))["rows"]
+    assert [row["name"] for row in rows] == names
+
+
+@pytest.fixture
+def exchanges(shared: Path) -> list[dict[str, Any]]:
+    text = (shared / "golden" / "determined-api.json").read_text()
+    return json.loads(text)["exchanges"]
+
+
+def test_the_recorded_paused_run(report, exchanges):
+    """Experiment 20 was paused once for 9 s."""
+    answers = {
+        exchange["path"].partition("?")[0]: exchange["response"] for exchange in exchanges[106:114]
+    }
+    csv = CSV.encode() + b"\n"
+    answers |= {"/api/v1/me": {}, "/resources/allocation/allocations-csv": csv}
+    arguments = ["--experiment", "20", "--price-pool", "default=g5.xlarge"]
+
+    master = AnswerServer(lambda request: answers.get(request.path))
+    (row,) = report("cost", *arguments, of=master)["rows"]
+
+    assert row["starts"] == 2
+    assert row["hours"] * 3600 == pytest.approx(32.866 + 28.416, abs=0.01)
+    assert row["start-up"] * 3600 == pytest.approx(16.65 + 14.19, abs=0.01)
+    assert row["dollars"] == pytest.approx(61.282 / 3600 * 1.006, rel=1e-4)
+    assert row["exact"] == 50
+    assert row["windows"] == 1600
+
+
+@pytest.mark.parametrize(
+    "path, index",
+    [
+        ("experiments/7", 106),
+        ("experiments/7/trials", 107),
+        ("tasks/7.task", 108),
+        ("tasks/7.task/acceleratorData", 109),
+        ("trials/70/checkpoints", 110),
+        ("trials/metrics/training_metrics", 111),
+        ("resource-pools", 112),
+        ("resources/allocation/raw", 113),
+    ],
+)
+def test_the_fake_answers_as_was_recorded(exchanges, path, index):
+    fake = answer(DEFAULT, f"/api/v1/{path}", {"trialIds": "70"})
+    assert_recorded(fake, exchanges[index]["response"], path)
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        ("--experiment 9", "--experiment 9: the master has none; see det e list"),
+        ("--workspace sqaud", "--workspace, --project: the master has no experiment there"),
+        ("--experiment 7 --user bob", "wants a login"),  # not with the token of the environment
+        ("--since 2026-11-20 --until 2026-11-19", "--since 2026-11-20 00:00:00+00:00: not before"),
+        ("--since yesterday", "--since: 'yesterday' is not as 2026-11-20 or"),
+        ("--since now", "'now' is not as 2026-11-20"),
+        ("--experiment 7 --price-pool p9=p3.2xlarge", "the master has no such pool"),
+        (f"--experiment 7 --price-pool {SPOT}=p3.2xlarg", "did you mean 'p3.2xlarge'?"),
+    ],
+)
+def test_what_a_master_lacks_is_one_line(refused, words, line):
+    with FakeRecords() as master:
+        assert line in refused("cost", *words.split(), "--master", master.url)
+
+
+def refuse(response: object, refused: Callable[..., str]) -> str:
+    """Return the line about a server that answers so after the login."""
+
+    def respond(request: Request) -> object:
+        return {} if request.path.endswith("/me") else response
+
+    with AnswerServer(respond) as master:
+        return refused("cost", "--experiment", "7", "--master", master.url)
+
+
+DEEP = b'{"experiment": ' + b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        (302, b"", {"Location": "/login"}),
+        b"<html>Please log in</html>",
+        b"null",
+        b"[]",
+        b"{}",
+        DEEP,
+        (500, b"<html>"),
+        (429, {"error": {"code": 8, "error": "too many requests"}}),
+        {"experiment": "seven"},
+    ],
+)
+def test_what_is_no_master_is_one_line(refused, response):
+    assert "cannot be read (" in refuse(response, refused)
+
+
+def test_an_endless_answer_is_told(refused, monkeypatch):
+    monkeypatch.setattr(cluster_master, "MAX_BYTES", 2_000_000)
+    assert "(an answer of over 2,000,000 bytes)" in refuse(b" " * 3_000_000, refused)
+
+
+@pytest.fixture(params=[b"", b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\n"])
+def slow(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A master that is mute, or that drips a byte at a time."""
+    closing = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(request.param)
+                while not closing.wait(0.02):
+                    if request.param:
+                        connection.sendall(b" ")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        closing.set()
+        thread.join()
+
+
+def test_a_slow_master_is_one_line(refused, monkeypatch, slow):
+    monkeypatch.setattr(cluster_master, "MAX_SECONDS", 0.3)
+    begun = pd.Timestamp.now()
+    assert "no master answers at" in refused("cost", "--experiment", "7", "--master", slow)
+    assert pd.Timestamp.now() - begun < pd.Timedelta(seconds=5)
