@@ -17,9 +17,7 @@ from determined import get_cluster_info, pytorch
 
 from data import Split, SquadData
 from detalbert.engine.evaluation import evaluate_row, row_losses
-from detalbert.engine.graphs import SPAN_PADDINGS
 from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
-from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
@@ -28,32 +26,14 @@ from detalbert.engine.trial import Given, read_experiment
 from detalbert.files import write_json
 from detalbert.run_page.outcomes import Outcomes, collect
 from detalbert.run_page.run import describe_run
-from detalbert.settings.hparams import PARSERS, HParams, parse_hparams
+from detalbert.settings.hparams import METRICS, PARSERS, HParams, parse_hparams
+from detalbert.settings.metric import charted_names, logged_names
 from detalbert.squad import calibration
 from detalbert.squad.answers import Answers, merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.metrics import score
-from detalbert.training import preflight
 from detalbert.training.folder import SCORES, write_predictions
 from detalbert.training.workload import Workload
-
-# The official scores, and the loss; `score` and the reducer below compute them.
-METRICS = (
-    Metric("exact", charted=True, logged=True),
-    Metric("f1", charted=True, logged=True),
-    Metric("HasAns_f1", charted=True, logged=True),
-    Metric("NoAns_exact", charted=True, logged=True),
-    Metric("loss", charted=True, logged=True, smaller_is_better=True),
-    Metric("best_f1", charted=True, logged=True),
-    Metric("HasAns_exact", logged=True),
-    Metric("best_exact", logged=True),
-    Metric("total"),
-    Metric("HasAns_total"),
-    Metric("NoAns_f1"),
-    Metric("NoAns_total"),
-    Metric("best_exact_thresh"),
-    Metric("best_f1_thresh"),
-)
 
 
 class SquadTrial(PackedTrial[HParams, SquadRow]):
@@ -61,7 +41,6 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
 
     data: SquadData
     reducer: "AnswerReducer"
-    paddings = SPAN_PADDINGS
 
     def __init__(self, context: pytorch.PyTorchTrialContext, given: Given | None = None) -> None:
         inputs = given or read_experiment(context, parse=parse_hparams, load=SquadData.load)
@@ -218,9 +197,9 @@ class AnswerReducer(pytorch.MetricReducer):
         if np.isfinite(metrics["loss"]):
             n_best = n_best_list(examples, windows, spans, n_best_size=self.hparams.n_best_size)
             predictions = self.latest.predictions
-            metrics |= calibration.fit_calibration(examples, n_best, predictions)
+            fitted, probabilities = calibration.fit_calibration(examples, n_best, predictions)
+            metrics |= fitted
             if calibration.is_calibrated(metrics):
-                probabilities = calibration.probabilities(n_best, predictions, metrics)
                 self.latest = self.latest._replace(probabilities=probabilities)
 
         # Kept for the checkpoint's files, which are written after Determined has the metrics.
@@ -241,8 +220,6 @@ FINE_TUNING = Workload(
     parsers=PARSERS,
     load=SquadData.load,
     trial=SquadTrial,
-    check=preflight.check,
-    metrics=METRICS,
     outcomes=collect_outcomes,
     commands={
         "answer a file of questions": "python predict.py --model {} --data FILE"

@@ -2,8 +2,6 @@
 
 python predict.py --model runs/local --data dev.json --output-dir predictions
 python predict.py --model runs/local --question "Who ...?" --context-file text.txt
-python predict.py --model runs/lm --prompt "The ship"
-python predict.py --model runs/lm --perplexity book.txt
 python predict.py --model trial:7 --export exported        # a Hugging Face model folder
 python predict.py --model runs/pretrain --export encoder   # for fill-mask, classifiers, ...
 python predict.py --model exported --serve                 # a page on this machine
@@ -22,7 +20,6 @@ from detalbert.command import Parser, existing_file, explain_missing, refuse_fir
 if __name__ == "__main__":
     explain_missing("predict.py")
 
-from detalbert import records
 from detalbert.errors import UserError
 from detalbert.processes import end_on_signals
 
@@ -32,138 +29,79 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
-from detalbert.inference.flags import (
-    OF_QUESTIONS,
-    SAMPLING,
-    add_language_flags,
-    add_question_flags,
-    check_model_name,
-    thread_count,
-)
-
-MODES = ("data", "question", "interactive", "prompt", "perplexity", "export", "serve")
-# Flags by the modes that do not read them.
-UNREAD = {
-    "json": ("export", "serve"),
-    "raw": ("export",),
-    **dict.fromkeys(
-        ("output", "errors", "sheet", "columns", "skip_invalid"),
-        ("question", "interactive", "prompt", "perplexity", "export", "serve"),
-    ),
-    "top": ("data", "export", "serve"),
-    **dict.fromkeys(SAMPLING, ("perplexity", "export")),
+# Flags that not every mode reads, by the modes that do.
+READ_BY = {
+    "data": ("set", "json", "raw", "threshold"),
+    "question": ("context", "context_file", "json", "raw", "threshold"),
+    "interactive": ("context", "context_file", "json", "raw", "threshold"),
+    "export": ("threshold", "push_to_hub"),
+    "serve": ("raw", "threshold", "token_file"),
 }
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Return the flags, with the mode that they select; raise UserError for flags of another."""
     parser = Parser("predict.py", description=__doc__)
     add = parser.add_argument
     add("--model", required=True, help="the trained model, in one of the forms above")
-    add("--export", type=Path, metavar="DIR", help="write a new Hugging Face model folder")
+    modes = parser.add_mutually_exclusive_group(required=True)
+    modes.add_argument("--data", help="file of questions, a folder or a hub name")
+    modes.add_argument("--question", help="question to answer")
+    modes.add_argument("--interactive", action="store_true", help="read questions from stdin")
+    modes.add_argument("--export", type=Path, metavar="DIR", help="write a new model folder")
+    modes.add_argument("--serve", action="store_true", help="serve a page and a JSON API")
+    add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
+    add("--set", action="append", metavar="data.KEY=VALUE", help="how --data is read")
+    add("--context", help="text to search for the answer")
+    add("--context-file", type=existing_file, help="file with the text to search")
+    add("--json", action="store_true", help="print replies as JSON, one per line; or the scores")
+    add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
+    add("--threshold", metavar="best|FLOAT", help="null odds above which the model abstains")
     add("--push-to-hub", metavar="NAME", help="hub repository to upload the exported folder to")
     add("--license", default="unknown", help="license of the exported weights (default: unknown)")
-    add("--serve", action="store_true", help="serve a page and a JSON API (requirements-serve.txt)")
     add("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
     add("--port", type=int, default=8000, help="port to serve on (default: 8000)")
-    add(
-        "--host-name",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="another name by which clients call the server, beside --host (repeatable)",
-    )
-    add(
-        "--token",
-        help="token that clients must send: Authorization: Bearer TOKEN; ps shows it to other "
-        "users",
-    )
-    add(
-        "--token-file",
-        type=existing_file,
-        metavar="FILE",
-        help="file with the token; else ALBERT_TOKEN",
-    )
-    add("--json", action="store_true", help="print replies as JSON, one per line; or the scores")
-    add(
-        "--threads",
-        type=thread_count,
-        default="auto",
-        metavar="auto|N",
-        help="compute threads; auto (default): one per core that is idle now",
-    )
-    add_question_flags(parser.add_argument_group("a model that answers questions"))
-    add_language_flags(parser.add_argument_group("a language model"))
-    return parser.parse_args(argv)
+    add("--token-file", type=existing_file, help="file with the clients' token; else ALBERT_TOKEN")
+    add("--threads", type=_threads, default="auto", metavar="auto|N", help="compute threads")
+    args = parser.parse_args(argv)
+
+    # A flag that is not set is None or False; an empty text is set, too.
+    set_flags = {name for name, value in vars(args).items() if value not in (None, False)}
+    (args.mode,) = set_flags & set(READ_BY)
+    optional = {name for names in READ_BY.values() for name in names}
+    for name in sorted(set_flags & optional.difference(READ_BY[args.mode])):
+        refuse(name, problem=f"--{args.mode} does without")
+    return args
 
 
-def is_set(args: argparse.Namespace, name: str) -> bool:
-    """Return whether the user gave a flag that has no default."""
-    value = getattr(args, name)
-    return value is not None and value is not False  # 0 is given, too
+def refuse(name: str, problem: str) -> NoReturn:
+    """Raise UserError for a flag that the user gave, as nothing would read it."""
+    flag = name.replace("_", "-")
+    raise UserError(problem, key=f"--{flag}", cure="leave it out")
 
 
-def choose_mode(args: argparse.Namespace) -> str:
-    """Return the one of MODES that the user gave; raise UserError for none and several."""
-    # An empty text is given, too: what is wrong with `--question ""` is said later.
-    modes = [mode for mode in MODES if is_set(args, mode)]
-    if len(modes) != 1:
-        flags = " ".join(f"--{mode}" for mode in modes)
-        choices = ", ".join(f"--{mode}" for mode in MODES)
-        raise UserError(f"give exactly one of {choices}", key=flags or "nothing to do")
-    return modes[0]
-
-
-def refuse_flags(args: argparse.Namespace, names: Iterable[str], problem: str) -> None:
-    """Raise UserError for the first of `names` that the user gave, as nothing would read it."""
-    for name in names:
-        if is_set(args, name):
-            flag = name.replace("_", "-")
-            raise UserError(problem, key=f"--{flag}", cure="leave it out")
-
-
-def check_arguments(args: argparse.Namespace) -> None:
-    """Raise UserError for flags that contradict each other, and files that are not there."""
-    mode = choose_mode(args)
-    unread = [name for name in UNREAD if mode in UNREAD[name]]
-    refuse_flags(args, names=unread, problem=f"--{mode} does without")
-    if args.push_to_hub and not args.export:
-        raise UserError(
-            "it uploads what --export writes", key="--push-to-hub", cure="give --export DIR too"
-        )
-    check_model_name(args.model)
-    # A remote file, or a name of a hub, is asked for later.
-    data = args.data or ""
-    if records.ending_of(data) in records.READERS and not records.is_remote(data):
-        records.find_files(data, key="--data")
+def _threads(text: str) -> int | str:
+    if text != "auto" and not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give auto or a number above 0")
+    return text if text == "auto" else int(text)
 
 
 if __name__ == "__main__":
-    refuse_first("predict.py", lambda: check_arguments(parse_arguments(None)))
+    refuse_first("predict.py", lambda: parse_arguments(None))
 
 import torch
 
 from detalbert.engine.cpu import set_threads
 from detalbert.escapes import escape_controls, json_line
+from detalbert.inference.file_questions import Questions
 from detalbert.inference.find import find
-from detalbert.inference.model import Trained, choose_probabilities, choose_threshold, load_model
-from detalbert.inference.predict_file import Questions, predict
-from detalbert.inference.reply import (
-    MAX_CONTEXT,
-    Reply,
-    ask,
-    check_text,
-    format_reply,
-    keep_best,
-)
-from detalbert.inference.score_table import print_scores
-from detalbert.inference.wrong_answers import format_counts
+from detalbert.inference.model import Trained, choose_threshold, load_model
+from detalbert.inference.predict_file import UNCALIBRATED_LINE, check_folder, predict, score_table
+from detalbert.inference.reply import ask, check_text, read_context, show
 from detalbert.log import exit_with, fail, start_logging
-from detalbert.records import open_text
 from detalbert.training.display import quiet_libraries
 from detalbert.training.model_kind import ANSWERING, LANGUAGE, check_mode
 
@@ -173,47 +111,52 @@ def main(argv: list[str] | None = None) -> int:
     start_logging()
     quiet_libraries()
     try:
-        args = parse_arguments(argv)
-        check_arguments(args)
-        run(args)
+        run(parse_arguments(argv))
         return 0
     except UserError as error:
         if error.on_all_ranks and os.environ.get("RANK", "0") != "0":
             return error.status  # rank 0 prints it
         return fail("predict.py", error)
     except torch.OutOfMemoryError:
-        memory_error = UserError(
-            "the GPU's memory is full", cure="CUDA_VISIBLE_DEVICES= runs on the CPU"
-        )
-        return fail("predict.py", memory_error)
+        cure = "CUDA_VISIBLE_DEVICES= runs on the CPU"
+        return fail("predict.py", UserError("the GPU's memory is full", cure=cure))
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the mode that the arguments select."""
-    mode = choose_mode(args)
     # In a trial all slots answer, and the results go to the master.
-    if args.data is not None and os.environ.get("DET_TASK_TYPE") == "TRIAL":
-        answer_in_trial(args)
-        return
-    set_threads(args.threads)
-    # The folder says what kind of model it is, and so what can be done with it.
-    folder = find(args.model)
-    kind = check_mode(mode, folder)
-    problem = f"{args.model} is {kind.name}"
-    if kind is not ANSWERING:
-        refuse_flags(args, names=OF_QUESTIONS, problem=problem)
-    if kind is not LANGUAGE:
-        refuse_flags(args, names=SAMPLING, problem=problem)
+    if args.mode == "data" and os.environ.get("DET_TASK_TYPE") == "TRIAL":
+        from detalbert.inference.shares import answer_on_all_slots
 
+        if args.json:
+            refuse("json", problem="a trial reports its scores to the master")
+        answer_on_all_slots(
+            args.model,
+            args.data,
+            changes=args.set or (),
+            threshold=args.threshold,
+            threads=args.threads,
+            raw=args.raw,
+        )
+        return
+
+    # What a user may get wrong comes before the model is loaded, which takes seconds.
+    if args.mode == "data":
+        check_folder(args.output_dir, args.data)
+    if args.mode == "export":
+        from detalbert.inference.export import check_new  # no part of what is sent to a cluster
+
+        check_new(args.export)
+    set_threads(args.threads)
+    folder = find(args.model)
+    kind = check_mode(args.mode, folder)
     if kind is ANSWERING:
         use_answering_model(args, folder)
-    elif kind is LANGUAGE:
-        use_language_model(args, folder)
     else:
-        from pretrain.export import export
-
-        export(folder, args.export, args.license)
-    if args.export is not None:
+        if args.threshold is not None:
+            refuse("threshold", problem=f"{args.model} is {kind.name}")
+        export_other_model(args, folder, is_language_model=kind is LANGUAGE)
+    if args.mode == "export":
         print(escape_controls(f"the model is in {args.export}"))
     if args.push_to_hub:
         from detalbert.inference.export import push
@@ -221,185 +164,87 @@ def run(args: argparse.Namespace) -> None:
         print(f"uploaded to {push(args.export, args.push_to_hub)}")
 
 
-def answer_in_trial(args: argparse.Namespace) -> None:
-    """Answer the rank's share of --data, with the other ranks of a Determined trial."""
-    from detalbert.inference.shares import answer_on_all_slots
+def export_other_model(args: argparse.Namespace, folder: Path, is_language_model: bool) -> None:
+    """Export a language model or a pretrained encoder."""
+    if is_language_model:
+        from lm.inference.export import export_language_model
+        from lm.inference.load import open_saved
 
-    if args.json:
-        raise UserError(
-            "a trial reports its scores to the master", key="--json", cure="leave it out"
-        )
-    refuse_flags(args, names=["output", "errors"], problem="a trial's files are in its checkpoint")
-    answer_on_all_slots(
-        args.model,
-        args.data,
-        open_questions(args),
-        threshold=args.threshold,
-        threads=args.threads,
-        raw=args.raw,
-    )
+        export_language_model(open_saved(folder), args.export, args.license)
+        return
+    from pretrain.encoder_folder import export_encoder
+
+    export_encoder(folder, args.export, args.license)
 
 
 def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
     """Answer questions with the model in `folder`, serve or export it."""
-    if args.serve:
-        serve(args, folder)
-        return
-
-    # What a user may get wrong comes before the model is loaded, which takes seconds.
     context = ""
-    if args.interactive or args.question is not None:
+    if args.mode in ("question", "interactive"):
         context = read_context(args.context, args.context_file)
-    if args.question is not None:
+    if args.mode == "question":
         check_text("--question", args.question, context)
-    model = load_model(str(folder))
-    threshold = choose_threshold(model, args.threshold)
-
-    # An export has the threshold among its settings.
-    if args.export is not None:
+    trained = load_model(str(folder))
+    threshold = choose_threshold(trained, args.threshold)
+    if args.mode == "export":
         from detalbert.inference.export import export
 
-        hparams = dataclasses.replace(model.hparams, null_score_diff_threshold=threshold)
-        export(model._replace(hparams=hparams), args.export, args.license)
+        # An export keeps the calibration, and has the threshold among its settings.
+        hparams = dataclasses.replace(trained.hparams, null_score_diff_threshold=threshold)
+        export(trained._replace(hparams=hparams), args.export, args.license)
         return
-
-    # An export keeps the temperatures; replies and files use them, unless --raw.
-    model = choose_probabilities(model, args.raw)
-    print_reply = partial(show, context=context, as_json=args.json, top=args.top)
-    if args.data is not None:
-        open_for_model = open_questions(args)
-        questions = open_for_model(model)
-        errors: Counter[str] | None = Counter() if args.errors else None
-        metrics = predict(
-            model,
-            questions,
-            args.output_dir,
-            threshold,
-            workbook=args.output,
-            errors=errors,
-        )
-        if errors is not None and not args.json:
-            print(format_counts(errors) if metrics else "no known answers to compare with")
-        print_scores(
-            metrics,
-            folder=args.output_dir,
-            workbook=args.output,
-            calibrated=model.is_calibrated,
-            as_json=args.json,
-        )
-    elif args.interactive:
-        converse(model, threshold=threshold, context=context, print_reply=print_reply)
+    if args.raw:
+        trained = trained.uncalibrated()
+    if args.mode == "data":
+        answer_file(args, trained, threshold)
+    elif args.mode == "serve":
+        serve(args, trained, threshold)
+    elif args.mode == "interactive":
+        converse(args, trained, threshold, context)
     else:
-        print_reply(ask(model, args.question, context, threshold))
+        show(ask(trained, args.question, context, threshold), context, args.json)
 
 
-def serve(args: argparse.Namespace, folder: Path) -> None:
+def answer_file(args: argparse.Namespace, trained: Trained, threshold: float) -> None:
+    """Answer the questions of --data, and print their scores, if it has answers."""
+    questions = Questions(trained, args.data, args.set or ())
+    outcome = predict(trained, questions, args.output_dir, threshold)
+    if args.json:
+        facts = {"calibrated": trained.is_calibrated, "output_dir": str(args.output_dir)}
+        print(json_line({**outcome.metrics, **facts}))
+        return
+    if outcome.metrics:
+        print(score_table(outcome))
+    if not trained.is_calibrated:
+        print(UNCALIBRATED_LINE)
+    print(escape_controls(f"predictions are in {args.output_dir}"))
+
+
+def serve(args: argparse.Namespace, trained: Trained, threshold: float) -> None:
     """Serve until interrupted. Raises UserError if no web framework is installed."""
     # Most users of a model serve nothing: the web framework is installed by those who do.
     try:
-        from detalbert.inference import server, web
+        from detalbert.inference import server
     except ImportError as missing:
-        raise UserError(
-            f"{missing.name} is not installed",
-            key="--serve",
-            cure="pip install -r requirements-serve.txt",
-        ) from None
-    token = web.read_token(args.token, args.token_file)
+        cure = "pip install -r requirements-serve.txt"
+        problem = f"{missing.name} is not installed"
+        raise UserError(problem, key="--serve", cure=cure) from None
     # People know a run by its own name, not by its best step.
-    model = load_model(str(folder))._replace(name=Path(args.model).name or folder.name)
-    threshold = choose_threshold(model, args.threshold)
-    server.serve(
-        choose_probabilities(model, args.raw),
-        threshold,
-        host=args.host,
-        port=args.port,
-        names=args.host_name,
-        token=token,
-    )
+    trained = trained._replace(name=Path(args.model).name or trained.name)
+    token = server.read_token(args.token_file)
+    server.serve(trained, threshold, host=args.host, port=args.port, token=token)
 
 
-def open_questions(args: argparse.Namespace) -> Callable[[Trained], Questions]:
-    """Return a function that opens --data for a model."""
-    return partial(
-        Questions.as_trained,
-        data=args.data,
-        columns=args.columns or {},
-        sheet=args.sheet,
-        skip_invalid=args.skip_invalid,
-    )
-
-
-def use_language_model(args: argparse.Namespace, folder: Path) -> None:
-    """Complete a prompt with the model in `folder`, score a text or export the model."""
-    from lm.inference import complete, export, load, perplexity
-
-    source = load.open_saved(folder)
-    if args.prompt is not None:
-        prompt = args.prompt
-        # Bytes that are no UTF-8 are a mistake, which is said with the prompt's name.
-        if prompt == "-":
-            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
-            prompt = sys.stdin.read()
-        sampling = {key: getattr(args, key) for key in SAMPLING if getattr(args, key) is not None}
-        complete.print_completion(source, prompt, sampling, args.json)
-    elif args.perplexity is not None:
-        perplexity.print_perplexity(source, args.perplexity, args.json)
-    else:
-        export.export(source, args.export, args.license)
-
-
-def read_context(context: str | None, file: Path | None) -> str:
-    """Return `--context`, or the text in `--context-file`; raise UserError for neither and both."""
-    if file is None and context is not None:
-        # Nobody searches the name of a file.
-        if os.path.isfile(context):
-            raise UserError(
-                f"{context} is a file", key="--context", cure="give it as --context-file"
-            )
-        check_text("--context", "?", context)
-        return context
-    if file is None or context is not None:
-        raise UserError("give the text to search, by --context or --context-file", key="--context")
-
-    # One character more than is allowed: a file of any size is refused, and a pipe can be read.
-    with open_text(str(file)) as lines:
-        context = lines.read(MAX_CONTEXT + 1)
-    check_text(str(file), "?", context)
-    if "\0" in context:
-        raise UserError("no text", key=str(file), cure="save it as plain text in UTF-8")
-    return context.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def converse(
-    model: Trained, threshold: float, context: str, print_reply: Callable[[Reply], None]
-) -> None:
+def converse(args: argparse.Namespace, trained: Trained, threshold: float, context: str) -> None:
     """Answer questions from standard input, one per line, until it ends."""
     # Bytes that are no UTF-8 are read all the same, and refused with the question that has them.
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
-    prompt = "question> " if sys.stdin.isatty() else ""
-    while True:
+    for question in filter(None, map(str.strip, sys.stdin)):
         try:
-            question = input(prompt).strip()
-            if question:
-                check_text("question", question, context)
-                print_reply(ask(model, question, context, threshold))
-        except EOFError:
-            return
+            check_text("question", question, context)
+            show(ask(trained, question, context, threshold), context, args.json)
         except UserError as error:  # the next one may be better
             fail("predict.py", error)
-
-
-def show(reply: Reply, context: str, as_json: bool, top: int | None) -> None:
-    """Print a reply, with the `top` best answers, if any: for people, or as a line of JSON."""
-    if top is not None:
-        reply = keep_best(reply, top)
-    if as_json:
-        print(json_line(dataclasses.asdict(reply)), flush=True)
-        return
-
-    # What stands around the answer in its context: bold and inverse on a terminal.
-    marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
-    print(format_reply(reply, context, marks, listed=top is not None), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from detalbert.log import fail, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
 from detalbert.settings import experiment
 from detalbert.settings.values import Config
-from workloads import choose, parsers
+from workloads import check_sources, choose, parsers
 
 if __name__ == "__main__":
     end_on_signals(" before the first step; run the same command to start or resume")
@@ -75,7 +75,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="log data, batch, memory, time and output, and start nothing",
+        help="log data, model, batch and output, and start nothing",
     )
     return parser.parse_args(argv)
 
@@ -90,7 +90,8 @@ def read_own_config(args: argparse.Namespace) -> tuple[Config, Config]:
 
 def check_first() -> None:
     """Raise UserError for a mistake in the command line or in its config."""
-    read_own_config(parse_arguments())
+    config, _ = read_own_config(parse_arguments())
+    check_sources(config)
 
 
 if __name__ == "__main__":
@@ -110,7 +111,7 @@ from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
 from detalbert.engine.trial import StepTrial
 from detalbert.files import writing
-from detalbert.run_page.run import REPORT, describe_run
+from detalbert.run_page.run import REPORT, count_parameters, describe_run
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint
 from detalbert.training.controller import Controller, loop_of
@@ -173,15 +174,14 @@ def run_locally(args: argparse.Namespace) -> int:
     output = folder.output_folder(args.output_dir)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         preflight.check_local_gpus()
-    if args.dry_run:
-        return dry_run(workload, config, hparams, seed=seed, output=output, resume=args.resume)
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
         ranks = Ranks(distributed)
         if ranks.is_chief:
             say_scheduler()
-
-        ranks.on_chief(stack.enter_context, folder.claim_folder(output))
+        if not args.dry_run:
+            ranks.on_chief(stack.enter_context, folder.claim_folder(output))
+        # Rank 0 alone looks at the folder, and tells the others.
         checkpoint = ranks.on_chief(find_checkpoint, args.resume, output)
         # Before anything is read from the hub: the commits that the run began with.
         if checkpoint is not None:
@@ -189,28 +189,36 @@ def run_locally(args: argparse.Namespace) -> int:
 
         # Only a run that is the same as before may go on; its folder is made ready for it.
         training = ranks.on_all(Training.load, workload, config, hparams, seed)
-        checkpoint = ranks.on_chief(
-            prepare_output, output, training, checkpoint=checkpoint, resume=args.resume
-        )
+        checkpoint = ranks.on_chief(find_start, training, checkpoint)
+        if args.dry_run:
+            dry_run(training, distributed, output=output, checkpoint=checkpoint)
+            return 0
+        ranks.on_chief(prepare_output, output, training, checkpoint, args.resume)
         return train_locally(training, distributed, output=output, checkpoint=checkpoint)
 
 
-def prepare_output(
-    output: Path, training: Training, checkpoint: Path | None, resume: str
-) -> Path | None:
-    """Prepare the output folder for a start; return the checkpoint to resume from. Rank 0 only."""
-    if checkpoint is not None:
-        run = training.identity()
-        check_same_run(checkpoint, run=run, defaults=training.defaults(), config=training.config)
-        checkpoint = choose_checkpoint(checkpoint, training=training)
-        leave_other_checkpoints(checkpoint, run=run, output=output)
+def find_start(training: Training, checkpoint: Path | None) -> Path | None:
+    """Return the checkpoint to resume from, which is of the same run. Rank 0 only."""
+    if checkpoint is None:
+        return None
+    check_same_run(
+        checkpoint,
+        run=training.identity(),
+        defaults=training.defaults(),
+        config=training.config,
+    )
+    return choose_checkpoint(checkpoint, training=training)
 
+
+def prepare_output(output: Path, training: Training, checkpoint: Path | None, resume: str) -> None:
+    """Prepare the output folder for a start from `checkpoint`. Rank 0 only."""
+    if checkpoint is not None:
+        leave_other_checkpoints(checkpoint, run=training.identity(), output=output)
     # Starting over keeps what is there, under another name.
     if resume == "never":
         folder.set_aside(output)
     leave_broken_metrics(output)
     folder.write_config(output, config=training.config)
-    return checkpoint
 
 
 def train_locally(
@@ -248,8 +256,7 @@ def train_locally(
         metrics.follow(loop.trial, stalls=loop.stalls)
         writes = is_chief and steps_done < loop.trial.steps
         if writes:
-            parameters = sum(parameter.numel() for parameter in loop.trial.model.parameters())
-            preflight.check_checkpoints(output, parameters=parameters)
+            preflight.check_checkpoints(output, parameters=count_parameters(loop.trial))
 
         def begin_training() -> None:
             stops.take_signals()  # till now a signal ended the run: nothing was lost
@@ -291,7 +298,7 @@ def conclude(training: Training, trial: StepTrial, metrics: RunMetrics) -> None:
             outcomes = training.workload.outcomes(trial, answers)
         run = describe_run(
             trial,
-            training.workload.metrics,
+            training.workload.parsers.metrics,
             best=best,
             outcomes=outcomes,
             commands=commands,
@@ -320,7 +327,8 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
     if info.latest_checkpoint:
         hub.commits.update(master.kept_commits())
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        workload.check(config, hparams, info.gpu_uuids)
+        data = workload.parsers.data(config["data"])
+        preflight.check(data.cache_dir, info.gpu_uuids)
     training = Training.load(workload, config=config, hparams=hparams, seed=info.trial.trial_seed)
     with pytorch.init(hparams=training.config["hyperparameters"]) as context:
         preflight.check_collectives(context.device)
@@ -332,6 +340,8 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         is_chief = context.distributed.rank == 0
         if is_chief:
             master.keep_resolved(display.resolved(training, trial))
+            storage = preflight.checkpoint_folder(config.get("checkpoint_storage") or {})
+            preflight.check_checkpoints(storage, parameters=count_parameters(trial))
         loop.run()
         is_complete = trial.progress.done == trial.steps or trial.early.reached
         if is_chief:

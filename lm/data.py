@@ -1,5 +1,6 @@
 """`data:` of a language model's experiment: its tokenizer, and the windows of both splits."""
 
+import os
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -14,6 +15,7 @@ from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.training.workload import DataSummary
 from lm.corpus import load_tokenizer
 from lm.hparams import LmHParams
+from lm.layout import choose_layout
 from lm.model import causal_config
 from lm.packed import check_family
 from lm.windows import LmWindows
@@ -42,7 +44,15 @@ class LmText(NamedTuple):
         tokenizer = load_tokenizer(data, named_tokenizer)
         # Shards may take hours: a model that cannot be trained on them is refused before.
         warn_of_other_tokens(hparams, tokenizer, "they take each token for another")
-        check_family(causal_config(hparams, tokenizer))
+        config = causal_config(hparams, tokenizer)
+        check_family(config)
+        # As torchrun has started them; the trial makes the mesh of the same layout.
+        choose_layout(
+            hparams.layout,
+            config,
+            slots=int(os.environ.get("WORLD_SIZE", "1")),
+            slots_per_machine=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        )
         address = data.shards or write_shards(data, DocumentKind(tokenizer))
         # Shards may have been made for another tokenizer.
         windows = {}
@@ -58,7 +68,6 @@ class LmText(NamedTuple):
             {
                 "train": self.train.describe(),
                 "validation": self.validation.describe(),
-                **self.train.shards.describe_sources(self.train.counts),
             },
             windows=len(self.train),
             tokens=len(self.train) * self.train.length,

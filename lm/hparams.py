@@ -7,11 +7,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.sections import Parsers, Section, Whole, changeable, parse_section, section
+from detalbert.settings.metric import Metric
+from detalbert.settings.sections import (
+    Parsers,
+    Section,
+    Whole,
+    changeable,
+    parse_section,
+    strict_dataclass,
+)
 from detalbert.settings.text import DocumentsConfig
 
 
-@section
+@strict_dataclass
 class Layout(Section):
     """Numbers of `hyperparameters.layout`, by default chosen for the machines (layout.py).
 
@@ -48,7 +56,7 @@ def parse_layout(keys: Mapping[str, Any] | Literal["auto"]) -> dict[str, int]:
     return {key: number for key, number in vars(layout).items() if key in configured}
 
 
-@section
+@strict_dataclass
 class LmHParams(StepHParams):
     """Hyperparameters of a language model: training, and sharding over the ranks.
 
@@ -64,8 +72,6 @@ class LmHParams(StepHParams):
     )
     across_documents: bool = False  # whether attention and targets cross the end of a document
     max_validation_windows: Whole | None = Field(None, gt=0)
-    # Continuations of held-out text at a validation.
-    samples: int = changeable(0, ge=0, le=16)
 
     global_batch_size: int = Field(32, gt=0, le=1_000_000)
     epochs: float = changeable(1, gt=0, le=1_000_000)
@@ -93,6 +99,14 @@ class LmHParams(StepHParams):
         super().check()
 
 
+METRICS = (
+    Metric("loss", charted=True, logged=True, smaller_is_better=True),
+    Metric("bits_per_byte", charted=True, logged=True, smaller_is_better=True),
+    Metric("baseline_bits_per_byte", logged=True, smaller_is_better=True),
+    Metric("accuracy", charted=True, logged=True),
+    Metric("perplexity", charted=True, logged=True, smaller_is_better=True),
+)
+
 # Raises UserError as `parse_section` does.
 parse_lm_hparams = partial(parse_section, LmHParams, "hyperparameters")
-PARSERS = Parsers(DocumentsConfig, LmHParams)
+PARSERS = Parsers(DocumentsConfig, LmHParams, METRICS)

@@ -18,9 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from transformers import PretrainedConfig
 
-from detalbert.engine.memory import Memory, Sizes, split
 from detalbert.errors import UserError
-from lm.hparams import Layout, LmHParams, parse_layout
+from lm.hparams import Layout, parse_layout
 
 # What transformers' plans call the two splits of a linear layer.
 STYLES: dict[str, type[ParallelStyle]] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
@@ -104,18 +103,6 @@ def tensor_plan(config: PretrainedConfig) -> dict[str, str]:
     """
     plan = getattr(config, "base_model_tp_plan", None) or {}
     return {name: style for name, style in plan.items() if style != "embedding_rowwise"}
-
-
-def split_memory(sizes: Sizes, layout: Layout, hparams: LmHParams, grid: bool = False) -> Memory:
-    """Estimate the memory per GPU with `layout`; see memory.split."""
-    return split(
-        sizes,
-        shard=layout.shard,
-        tensor=layout.tensor,
-        half=hparams.precision != "fp32",
-        recomputed=hparams.recomputed,
-        grid=grid,
-    )
 
 
 def make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:

@@ -26,7 +26,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.forward import ROW_MULTIPLE
-from detalbert.engine.memory import Sizes, count_recomputed
 from detalbert.engine.models import (
     check_heads,
     check_vocabulary,
@@ -89,21 +88,6 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
     if isinstance(embedding, nn.Embedding):
         embedding.padding_idx = None
     return model
-
-
-def causal_sizes(config: PretrainedConfig) -> Sizes:
-    """Return the sizes that determine the memory of `config`'s model. Raises as `empty_model`."""
-    model = empty_model(config)
-    # Tensor parallelism splits linear layers: no embedding, no norm, and no head that is one.
-    unsplit = {parameter for parameter in model.parameters() if parameter.ndim < 2}
-    unsplit |= set(model.get_input_embeddings().parameters())
-    layer_sizes = [_count(layer.parameters()) for layer in _layers(model)]
-    return Sizes.of(
-        config,
-        parameters=_count(model.parameters()),
-        layer=max(layer_sizes, default=0),
-        unsplit=_count(unsplit),
-    )
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
@@ -228,7 +212,7 @@ def _compile(model: PreTrainedModel, longest: int, split: bool) -> None:
 def _recompute(model: PreTrainedModel, share: float) -> None:
     """Have `share` of the layers, evenly spread and the last among them, run again in backward."""
     layers = _layers(model)
-    count = count_recomputed(len(layers), share)
+    count = round(share * len(layers))
     for number, layer in enumerate(layers):
         before = number * count // len(layers)  # recomputed ones among the layers before
         if (number + 1) * count // len(layers) > before:

@@ -15,32 +15,21 @@ from determined import pytorch
 
 from detalbert.corpus.mixture import name_scores
 from detalbert.engine.flops import causal_flops, row_lengths
-from detalbert.engine.graphs import log_unused
 from detalbert.engine.meter import TrainingMeter
-from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, StepTrial, read_experiment
+from detalbert.settings.metric import charted_names, logged_names
 from detalbert.training.workload import Workload
 from lm.data import LmText
 from lm.gradients import ShardedGradients, accumulate, compile_layers, evaluate
-from lm.hparams import PARSERS, LmHParams, parse_lm_hparams
+from lm.hparams import METRICS, PARSERS, LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh
 from lm.model import build_causal_model, causal_config
 from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow
-from lm.preflight import check
-from lm.samples import Samples
-from lm.sizing import SIZING
 from lm.token_bytes import token_bytes
 from lm.windows import WindowRows, validation_loader
 
-METRICS = (
-    Metric("loss", charted=True, logged=True, smaller_is_better=True),
-    Metric("bits_per_byte", charted=True, logged=True, smaller_is_better=True),
-    Metric("baseline_bits_per_byte", logged=True, smaller_is_better=True),
-    Metric("accuracy", charted=True, logged=True),
-    Metric("perplexity", charted=True, logged=True, smaller_is_better=True),
-)
 BY_SOURCE = ("loss", "bits_per_byte")  # of each of several sources, too
 
 
@@ -137,8 +126,6 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
 
     def prepare_gradients(self) -> int:
         self.gradients = ShardedGradients(self.model)
-        if self.hparams.cuda_graphs and self.rank == 0:
-            log_unused("the model is sharded")
         if self.hparams.compile:
             compile_layers(
                 self.causal_loss,
@@ -195,17 +182,6 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         sums = evaluate(self.causal_loss, batch, self.layout)
         self.reducer.add(batch, sums, source=self.sources[batch_idx])
         return {}
-
-    def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        callbacks = super().build_callbacks()
-        if self.hparams.samples:
-            callbacks["samples"] = Samples(
-                causal_loss=self.causal_loss,
-                data=self.data,
-                hparams=self.hparams,
-                say=self.progress.say,
-            )
-        return callbacks
 
 
 def count_tokens(rows: Sequence[CausalRow]) -> int:
@@ -300,12 +276,7 @@ LANGUAGE_MODEL = Workload(
     parsers=PARSERS,
     load=LmText.load,
     trial=LmTrial,
-    check=check,
-    metrics=METRICS,
-    sizing=SIZING,
     commands={
-        "continue a text": "python predict.py --model {} --prompt TEXT",
-        "measure the perplexity of a text": "python predict.py --model {} --perplexity FILE",
         "write a folder for transformers": "python predict.py --model {} --export FOLDER",
     },
     sharded=True,

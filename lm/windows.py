@@ -2,8 +2,7 @@
 
 Windows are cut end to end through a shard, across documents. Window i of a shard holds its tokens i
 * length .. (i + 1) * length: its last token, only a target, is the first input of the next, so
-every token but the first of a shard is a target once. A shorter remainder is left out, unless
-`tails` are wanted: then it is a window.
+every token but the first of a shard is a target once. A shorter remainder is left out.
 
 So nothing is padded and nothing is lost but a remainder per shard; the price is that most windows
 begin inside a document, with less context than there is.
@@ -29,23 +28,19 @@ class LmWindows:
         length: input tokens of a window.
         across_documents: a window is one segment; else attention and targets stay within a
             document.
-        tails: a shard's last window holds what is left of it.
 
     Raises:
         UserError: if the split, or a source of the training split, fills no window.
     """
 
-    def __init__(
-        self, shards: Shards, length: int, across_documents: bool = False, tails: bool = False
-    ) -> None:
+    def __init__(self, shards: Shards, length: int, across_documents: bool = False) -> None:
         self.shards = shards
         self.length = length
         self.across_documents = across_documents
         tokens = np.array([shard["tokens"] for shard in shards.shards], np.int64)
         # The first token of a shard is no target.
         targets = np.maximum(tokens - 1, 0)
-        round_up = length - 1 if tails else 0
-        self.counts = (targets + round_up) // length  # int64 [shards]: windows of each
+        self.counts = targets // length  # int64 [shards]: windows of each
         self._check()
 
     def _check(self) -> None:
@@ -81,8 +76,7 @@ class LmWindows:
         return f"{self.shards.describe()}, {len(self):,} windows of {self.length:,}"
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tokens, int64 [length + 1], and lengths of document segments, int64 [segments]; in
-        a tail there are fewer.
+        """Return tokens, int64 [length + 1], and lengths of document segments, int64 [segments].
 
         `place` is (shard, window in it). Documents of 3 and 9 tokens: with a length of 4, window 0
         has segments of 3 and 2, window 1 one of 5.
@@ -96,7 +90,7 @@ class LmWindows:
         if not self.across_documents:
             # Documents that begin inside the window cut it there.
             starts = columns["document_ptr"]
-            first, stop = np.searchsorted(starts, (begin + 1, begin + len(tokens)))
+            first, stop = np.searchsorted(starts, (begin + 1, end))
             cuts = starts[first:stop] - begin
         # From the window's begin to its first cut, and so on, [segments].
         segments = np.diff(cuts, prepend=0, append=len(tokens))
@@ -116,22 +110,6 @@ class LmWindows:
             windows = numbers - starts[shards]
             places.append(np.stack([shards, windows], axis=1))
         return places
-
-    def beginning(self, place: tuple[int, int], limit: int) -> torch.Tensor:
-        """Return the first tokens, at most `limit`, int64, of the document that the window at
-        `place` begins in; without its end-of-text token.
-        """
-        shard, window = place
-        columns = self.shards.columns(int(shard))
-        bounds = columns["document_ptr"]  # [documents + 1]
-        following = np.searchsorted(bounds, window * self.length, side="right")
-        start = bounds[following - 1]
-        end = bounds[following]
-        # Of a document without text its end of text is taken: no prompt is empty.
-        text_end = max(end - 1, start + 1)
-        stop = min(start + limit, text_end)
-        tokens = columns["tokens"][start:stop].astype(np.int64)
-        return torch.from_numpy(tokens)
 
     def average_bytes(self) -> list[float]:
         """Return each source's mean bytes of text (UTF-8) per token of text."""

@@ -113,10 +113,8 @@ def of_value(value: Any) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-QUESTIONS = {  # by the name of a run
-    "local": ["--context", "The Zanto was loaded with pottery.", "--question", "What has it?"],
-    "lm_local": ["--prompt", "The", "--max-new-tokens", "9"],
-}
+QUESTION = ["--context", "The Zanto was loaded with pottery.", "--question", "What has it?"]
+USED = ("local", "lm_local")  # runs
 NOT_COMPARED = ("README.md", "sums.json")  # they name the version
 
 
@@ -124,9 +122,10 @@ def use(checkout: Path, runs: Path, folder: Path) -> dict[str, str]:
     """What `checkout` predicts from and exports of runs, by SHA-256; exports stay in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     sums = {}
-    for name, question in QUESTIONS.items():
+    for name in USED:
         predict = ["predict.py", "--model", str(runs / name)]
-        sums[name] = of_value(run(checkout, [*predict, *question]))
+        if name == "local":
+            sums[name] = of_value(run(checkout, [*predict, *QUESTION]))
         exported = folder / name
         if not exported.is_dir():
             run(checkout, [*predict, "--export", str(exported)])

@@ -93,10 +93,3 @@ def test_an_output_that_takes_no_more_ends_a_command(number, status, capfd):
     os.dup2(saved, 1)
     assert ended.value.code == status
     assert bool(capfd.readouterr().err) == bool(status)
-
-
-def test_a_command_without_standard_output_ends_well(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(SystemExit) as ended:
-        exit_with("reports", lambda: int(sys.stdout.isatty()))
-    assert ended.value.code == 0

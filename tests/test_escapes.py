@@ -76,7 +76,7 @@ def test_no_cell_begins_as_a_formula_however_it_is_cut(text: str) -> None:
 def test_no_reply_is_obeyed(model: Any, question: str, context: str) -> None:
     encodable = re.sub("[\ud800-\udfff]", "?", f"{question}\0{context}").split("\0", 1)
     reply = ask(model, *encodable, threshold=1e9)
-    assert is_harmless(format_reply(reply, encodable[1], listed=True))
+    assert is_harmless(format_reply(reply, encodable[1]))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])

@@ -8,7 +8,7 @@ from unittest.mock import Mock, call
 
 import pytest
 from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoConfig
 
 from detalbert import hub
@@ -28,7 +28,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hub, "commits", {})
-    monkeypatch.setattr(hub, "_is_silent", False)
     return tmp_path / "hub"
 
 
@@ -53,24 +52,22 @@ def test_which_failures_are_worth_another_try(status, kind, monkeypatch):
     assert hub_error(OSError("no config.json in it")) is UserError
 
 
-def test_without_an_answer_the_cache_must_do(monkeypatch, caplog):
-    """It is asked once; the failure is worth another try, unlike that of a user's own switch."""
+def test_without_an_answer_the_cache_must_do(cache, tmp_path, monkeypatch, caplog):
+    """The failure is worth another try, unlike that of a user's own switch."""
+    commit = put(cache, "org/a", "main", model_of(7, tmp_path / "model"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    asked = Mock(side_effect=lambda: HfApi(endpoint=NOBODY))
-    monkeypatch.setattr(hub, "HfApi", asked)
-
-    def read(*_, **__):
-        assert constants.HF_HUB_OFFLINE
-        raise OSError("not in the cache") from OfflineModeIsEnabled()
-
-    line = "data.train: does not load: not in the cache"
-    with pytest.raises(Unavailable, match=line), hub.hub_errors("does not load", key="data.train"):
-        hub.load_named(read, "org/a")
-    told = [text for text in caplog.messages if text.startswith("no answer from the hub (")]
-    assert len(told) == 1
-    assert hub.load_named(Mock(return_value=7), "org/a") == 7
-    monkeypatch.setattr(hub, "_is_silent", False)
-    assert hub_error(failure(read)) is UserError
+    monkeypatch.setattr(hub, "HfApi", lambda: HfApi(endpoint=NOBODY))
+    assert size_of("org/a") == 7 and hub.commits == {"models/org/a@main": commit}
+    assert [text for text in caplog.messages if "HF_HUB_OFFLINE=1" in text]
+    for is_offline in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
+        read = Mock(side_effect=LocalEntryNotFoundError("not in the cache"))
+        with (
+            pytest.raises(UserError, match="^data.train: no: not in the ") as raised,
+            hub.hub_errors("no", key="data.train"),
+        ):
+            hub.load_named(read, "org/b")
+        assert isinstance(raised.value, Unavailable) is not is_offline
 
 
 def model_of(size: int, folder: Path) -> Path:

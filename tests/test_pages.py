@@ -115,9 +115,8 @@ def test_every_command_of_a_page_runs(page, checkout):
                 text=True,
                 timeout=300,
             )
-            placeholders = "master-aws-modern" in command  # to fill in: so says the page
             shown = f"{command}\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
-            assert ended.returncode == (2 if placeholders else 0), shown
+            assert ended.returncode == 0, shown
 
 
 def commands_of_det() -> list[str]:

@@ -3,21 +3,17 @@
 import csv
 import json
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import openpyxl
 import pytest
 
 import predict
 from detalbert.engine.rows import CHUNK
-from detalbert.errors import UserError
-from detalbert.inference import answering, server
-from detalbert.inference.model import choose_threshold, load_model
+from detalbert.inference import answering
 from detalbert.squad import calibration
 from detalbert.squad.metrics import score
 from detalbert.squad.questions import read_questions
@@ -49,7 +45,7 @@ def predicted(local_run, once, real_python) -> Path:
         ended = run(real_python, "--model", local_run.path, *arguments, text=True)
         assert ended.returncode == 0
         first, *slow = ended.stderr.splitlines()
-        assert first == "INFO: answering: 540 questions"
+        assert first == "INFO: answering"
         # A busy machine says how far it is, and how long it took.
         assert all(line.startswith("INFO: answering: ") for line in slow)
         best = local_run.best
@@ -80,7 +76,7 @@ def nearest_answer(entries: list[dict[str, Any]]) -> str:
 
 
 def test_n_best_says_where_and_how_likely(local_run, predicted):
-    n_best = load(predicted / "nbest.json")
+    n_best = load(predicted / "nbest_predictions.json")
     answers = load(predicted / "predictions.json")
     assert list(n_best) == list(answers)
     for example in read_questions(local_run.questions):
@@ -88,7 +84,8 @@ def test_n_best_says_where_and_how_likely(local_run, predicted):
         for entry in entries:
             assert entry["text"] == example.context[entry["start"] : entry["end"]]
         probabilities = [entry["probability"] for entry in entries]
-        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+        assert all(0 <= probability <= 1 for probability in probabilities)
+        assert probabilities == sorted(probabilities, reverse=True)
         scores = [entry["score"] for entry in entries]
         assert scores == sorted(scores, reverse=True)
         assert answers[example.id] in ("", nearest_answer(entries))
@@ -98,7 +95,7 @@ def test_n_best_says_where_and_how_likely(local_run, predicted):
 def best_answers(local_run, predicted) -> dict[str, str]:
     """The answers at the threshold with the best F1."""
     threshold = local_run.best["best_f1_thresh"]
-    n_best = load(predicted / "nbest.json")
+    n_best = load(predicted / "nbest_predictions.json")
     answers = {}
     for question_id, null_odds in load(predicted / "null_odds.json").items():
         answered = null_odds <= threshold
@@ -112,24 +109,6 @@ def test_the_best_threshold_has_the_best_f1(local_run, predicted, best_answers):
     f1 = score(examples, best_answers, null_odds, local_run.best["best_f1_thresh"])["f1"]
     assert f1 == pytest.approx(local_run.best["best_f1"], abs=1e-9)
     assert f1 >= local_run.best["f1"]
-
-
-@pytest.mark.parametrize("threshold", [-8, 8])
-def test_the_best_threshold_is_the_same_at_every_threshold(threshold, local_run, tmp_path):
-    options = ["--data", local_run.questions, "--output-dir", tmp_path, "--threshold", threshold]
-    assert predict_here("--model", local_run.path, *options) == 0
-    scores = load(tmp_path / "metrics.json")
-    best = local_run.best
-    for key in ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"):
-        assert scores[key] == best[key]
-
-    # No threshold is better, above the run's own or below it.
-    assert scores["f1"] < best["best_f1"]
-    spans = load(local_run.path / "spans.json")["spans"]
-    null_odds = load(local_run.path / "null_odds.json")
-    examples = list(read_questions(local_run.questions))
-    for odds in (best["best_f1_thresh"], *list(null_odds.values())[::20]):
-        assert score(examples, spans, null_odds, odds)["f1"] <= best["best_f1"] + 1e-9
 
 
 def test_the_best_threshold_travels_and_only_what_has_answers_is_scored(
@@ -162,28 +141,10 @@ def write_row(folder: Path, **row: str) -> Path:
     return path
 
 
-def test_a_table_runs_nothing_in_a_spreadsheet(local_run, tmp_path):
-    rows = write_row(tmp_path, question="=1+1", id="+7")
-    arguments = ["--data", rows, "--output-dir", tmp_path]
-    assert predict_here("--model", local_run.path, *arguments) == 0
-    assert "'+7,'=1+1," in (tmp_path / "predictions.csv").read_text(encoding="utf-8-sig")
-
-
 def test_a_trial_refuses_json(local_run, monkeypatch, capsys):
     monkeypatch.setenv("DET_TASK_TYPE", "TRIAL")
     assert predict_here("--model", local_run.path, "--data", "generated", "--json") == 2
     assert "--json: a trial reports its scores" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("options, calibrated", [([], True), (["--raw"], False)])
-def test_a_server_has_the_probabilities_that_are_asked_for(
-    options, calibrated, local_run, monkeypatch
-):
-    serve = Mock()
-    monkeypatch.setattr(server, "serve", serve)
-    assert predict_here("--model", local_run.path, "--serve", *options) == 0
-    model, *_ = serve.call_args.args
-    assert (calibration.SLOPE in model.scores) == calibrated
 
 
 @pytest.mark.parametrize("options", [[], ["--raw"]])
@@ -211,20 +172,6 @@ def test_every_output_says_whether_its_probabilities_are_calibrated(
     assert json.loads(capsys.readouterr().out)["calibrated"] == calibrated
 
 
-def test_best_is_refused_where_none_was_found(local_run, tmp_path):
-    checkpoint = shutil.copytree(local_run.checkpoint, tmp_path / "checkpoint")
-    (checkpoint / "scores.json").unlink()
-    (checkpoint / "manifest.json").unlink()  # as on a cluster
-    model = load_model(str(checkpoint))
-    with pytest.raises(UserError, match="--threshold best: no validation is recorded"):
-        choose_threshold(model, "best")
-    for text in ("high", "nan", "inf", ""):
-        with pytest.raises(UserError, match="give a number or best"):
-            choose_threshold(model, text)
-    assert choose_threshold(model, "-1.5") == -1.5
-    assert choose_threshold(model) == 0.0
-
-
 def test_the_same_questions_as_rows(local_run, model, tmp_path):
     examples = list(read_questions(local_run.questions))[:50]
     lines = []
@@ -234,9 +181,6 @@ def test_the_same_questions_as_rows(local_run, model, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(lines))
     out = tmp_path / "out"
-    out.mkdir()
-    older_scores = {"exact": 1.0, "f1": 1.0, "total": 3}  # of other questions
-    (out / "metrics.json").write_text(json.dumps(older_scores))
     expected = next(answering.answer(model, examples, 0.0))
 
     assert predict_here("--model", local_run.path, "--data", rows, "--output-dir", out) == 0
@@ -249,29 +193,10 @@ def test_the_same_questions_as_rows(local_run, model, tmp_path):
         assert row["id"] == example.id
         assert row["question"] == example.question
         assert row["answer"] == expected.predictions[example.id].strip()
-        if row["answer"]:
-            assert example.context[int(row["start"]) : int(row["end"])] == row["answer"]
         assert 0 <= float(row["probability"]) <= 1
     files = {path.name for path in out.iterdir()}
-    answers = {"predictions.json", "predictions.csv", "null_odds.json", "nbest.json"}
+    answers = {"predictions.json", "predictions.csv", "null_odds.json", "nbest_predictions.json"}
     assert files == {".lock", *answers}
-
-
-@pytest.mark.parametrize("content", ['{"loss": 0.5, "f1": 80.1}', "[1]", "my notes", ""])
-def test_metrics_of_somebody_else_stay(content, local_run, tmp_path):
-    (tmp_path / "metrics.json").write_text(content)
-    arguments = ["--data", write_row(tmp_path), "--output-dir", tmp_path]
-    assert predict_here("--model", local_run.path, *arguments) == 0
-    assert (tmp_path / "predictions.csv").is_file()
-    assert (tmp_path / "metrics.json").read_text() == content
-
-
-def test_predictions_do_not_replace_those_of_a_run(local_run, tmp_path, capsys):
-    before = (local_run.path / "metrics.json").read_bytes()
-    arguments = ["--data", write_row(tmp_path), "--output-dir", local_run.path]
-    assert predict_here("--model", local_run.path, *arguments) == 2
-    assert f"--output-dir {local_run.path}: a run's folder, " in capsys.readouterr().err
-    assert (local_run.path / "metrics.json").read_bytes() == before
 
 
 # One question.
@@ -368,41 +293,31 @@ def test_bad_words(local_run, tmp_path, capsys):
     book = tmp_path / "book.xlsx"
     openpyxl.Workbook().save(book)
     data = ["--data", local_run.questions]
+    ask = ["--question", "a"]
+    sheet_set = ["--set", "data.sheet=B"]
+    out = ["--output-dir", tmp_path / "out"]
     cases: dict[str, list[Any]] = {
-        "nothing to do: give exactly one of": [],
-        "--data --question: give exactly one of": [*data, "--question", "a"],
-        "--context: give the text to search": ["--question", "a"],
+        "one of the arguments --data --question": [],
+        "--question: not allowed with argument --data": [*data, *ask],
+        "--context: give the text to search": ask,
         "--question: the question is empty": ["--question", " ", "--context", "b"],
-        "the context is not UTF-8 text": ["--question", "a", "--context", "\udce9"],
-        "the question has more than 10,000 characters": [
-            "--question",
-            "a" * 20_000,
-            "--context",
-            "b",
-        ],
-        "latin.txt: not UTF-8": ["--question", "a", "--context-file", tmp_path / "latin.txt"],
-        "large.txt: the context has more than 1,000,000": [
-            "--question",
-            "a",
-            "--context-file",
-            tmp_path / "large.txt",
-        ],
+        "the context is not UTF-8 text": [*ask, "--context", "\udce9"],
+        "the question has more than 10,000": ["--question", "a" * 20_000, "--context", "b"],
+        "latin.txt: 'utf-8' codec": [*ask, "--context-file", tmp_path / "latin.txt"],
+        "large.txt: the context has more than": [*ask, "--context-file", tmp_path / "large.txt"],
         "no.txt: no such file": ["--interactive", "--context-file", tmp_path / "no.txt"],
         "no.json: no such file": ["--data", tmp_path / "no.json"],
-        "--data: : no such file": ["--data", ""],
-        f"--sheet: {sheet} is no workbook; leave it out": ["--data", sheet, "--sheet", "A"],
-        "no sheet 'B' of Sheet": ["--data", book, "--sheet", "B"],
+        "is no workbook; leave it out": ["--data", sheet, *sheet_set, *out],
+        "no sheet 'B' of Sheet": ["--data", book, *sheet_set, *out],
         "cannot write there": [*data, "--output-dir", tmp_path / "blocked" / "out"],
         "--threshold high: give a number": [*data, "--threshold", "high"],
-        "--push-to-hub: it uploads": [*data, "--push-to-hub", "me/mine"],
+        "--threshold nan: give a number": [*data, "--threshold", "nan"],
         # Flags that would be ignored.
+        "--push-to-hub: --data does without": [*data, "--push-to-hub", "me/mine"],
         "--json: --export does without; leave it out": ["--export", "x", "--json"],
-        "--json: --serve does without": ["--serve", "--json"],
         "--raw: --export does without": ["--export", "x", "--raw"],
-        "--top: --data does without": ["--data", "generated", "--top", "3"],
-        "--temperature: --export does without": ["--export", "x", "--temperature", "0"],
-        "--seed: --export does without": ["--export", "x", "--seed", "0"],
-        "'0': give a number above 0": ["--question", "a", "--context", "b", "--top", "0"],
+        "--set: --serve does without": ["--serve", *sheet_set],
+        "'0': give auto or a number above 0": [*data, "--threads", "0"],
     }
     for message, words in cases.items():
         refused(["--model", local_run.path, *words], message, capsys)

@@ -35,9 +35,9 @@ def test_off_a_terminal_a_line_comes_after_each_half_minute_without_one(
     with waiting("validation\x1b[2J", total=100, unit="batches") as bar:
         for _ in bar.each(range(100)):
             sleep(1.0)
-        with waiting("downloading", total=4_000_000, unit="B", done=1_000_000) as inner:
+        with waiting("downloading", total=4_000_000, unit="B") as inner:
             sleep(40)
-            inner.update(2_000_000)
+            inner.update(3_000_000)
     with waiting("short"):
         sleep(4)
     lines = capsys.readouterr().err.splitlines()

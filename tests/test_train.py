@@ -21,13 +21,13 @@ import yaml
 import predict
 import train
 from detalbert.redact import masked
-from detalbert.squad import world
 from detalbert.squad.metrics import score
 from detalbert.squad.questions import read_examples
 from detalbert.squad.sources import open_source
 from tests.conftest import ROOT, settings
 from tests.fakes import secrets
 from tests.fakes.no_models import truncated_model
+from tests.fakes.questions import load_world
 from tests.fakes.runs import metrics, newest, only_error, refusal, run
 
 
@@ -133,13 +133,13 @@ def test_real_squad_from_scratch(shared, tmp_path, capsys, fork):
 # What is set, and what is said of it.
 BAD = """
 data.train=nowhere.json | nowhere.json: no such file
-data.validation=null | data.validation: set 'validation' (a file or data set) or
+data.validation=null | data.validation: set exactly one of 'validation' (a file or data set)
 hyperparameters.model_config={hidden_sizes: 4} | unknown key; did you mean 'hidden_size'?
 hyperparameters.model_config={model_type: alberto} | model_config.model_type: 'alberto' is no model
 hyperparameters.model_config={hidden_size: 30, num_attention_heads: 4} | 30 is no multiple
 hyperparameters.model_config.max_position_embeddings=100 | hyperparameters.max_seq_length: 192
 searcher.metric=f2 | searcher.metric: validation gives no 'f2'
-hyperparameters.lr_scale={type: log} | hyperparameters.lr_scale.base: missing; set it
+hyperparameters.lr_scale={type: log} | hyperparameters.lr_scale.base: missing
 hyperparameters.max_seq_length=70 | lower doc_stride
 """
 
@@ -173,7 +173,7 @@ def test_bad_input_in_processes(tiny_config, tmp_path, train):
     out = tmp_path / "out"
     ended = train("--config", tmp_path / "no.yaml", "--output-dir", out)
     assert ended.returncode == 2
-    assert "no.yaml: cannot read it" in only_error(ended.stderr)
+    assert "no.yaml: no such file" in only_error(ended.stderr)
 
     arguments = ["--config", tiny_config, "--output-dir", out]
     ended = train(*arguments, *settings(global_batch_size=9), processes=2)
@@ -236,7 +236,7 @@ def test_the_default_learns_and_wrong_answers_do_not(tmp_path, train):
     assert best["NoAns_exact"] >= 85, best
 
     mixed = tmp_path / "mixed.json"
-    mixed.write_text(json.dumps(wrong_answers(world.load_world("train"))))
+    mixed.write_text(json.dumps(wrong_answers(load_world("train"))))
     wrong = start(tmp_path / "wrong", "--set", f"data.train={mixed}", *settings(max_steps=400))
     assert right > 65
     assert wrong < 45

@@ -134,10 +134,10 @@ def near_pairs(lengths: np.ndarray, reach: int) -> float:
 
 
 def flops_of_row(config: "PretrainedConfig", row: Mapping[str, Any]) -> float:
-    """Return the FLOPs of `training_flops` plus the vocabulary head on masked tokens. The head's
-    products, h x e and e x V, are counted alike. `row` is a `PretrainRow` on the CPU.
+    """Return the FLOPs of `training_flops` plus, in pretraining, the vocabulary head on masked
+    tokens. The head's products, h x e and e x V, are counted alike. `row` is on the CPU.
     """
-    head = masked_flops(config) * len(row["masked"])
+    head = masked_flops(config) * len(row.get("masked", ()))
     return training_flops(config, row_lengths(row)) + head
 
 

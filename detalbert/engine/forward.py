@@ -195,10 +195,8 @@ def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
 
 def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     """Return `row` with windows of zeros added, no longer than its longest or 64 tokens; its tokens
-    are then a multiple of `multiple`. A row of fixed sizes has the bounds of such windows already.
+    are then a multiple of `multiple`.
     """
-    if "tail" in row:
-        return cast(AnyRow, {**row, "cu_seqlens": torch.cat((row["cu_seqlens"], row["tail"]))})
     tokens = len(row["input_ids"])
     missing = -tokens % multiple
     if not missing:

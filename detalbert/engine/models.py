@@ -15,7 +15,6 @@ import psutil
 import torch
 from torch import nn
 from transformers import (
-    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     AutoConfig,
     AutoModelForQuestionAnswering,
     AutoTokenizer,
@@ -27,12 +26,10 @@ from transformers import (
 from detalbert import hub
 from detalbert.engine.attention import PACKED
 from detalbert.engine.finite import check_finite_weights
-from detalbert.engine.forward import encoder_layers
-from detalbert.engine.memory import Sizes
 from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.engine.segments import follow_tokenizer
-from detalbert.errors import UnknownKey, UserError, as_user_error, first_line, panics_raised
+from detalbert.errors import UnknownKey, UserError, as_user_error, first_line
 from detalbert.hub import STATE_DICT, check_model_folder, find_local, hub_error, is_checkpoint
 from detalbert.progress import waiting
 from detalbert.settings.hparams import HParams, StepHParams
@@ -208,7 +205,7 @@ def starts_from_scratch(hparams: StepHParams, tokenizer: PreTrainedTokenizerBase
     check_model_folder(folder)
     if lacks_tokenizer(folder):
         return False  # take the user's word
-    with contextlib.suppress(Exception), panics_raised():  # of tokenizers a bare one
+    with contextlib.suppress(UserError), hub.hub_errors("no tokenizer", key=hparams.model):
         own = hub.load_named(AutoTokenizer.from_pretrained, hparams.model, trust_remote_code=False)
         return own.get_vocab() != tokenizer.get_vocab()
     return False
@@ -329,53 +326,6 @@ def _builder(
 def not_built(error: BaseException) -> UserError:
     """Return the error for a config from which transformers cannot build a model."""
     return UserError(f"cannot be built: {first_line(error)}", key="hyperparameters.model")
-
-
-def span_model_sizes(hparams: HParams) -> Sizes | None:
-    """Return the sizes of the model to fine-tune; None if its config builds no model.
-    `build_span_model` reports such configs. Raises UserError if model or weights are missing.
-    """
-    if hparams.model is None:
-        keys = dict(hparams.model_config or {})
-        model_type = keys.pop("model_type", "albert")
-        with contextlib.suppress(Exception):  # transformers' own of invalid keys is a bare one
-            return encoder_sizes(AutoConfig.for_model(model_type, **keys))
-        return None
-    check_weights(hparams.model, *WEIGHT_FILES)
-    return encoder_sizes(named_config(hparams.model))
-
-
-def check_weights(name: str, *patterns: str) -> None:
-    """Raise UserError if `name` is a folder with none of these files, and not a checkpoint."""
-    path = Path(find_local(name))
-    if not path.is_dir() or is_checkpoint(name):
-        return
-    if not any(any(path.glob(pattern)) for pattern in patterns):
-        raise UserError(
-            f"{name!r} has no weights in this container",
-            key="hyperparameters.model",
-            cure=".detignore may have kept them out",
-        )
-
-
-def encoder_sizes(
-    config: PretrainedConfig, model_class: type[PreTrainedModel] | None = None
-) -> Sizes | None:
-    """Return the sizes of `config`'s model of `model_class`; default: the one with a span head, or
-    None if transformers has none.
-    """
-    if model_class is None:
-        model_class = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None)
-    if model_class is None:
-        return None
-    model = empty_encoder(config, model_class)
-    blocks = [_count_parameters(block) for block in encoder_layers(model)]
-    return Sizes.of(
-        config,
-        parameters=_count_parameters(model),
-        layer=max(blocks, default=0),
-        blocks=len(blocks),
-    )
 
 
 def empty_encoder(config: PretrainedConfig, model_class: type[PreTrainedModel]) -> PreTrainedModel:

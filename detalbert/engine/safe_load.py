@@ -16,7 +16,6 @@ from transformers import AutoConfig, PretrainedConfig
 
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT, check_model_folder
-from detalbert.settings.model_sizes import check_model_sizes
 
 INDEX = "model.safetensors.index.json"
 INDEXES = INDEX, "pytorch_model.bin.index.json"
@@ -101,7 +100,6 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
             key=str(name),
             cure="take it out",
         )
-    check_model_sizes(keys, f"{name}: config.json")
     for index in INDEXES:
         if (folder / index).is_file():
             read_weight_index(folder / index)

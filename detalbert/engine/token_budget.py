@@ -19,14 +19,11 @@ ON_A_CPU = 4096
 LARGEST = 32_768
 # Of what is free: other rows fragment memory in other ways.
 SPARE = 0.92
-# If rows are captured: a validation cannot use the graph's memory. It runs without gradients, on
-# one layer's tensors at a time. Not measured on a GPU.
-SPARE_BESIDE_A_GRAPH = 0.8
 # Rows measured, in windows of the longest kind.
 _PROBES = (2, 4)
 
 
-def resolve(forward: Forward, longest: int, slots: int, captured: bool = False) -> int:
+def resolve(forward: Forward, longest: int, slots: int) -> int:
     """Return the budget in tokens for `forward` on its device, the same on every rank.
 
     Memory is linear in a row's tokens. So two short rows are measured, forward and backward, and
@@ -37,7 +34,6 @@ def resolve(forward: Forward, longest: int, slots: int, captured: bool = False) 
         forward: with its gradients allocated.
         longest: tokens of a full window.
         slots: number of ranks.
-        captured: whether rows run by a CUDA graph.
     """
     device = forward.device
     if device.type != "cuda":
@@ -52,8 +48,7 @@ def resolve(forward: Forward, longest: int, slots: int, captured: bool = False) 
     def measure(tokens: int) -> float:
         return peak_memory(forward, tokens, longest) - allocated
 
-    spare = SPARE_BESIDE_A_GRAPH if captured else SPARE
-    tokens = fit(measure, room=int(room * spare), longest=longest)
+    tokens = fit(measure, room=int(room * SPARE), longest=longest)
     # Ranks must agree: a budget is part of how results are rounded.
     if slots > 1:
         smallest = torch.tensor(tokens, device=device)

@@ -6,7 +6,7 @@ results that depend neither on the file's length nor on which process answers wh
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -80,10 +80,6 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
             yield merging.result()
 
 
-class Stopped(Exception):
-    """The caller has cancelled the request."""
-
-
 def max_row_tokens(hparams: HParams) -> int:
     """Return the most tokens of a row; the budget `auto` is for training, which needs a GPU's."""
     budget = hparams.max_tokens_per_forward
@@ -110,28 +106,18 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
 
 
 @torch.no_grad()
-def evaluate_windows(
-    trained: Trained, chunk: _Chunk, should_continue: Callable[[int], bool] = lambda tokens: True
-) -> tuple[list[Candidates], np.ndarray]:
+def evaluate_windows(trained: Trained, chunk: _Chunk) -> tuple[list[Candidates], np.ndarray]:
     """Run the model on all rows of a chunk.
-
-    Args:
-        should_continue: called with each row's tokens before it runs.
 
     Returns:
         The best spans of all windows, and their losses, fp32 [windows], both in row order; losses
         are [0] if no answer is known.
-
-    Raises:
-        Stopped: `should_continue` returned False.
     """
     # Losses cost a softmax over every window: without a known answer there are none.
     labelled = bool(chunk.is_labelled.any())
     spans = []
     losses = [np.empty(0, dtype=np.float32)]
     for row in chunk.rows:
-        if not should_continue(len(row["input_ids"])):
-            raise Stopped
         row_spans, row_losses = evaluate_row(trained.forward, row, trained.hparams, labelled)
         spans.append(row_spans)
         losses.append(row_losses.float().cpu().numpy())

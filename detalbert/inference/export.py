@@ -16,21 +16,19 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path, PurePath
 from string import Template
-from typing import Protocol
+from typing import Any
 
 import huggingface_hub
 import yaml
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.files import whole_folder, write_json
 from detalbert.hub import hub_errors, split_revision
 from detalbert.inference.model import SETTINGS, Trained
-from detalbert.inference.references import JsonObject
 from detalbert.redact import masked
-from detalbert.settings.hparams import StepHParams
 from detalbert.squad.sources import OFFICIAL_SHA256
-from detalbert.sums import write_sums
+from detalbert.sums import Json, write_sums
 
 README = "README.md"  # the model card: the one file that may be edited
 CARD = Path(__file__).with_name("card.md")
@@ -50,25 +48,6 @@ _OLDER_ROPE: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-class Described(Protocol):
-    """A tokenizer, and facts on a model's training for cards and loaders; `Trained` has them."""
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
-
-    @property
-    def hparams(self) -> StepHParams: ...
-
-    @property
-    def data(self) -> JsonObject: ...  # `data:` of the experiment config; empty: unknown
-
-    @property
-    def steps(self) -> int | None: ...  # optimizer steps; None: unknown
-
-    @property
-    def scores(self) -> Mapping[str, float]: ...  # of the validation; empty: none
-
-
 def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
     """Write weights (safetensors, fp32), config, tokenizer, settings and card to a new `folder`.
 
@@ -83,6 +62,12 @@ def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
         write_rest(temporary, trained, SETTINGS, readme)
 
 
+def check_new(folder: Path) -> None:
+    """Raise UserError if an export to `folder` would replace something."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError("it exists", key=f"--export {folder}", cure="give a new folder")
+
+
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `folder` on success.
@@ -91,8 +76,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         UserError: `folder` exists, or the block fails: safetensors raises its own errors on a full
             disk.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError("it exists", key=f"--export {folder}", cure="give a new folder")
+    check_new(folder)
     with as_user_error(partial(_not_written, folder)):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(folder) as temporary:
@@ -108,11 +92,11 @@ def _not_written(folder: Path, error: BaseException) -> UserError:
     return UserError(f"not written ({first_line(error)})", key=f"--export {folder}")
 
 
-def write_rest(folder: Path, trained: Described, settings: str, readme: str) -> None:
+def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
     """Write all of an exported folder but weights and config.
 
     Args:
-        trained: the model's tokenizer, and what is known of its training.
+        trained: has the tokenizer, hparams, data, steps and scores of a training, as `Trained`.
         settings: name of the file for what a transformers config does not hold, and a loader reads.
         readme: the card's text.
     """
@@ -152,7 +136,7 @@ def _add_older_names(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _edited(file: Path) -> Iterator[JsonObject]:
+def _edited(file: Path) -> Iterator[Json]:
     """Yield a JSON file's object, and write it back in transformers' form."""
     values = json.loads(file.read_text(encoding="utf-8"))
     yield values
@@ -160,11 +144,11 @@ def _edited(file: Path) -> Iterator[JsonObject]:
     file.write_text(text + "\n", encoding="utf-8")
 
 
-def card(template: Path, trained: Described, model: PreTrainedModel, license_id: str) -> str:
+def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) -> str:
     """Return the model card: `template`, filled in.
 
     Args:
-        trained: the model's tokenizer, and what is known of its training.
+        trained: as for `write_rest`.
         model: for its architecture and size; may be on the meta device.
         license_id: of the weights, as the hub spells it.
     """
@@ -196,7 +180,7 @@ def card(template: Path, trained: Described, model: PreTrainedModel, license_id:
     return Template(template.read_text(encoding="utf-8")).substitute(values)
 
 
-def _is_squad(data: JsonObject) -> bool:
+def _is_squad(data: Json) -> bool:
     """Return whether a split has an official file's name, or one that speaks of SQuAD."""
     names = [str(data.get(split)) for split in ("train", "validation")]
     return any(name in OFFICIAL_SHA256 or "squad" in name.lower() for name in names)
@@ -204,7 +188,7 @@ def _is_squad(data: JsonObject) -> bool:
 
 def _front_matter(base: str, is_squad: bool, license_id: str) -> str:
     """Return what the hub reads of a card: license, base model and data set, as YAML."""
-    front: JsonObject = {"license": license_id}
+    front: Json = {"license": license_id}
     # The hub links a base model, which a folder cannot be.
     is_local = PurePath(base).is_absolute() or base.startswith((".", "embedded/"))
     if base != FROM_SCRATCH and not is_local:
@@ -226,7 +210,7 @@ def shown_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
-def _public(data: JsonObject) -> JsonObject:
+def _public(data: Json) -> Json:
     """Return `data:` without logins and details of the machine: folders, the cache."""
     public = {}
     for key, value in masked(data).items():

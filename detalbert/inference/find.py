@@ -1,41 +1,55 @@
-"""Resolution of `--model`: a checkpoint, a run's best, an exported model, one of a cluster or hub.
+"""Resolution of `--model`: every name ends as a folder on this machine.
 
-Every name ends as a folder on this machine, so that whatever loads a model knows only folders.
+A checkpoint of a Determined cluster is downloaded once, into a folder named by its UUID, with the
+sums of its files. That takes disk which nothing frees, and buys a second start without the master,
+which is asked again only for names that may change their meaning, such as a trial's best.
 """
 
+import contextlib
 import json
 import logging
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import snapshot_download
 
+import detalbert.determined_internals  # noqa: F401  by which a download stays in its folder
 from detalbert import hub
 from detalbert.engine.ranking import best_first
-from detalbert.errors import UserError, first_line
+from detalbert.errors import Unavailable, UserError, as_user_error, first_line
+from detalbert.files import cached_folder, write_json
 from detalbert.hub import STATE_DICT
-from detalbert.inference.flags import PLACES
-from detalbert.inference.references import (
-    JsonObject,
-    ScoredCheckpoint,
-    fetch,
-    find_all_of_cluster,
-    is_reference,
-    is_run_reference,
-)
+from detalbert.redact import masked
 from detalbert.settings.yaml_files import read_yaml
-from detalbert.training.manifest import find_damage, find_fault, read_manifest
+from detalbert.sums import Json, find_change
+from detalbert.training.manifest import find_damage, read_manifest
 from detalbert.training.metrics_file import METRICS_FILE, read_metrics
+from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
 from detalbert.training.table import TABLE
 from detalbert.training.timeline import list_checkpoints
 
+if TYPE_CHECKING:  # its import takes a second, and most names need no cluster
+    from determined.experimental import client
+
+PLACES = (
+    "a checkpoint, a run's output directory, an exported folder, a hub name, a checkpoint's UUID, "
+    "trial:ID, experiment:ID or model:NAME"
+)
+EXPERIMENT = "experiment.json"  # in a downloaded checkpoint: its training, as on the master
+CACHE = Path(".cache") / "checkpoints"
 log = logging.getLogger(__name__)
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_REFERENCE = re.compile(
+    rf"(?P<uuid>{_UUID.pattern})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)"
+    r"|model:(?P<model>[^:/]+)(:(?P<version>\d+))?"
+)
 
 
-def read_json(path: Path) -> JsonObject:
+def read_json(path: Path) -> Json:
     """Return the mapping in a JSON file; {} if there is no file.
 
     Raises:
@@ -58,7 +72,7 @@ def find(name: str) -> Path:
 
     Args:
         name: a checkpoint, a run's output directory (its best checkpoint), any model folder of
-            transformers, a reference on a cluster (references.py) or a model of the hub.
+            transformers, a checkpoint of a cluster or a model of the hub.
 
     Raises:
         UserError: there is no such model, or it cannot be read.
@@ -68,7 +82,7 @@ def find(name: str) -> Path:
     folder = Path(name)
 
     # A folder of this machine comes first, even if it is called trial:7.
-    if not folder.exists() and is_reference(name):
+    if not folder.exists() and _REFERENCE.fullmatch(name):
         return fetch(name)
     # A/B is of the hub, unless a folder A is here: then B is a mistake.
     if _HUB_NAME.fullmatch(name) and not Path(folder.parts[0]).exists():
@@ -89,42 +103,8 @@ def find(name: str) -> Path:
     )
 
 
-def find_all(name: str) -> tuple[JsonObject, dict[int, ScoredCheckpoint]]:
-    """Find the finished checkpoints of a run: of an output directory, experiment:ID or trial:ID.
-
-    Returns:
-        The run's settings by config key; and the checkpoints by step, with scores {} if there was
-        no validation after it.
-
-    Raises:
-        UserError: there is no checkpoint, a damaged one, or several trials have some.
-    """
-    if is_run_reference(name) and not Path(name).exists():
-        return find_all_of_cluster(name)
-    checkpoints = list_checkpoints(Path(name) / "checkpoints")
-    if not checkpoints:
-        cure = "give an output directory or experiment:ID"
-        raise UserError("no checkpoint there", key=name, cure=cure)
-    for _, folder in checkpoints:
-        fault = find_fault(folder)
-        if fault is not None:
-            problem = f"damaged ({fault})"
-            raise UserError(problem, key=str(folder), cure="restore it or remove it")
-    # The newest manifest has the run's validations so far; metrics.json may have one more.
-    _, newest = checkpoints[-1]
-    manifest = read_manifest(newest)
-    metrics = read_metrics(Path(name)) or {}
-    last = metrics.get("last") or {}
-    scores = {}
-    for validation in [*manifest["validations"], last]:
-        scores[validation.get("steps")] = validation
-    by_step = {step: (str(folder), scores.get(step, {})) for step, folder in checkpoints}
-    return manifest["run"], by_step
-
-
 def _best_of_run(folder: Path) -> Path:
     """Return the checkpoint of a run's best validation, or the best of those that are there."""
-    key = f"--model {folder}"
     checkpoints = dict(list_checkpoints(folder / "checkpoints"))
     names = ", ".join(path.name for path in checkpoints.values()) or "(none yet)"
     cure = f"give one of {folder / 'checkpoints'}: {names}"
@@ -134,11 +114,12 @@ def _best_of_run(folder: Path) -> Path:
     # The best validation's own checkpoint, if it was kept.
     metrics = metrics or {}
     best = (metrics.get("best") or {}).get("steps")
+    key = f"--model {folder}"
     if best is None:
         raise UserError("no validation yet, so no best", key=key, cure=cure)
     if best in checkpoints:
         return checkpoints[best]
-    # A run that was cut may have lost it: the next best will do, and the user is told.
+    # Validations may be more frequent than checkpoints: the next best will do, and a line says so.
     saved = _best_saved(folder, checkpoints, metrics.get("last") or {})
     if saved is None:
         raise UserError(f"its best, step {best}, is gone", key=key, cure=cure)
@@ -175,3 +156,145 @@ def _best_saved(
     except (UserError, LookupError, TypeError):
         return None
     return checkpoints[int(ranked[0]["steps"])] if ranked else None
+
+
+# Checkpoints of a cluster, by the names of `det`.
+
+
+def fetch(name: str) -> Path:
+    """Return the folder of a cluster's checkpoint, downloaded once.
+
+    Raises:
+        UserError: `find_remote` does, or the download fails.
+        Unavailable: the master or the network does not answer.
+    """
+    # A UUID never changes its meaning: a complete download needs no master.
+    if _UUID.fullmatch(name) and find_change(CACHE / name, key=name) is None:
+        return CACHE / name
+    key = f"--model {name}"
+    with client_errors_as_user_errors(key):
+        return _download(find_remote(name, key))
+
+
+def find_remote(name: str, key: str) -> "client.Checkpoint":
+    """Return the client's checkpoint of a name; call in `client_errors_as_user_errors`.
+
+    `trial:7` and `experiment:3` mean the best by the experiment's searcher metric (`trial:7:best`
+    is the same), `trial:7:latest` the newest, `model:squad` the newest version in the registry,
+    `model:squad:2` its second. Master and login are those of `det`: DET_MASTER, `det user login`.
+
+    Args:
+        name: of a cluster's checkpoint.
+        key: of errors, as the user wrote it.
+
+    Raises:
+        UserError: `name` is no such name, or has no checkpoint.
+    """
+    from determined.experimental import client
+
+    reference = _REFERENCE.fullmatch(name)
+    if reference is None:
+        raise UserError("give experiment:ID, trial:ID or a UUID", key=key)
+    if reference["uuid"]:
+        return client.Determined().get_checkpoint(reference["uuid"])
+    # model:NAME is the newest version in the registry, -1 for the client, unless one is named.
+    if reference["model"]:
+        model = client.Determined().get_model(reference["model"])
+        version = model.get_version(int(reference["version"] or -1))
+        if version is None or version.checkpoint is None:
+            raise UserError("it has no version yet", key=key, cure="register one")
+        return version.checkpoint
+    # A trial or an experiment has many: the best, unless the newest is wanted.
+    rank = reference["rank"] or ":best"
+    if rank not in (":best", ":latest"):
+        raise UserError(f"give {reference['kind']}:ID, :best or :latest after it", key=key)
+    checkpoints = _list_finished(reference["kind"], int(reference["id"]))
+    if not checkpoints:
+        raise UserError(
+            "it has no finished checkpoint", key=key, cure="wait for one, or give a UUID"
+        )
+    return checkpoints[0] if rank == ":latest" else min(checkpoints, key=_badness)
+
+
+def _list_finished(kind: str, number: int) -> "list[client.Checkpoint]":
+    """Return the finished checkpoints of a trial or an experiment, newest first."""
+    from determined.experimental import client
+
+    master = client.Determined()
+    owner = master.get_trial(number) if kind == "trial" else master.get_experiment(number)
+    checkpoints = owner.list_checkpoints(
+        sort_by=client.CheckpointSortBy.END_TIME, order_by=client.OrderBy.DESC
+    )
+    # A failed one is listed, too, and one that is being deleted.
+    completed = client.CheckpointState.COMPLETED
+    return [checkpoint for checkpoint in checkpoints if checkpoint.state is completed]
+
+
+def _badness(checkpoint: "client.Checkpoint") -> float:
+    """Return the searcher's metric after a checkpoint, negated if more is better; infinity if none.
+
+    A 0.38.1 master sorts a trial's by the raw metric, the worst f1 and those not validated first.
+    """
+    training = checkpoint.training
+    assert training is not None, checkpoint.uuid
+    searcher = training.experiment_config.get("searcher") or {}
+    scores = training.validation_metrics.get("avgMetrics") or {}
+    value = scores.get(searcher.get("metric"))
+    if not isinstance(value, (int, float)) or math.isnan(value):
+        return math.inf
+    return value if searcher.get("smaller_is_better", True) else -value
+
+
+def _download(checkpoint: "client.Checkpoint") -> Path:
+    if not _UUID.fullmatch(checkpoint.uuid):
+        problem = f"{checkpoint.uuid!r} is no checkpoint's UUID"
+        raise UserError(problem, key="the master", cure="give another")
+
+    def build(folder: Path) -> None:
+        log.info("fetching checkpoint %s", checkpoint.uuid)
+        checkpoint.download(str(folder))
+        # Checkpoints that answer questions have their scores with them; others get them.
+        if find_kind(folder) in (LANGUAGE, ENCODER) and checkpoint.training is not None:
+            training = checkpoint.training
+            experiment = {
+                "hyperparameters": training.hparams,
+                "data": masked(training.experiment_config.get("data") or {}),
+                "scores": training.validation_metrics.get("avgMetrics") or {},
+            }
+            write_json(folder / EXPERIMENT, experiment)
+
+    target = CACHE / checkpoint.uuid
+    return cached_folder(target, checkpoint.uuid, build, what="the checkpoint")
+
+
+@contextlib.contextmanager
+def client_errors_as_user_errors(key: str) -> Iterator[None]:
+    """Convert errors of Determined's client and of the storage in the block.
+
+    Args:
+        key: what is wrong then: a flag, a name.
+
+    Raises:
+        Unavailable: the master or the network does not answer.
+        UserError: anything else fails.
+    """
+    from determined.common.api import errors
+
+    def not_fetched(error: Exception) -> UserError:
+        return UserError(f"not fetched: {first_line(error)}", key=key)
+
+    # The client's errors have no class in common, and storages raise their own.
+    with as_user_error(not_fetched):
+        try:
+            yield
+        except errors.MasterNotFoundException as error:
+            raise Unavailable(first_line(error), key=key, cure="set DET_MASTER") from None
+        except errors.UnauthenticatedException:
+            cure = "run `det user login`"
+            raise UserError("not logged in to the master", key=key, cure=cure) from None
+        except errors.NotFoundException:
+            problem = "the master knows no such thing"
+            raise UserError(problem, key=key, cure="give another") from None
+        except OSError as error:  # the disk's and the network's
+            problem = f"not fetched: {first_line(error)}"
+            raise Unavailable(problem, key=key, cure="try again") from None

@@ -6,13 +6,13 @@ the same logits everywhere, at the price of a model that only this package can c
 """
 
 import json
-import logging
 import math
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from transformers import (
     AutoModelForQuestionAnswering,
@@ -31,17 +31,27 @@ from detalbert.engine.safe_load import read_config, read_weights
 from detalbert.engine.segments import follow_tokenizer
 from detalbert.errors import NotFinite, UserError, as_user_error, first_line
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
-from detalbert.inference.find import find, read_json
-from detalbert.inference.references import EXPERIMENT, JsonObject
+from detalbert.inference.find import EXPERIMENT, find, read_json
 from detalbert.settings.hparams import HParams, parse_hparams
-from detalbert.squad.calibration import OFFSET, SLOPE, is_calibrated
+from detalbert.settings.sections import Section, parse_section, strict_dataclass
+from detalbert.squad.calibration import is_calibrated
+from detalbert.sums import Json
 from detalbert.training.folder import SCORES
 from detalbert.training.manifest import MANIFEST, find_fault
 from detalbert.training.metrics_file import read_metrics
 from detalbert.training.model_kind import check_mode
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
-log = logging.getLogger(__name__)
+
+
+@strict_dataclass
+class ModelSettings(Section):
+    """Settings of a model folder, beside weights, config and tokenizer."""
+
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    data: dict[str, Any] = Field(default_factory=dict)
+    scores: dict[str, int | float] = Field(default_factory=dict)
+    steps: int | None = None
 
 
 class Trained(NamedTuple):
@@ -52,7 +62,7 @@ class Trained(NamedTuple):
     hparams: HParams
     forward: Forward  # the model as it runs on its device
     scores: dict[str, float]  # of its validation; empty where there was none
-    data: JsonObject  # `data:` of its experiment config; empty for a folder of another make
+    data: Json  # `data:` of its experiment config; empty for a folder of another make
     steps: int | None  # optimizer steps trained, where known
     name: str  # the last part of what the user gave
 
@@ -60,6 +70,10 @@ class Trained(NamedTuple):
     def is_calibrated(self) -> bool:
         """Whether its probabilities are the shares of answers that are right."""
         return is_calibrated(self.scores)
+
+    def uncalibrated(self) -> "Trained":
+        """Return the model with its own probabilities."""
+        return self._replace(scores={})
 
 
 def load_model(name: str, device: torch.device | None = None) -> Trained:
@@ -70,7 +84,7 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
         device: where the model runs; default: a GPU if there is one.
 
     Raises:
-        UserError: the model answers no questions, or does not load.
+        UserError: the model answers no questions, does not load, or has odd settings.
     """
     # Before anything is computed: the same kernels as in training.
     determinism.choose_exact_kernels()
@@ -78,18 +92,13 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
     check_mode("data", folder)  # in a trial, too
+    is_checkpoint = (folder / STATE_DICT).is_file()
     with as_user_error(partial(_not_loaded, folder)):
-        is_checkpoint = (folder / STATE_DICT).is_file()
-        if is_checkpoint:
-            settings = read_settings(folder)
-            model = _read_checkpoint(folder)
-        else:
-            settings = read_json(folder / SETTINGS)
-            model = _read_export(folder)
-            if not settings.get("hyperparameters"):
-                settings["hyperparameters"] = _default_hparams(folder, model)
+        values = read_settings(folder) if is_checkpoint else read_json(folder / SETTINGS)
+        settings = parse_section(ModelSettings, f"{folder}: settings", values)
+        model = _read_checkpoint(folder) if is_checkpoint else _read_export(folder)
         tokenizer = AutoTokenizer.from_pretrained(find_local(str(folder)), trust_remote_code=False)
-        hparams = parse_hparams(settings["hyperparameters"])
+        hparams = parse_hparams(settings.hyperparameters or _default_hparams(folder, model))
 
         # A folder of another make was trained as its tokenizer's config says.
         if not is_checkpoint and not (folder / SETTINGS).is_file():
@@ -100,9 +109,9 @@ def load_model(name: str, device: torch.device | None = None) -> Trained:
         tokenizer=tokenizer,
         hparams=hparams,
         forward=forward,
-        scores=settings.get("scores") or {},
-        data=settings.get("data") or {},
-        steps=settings.get("steps"),
+        scores=settings.scores,
+        data=settings.data,
+        steps=settings.steps,
         name=Path(name).name,
     )
 
@@ -112,7 +121,7 @@ def _not_loaded(folder: Path, error: BaseException) -> UserError:
     return UserError(problem, key=str(folder), cure="give another")
 
 
-def read_settings(folder: Path) -> JsonObject:
+def read_settings(folder: Path) -> Json:
     """Return the settings of a checkpoint, as an exported folder has them: `hyperparameters`,
     `scores`, `data` and `steps`. Raises UserError if the checkpoint is damaged or incomplete.
     """
@@ -147,7 +156,7 @@ def find_scores(checkpoint: Path, steps: int | None) -> dict[str, float]:
         steps: after which the checkpoint was saved.
     """
     if (checkpoint / EXPERIMENT).is_file():
-        return read_json(checkpoint / EXPERIMENT)["scores"]
+        return read_json(checkpoint / EXPERIMENT).get("scores") or {}
 
     # The manifest has the validations until the checkpoint, the run's metrics the last one.
     manifest = read_json(checkpoint / MANIFEST)
@@ -195,7 +204,7 @@ def _read_export(folder: Path) -> PreTrainedModel:
     return model
 
 
-def _default_hparams(folder: Path, model: PreTrainedModel) -> JsonObject:
+def _default_hparams(folder: Path, model: PreTrainedModel) -> Json:
     """Return hyperparameters for a model without any: windows of 384 tokens, if it takes these."""
     longest = positions(model) or 384
     return {"model": str(folder), "max_seq_length": min(384, longest)}
@@ -262,16 +271,3 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
     if not math.isfinite(threshold):
         raise UserError("give a number or best", key=key)
     return threshold
-
-
-def choose_probabilities(trained: Trained, raw: bool) -> Trained:
-    """Return the model, uncalibrated if `raw`. Raises UserError if a number is not finite."""
-    if raw:
-        return trained._replace(scores={})
-    # A model of another make has none of them.
-    for name in (SLOPE, OFFSET):
-        value = trained.scores.get(name, 0.0)
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            problem = f"its {name} is {value!r}, not a finite number"
-            raise UserError(problem, key="--model", cure="give --raw")
-    return trained

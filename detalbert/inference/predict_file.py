@@ -1,363 +1,238 @@
 """Prediction of a file of questions to the official files, with scores if it has answers.
 
-The file is read twice: once to the end, so that a fault in its last row ends the command before the
-model runs, and once to be answered. Reading again costs little beside the model, and what is in
-memory does not grow with the file.
+The file is read while it is answered, so a fault in its last row comes late; nothing has its name
+before the last answer. That buys memory that does not grow with the file.
 """
 
 import contextlib
+import csv
 import itertools
 import json
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
-from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
+from detalbert.escapes import csv_cell
 from detalbert.files import whole_files, writing
 from detalbert.hub import STATE_DICT
-from detalbert.inference.answer_table import AnswerTable, csv_writer, open_tables
 from detalbert.inference.answering import Answered, answer
+from detalbert.inference.file_questions import Questions, TrainingQuestions
 from detalbert.inference.model import Trained
-from detalbert.inference.wrong_answers import WrongAnswers, remove_errors
 from detalbert.progress import waiting
-from detalbert.records import Row
+from detalbert.squad.calibration import given
+from detalbert.squad.error_groups import GROUPS, find_group
 from detalbert.squad.metrics import Tally
-from detalbert.squad.questions import LeftOut, read_examples
-from detalbert.squad.sources import Reading, open_source
-from detalbert.squad.windows import Example, check_questions_fit
+from detalbert.squad.windows import Example
 from detalbert.training.folder import ELSEWHERE, claim_folder
 from detalbert.training.manifest import MANIFEST
 from detalbert.training.metrics_file import METRICS_FILE
-from detalbert.training.timeline import list_checkpoints
 
-ERRORS = "errors.csv"
-# What a folder of answers gets.
-WRITTEN = (
-    "predictions.json",
-    "predictions.csv",
-    "null_odds.json",
-    "nbest.json",
-    METRICS_FILE,
-    ERRORS,
+PREDICTIONS = "predictions.json"
+NULL_ODDS = "null_odds.json"
+N_BEST = "nbest_predictions.json"
+TABLE = "predictions.csv"
+WRITTEN = (PREDICTIONS, NULL_ODDS, N_BEST, TABLE, METRICS_FILE)
+UNCALIBRATED_LINE = (
+    "uncalibrated: no validation shows that these probabilities hold; they only rank answers"
 )
-log = logging.getLogger(__name__)
+# Columns of TABLE behind the user's own.
+_COLUMNS = ("answer", "probability", "calibration", "error", "trained_on", "left_out")
+# Prefixes in metrics.json of the questions that the model was trained on, and of the others.
+TRAINED_ON = "trained_on_"
+HELD_OUT = "held_out_"
 
 
-def predict(
-    trained: Trained,
-    questions: "Questions",
-    folder: Path,
-    threshold: float,
-    workbook: Path | None = None,
-    errors: Counter[str] | None = None,
-) -> dict[str, float]:
-    """Answer questions into `folder`; return the scores, {} without any answers.
+class Outcome(NamedTuple):
+    """Scores of a file of answers."""
 
-    `folder` receives predictions.json, predictions.csv, null_odds.json, nbest.json and, if the file
-    has answers, metrics.json; each is atomic, and after an error none is written.
+    metrics: dict[str, float]  # {} without known answers
+    errors: Counter[str]  # wrong answers by their group
+
+
+def predict(trained: Trained, questions: Questions, folder: Path, threshold: float) -> Outcome:
+    """Answer questions into `folder`.
+
+    `folder` receives the files of WRITTEN, metrics.json if the questions have answers; they get
+    their names together, after the last answer.
 
     Args:
         threshold: null odds above which the model abstains.
-        workbook: gets predictions.csv as .xlsx or .ods.
-        errors: gets the number of wrong answers by group; `folder` then gets errors.csv.
 
     Raises:
-        UserError: `folder` is a run's, or a question cannot be answered.
+        UserError: `check_folder` refuses the folder, or a question cannot be answered.
     """
-    _check_folder(folder)
-    _check_input(questions.data, folder, workbook)
-    total = questions.read_through(trained)
-    cells: dict[str, Row] = {}
+    check_folder(folder, questions.data)
     with claim_folder(folder):
-        return write_answers(
-            answer(trained, questions.examples(cells), threshold),
-            total=total,
-            folder=folder,
-            threshold=threshold,
-            calibrated=trained.is_calibrated,
-            left_out=questions.left_out,
-            cells=cells,
-            workbook=workbook,
-            errors=errors,
-        )
+        chunks = answer(trained, questions, threshold)
+        return write_answers(chunks, questions, folder, threshold)
+
+
+def check_folder(folder: Path, data: str) -> None:
+    """Raise UserError if a prediction into `folder` would replace what no prediction wrote.
+
+    A folder of answers has the lock file of `claim_folder`, and nothing of a run.
+    """
+    key = f"--output-dir {folder}"
+    marks = ("checkpoints", "config.yaml", "step-*", MANIFEST, STATE_DICT)
+    if any(any(folder.glob(mark)) for mark in marks):
+        problem = "a run's folder, its predictions and metrics would be replaced"
+        raise UserError(problem, key=key, cure="give another")
+    is_own = (folder / ".lock").exists()
+    for path in (folder / name for name in WRITTEN):
+        if path.exists() and not (is_own and path.absolute() != Path(data).absolute()):
+            problem = f"predict.py did not write its {path.name}"
+            raise UserError(problem, key=key, cure="give another")
 
 
 def write_answers(
-    chunks: Iterable[Answered],
-    total: int,
-    folder: Path,
-    threshold: float,
-    calibrated: bool,
-    left_out: Sequence[LeftOut],
-    cells: dict[str, Row],
-    workbook: Path | None = None,
-    errors: Counter[str] | None = None,
-) -> dict[str, float]:
-    """Write the files of `predict`; return the scores.
+    chunks: Iterable[Answered], questions: Questions, folder: Path, threshold: float
+) -> Outcome:
+    """Write the files of `predict`.
 
     Args:
         chunks: the answers to all questions, in order.
-        total: number of questions.
-        calibrated: whether a validation shows that the probabilities hold.
-        left_out: questions without an answer, which predictions.csv lists at its end.
-        cells: gets the rows of the questions' table with the questions; see `AnswerTable`.
-        workbook: gets predictions.csv as .xlsx or .ods.
-        errors: as for `predict`.
+        questions: where they are from, with their rows and those left out.
     """
-    tally = Tally()
-    losses = []
-    metrics: dict[str, float] = {}
-    outputs = [str(path) for path in (folder, workbook) if path]
-    with writing(" and ".join(outputs), ELSEWHERE):
+    trained = questions.trained
+    scores = _Scores(TrainingQuestions(trained.data))
+    with writing(folder, ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
 
         # All files are written as the answers come, and get their names after the last one.
         with (
             whole_files() as open_file,
-            _json_mapping(open_file(folder / "predictions.json")) as add_predictions,
-            _json_mapping(open_file(folder / "null_odds.json")) as add_null_odds,
-            _json_mapping(open_file(folder / "nbest.json")) as add_n_best,
-            waiting("answering", total=total, unit="questions") as wait,
-            open_tables(folder / "predictions.csv", workbook, open_file) as write,
+            _json_mapping(open_file(folder / PREDICTIONS)) as add_predictions,
+            _json_mapping(open_file(folder / NULL_ODDS)) as add_null_odds,
+            _json_mapping(open_file(folder / N_BEST)) as add_n_best,
+            waiting("answering", unit="questions") as wait,
         ):
-            wrong = None
-            if errors is not None:
-                wrong = WrongAnswers(csv_writer(open_file(folder / ERRORS)), errors)
-            table = AnswerTable(
-                write, calibrated=calibrated, cells=cells, has_left_out=bool(left_out)
-            )
+            table = _AnswerTable(open_file(folder / TABLE), questions, scores.training)
             for chunk in chunks:
                 add_predictions(chunk.predictions)
                 add_null_odds(chunk.null_odds)
                 add_n_best(chunk.n_best)
-                is_first = not table.header
-                rows = table.add(chunk)
-                if wrong is not None:
-                    if is_first:
-                        wrong.write_header(table)
-                    wrong.add(chunk, rows)
-                labelled = [example for example in chunk.examples if example.answers is not None]
-                if labelled:
-                    # Spans: the best thresholds do not depend on the one in use.
-                    tally.add(labelled, chunk.spans, chunk.null_odds)
-                    losses.append(chunk.losses)
+                scores.add(chunk)
+                table.add(chunk)
                 wait.update(len(chunk.examples))
-
-            # Questions without an answer come last; their ids may be those of others.
-            for question in left_out:
-                row = table.add_left_out(question)
-                if wrong is not None:
-                    wrong.add_left_out(question, row)
-
-            if losses:
-                metrics = tally.metrics(threshold)
-                metrics["loss"] = float(np.concatenate(losses).mean(dtype=np.float64))
+            table.add_left_out()
+            metrics = scores.metrics(threshold)
+            if metrics:
                 json.dump(metrics, open_file(folder / METRICS_FILE), indent=1)
-
-        # Scores and errors that stand beside these answers must be theirs.
+        # Scores that stand beside these answers must be theirs.
         if not metrics:
-            _remove_scores(folder / METRICS_FILE)
-        if errors is None:
-            remove_errors(folder / ERRORS)
-    return metrics
+            (folder / METRICS_FILE).unlink(missing_ok=True)
+    return Outcome(metrics, scores.errors)
 
 
-def _remove_scores(path: Path) -> None:
-    """Remove the scores that an earlier call wrote, of other questions; another file stays."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and {"exact", "f1", "total"} <= content.keys():
-            path.unlink()
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise UserError for the folder of a run, whose predictions and metrics would be lost."""
-    is_run = bool(list_checkpoints(folder / "checkpoints") or list_checkpoints(folder))
-    is_checkpoint = (folder / MANIFEST).exists() or (folder / STATE_DICT).exists()
-    if is_run or is_checkpoint:
-        problem = "a run's folder, its predictions and metrics would be replaced"
-        raise UserError(problem, key=f"--output-dir {folder}", cure="give another")
-
-
-def _check_input(data: str, folder: Path, workbook: Path | None) -> None:
-    """Raise UserError if an output is the file of the questions, or cannot be written."""
-    outputs = {f"--output-dir {folder}": [folder / name for name in WRITTEN]}
-    if workbook is not None:
-        key = f"--output {workbook}"
-        outputs[key] = [workbook]
-        if workbook.exists() and not workbook.is_file():
-            raise UserError("it is no file", key=key, cure="give another")
-        if not workbook.absolute().parent.is_dir():
-            raise UserError("its folder is not there", key=key, cure="make it, or give another")
-    source = Path(data)
-    for key, paths in outputs.items():
-        for path in paths:
-            if source.is_file() and path.exists() and path.samefile(source):
-                raise UserError(
-                    "the questions of --data would be replaced", key=key, cure="give another"
-                )
-
-
-# Flags of predict.py by keys of a config.
-_FLAGS = {
-    "data.validation": "--data",
-    "data.columns": "--columns",
-    "data.sheet": "--sheet",
-}
-
-
-class Questions:
-    """The questions of a file, read one at a time whenever they are iterated over.
+class _Scores:
+    """Scores and wrong answers of the questions whose answers are known.
 
     Args:
-        data: a file, or as in a run's `data.validation`.
-        reading: how it is read.
-        skip_invalid: leave out what cannot be answered; default: it is an error.
+        training: tells which questions the model was trained on.
     """
 
-    def __init__(
-        self, data: str, reading: Reading | None = None, skip_invalid: bool = False
-    ) -> None:
-        self.data = data
-        self.skip_invalid = skip_invalid
-        self.left_out: list[LeftOut] = []  # by `read_through`
-        self._unfit: set[str] = set()  # ids of questions that no window holds
-        with _naming_flags():
-            self._source = open_source(
-                data, split="validation", cache_dir=Path(".cache"), reading=reading or Reading()
+    def __init__(self, training: TrainingQuestions) -> None:
+        self.training = training
+        self.tallies = {prefix: Tally() for prefix in ("", TRAINED_ON, HELD_OUT)}
+        self.losses: list[np.ndarray] = []  # fp32 [windows] each
+        self.errors: Counter[str] = Counter()
+
+    def add(self, chunk: Answered) -> None:
+        """Count the answers to some questions."""
+        labelled = [example for example in chunk.examples if example.answers is not None]
+        if not labelled:
+            return
+        trained_on = [example for example in labelled if self.training.has(example)]
+        held_out = [example for example in labelled if not self.training.has(example)]
+        for tally, part in zip(
+            self.tallies.values(), (labelled, trained_on, held_out), strict=True
+        ):
+            # Spans: the best thresholds do not depend on the one in use.
+            tally.add(part, chunk.spans, chunk.null_odds)
+        self.losses.append(chunk.losses)
+        self.errors.update(error_of(example, chunk) for example in labelled)
+
+    def metrics(self, threshold: float) -> dict[str, float]:
+        """Return all scores; {} without known answers."""
+        if not self.losses:
+            return {}
+        metrics = self.tallies[""].metrics(threshold)
+        metrics["loss"] = float(np.concatenate(self.losses).mean(dtype=np.float64))
+        parts = {name: self.tallies[name].metrics(threshold) for name in (TRAINED_ON, HELD_OUT)}
+        if parts[TRAINED_ON]["total"]:
+            for prefix, part in parts.items():
+                metrics |= {f"{prefix}{name}": part[name] for name in ("exact", "f1", "total")}
+        return metrics
+
+
+def error_of(example: Example, chunk: Answered) -> str:
+    """Return the group of a wrong answer; "" if it is right, or that is not known."""
+    if example.answers is None:
+        return ""
+    labels = [text for text, _ in example.answers]
+    return find_group(labels, chunk.predictions[example.id])
+
+
+class _AnswerTable:
+    """The rows of predictions.csv, written as the answers come, below a header.
+
+    Who asks from a sheet wants it back with the answers beside it: of questions from a table a row
+    begins with the table's own columns, in their order; of others with id and question.
+    """
+
+    def __init__(self, file: TextIO, questions: Questions, training: TrainingQuestions) -> None:
+        file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
+        self.writer = csv.writer(file)
+        self.questions = questions
+        self.training = training
+        self.calibration = "calibrated" if questions.trained.is_calibrated else "uncalibrated"
+        self.own: list[str] = []  # the first columns, known with the first row
+
+    def add(self, chunk: Answered) -> None:
+        """Write the answers to some questions, without the white space around them."""
+        for example in chunk.examples:
+            prediction = chunk.predictions[example.id]
+            entry = given(chunk.n_best[example.id], prediction)
+            is_trained_on = self.training.has(example)
+            self._write(
+                id=example.id,
+                question=example.question,
+                answer=prediction.strip(),
+                probability=f"{entry['probability']:.4f}",
+                calibration=self.calibration,
+                error=error_of(example, chunk),
+                trained_on={True: "yes", False: "no", None: ""}[is_trained_on],
             )
 
-    @classmethod
-    def as_trained(
-        cls,
-        trained: Trained,
-        *,
-        data: str,
-        columns: Mapping[str, str],
-        sheet: str | None,
-        skip_invalid: bool,
-    ) -> "Questions":
-        """Return the questions of `data`, read as those that a model was trained on.
+    def add_left_out(self) -> None:
+        """Write the questions without an answer; their ids may be those of others."""
+        for question in self.questions.left_out:
+            self._write(id=question.name, left_out=question.problem)
 
-        Args:
-            columns: the file's names of columns, in place of those of the training's file.
-            sheet: of a spreadsheet; default: the first.
-            skip_invalid: leave out what cannot be answered, as is done if the training did it.
-        """
-        config = trained.data
-        reading = Reading(
-            columns={**(config.get("columns") or {}), **columns},
-            sheet=sheet,
-            no_answer=tuple(config.get("no_answer") or ()),
-        )
-        skip_invalid = skip_invalid or bool(config.get("skip_invalid"))
-        return cls(data, reading, skip_invalid=skip_invalid)
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.examples()
-
-    def examples(self, cells: dict[str, Row] | None = None) -> Iterator[Example]:
-        """Return the questions; `cells` gets the row of each, by id, if they are of a table."""
-        # `read_through` has told of faults: here they go nowhere.
-        examples = self._read(left_out=[] if self.skip_invalid else None, cells=cells)
-        return (example for example in examples if example.id not in self._unfit)
-
-    def stamp(self) -> str:
-        """Return a text that changes with the questions and how they are read."""
-        stamp = self._source.fingerprint
-        return f"{stamp} without faulty ones" if self.skip_invalid else stamp
-
-    def _read(
-        self,
-        left_out: list[LeftOut] | None,
-        counts: Counter[str] | None = None,
-        cells: dict[str, Row] | None = None,
-    ) -> Iterator[Example]:
-        return read_examples(
-            self._source,
-            answers_needed=False,
-            left_out=left_out,
-            counts=counts,
-            cells=cells,
-        )
-
-    def read_through(self, trained: Trained) -> int:
-        """Return the number of questions, and log what a user should know of them.
-
-        Raises:
-            UserError: for the first that cannot be answered, so that a fault in the last row is
-                found before the model runs.
-        """
-        self.left_out.clear()
-        self._unfit.clear()
-        counts: Counter[str] = Counter()
-        total = 0
-        with _naming_flags():
-            examples = self._read(self.left_out if self.skip_invalid else None, counts)
-            for chunk in _chunks(examples):
-                total += len(chunk) - self._check_fit(trained, chunk)
-
-        # Of each kind a line, however many questions of the file are of it.
-        for text, count in (+counts).items():
-            log.warning("%s: %s %s", self.data, f"{count:,}", text)
-        if self.left_out:
-            first = f"{self.left_out[0].where}: {self.left_out[0].problem}"
-            log.warning("%s questions are left out; the first: %s", len(self.left_out), first)
-        if not total:
-            raise UserError("no question that can be answered", key=self.data)
-        return total
-
-    def _check_fit(self, trained: Trained, chunk: list[Example]) -> int:
-        """Return how many of some questions no window holds.
-
-        Raises:
-            UserError: for the first of them, unless such are left out.
-        """
-        hparams = trained.hparams
-        try:
-            check_questions_fit(
-                chunk,
-                trained.tokenizer,
-                max_seq_length=hparams.max_seq_length,
-                doc_stride=hparams.doc_stride,
-            )
-            return 0
-        except UserError as error:
-            if not self.skip_invalid:
-                key = f"{self.data}: {error.key}" if error.key else self.data
-                raise error.under(key) from None
-            problem = str(error)
-
-        # Look for the questions at fault, one by one.
-        if len(chunk) > 1:
-            return sum(self._check_fit(trained, [example]) for example in chunk)
-        (example,) = chunk
-        self._unfit.add(example.id)
-        self.left_out.append(LeftOut(self.data, example.id, kind="too long", problem=problem))
-        return 1
+    def _write(self, **cells: str) -> None:
+        default = {name: cells.get(name, "") for name in ("id", "question")}
+        own = self.questions.cells.pop(cells["id"], default)
+        if not self.own:
+            self.own = list(own)
+            names = [_free_name(name, self.own) for name in _COLUMNS]
+            self.writer.writerow([*self.own, *names])
+        row = [own.get(column) or "" for column in self.own]
+        row += [cells.get(column, "") for column in _COLUMNS]
+        self.writer.writerow([csv_cell(str(value)) for value in row])
 
 
-def _chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
-    """Yield the questions, at most CHUNK at a time."""
-    unread = iter(examples)
-    chunk = list(itertools.islice(unread, CHUNK))
-    while chunk:
-        yield chunk
-        chunk = list(itertools.islice(unread, CHUNK))
-
-
-@contextlib.contextmanager
-def _naming_flags() -> Iterator[None]:
-    """Let an error name predict.py's flags where it names keys of a config."""
-    try:
-        yield
-    except UserError as error:
-        raise error.under(_FLAGS.get(error.key, error.key)) from None
+def _free_name(name: str, columns: Collection[str]) -> str:
+    """Return the name of a new column: `name`, or `model_name` if the table has one of that name,
+    as `answer` or, for who reads the file again, `Answer`.
+    """
+    taken = {column.lower() for column in columns}
+    while name in taken:
+        name = f"model_{name}"
+    return name
 
 
 @contextlib.contextmanager
@@ -366,7 +241,7 @@ def _json_mapping(file: TextIO) -> Iterator[Callable[[Mapping[str, object]], Non
     separators = itertools.chain(["{\n "], itertools.repeat(",\n "))
 
     def add(entries: Mapping[str, object]) -> None:
-        # Entry by entry: nbest.json of a large file does not fit in memory.
+        # Entry by entry: the n-best lists of a large file do not fit in memory.
         for name, value in entries.items():
             file.write(f"{next(separators)}{_encode(name)}: {_encode(value)}")
 
@@ -376,3 +251,27 @@ def _json_mapping(file: TextIO) -> Iterator[Callable[[Mapping[str, object]], Non
 
 # Without `indent`, ten times as fast.
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def score_table(outcome: Outcome) -> str:
+    """Format the scores, and the number of wrong answers by group, as short tables."""
+    metrics = outcome.metrics
+    parts = {
+        "all": "",
+        "answerable": "HasAns_",
+        "unanswerable": "NoAns_",
+        "trained on": TRAINED_ON,
+        "held out": HELD_OUT,
+    }
+    lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
+    for name, prefix in parts.items():
+        if metrics.get(f"{prefix}total"):
+            total, exact, f1 = (metrics[f"{prefix}{key}"] for key in ("total", "exact", "f1"))
+            lines.append(f"{name:14}{total:9,}{exact:9.2f}{f1:9.2f}")
+    for name, key in {"best threshold": "best_{}", "  which is": "best_{}_thresh"}.items():
+        exact, f1 = metrics[key.format("exact")], metrics[key.format("f1")]
+        lines.append(f"{name:23}{exact:9.2f}{f1:9.2f}")
+    for group in GROUPS:
+        if outcome.errors[group]:
+            lines.append(f"{group:32}{outcome.errors[group]:9,}")
+    return "\n".join(lines)

@@ -31,18 +31,10 @@ from determined.experimental import client
 from detalbert.determined_internals import register_version
 from detalbert.errors import UserError
 from detalbert.inference.export import markdown_table, shown_value
-from detalbert.inference.find import read_json
-from detalbert.inference.references import (
-    JsonObject,
-    client_errors_as_user_errors,
-    fetch,
-    find_remote,
-    is_reference,
-)
+from detalbert.inference.find import client_errors_as_user_errors, fetch, find_remote, read_json
 from detalbert.log import exit_with, fail
+from detalbert.sums import Json
 from detalbert.training.folder import SCORES
-
-THRESHOLD = "null_score_diff_threshold"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,7 +57,7 @@ def register(reference: str, name: str) -> str:
         UserError: reference or name are none, the checkpoint does not exist or cannot be read.
         Unavailable: the master or the storage does not answer.
     """
-    if not is_reference(reference) or reference.startswith("model:"):
+    if reference.startswith("model:"):
         raise UserError("give experiment:ID, trial:ID or a UUID", key=reference)
     if not name or ":" in name or "/" in name:
         raise UserError("a name without ':' and '/'", key=f"--as {name}")
@@ -73,7 +65,11 @@ def register(reference: str, name: str) -> str:
         checkpoint = find_remote(reference, key=reference)
         scores = describe_checkpoint(checkpoint)  # first: what cannot be read leaves no empty model
         summary = ", ".join(f"{key} {shown_value(value)}" for key, value in scores.items())
-        model = _model(name)
+        master = client.Determined()
+        try:
+            model = master.get_model(name)
+        except errors.NotFoundException:
+            model = master.create_model(name)
 
         # A version that is there already is named, not made again.
         for version in model.list_versions():
@@ -90,41 +86,21 @@ def register(reference: str, name: str) -> str:
     return f"{name} version {number}: {summary}\npython predict.py --model model:{name}:{number}"
 
 
-def _model(name: str) -> client.Model:
-    """Return the registry's model of this name, created if there is none."""
-    master = client.Determined()
-    try:
-        return master.get_model(name)
-    except errors.NotFoundException:
-        return master.create_model(name)
-
-
-def describe_checkpoint(checkpoint: client.Checkpoint) -> JsonObject:
-    """Return the searcher's metric, the steps and the other scores; for a question-answering
-    checkpoint also the thresholds. These are only in its files, not on the master, so they are
-    downloaded as by predict.py.
+def describe_checkpoint(checkpoint: client.Checkpoint) -> Json:
+    """Return the scores of a checkpoint, the searcher's metric first, as it is that by which a list
+    of versions is read. The thresholds of answers are in the checkpoint's files only.
     """
-    # The master has the searcher's metrics, the checkpoint's files have the others.
     training = checkpoint.training
-    metric = "steps"  # by which the list of versions is read, if no searcher names one
-    scores: JsonObject = {}
-    if training is not None:
-        searcher = training.experiment_config.get("searcher") or {}
-        metric = searcher.get("metric", metric)
-        scores |= (training.validation_metrics or {}).get("avgMetrics") or {}
-        scores.pop("batches", None)  # the steps, by Determined's name
-    folder = fetch(checkpoint.uuid)
-    scores |= read_json(folder / SCORES)
-
-    # First what the list of versions has room for: the searcher's metric.
-    described = {
-        metric: scores.get(metric),
+    assert training is not None, checkpoint.uuid
+    metrics = dict(training.validation_metrics.get("avgMetrics") or {})
+    metrics.pop("batches", None)  # the steps, by Determined's name
+    metric = training.experiment_config["searcher"]["metric"]
+    return {
+        metric: metrics.pop(metric, None),
         "steps": (checkpoint.metadata or {}).get("steps_completed"),
-        **scores,
+        **metrics,
+        **read_json(fetch(checkpoint.uuid) / SCORES),
     }
-    hparams = read_json(folder / "load_data.json").get("hparams", {})
-    described[THRESHOLD] = hparams.get(THRESHOLD)
-    return {key: value for key, value in described.items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ A token may begin or end with white space, and so may a span; the official files
 scores are compared with the reference's. A reply is for people: its texts are stripped.
 """
 
+import dataclasses
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from detalbert.addresses import open_text
 from detalbert.errors import UserError
-from detalbert.escapes import escape_controls
+from detalbert.escapes import escape_controls, json_line
 from detalbert.inference import answering
 from detalbert.inference.model import Trained
 from detalbert.squad.answers import NBestEntry
@@ -20,7 +24,6 @@ from detalbert.squad.windows import Example
 MAX_QUESTION = 10_000  # characters of a question in a flag or a request
 MAX_CONTEXT = 1_000_000  # characters of its context: about 250,000 tokens
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-_SPACES = re.compile(r"[^\S\n]+")
 _MAX_CHARACTERS = 200  # characters of a sentence on either side of the answer
 
 
@@ -71,26 +74,38 @@ def check_text(where: str, question: str, context: str, max_context: int = MAX_C
             raise UserError(f"the {name} is not UTF-8 text", key=where, cure="fix it")
 
 
+def read_context(context: str | None, file: Path | None) -> str:
+    """Return `context`, or the text in `file`; raise UserError for neither and both."""
+    if (context is None) == (file is None):
+        raise UserError("give the text to search, by --context or --context-file", key="--context")
+    if file is None:
+        check_text("--context", "?", context or "")
+        return context or ""
+
+    # One character more than is allowed: a file of any size is refused, and a pipe can be read.
+    with open_text(str(file)) as lines:
+        text = lines.read(MAX_CONTEXT + 1)
+    check_text(str(file), "?", text)
+    if "\0" in text:
+        raise UserError("no text", key=str(file), cure="save it as plain text in UTF-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def ask(trained: Trained, question: str, context: str, threshold: float) -> Reply:
     """Return the reply to one question."""
     return ask_together(trained, [(question, context)], threshold)[0]
 
 
 def ask_together(
-    trained: Trained,
-    questions: Sequence[tuple[str, str]],
-    threshold: float,
-    should_continue: Callable[[int], bool] = lambda tokens: True,
+    trained: Trained, questions: Sequence[tuple[str, str]], threshold: float
 ) -> list[Reply]:
     """Return the replies to questions that share rows.
 
     Args:
         questions: (question, context) pairs.
         threshold: null odds above which the model abstains.
-        should_continue: called with each row's tokens before it runs.
 
     Raises:
-        Stopped: `should_continue` returned False.
         UserError: windows cannot cover a context; its `key` is "question 0" of the first pair.
     """
     examples = []
@@ -98,7 +113,7 @@ def ask_together(
         example = Example(str(number), title="", context=context, question=question, answers=None)
         examples.append(example)
     chunk = answering.featurise(trained, examples)
-    spans, losses = answering.evaluate_windows(trained, chunk, should_continue)
+    spans, losses = answering.evaluate_windows(trained, chunk)
     answered = answering.merge_chunk(trained, chunk, spans, losses, threshold)
     calibrated = trained.is_calibrated
     return [_reply(example, answered, threshold, calibrated) for example in examples]
@@ -134,85 +149,62 @@ def _stripped(entries: list[NBestEntry]) -> list[Choice]:
     """Return "no answer" and the spans stripped of white space, without spans of nothing else."""
     choices = []
     for entry in entries:
-        text = entry["text"]
-        stripped = text.strip()
-        start = entry["start"] + len(text) - len(text.lstrip())
-        is_span = entry["end"] > entry["start"] and stripped
-        if is_span or not text:
-            end = start + len(stripped)
-            choices.append(Choice(stripped, entry["probability"], start, end))
+        text = entry["text"].strip()
+        start = entry["start"] + len(entry["text"]) - len(entry["text"].lstrip())
+        is_span = entry["end"] > entry["start"] and text
+        if is_span or not entry["text"]:
+            choices.append(Choice(text, entry["probability"], start, start + len(text)))
     return choices
 
 
-def keep_best(reply: Reply, count: int) -> Reply:
-    """Return the reply with the `count` best spans that do not overlap, and "no answer"."""
-    # Best first, so that of two that overlap the better one stays.
-    best: list[Choice] = []
-    for choice in reply.n_best:
-        apart = all(choice.end <= other.start or other.end <= choice.start for other in best)
-        if choice.text and apart and len(best) < count:
-            best.append(choice)
-    remaining = [choice for choice in reply.n_best if choice in best or not choice.text]
-    return replace(reply, n_best=remaining)
+def show(reply: Reply, context: str, as_json: bool) -> None:
+    """Print a reply: for people, or as a line of JSON."""
+    # What stands around the answer in its context: bold and inverse on a terminal.
+    marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
+    line = json_line(dataclasses.asdict(reply)) if as_json else format_reply(reply, context, marks)
+    print(line, flush=True)
 
 
-def format_reply(
-    reply: Reply, context: str, marks: tuple[str, str] = ("**", "**"), listed: bool = False
-) -> str:
-    """Format the reply for display. Control characters of its texts are escaped.
+def format_reply(reply: Reply, context: str, marks: tuple[str, str] = ("**", "**")) -> str:
+    """Format the reply for display, its control characters escaped.
 
     Args:
         marks: put before and after the answer in its sentence.
-        listed: add all of `n_best`.
     """
     note = "" if reply.calibrated else " (uncalibrated)"
+    margin = "no span of the text is possible"
+    if reply.margin is not None:
+        lowest = 0.0 - reply.threshold  # 0.0, where -0.0 would be printed as -0.00
+        far = f"{-reply.margin:.2f} under" if reply.margin < 0 else f"{reply.margin:+.2f} over"
+        margin = f'{far} "no answer" (it answers from {lowest:+.2f} on)'
     lines = {
         "answer": _displayed(reply.answer) or "(no answer)",
         "probability": f"{reply.probability:.3f}{note}",
-        "margin": _format_margin(reply),
+        "margin": margin,
     }
-    # Escapes move what is behind them: with each part escaped alone, the answer's place is known.
     best = next((choice for choice in reply.n_best if choice.text), None)
     if best is not None:
         name = "nearest" if reply.abstained else "sentence"
-        before = _displayed(context[: best.start])
-        answer = _displayed(context[best.start : best.end])
-        after = _displayed(context[best.end :])
-        end = len(before) + len(answer)
-        lines[name] = sentence(before + answer + after, len(before), end, marks)
-    if listed:
-        lines["candidates"] = "each with its probability, if it were the answer"
-        for place, choice in enumerate(reply.n_best, start=1):
-            text = _displayed(choice.text) or "(no answer)"
-            lines[f"{choice.probability:.3f}  ({place})"] = text
+        # Escapes move what is behind them: each part is escaped alone.
+        before = escape_controls(context[: best.start])
+        answer = escape_controls(context[best.start : best.end])
+        text = before + answer + escape_controls(context[best.end :])
+        lines[name] = sentence(text, len(before), len(before + answer), marks)
     return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
 
 
-def _format_margin(reply: Reply) -> str:
-    if reply.margin is None:
-        return "no span of the text is possible"
-    lowest = 0.0 - reply.threshold  # 0.0, where -0.0 would be printed as -0.00
-    margin = f"{-reply.margin:.2f} under" if reply.margin < 0 else f"{reply.margin:+.2f} over"
-    return f'{margin} "no answer" (it answers from {lowest:+.2f} on)'
-
-
 def _displayed(text: str) -> str:
-    """Return `text` with its line breaks, other white space as spaces, no control characters."""
-    return escape_controls(_SPACES.sub(" ", text))
+    """Return `text` on one line, without control characters."""
+    return escape_controls(" ".join(text.split()))
 
 
 def sentence(context: str, start: int, end: int, marks: tuple[str, str]) -> str:
     """Return the sentence around characters start to end, these between `marks`, on one line."""
-    # From the last break before the answer to the first one after it.
-    breaks = list(_SENTENCE_END.finditer(context))
-    begins = [match.end() for match in breaks if match.end() <= start]
-    ends = [match.start() for match in breaks if match.start() >= end]
-    before = context[max(begins, default=0) : start]
-    after = context[end : min(ends, default=len(context))]
-
-    # A text without punctuation is one sentence.
+    # A text without punctuation is one sentence, of which some characters are shown.
+    before = _SENTENCE_END.split(context[:start])[-1]
     if len(before) > _MAX_CHARACTERS:
-        before = "..." + before[-_MAX_CHARACTERS:]
+        before = f"...{before[-_MAX_CHARACTERS:]}"
+    after = _SENTENCE_END.split(context[end:])[0]
     if len(after) > _MAX_CHARACTERS:
-        after = after[:_MAX_CHARACTERS] + "..."
+        after = f"{after[:_MAX_CHARACTERS]}..."
     return " ".join(f"{before}{marks[0]}{context[start:end]}{marks[1]}{after}".split())

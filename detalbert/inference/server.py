@@ -1,165 +1,129 @@
 """Page and JSON endpoint for questions to a trained model: `python predict.py --serve`.
 
-An event loop takes requests. A thread for each core takes what waits, as many questions as fill a
-packed row, and answers them together; what arrives meanwhile is the next row. Threads that share a
-row wait for each other after every kernel: with one row after another on all cores, 32 clients got
-a fifth fewer answers. So only a row that finds the model idle is computed by all cores.
+A thread for each core takes its share of what waits and answers it together, in packed rows; what
+arrives meanwhile is the next share. Threads that share a row wait for each other after
+every kernel: with one row after another on all cores, 32 clients got a fifth fewer answers. So only
+a row that finds the model idle is computed by all cores.
+
+Each response ends its connection, so that requests sent ahead cost nothing. For slow clients, TLS
+and limits per address a proxy stands in front.
 """
 
 import asyncio
-import contextlib
+import hmac
 import math
 import os
 import signal
+import socket
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import torch
-from fastapi import APIRouter, FastAPI, HTTPException, Request
-from fastapi.responses import HTMLResponse, Response
-from prometheus_client import CollectorRegistry, Gauge, Histogram, exposition
-from pydantic import BaseModel, Field, TypeAdapter
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition
+from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from detalbert.errors import UserError
-from detalbert.inference import web
-from detalbert.inference.answering import Stopped, max_row_tokens
+from detalbert.errors import UserError, first_line
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import MAX_QUESTION, Reply, ask_together, check_text
-from detalbert.inference.web import LOOPBACK
-from detalbert.processes import STOP_SIGNALS
 
+CONTEXT = 200_000  # characters
+BODY = 12 * (CONTEXT + MAX_QUESTION) + 1000  # bytes: JSON may write a character as two \uXXXX
+WAITING = 64  # questions behind those that the model works on
+TOGETHER = 16  # questions that are answered at a time; what is more than a row gets a second one
+SECONDS = 30.0  # for an answer
+CONNECTIONS = 1000
+PATHS = ("/", "/answer", "/answers", "/health", "/metrics", "/openapi.json")
+OPEN = ("/", "/health")  # need no token: the page holds nothing, and asks for it
+TOKEN_NEEDED = "the token is missing or wrong: Authorization: Bearer TOKEN"
+BEARER = {"WWW-Authenticate": "Bearer"}
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 # The page is one file: it takes nothing from elsewhere and talks to this server alone.
 PAGE = Path(__file__).with_name("page.html")
-_PAGE_BYTES = PAGE.read_bytes()  # once, however many clients do not read it
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'"
 )
-_CHARACTERS = 3  # of a token; what is more than a row goes into a second one
-_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
-_PROBLEM = {"description": "one line, under `error`"}
-_RESPONSES: Any = dict.fromkeys((400, 401, 413, 422, 503, 504), _PROBLEM)
 
 
 class Waiting(NamedTuple):
-    """A question, its name in errors, and its reply to be, cancelled if nobody waits any more."""
+    """A question, its name in errors, and its reply to be."""
 
     name: str
     question: str
     context: str
-    reply: asyncio.Future[Reply]
+    reply: Future[Reply]
 
 
 class Batcher:
-    """Queue of questions, and the threads that answer them.
+    """Queue of questions, and the threads that answer them."""
 
-    Args:
-        registry: gets the metrics waiting and row_tokens.
-    """
-
-    def __init__(self, trained: Trained, threshold: float, registry: CollectorRegistry) -> None:
+    def __init__(self, trained: Trained, threshold: float) -> None:
         self.trained = trained
         self.threshold = threshold
-        self.row = _CHARACTERS * max_row_tokens(trained.hparams)  # characters
         # On a CPU each core computes a row of its own; a GPU does one row after another.
         self.cores = torch.get_num_threads()
         self.slots = self.cores if trained.forward.device.type == "cpu" else 1
-        self.busy = 0  # slots that compute
+        self.idle = self.slots
         self.queue: deque[Waiting] = deque()
-        self.changed = threading.Condition()  # holds queue and busy
-        waiting = Gauge("waiting", "Requests that wait for the model", registry=registry)
-        waiting.set_function(lambda: len(self.queue))
-        self.row_tokens = Histogram(
-            "row_tokens", "Real tokens of a packed row", buckets=_TOKENS, registry=registry
-        )
+        self.changed = threading.Condition()  # holds queue and idle
         for _ in range(self.slots):  # daemons: the process ends without waiting for a row
             threading.Thread(target=self._answer_all, daemon=True).start()
 
     def submit(self, jobs: list[Waiting]) -> None:
         """Queue all of `jobs`; raise HTTPException, with none queued, if they exceed the limit."""
         with self.changed:
-            if len(self.queue) + len(jobs) > web.WAITING:
-                text = "too many questions at once; ask again soon"
-                raise HTTPException(503, text, headers={"Retry-After": "1"})
+            if len(self.queue) + len(jobs) > WAITING:
+                problem = "too many questions at once; ask again soon"
+                raise HTTPException(503, problem, headers={"Retry-After": "1"})
             self.queue.extend(jobs)
             self.changed.notify(len(jobs))
 
     def _answer_all(self) -> None:
         while True:
-            jobs = self._take()
-            if jobs:
-                replies = self._answer(jobs)
-                loop = jobs[0].reply.get_loop()
-                with contextlib.suppress(RuntimeError):  # the loop is closed: the server ended
-                    loop.call_soon_threadsafe(_deliver, jobs, replies)
             with self.changed:
-                self.busy -= 1
+                self.changed.wait_for(lambda: self.queue)
+                jobs = self._take()
+                self.idle -= 1
+            # Nobody waits any more for those that are cancelled.
+            self._answer([job for job in jobs if job.reply.set_running_or_notify_cancel()])
+            with self.changed:
+                self.idle += 1
 
     def _take(self) -> list[Waiting]:
-        """Wait for a question; return this thread's share of the queue, a row at most."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.queue)
+        """Return this thread's share of the queue."""
+        # A few questions that find the model idle are one row, computed by all cores.
+        is_alone = self.idle == self.slots and len(self.queue) < 2 * self.slots
+        torch.set_num_threads(self.cores if is_alone else 1)  # of this thread
+        share = math.ceil(len(self.queue) / (1 if is_alone else self.idle))
+        return [self.queue.popleft() for _ in range(min(share, TOGETHER))]
 
-            # A few questions that find the model idle are one row, computed by all cores.
-            few = len(self.queue) < 2 * self.slots
-            use_all_threads = self.slots == 1 or (few and not self.busy)
-            idle_slots = 1 if use_all_threads else self.slots - self.busy
-            share = math.ceil(len(self.queue) / idle_slots)
-
-            # Take questions up to the share, and up to a row.
-            jobs: list[Waiting] = []
-            size = 0
-            while self.queue and len(jobs) < share:
-                job = self.queue[0]
-                size += len(job.question) + len(job.context)
-                if jobs and size > self.row:
-                    break
-                jobs.append(job)
-                self.queue.popleft()
-            self.busy += 1
-        torch.set_num_threads(self.cores if use_all_threads else 1)  # of this thread
-        return [job for job in jobs if not job.reply.done()]
-
-    def _answer(self, jobs: list[Waiting]) -> list[Reply | Exception]:
-        """Return replies or errors: Stopped if nobody waits any more. If a row fails, each of its
-        questions is answered by itself.
-        """
-
-        def should_continue(tokens: int) -> bool:
-            self.row_tokens.observe(tokens)
-            return not all(job.reply.done() for job in jobs)
-
-        # A row fails as a whole: each of its questions is tried alone, to find the one at fault.
+    def _answer(self, jobs: list[Waiting]) -> None:
         questions = [(job.question, job.context) for job in jobs]
         try:
-            return list(ask_together(self.trained, questions, self.threshold, should_continue))
-        except Stopped as error:
-            return [error] * len(jobs)
+            replies = ask_together(self.trained, questions, self.threshold) if jobs else []
         except Exception as error:
-            if len(jobs) == 1:
-                return [_under_own_name(error, jobs[0].name)]
-        return [self._answer([job])[0] for job in jobs]
-
-
-def _under_own_name(error: Exception, name: str) -> Exception:
-    """Return the error of a request that is alone in its row, with the request's name in it."""
-    if isinstance(error, UserError) and error.key == "question 0":
-        return error.under(name)
-    return error
-
-
-def _deliver(jobs: list[Waiting], replies: list[Reply | Exception]) -> None:
-    """Complete the futures, in their event loop."""
-    for job, reply in zip(jobs, replies, strict=True):
-        if job.reply.done():  # nobody waits for it any more
-            continue
-        if isinstance(reply, Exception):
-            job.reply.set_exception(reply)
-        else:
+            # A row fails as a whole: each question is tried alone, to find the one at fault.
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._answer([job])
+                return
+            if isinstance(error, UserError):
+                error = error.under(jobs[0].name)
+            jobs[0].reply.set_exception(error)
+            return
+        for job, reply in zip(jobs, replies, strict=True):
             job.reply.set_result(reply)
 
 
@@ -170,7 +134,7 @@ class Ask(BaseModel):
     context: str = Field(examples=["The book is by Ada."])
 
 
-async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
+async def respond(batcher: Batcher, questions: dict[str, Ask]) -> list[Reply]:
     """Return the replies to questions, in their order.
 
     Args:
@@ -178,157 +142,232 @@ async def respond(questions: dict[str, Ask], request: Request) -> list[Reply]:
 
     Raises:
         UserError: a question cannot be answered.
-        HTTPException: there are too many, none is answered in time, or the client has left.
+        HTTPException: there are too many, or none is answered in time.
     """
     # All are checked before one is queued.
-    loop = asyncio.get_running_loop()
     jobs = []
     for name, ask in questions.items():
-        job = Waiting(name, ask.question.strip(), ask.context, loop.create_future())
-        check_text(name, job.question, job.context, web.CONTEXT)
+        job = Waiting(name, ask.question.strip(), ask.context, Future())
+        check_text(name, job.question, job.context, CONTEXT)
         jobs.append(job)
-    request.app.state.batcher.submit(jobs)
-
-    # Wait for all of them, the time limit, or the client to leave, whichever comes first.
-    replies = asyncio.gather(*(job.reply for job in jobs))
-    left = asyncio.ensure_future(request.receive())  # after the body comes the client's end alone
-    left.add_done_callback(lambda _: replies.cancel())
+    batcher.submit(jobs)
+    replies = asyncio.gather(*(asyncio.wrap_future(job.reply) for job in jobs))
     try:
-        async with asyncio.timeout(web.SECONDS):  # type: ignore[attr-defined]  # Python 3.11
-            return await replies
-    except TimeoutError:
-        text = f"no answer within {web.SECONDS:g} s; give a shorter context"
-        raise HTTPException(504, text) from None
-    except asyncio.CancelledError:
-        if not left.done():  # the server ends
-            raise
-        raise HTTPException(499, "the client closed the connection") from None
-    finally:
-        left.cancel()
-        for job in jobs:
-            job.reply.cancel()
-
-
-# Of the model's validation, as its page has them.
-SHOWN = ("exact", "f1", "total")
-
-router = APIRouter()
-_ONE = TypeAdapter(Reply)
-_LIST = TypeAdapter(list[Reply])
-
-
-# A reply is written as it is: the framework would check each of its entries first.
-@router.post("/answer", response_model=Reply, responses=_RESPONSES)
-async def post_answer(question: Ask, request: Request) -> Response:
-    """Find the answer to a question in a text, or say that the text has none."""
-    replies = await respond({"request": question}, request)
-    return Response(_ONE.dump_json(replies[0]), media_type="application/json")
-
-
-@router.post("/answers", response_model=list[Reply], responses=_RESPONSES)
-async def post_answers(
-    questions: Annotated[list[Ask], Field(min_length=1, fail_fast=True)], request: Request
-) -> Response:
-    """Answer a list of questions, in order: all of them, or none."""
-    named = {f"question {number}": ask for number, ask in enumerate(questions)}
-    replies = await respond(named, request)
-    return Response(_LIST.dump_json(replies), media_type="application/json")
-
-
-@router.get("/metrics")
-async def get_metrics(request: Request) -> Response:
-    """Return the metrics in Prometheus' text format."""
-    text = exposition.generate_latest(request.app.state.registry)
-    return Response(text, media_type=exposition.CONTENT_TYPE_LATEST)
-
-
-@router.get("/health")
-async def get_health(request: Request) -> dict[str, Any]:
-    """Return 200 as long as requests are answered, with the model and its limits."""
-    trained = request.app.state.batcher.trained
-    kind = trained.model.config.model_type
-    scores = {name: trained.scores[name] for name in SHOWN if name in trained.scores}
-    return {
-        "status": "ok",
-        "model": kind,
-        "name": trained.name,
-        "base": Path(trained.hparams.model or kind).name,
-        "scores": scores,
-        "max_question": MAX_QUESTION,
-        "max_context": web.CONTEXT,
-    }
-
-
-@router.get("/", include_in_schema=False)
-async def get_page() -> HTMLResponse:
-    """Return the page."""
-    return HTMLResponse(_PAGE_BYTES, headers={"Content-Security-Policy": POLICY})
+        return await asyncio.wait_for(replies, SECONDS)
+    except asyncio.TimeoutError:
+        problem = f"no answer within {SECONDS:g} s; give a shorter context"
+        raise HTTPException(504, problem) from None
 
 
 def make_app(
-    trained: Trained, threshold: float, names: Iterable[str] = LOOPBACK, token: str | None = None
+    trained: Trained, threshold: float, token: str | None = None, loopback: bool = True
 ) -> FastAPI:
     """Create the application: the page, and what `/openapi.json` lists.
 
     Args:
-        names: Host headers without ports that are served, in lower case.
         token: bearer token that is required, if any.
+        loopback: whether it is for this machine only: then a Host header of another name is
+            refused, as a foreign web page can point its own name at this machine.
     """
+    batcher = Batcher(trained, threshold)
     app = FastAPI(
         title="Questions and answers",
-        version="1",
-        description=__doc__,
         docs_url=None,  # its scripts, and those of redoc, are from elsewhere
         redoc_url=None,
-        exception_handlers=web.HANDLERS,
+        exception_handlers=dict.fromkeys(
+            (RequestValidationError, HTTPException, UserError, Exception), _as_line
+        ),
     )
-    app.include_router(router)
-    app.state.registry = CollectorRegistry()
-    app.state.batcher = Batcher(trained, threshold, app.state.registry)
+
+    @app.post("/answer")
+    async def answer(question: Ask) -> Reply:
+        """Find the answer to a question in a text, or say that the text has none."""
+        replies = await respond(batcher, {"request": question})
+        return replies[0]
+
+    @app.post("/answers")
+    async def answer_list(questions: Annotated[list[Ask], Field(min_length=1)]) -> list[Reply]:
+        """Answer a list of questions, in order: all of them, or none."""
+        named = {f"question {number}": ask for number, ask in enumerate(questions)}
+        return await respond(batcher, named)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Return 200 as long as requests are answered, with the model and its limits."""
+        kind = trained.model.config.model_type
+        shown = ("exact", "f1", "total")
+        return {
+            "status": "ok",
+            "model": kind,
+            "name": trained.name,
+            "base": Path(trained.hparams.model or kind).name,
+            "scores": {name: trained.scores[name] for name in shown if name in trained.scores},
+            "max_question": MAX_QUESTION,
+            "max_context": CONTEXT,
+        }
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(PAGE.read_bytes(), headers={"Content-Security-Policy": POLICY})
+
+    registry = CollectorRegistry()
+    waiting = Gauge("waiting", "Questions that wait for the model", registry=registry)
+    waiting.set_function(lambda: len(batcher.queue))
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Return the metrics in Prometheus' text format."""
+        text = exposition.generate_latest(registry)
+        return Response(text, media_type=exposition.CONTENT_TYPE_LATEST)
 
     # A middleware is around those added before it.
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=web.BODY)
-    app.add_middleware(web.KnownHost, allowed_hosts=sorted(names), www_redirect=False)
-    app.add_middleware(web.Meter, token=token, registry=app.state.registry)  # the outermost
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=BODY)
+    app.add_middleware(Guard, token=token, registry=registry)
+    if loopback:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK, www_redirect=False)
     return app
 
 
-def serve(
-    trained: Trained,
-    threshold: float,
-    *,
-    host: str,
-    port: int,
-    names: Sequence[str],
-    token: str | None,
-) -> None:
-    """Serve until a signal ends the process.
+class Guard:
+    """Middleware that counts requests, and asks for the token before it reads their bodies.
+
+    Args:
+        registry: gets the metrics requests and request_seconds.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, registry: CollectorRegistry) -> None:
+        self.app = app
+        self.token = token
+        self.requests = Counter(
+            "requests", "By path and status", ["path", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "request_seconds", "From a request to its answer", registry=registry
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 0  # no response yet
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            with self.seconds.time():
+                app = self.app if self._may_ask(scope) else _error(401, TOKEN_NEEDED, BEARER)
+                await app(scope, receive, send_noted)
+        except asyncio.CancelledError:  # uvicorn cancels what is not answered at its end
+            if not status:
+                await _error(503, "the server is stopping")(scope, receive, send_noted)
+        finally:
+            path = scope["path"] if scope["path"] in PATHS else "other"
+            self.requests.labels(path, status or "none").inc()
+
+    def _may_ask(self, scope: Scope) -> bool:
+        if self.token is None or scope["path"] in OPEN:
+            return True
+        scheme, _, sent = Headers(scope=scope).get("authorization", "").partition(" ")
+        # Compared in a time that does not tell where they differ.
+        is_same = hmac.compare_digest(sent.encode(), self.token.encode())
+        return scheme.lower() == "bearer" and is_same
+
+
+def _error(status: int, text: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers)
+
+
+async def _as_line(request: Request, error: Exception) -> JSONResponse:
+    """Return the response for an error that ended a request: one line of JSON."""
+    status, headers = 500, None
+    problem = "the model failed on this request; the server's log says how"
+    if isinstance(error, HTTPException):
+        status, headers, problem = error.status_code, error.headers, str(error.detail)
+    elif isinstance(error, UserError):
+        status, problem = 422, str(error)
+    elif isinstance(error, RequestValidationError):
+        status, problem = 422, "send JSON, with the header Content-Type: application/json"
+        if "json" in request.headers.get("content-type", ""):
+            fault = error.errors()[0]
+            problem = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+    return _error(status, problem, headers)
+
+
+def read_token(file: Path | None) -> str | None:
+    """Return the token in `file`, else that of the environment (ALBERT_TOKEN).
+
+    A flag would not do: ps shows it to other users of the machine.
+
+    Raises:
+        UserError: the file cannot be read, or the token is empty.
+    """
+    try:
+        token = os.environ.get("ALBERT_TOKEN")
+        if file is not None:
+            token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read it ({first_line(error)})", key=str(file)) from None
+    if token == "":
+        raise UserError("empty", key="the token", cure="give one by --token-file or ALBERT_TOKEN")
+    return token
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raise UserError if the address is not available."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        problem = f"{host} port {port}: {first_line(error)}"
+        raise UserError(problem, key="--serve", cure="give another --host or --port") from None
+    # asyncio leaves it out for a socket that names no protocol: replies would wait 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """Return a server whose requests get 2 s at its end."""
+    config = uvicorn.Config(
+        app,
+        http="h11",  # httptools parses without bound all that a client sends ahead
+        ws="none",
+        lifespan="off",  # the application has none
+        log_config=None,  # its errors are lines of this program's log
+        log_level="error",
+        proxy_headers=False,  # a client's address is its connection's
+        headers=[("Connection", "close")],
+        limit_concurrency=CONNECTIONS,
+        h11_max_incomplete_event_size=1 << 16,  # bytes of headers
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)
+
+
+def serve(trained: Trained, threshold: float, host: str, port: int, token: str | None) -> None:
+    """Serve until SIGINT or SIGTERM ends the process, with status 0.
 
     Args:
         threshold: null odds above which the model abstains.
         host: name or address to listen on.
         port: TCP port; 0: any that is free.
-        names: other names by which clients call the server.
         token: bearer token that clients must send, if any.
 
     Raises:
         UserError: the address is not available.
     """
-    # First what may fail: the address may be taken, or no address of this machine.
-    listener = web.listen(host, port)
-    served = web.served_names(host, names)
-    server = web.make_server(make_app(trained, threshold, served, token))
-
-    def stop(*_: object) -> None:
-        server.should_exit = True
-
-    for number in STOP_SIGNALS:  # uvicorn's own handlers hand them on to this one at the end
-        signal.signal(number, stop)
-    bound_host, bound_port = listener.getsockname()[:2]
-    shown_host = f"[{bound_host}]" if ":" in bound_host else bound_host  # an IPv6 address
-    url = f"http://{shown_host}:{bound_port}"
-    access = web.describe_access(bound_host, served, token)
-    print(f"serving on {url} (the endpoint: /openapi.json): {access}; Ctrl-C ends it", flush=True)
+    listener = listen(host, port)
+    loopback = host in LOOPBACK
+    server = make_server(make_app(trained, threshold, token, loopback))
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them once more at its end
+        signal.signal(number, signal.SIG_IGN)
+    shown_host = f"[{host}]" if ":" in host else host  # an IPv6 address
+    bound_port = listener.getsockname()[1]
+    who = "programs on this machine" if loopback else "whoever reaches it"
+    print(
+        f"serving on http://{shown_host}:{bound_port} (the endpoint: /openapi.json): {who} may "
+        f"ask, {'with the token' if token else 'without a token'}; Ctrl-C ends it",
+        flush=True,
+    )
     server.run(sockets=[listener])
     print("stopped", flush=True)
     os._exit(0)  # the threads may compute for long

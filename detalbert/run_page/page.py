@@ -26,7 +26,7 @@ UNCALIBRATED = (
 TO_SAMPLES = Markup(
     '<a href="#wrong">Wrong results with their texts</a>: of the first ones, the expected answer '
     "may be what is wrong. All answers are in predictions.json beside this page, and predict.py "
-    "--errors lists the wrong ones of a file."
+    "--data says of a file which ones are wrong."
 )
 # Words, capitals, articles and punctuation are compared as the official scorer does it.
 MEANINGS = {

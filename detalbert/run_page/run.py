@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detalbert.engine.history import History
-from detalbert.engine.metric import Metric
 from detalbert.engine.trial import StepTrial
 from detalbert.run_page.outcomes import Outcomes
+from detalbert.settings.metric import Metric
 
 REPORT = "report.html"
 

@@ -20,7 +20,6 @@ from determined import core
 from determined.common import storage
 
 from detalbert import hub
-from detalbert.determined_internals import Collectives
 from detalbert.errors import UserError, first_line
 from detalbert.files import remove_folder, whole_folder, writing
 from detalbert.settings.values import Config
@@ -36,6 +35,7 @@ from detalbert.training.manifest import (
 )
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.timeline import LENGTH, list_checkpoints, own_checkpoints
+from detalbert.training.uploads import Collectives
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Trial loops of this package: Determined's, with a schedule, and without code from a checkpoint.
 
-Local runs and trials on a cluster, their restarts, forks and warm starts all load through `load`.
+Local runs and trials on a cluster, their restarts, forks and warm starts all load through `_load`.
 `Controller` saves as Determined does: rank 0 writes, and training waits. `ShardedController` writes
 from all ranks in the background: training waits for a copy to CPU memory only, at the price of that
 memory, and a write error is raised steps later, at the next checkpoint or the end.
@@ -89,8 +89,8 @@ class Controller(TrialLoop):
     def copy_code(self, path: Path) -> None:
         copy_modules(path)
 
-    def ends_early(self) -> bool:
-        return self.trial.early.reached
+    def _steps_until_complete(self, train_unit: pytorch.TrainUnit) -> int:
+        return 0 if self.trial.early.reached else super()._steps_until_complete(train_unit)
 
     def run(self) -> None:
         """Train; one rank of each machine watches for EC2's notices if the config says so."""
@@ -101,32 +101,32 @@ class Controller(TrialLoop):
         finally:
             self._watcher.stopped.set()
 
-    def validate(self) -> Json:
+    def _validate(self) -> Json:
         loader: Any = self.validation_loader
         with waiting("validation", total=len(loader), unit="batches") as wait:
             # A loader that also counts its batches, for this validation only.
             self.validation_loader = LazyLoader(lambda: wait.each(loader))
             try:
-                return super().validate()
+                return super()._validate()
             finally:
                 self.validation_loader = loader
 
-    def save(self, exiting: bool) -> None:
+    def _checkpoint(self, already_exiting: bool) -> None:
         began = time.monotonic()
         assert self.state is not None
         # Before the write: a checkpoint of weights that are not finite could not be resumed from.
         self.trial.check_weights(self.state.batches_trained)
-        self.store(exiting)
+        self.store(already_exiting)
         self.stalls.append(time.monotonic() - began)
 
     def store(self, exiting: bool) -> None:
         """Write a checkpoint of finite weights; `exiting`: the last one of this start."""
-        super().save(exiting)
+        super()._checkpoint(exiting)
 
-    def load(self, folder: Path) -> None:
+    def _load(self, folder: Path) -> None:
         safe_load.check_pickles(folder)
         try:
-            super().load(folder)
+            super()._load(folder)
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
             # What torch and Determined raise for state of other names, shapes or types.
             raise UserError(
@@ -168,10 +168,10 @@ class ShardedController(Controller):
         if self.stalls:
             self.stalls[-1] += time.monotonic() - began
 
-    def after_step(self) -> None:
+    def _step_batch(self) -> None:
         if self._writing is not None and self._writing.done():
             self._finish()
-        super().after_step()
+        super()._step_batch()
 
     def _finish(self) -> None:
         """Wait for the checkpoint that is being written, if any; raise its error."""
@@ -236,7 +236,7 @@ class ShardedController(Controller):
         for callback in self.callbacks.values():
             callback.on_checkpoint_write_end(str(path))
 
-    def load(self, folder: Path) -> None:  # not super's: torch reads parts as tensors
+    def _load(self, folder: Path) -> None:  # not super's: torch reads parts as tensors
         """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
         state = _read_state(folder)
         trial = self.trial
@@ -261,7 +261,7 @@ class ShardedController(Controller):
             trial.early.load_state_dict(state["callbacks"]["early_stopping"])
             if "history" in state["callbacks"]:  # since 1.1.0
                 trial.history.load_state_dict(state["callbacks"]["history"])
-        self.load_state(state["trial"] if is_own else {})
+        self._load_state(state["trial"] if is_own else {})
 
     def _wants_all(self, state: Json) -> bool:
         """Return whether to load the optimizer's state from a checkpoint with this `state`."""

@@ -42,10 +42,15 @@ def copy_modules(path: Path) -> None:
         package = file.parent.name
         if f"/{package}/" not in left_out:
             folders.append(package)
+    # File by file, so that the first one that fails is the error.
+    files = list(HERE.glob("*.py"))
     for folder in folders:
-        shutil.copytree(HERE / folder, code / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for module in HERE.glob("*.py"):
-        shutil.copyfile(module, code / module.name)
+        files += (HERE / folder).rglob("*")
+    for file in files:
+        if file.is_file() and file.parent.name != "__pycache__":
+            copy = code / file.relative_to(HERE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 @contextlib.contextmanager

@@ -30,8 +30,8 @@ ANSWERING = ModelKind(
 )
 LANGUAGE = ModelKind(
     name="a language model",
-    modes=frozenset({"prompt", "perplexity", "export"}),
-    use="--prompt, --perplexity, or --export DIR, then serve DIR with `transformers serve` or vLLM",
+    modes=frozenset({"export"}),
+    use="--export DIR, then serve DIR with `transformers serve` or vLLM",
 )
 ENCODER = ModelKind(
     name="a pretrained encoder",

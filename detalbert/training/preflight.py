@@ -1,8 +1,7 @@
 """Checks before any work: faults that would end a task an hour later end it now, in one line.
 
 `check` is for one process per machine and uses no GPU memory; `check_collectives` is for all ranks,
-once their process group exists. Needs of memory are modelled, not tried, which takes no time; so a
-model that does not fit is found here only if its estimate is right.
+once their process group exists. Whether a model fits on a GPU is for `cluster.plan` to say.
 """
 
 import contextlib
@@ -21,28 +20,25 @@ import pynvml
 import torch
 from determined.common import constants
 
-from detalbert.engine.memory import Memory, Sizes, replicated
-from detalbert.engine.models import span_model_sizes
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.settings.hparams import HParams, StepHParams, parse_data_config
 
 GIB = 2**30
 log = logging.getLogger(__name__)
 
 
-def check(config: Mapping[str, Any], hparams: HParams, gpu_uuids: Sequence[str]) -> None:
-    """Check GPUs and disks of this machine; raise UserError for the first fault. Questions are not
-    checked: they are loaded next.
+def check(cache_dir: str, gpu_uuids: Sequence[str]) -> None:
+    """Check GPUs and the cache's disk of this machine.
+
+    Args:
+        cache_dir: of the experiment's data.
+        gpu_uuids: of the container's GPUs.
+
+    Raises:
+        Unavailable: the disk is too small.
+        UserError: for another fault.
     """
-    data = parse_data_config(config["data"])
     check_gpus(gpu_uuids)
-    check_room(
-        config,
-        hparams,
-        sizes=span_model_sizes(hparams),
-        gpu_uuids=gpu_uuids,
-        cache=Path(data.cache_dir),
-    )
+    check_disk(Path(cache_dir), needed=GIB, purpose="the cache")
 
 
 def check_gpus(gpu_uuids: Sequence[str]) -> None:
@@ -70,7 +66,7 @@ def check_local_gpus() -> None:
 
 def _unseen_gpus() -> str:
     """Return why torch sees none of this machine's GPUs; "" if it does, or nobody wants it to."""
-    gpus = len(gpu_memory())
+    gpus = count_gpus()
     # A list of GPUs, even an empty one, is a wish.
     if not gpus or torch.cuda.is_available() or "CUDA_VISIBLE_DEVICES" in os.environ:
         return ""
@@ -94,44 +90,6 @@ def check_architectures() -> None:
             capability=torch.cuda.get_device_capability(index),
             built_for=torch.cuda.get_arch_list(),
         )
-
-
-def check_room(
-    config: Mapping[str, Any],
-    hparams: StepHParams,
-    sizes: Sizes | None,
-    gpu_uuids: Sequence[str],
-    cache: Path,
-    masked: float = 0.0,
-) -> None:
-    """Check the memory of this machine's GPUs, and the disks of cache and checkpoints.
-
-    Args:
-        config: of the experiment.
-        hparams: of the experiment, parsed.
-        sizes: of the model; None if not known.
-        gpu_uuids: of the container's GPUs.
-        cache: folder of the feature cache.
-        masked: see memory.replicated.
-
-    Raises:
-        Unavailable: GPU memory or a disk is too small.
-        UserError: a disk is not writable.
-    """
-    parameters = 0 if sizes is None else sizes.parameters
-    if gpu_uuids and sizes is not None:
-        memory = replicated(
-            sizes,
-            slots=(config.get("resources") or {}).get("slots_per_trial", 1),
-            half=hparams.precision != "fp32",
-            grid=False,
-            longest=hparams.max_seq_length,
-            masked=masked,
-        )
-        check_gpu_memory(gpu_uuids, memory, hparams, parameters=parameters)
-    check_disk(cache, needed=GIB, purpose="the feature cache")
-    storage = config.get("checkpoint_storage") or {}
-    check_checkpoints(checkpoint_folder(storage), parameters=parameters)
 
 
 def check_checkpoints(folder: Path, parameters: int) -> None:
@@ -172,43 +130,12 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
     )
 
 
-def check_gpu_memory(
-    gpu_uuids: Sequence[str], memory: Memory, hparams: StepHParams, parameters: int
-) -> None:
-    """Raise Unavailable if a GPU has less free memory than the model and one forward need."""
-    budget = hparams.max_tokens_per_forward
-    tokens = hparams.max_seq_length if budget == "auto" else budget
-    needed = memory.at(tokens)
-    without_tokens = memory.at(0)
-    for uuid, free, total in gpu_memory():
-        if uuid not in gpu_uuids or free >= needed:
-            continue
-        # A smaller forward helps if one window still fits.
-        cure = "take a larger one, or split the model"
-        fitting_tokens = memory.fitting(free)
-        if fitting_tokens >= hparams.max_seq_length:
-            cure = f"set hyperparameters.max_tokens_per_forward to {fitting_tokens} or less"
-        raise Unavailable(
-            f"{free / GIB:.1f} of {total / GIB:.1f} GiB are free, and a model of "
-            f"{parameters / 1e6:.0f} M parameters takes {without_tokens / GIB:.1f} GiB and "
-            f"{tokens} tokens {(needed - without_tokens) / GIB:.1f} more (modelled)",
-            key=f"GPU {uuid}",
-            cure=f"end what holds it, or {cure}",
-        )
-
-
-def gpu_memory() -> list[tuple[str, int, int]]:
-    """Return (UUID, free bytes, total bytes) of all GPUs; none without NVIDIA's driver. A CUDA call
-    would use memory on each.
-    """
-    gpus = []
+def count_gpus() -> int:
+    """Return the number of this machine's GPUs; 0 without NVIDIA's driver."""
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
-            gpus.append((pynvml.nvmlDeviceGetUUID(gpu), memory.free, memory.total))
-    return gpus
+        return pynvml.nvmlDeviceGetCount()
+    return 0
 
 
 def checkpoint_folder(storage: Mapping[str, Any]) -> Path:

@@ -19,7 +19,7 @@ from determined import core
 from determined.common import storage
 from determined.errors import CheckpointNotFound
 
-from detalbert.determined_internals import CheckpointContext, Collectives
+from detalbert.determined_internals import CheckpointContext
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.sums import Json
 from detalbert.training.manifest import MANIFEST, describe_files, find_fault, write_manifest
@@ -48,6 +48,10 @@ class GroupCollectives:
 
     def broadcast(self, value: Any) -> Any:
         return self.allgather(value)[0]
+
+
+# By which ranks write a checkpoint together.
+Collectives = GroupCollectives | core.DistributedContext
 
 
 class UploadedParts(CheckpointContext):
@@ -89,16 +93,22 @@ class UploadedParts(CheckpointContext):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def report(self, name: str, sizes: dict[str, int], metadata: Json) -> None:
+    def _report_checkpoint(
+        self,
+        storage_id: str,
+        resources: dict[str, int] | None = None,
+        metadata: Json | None = None,
+    ) -> None:
         """Report the checkpoint to the master (rank 0, after all uploads). If a file is missing or
         truncated, delete the checkpoint and raise OSError.
         """
-        faults = _wrong_sizes(sizes, stored=stored_sizes(self.storage, name))
+        stored = stored_sizes(self.storage, storage_id)
+        faults = _wrong_sizes(resources or {}, stored=stored)
         if faults:
             with contextlib.suppress(Exception):  # an unreported one would stay in the storage
-                self.storage.delete(name, ["**/*"])
+                self.storage.delete(storage_id, ["**/*"])
             raise OSError(f"in the storage, {'; '.join(faults[:3])}")
-        super().report(name, sizes, metadata)
+        super()._report_checkpoint(storage_id, resources, metadata)
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, *_: object, **__: object) -> Iterator[Path]:

@@ -1,27 +1,25 @@
 """Interface of train.py: a `Workload` per kind of training, and a `Training` that is ready.
 
-A workload is a table of functions and names, not a class to inherit from: train.py and the planner
-call what is in it, and need no module of the workload until they have chosen it.
+A workload is a table of functions and names, not a class to inherit from: train.py
+calls what is in it, and needs no module of the workload until it has chosen it.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from determined import pytorch
 
-from detalbert.engine.metric import Metric
 from detalbert.engine.trial import Given, StepTrial
-from detalbert.errors import UserError, nearest
+from detalbert.errors import UserError
 from detalbert.run_page.outcomes import Outcomes
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, json_schema
 from detalbert.settings.values import Config
 from detalbert.squad.answers import Answers
 from detalbert.training.model_kind import check_start
-from detalbert.training.sizing import ENCODER_SIZING, Sizing
 
 
 class DataSummary(NamedTuple):
@@ -51,10 +49,6 @@ class Workload(NamedTuple):
     load: Callable[[Config, Any], TrainingData]
     # From the context and (hyperparameters, data) to the trial.
     trial: Callable[[pytorch.PyTorchTrialContext, Given], StepTrial]
-    # From the config, the hyperparameters and the GPUs' UUIDs: preflight.check, or its like.
-    check: Callable[[Mapping[str, Any], Any, Sequence[str]], None]
-    # What a validation computes; any of it may be `searcher.metric`.
-    metrics: tuple[Metric, ...]
     # Commands for a trained model by their purpose, the most likely first, with {} for the run's
     # output directory.
     commands: Mapping[str, str] = MappingProxyType({})
@@ -63,8 +57,6 @@ class Workload(NamedTuple):
     outcomes: Callable[[Any, Answers], Outcomes] | None = None
     # Whether a model is split over the ranks.
     sharded: bool = False
-    # What a job needs of each GPU, for the planner.
-    sizing: Sizing[Any] = ENCODER_SIZING
 
     def read(self, config: Config, values: Mapping[str, Any]) -> StepHParams:
         """Check an experiment's own sections, and return its hyperparameters.
@@ -74,37 +66,13 @@ class Workload(NamedTuple):
             values: of `hyperparameters:`, search ranges replaced.
 
         Raises:
-            UserError: a section is wrong, `model` is of another kind or `check_searcher` raises:
+            UserError: a section is wrong, `model` is of another kind or `searcher.metric` is:
                 hours of training would be for nothing.
         """
-        self.check_searcher(config["searcher"])
+        self.parsers.check_searcher(config["searcher"])
         _, hparams = self.parsers.both(config["data"], values)
         check_start(hparams.model or "", language=self.sharded)
         return hparams
-
-    def smaller_is_better(self, name: str) -> bool:
-        """Return whether less of a metric is better; False of one that no validation computes."""
-        return any(metric.name == name and metric.smaller_is_better for metric in self.metrics)
-
-    def check_searcher(self, searcher: Config) -> None:
-        """Raise UserError unless a validation reports `searcher.metric`, and less of it is better
-        exactly if `searcher.smaller_is_better` says so.
-        """
-        name = searcher["metric"]
-        names = [metric.name for metric in self.metrics]
-        if name not in names:
-            raise UserError(
-                f"validation gives no {name!r}",
-                key="searcher.metric",
-                cure=nearest(name, names),
-            )
-        smaller = self.smaller_is_better(name)
-        if searcher["smaller_is_better"] is not smaller:
-            raise UserError(
-                f"would keep the worst {name}",
-                key="searcher.smaller_is_better",
-                cure=f"set smaller_is_better: {str(smaller).lower()}",
-            )
 
 
 class Training(NamedTuple):

@@ -13,22 +13,18 @@ from transformers import AlbertConfig, AlbertForTokenClassification
 
 from detalbert.engine.attention import model_inputs
 from detalbert.engine.loaders import RowLoader
-from detalbert.engine.metric import Metric, charted_names, logged_names
 from detalbert.engine.models import random_model
 from detalbert.engine.order import Steps, TrainOrder
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given
 from detalbert.settings.hparams import StepHParams
-from detalbert.training.preflight import check_gpus
+from detalbert.settings.metric import charted_names, logged_names
 from detalbert.training.workload import Workload
 from parity.data import TOKENS, ParityData, ParityRow
-from parity.hparams import PARSERS
+from parity.hparams import METRICS, PARSERS
 
 HELD_OUT = 64  # windows of a validation
-
-
-METRICS = (Metric("loss", charted=True, logged=True, smaller_is_better=True),)
 
 
 class ParityTrial(PackedTrial[StepHParams, ParityRow]):
@@ -102,6 +98,4 @@ PARITY = Workload(
     parsers=PARSERS,
     load=ParityData.load,
     trial=ParityTrial,
-    check=lambda config, hparams, gpu_uuids: check_gpus(gpu_uuids),
-    metrics=METRICS,
 )

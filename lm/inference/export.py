@@ -26,7 +26,7 @@ CARD = Path(__file__).with_name("card.md")
 FILE_BYTES = 1 << 30  # of a file of weights, at most, unless one parameter has more
 
 
-def export(source: SavedLm, folder: Path, license_id: str = "unknown") -> None:
+def export_language_model(source: SavedLm, folder: Path, license_id: str = "unknown") -> None:
     """Write weights (fp32), config, tokenizer, settings and card to a new `folder`.
 
     `AutoModelForCausalLM.from_pretrained` loads it. The folder is written atomically.

@@ -1,36 +1,24 @@
-"""Loading of a trained language model: its facts, and its weights as an unsharded model.
-
-A checkpoint's shards are read directly into the model, so its weights are in memory once.
-"""
+"""Reading of a trained language model's folder: config, tokenizer, settings, scores."""
 
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     PretrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from detalbert.engine import determinism
-from detalbert.engine.models import load_weights
 from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import PRETRAINED
-from detalbert.inference.find import read_json
+from detalbert.inference.find import EXPERIMENT, read_json
 from detalbert.inference.model import find_scores
-from detalbert.inference.references import EXPERIMENT
 from detalbert.settings import experiment
 from detalbert.training.manifest import MANIFEST, find_fault
-from detalbert.training.parts import read_sharded_weights
 from detalbert.training.table import is_sharded
-from lm import initial
 from lm.hparams import LmHParams, parse_lm_hparams
-from lm.model import empty_model
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
 
@@ -114,51 +102,6 @@ def _manifest_hparams(folder: Path) -> dict[str, Any]:
     prefix = "hyperparameters."
     identity = read_json(folder / MANIFEST).get("run") or {}
     return {key.removeprefix(prefix): identity[key] for key in identity if prefix in key}
-
-
-def load_model(source: SavedLm, attention: str = "sdpa") -> PreTrainedModel:
-    """Load the model in fp32 and evaluation mode, on a GPU if there is one.
-
-    Args:
-        source: of `open_saved`.
-        attention: a name that transformers knows.
-
-    Raises:
-        UserError: if weights are missing, damaged or do not fit.
-    """
-    determinism.choose_exact_kernels()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with as_user_error(partial(_no_model, source.folder)):
-        if is_sharded(source.folder):
-            model = _load_sharded(source, attention, device)
-        else:
-            model, missing = load_weights(
-                AutoModelForCausalLM,
-                str(source.folder),
-                attention=attention,
-                use_safetensors=True,
-            )
-            # transformers would draw those at random.
-            if missing:
-                raise UserError(
-                    f"its weights lack {min(missing)!r}",
-                    key=str(source.folder),
-                    cure="give a whole model",
-                )
-        return model.to(device).eval().requires_grad_(False)
-
-
-def _load_sharded(source: SavedLm, attention: str, device: torch.device) -> PreTrainedModel:
-    """Load a checkpoint's weights into an unsharded model on `device`."""
-    model = empty_model(source.config)
-    # Weights come from the checkpoint, buffers from transformers' rules.
-    rules = initial.record_rules(model)
-    model.to_empty(device=device)
-    model.tie_weights()  # to_empty unties
-    read_sharded_weights(source.folder, model.state_dict())
-    initial.fill_buffers(model, rules)
-    model.set_attn_implementation(attention)
-    return model
 
 
 def _no_model(folder: Path, error: BaseException) -> UserError:

@@ -3,7 +3,7 @@
 import lm.trial
 import model_def
 import pretrain.trial
-from detalbert.engine.metric import charted_names, logged_names
+from detalbert.settings.metric import charted_names, logged_names
 
 
 def test_the_log_has_the_most_important_first() -> None:

@@ -9,7 +9,6 @@ import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, BertForMaskedLM, BertModel
 
 import train
-from detalbert.errors import UserError
 from detalbert.hub import find_local
 from pretrain.encoders import build_encoder
 from pretrain.hparams import parse_pretrain_hparams
@@ -150,28 +149,3 @@ def test_a_head_without_weights_is_said(tmp_path: Path, caplog: pytest.LogCaptur
             parse_pretrain_hparams({"model": whole, "seed": 1, "max_seq_length": 96}), tokenizer
         )
     assert not [record for record in caplog.records if "drawn at random" in record.getMessage()]
-
-
-@pytest.mark.parametrize(
-    "keys, words",
-    [
-        (
-            {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},
-            "rope_theta: 0; use a number from 1 to",
-        ),
-        (
-            {"rope_parameters": {"rope_type": "default", "rope_theta": float("inf")}},
-            "rope_theta: inf; use",
-        ),
-        (
-            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0}},
-            "factor: 0; use",
-        ),
-        ({"rope_theta": -1.0}, "model_config.rope_theta: -1.0; use a number"),
-    ],
-)
-def test_rotary_numbers_are_named_by_their_key(keys: dict[str, Any], words: str) -> None:
-    """Else the logits are no numbers, and the model is said to be wrong."""
-    with pytest.raises(UserError) as raised:
-        parse_pretrain_hparams({"model_config": {"model_type": "modernbert", **keys}})
-    assert words in str(raised.value)

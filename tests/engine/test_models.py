@@ -179,43 +179,17 @@ def test_weights_train_in_float32_whatever_they_are_saved_in(
         assert loaded.dtype is torch.float32
 
 
-ABSURD = [
-    ({"num_hidden_layers": 10**9}, "config.json.num_hidden_layers: 1000000000; use a number from"),
-    ({"num_attention_heads": 10**9}, "config.json.num_attention_heads: 1000000000; use a"),
-    (
-        {"hidden_size": 10**7, "intermediate_size": 10**7},
-        "its weights are larger than this machine's",
-    ),
-    ({"vocab_size": 10**12}, "config.json.vocab_size: 1000000000000; use a number from"),
-    ({"num_hidden_layers": 0}, "config.json.num_hidden_layers: 0; use a number from 1"),
-]
-
-
-@pytest.mark.parametrize(("keys", "problem"), ABSURD, ids=str)
 @pytest.mark.filterwarnings("ignore")
 def test_a_folder_of_absurd_sizes_is_refused_before_anything_is_built(
-    keys: dict[str, int], problem: str, tokenizer: Tokenizer, tmp_path: Path
+    tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     save_bert(tmp_path, tokenizer)
+    keys = {"hidden_size": 10**7, "intermediate_size": 10**7}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | keys))
-    with pytest.raises(UserError, match=problem) as error:
+    with pytest.raises(UserError, match="its weights are larger than this machine's") as error:
         load_weights(AutoModelForQuestionAnswering, str(tmp_path))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"inner_group_num": 100_000},
-        {"num_hidden_groups": 10**9},
-        {"model_type": "t5", "num_decoder_layers": 10**9},
-    ],
-)
-def test_absurd_counts_of_a_model_config_are_named(keys: dict[str, Any]) -> None:
-    (key,) = keys.keys() - {"model_type"}
-    with pytest.raises(UserError, match=rf"^hyperparameters\.model_config\.{key}: \d+; use a num"):
-        hparams(max_query_length=8, model_config={**SIZES, **keys}).check()
 
 
 def test_counting_changes_no_random_number(tokenizer: Tokenizer) -> None:

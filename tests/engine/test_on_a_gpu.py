@@ -7,12 +7,10 @@ waits and nothing is compiled.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from detalbert.engine import graphs
 from tests.conftest import SOAK, TINY, TINY_LM, TINY_PRETRAINING
 from tests.engine.trials import config_file
 from tests.engine.watched import Watched
@@ -56,33 +54,3 @@ def test_runs_end_in_one_hash_without_waits_and_new_shapes(
     assert run.devices == {"cuda"}
     for number, cuts in enumerate(CUTS[dropout]):
         assert run.weights_after(tmp_path / str(number), cuts) == uncut, cuts
-
-
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0),
-    reason="no attention kernel for packed rows",
-)
-@pytest.mark.parametrize("workload", ["fine-tuning", "pretraining"])
-def test_a_graph_gives_the_bits_of_its_kernels(
-    workload: str, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two runs by a graph, and one that launches the same rows' kernels one by one: with the masks
-    of dropout, which the seed of each step decides."""
-    path = config_file(tmp_path, WORKLOADS[workload], cache_dir, cuda_graphs=True)
-    shape = WORKLOADS[workload]["hyperparameters"]["model_config"]
-    change(path, model_config=dict.fromkeys(WITHOUT & shape.keys(), 0.0))
-    run = Watched(path, monkeypatch)
-    captured = []
-    capture = graphs.capture
-
-    def note_and_capture(run_row: Any, device: torch.device) -> Any:
-        captured.append(device)
-        return capture(run_row, device)
-
-    monkeypatch.setattr(graphs, "capture", note_and_capture)
-    one = run.weights_after(tmp_path / "one")
-    two = run.weights_after(tmp_path / "two")
-    assert len(captured) == 2
-    monkeypatch.setattr(graphs, "capture", lambda run_row, device: run_row)
-    three = run.weights_after(tmp_path / "three")
-    assert one == two == three

@@ -9,7 +9,6 @@ model is here unsharded, with weights in half precision as FSDP gathers them.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,7 +25,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from detalbert.engine import graphs
 from detalbert.engine.finite import FiniteSteps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
@@ -299,47 +297,3 @@ def test_a_row_of_the_language_model(
     has_kernel = capability >= (8, 0)
     assert watch.attention == ({"_varlen_attn", "_varlen_attn_backward"} if has_kernel else set())
     assert {p.grad.dtype for p in causal_loss.parameters()} == {half}  # FSDP adds them up in fp32
-
-
-@pytest.mark.parametrize("capability", [c for c in CAPABILITIES if c >= (8, 0)])
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_every_row_of_a_graph_makes_the_same_calls(
-    workload: str,
-    capability: tuple[int, int],
-    cache_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """So what is captured for one row is right for all: same kernels, same shapes, nothing from the
-    host, nothing that waits."""
-    path = config_file(tmp_path, WORKLOADS[workload], cache_dir, compile=False, cuda_graphs=True)
-    change(path, model_config=NO_DROPOUT, max_tokens_per_forward=256)
-    rows_calls: list[list[tuple[str, ...]]] = []
-
-    def watch(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-        def replay() -> Tensor:
-            with Watch() as row:
-                losses = run()
-            assert row.waits == []
-            rows_calls.append(row.calls)
-            return losses
-
-        return replay
-
-    monkeypatch.setattr(graphs, "capture", watch)
-    with contextlib.ExitStack() as stack:
-        trial = stack.enter_context(trial_of(path))
-        batches = list(islice(trial.build_training_data_loader(), 4))
-        mode = stack.enter_context(gpu(capability, monkeypatch))
-        move(trial, mode, monkeypatch)
-        with Watch() as steps:
-            for step, rows in enumerate(batches):
-                trial.train_batch(rows, 0, step)
-    assert steps.waits == []
-
-    lengths = {len(row["input_ids"]) for rows in batches for row in rows}
-    assert len(lengths) > 3
-    assert len(rows_calls) == sum(map(len, batches)) > 4
-    assert len(rows_calls[0]) > 100
-    assert all(calls == rows_calls[0] for calls in rows_calls)
-    assert "cpu" not in str(rows_calls[0])

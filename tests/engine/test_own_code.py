@@ -3,15 +3,16 @@
 import ast
 import contextlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
+from detalbert.corpus.vocabulary import train_byte_bpe
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from lm.inference.load import open_saved
 from tests.conftest import ROOT
+from tests.lm.ranks import tiny
 
 CODE = """
 import pathlib
@@ -28,8 +29,8 @@ class Own(PreTrainedTokenizerFast):
 def folder(tmp_path: Path) -> Path:
     """A language model whose tokenizer is of a class of its own."""
     model = tmp_path / "model"
-    shutil.copytree(ROOT / "tests" / "formats" / "1.0.0" / "exported_language_model", model)
-    (model / "sums.json").unlink(missing_ok=True)  # as one of another's
+    tiny("llama").save_pretrained(model)
+    train_byte_bpe(["the ship sank"] * 5, 300).save_pretrained(model)
     path = model / "tokenizer_config.json"
     config = json.loads(path.read_text()) if path.is_file() else {}
     own = {"auto_map": {"AutoTokenizer": [None, "own.Own"]}, "tokenizer_class": "Own"}

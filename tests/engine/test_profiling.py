@@ -28,7 +28,7 @@ def test_a_profile_is_written_and_changes_no_bit(
     shown = capsys.readouterr().err
     assert shown.count("profile of 3 steps:\n") == 1
     assert "Self CPU time total: " in shown
-    assert "enumerate(DataLoader)" in shown
+    assert "aten::" in shown
     assert "USDT" not in shown
     (path,) = map(Path, re.findall("^INFO: trace: (.*)$", shown, re.MULTILINE))
     assert path.parent == tmp_path / "with" / "tensorboard"

@@ -11,9 +11,9 @@ import pytest
 from tqdm import tqdm
 
 from detalbert.engine import progress
-from detalbert.engine.metric import logged_names
 from detalbert.engine.progress import Progress, format_scores, format_step
 from detalbert.log import start_logging
+from detalbert.settings.metric import logged_names
 
 METRICS = {"loss": 1.23456, "learning_rate_1e6": 1115.0, "examples_per_second": 12.34}
 

@@ -13,18 +13,17 @@ import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, modeling_utils
 
 from detalbert.engine.attention import PACKED
-from detalbert.engine.models import build_span_model, load_weights, span_model_sizes
+from detalbert.engine.models import build_span_model, load_weights
 from detalbert.engine.safe_load import INDEXES, check_pickles, read_config, read_weights
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.training.sizing import ENCODER_SIZING, find_model
 from lm import model as lm_model
 from lm.hparams import LmHParams
 from lm.inference.load import open_saved
+from pretrain.encoders import build_encoder as pretrain_model
 from pretrain.hparams import PretrainHParams
-from pretrain.trial import build_albert as pretrain_model
 
 SHIPPED = "embedded/albert-tiny"
 
@@ -124,12 +123,10 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     "another vocabulary": lambda name, own: build_span_model(
         HParams(model=name, **KEYS), named_tokenizer(name + "/../other")
     ),
-    "memory": lambda name, own: span_model_sizes(HParams(model=name)),
     "answers": lambda name, own: load_model(name),
     "pretraining": lambda name, own: pretrain_model(PretrainHParams(model=name, **KEYS), own),
     "language model": lambda name, own: lm_model.causal_config(LmHParams(model=name), own),
     "continuing": lambda name, own: open_saved(Path(name)),
-    "planning": lambda name, own: find_model(ENCODER_SIZING, {}, HParams(model=name), Path("/")),
 }
 
 

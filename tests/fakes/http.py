@@ -6,7 +6,7 @@ import inspect
 import json
 import threading
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 
@@ -91,6 +91,8 @@ def _handler(server: FakeServer) -> type:
         def do_GET(self) -> None:
             url = urllib.parse.urlsplit(self.path)
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            if self.headers["Transfer-Encoding"] == "chunked":
+                body = b"".join(self.chunks())
             query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
             request = Request(self.command, url.path, query, body, self.headers)
             try:
@@ -99,6 +101,14 @@ def _handler(server: FakeServer) -> type:
                 self.close_connection = True
                 return
             self.answer(MISSING if response is None else response)
+
+        def chunks(self) -> Iterator[bytes]:
+            """Yield the chunks of a body, each after its size; the last one is empty."""
+            while size := int(self.rfile.readline().partition(b";")[0], 16):
+                yield self.rfile.read(size)
+                self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass  # trailers
 
         def answer(self, response: Any) -> None:
             """Send what `respond` returned."""

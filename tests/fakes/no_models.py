@@ -19,6 +19,7 @@ from tests.fakes.trained import LocalRun
 
 def refused(arguments: Sequence[Any], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Assert that predict.py ends with one line, which holds `message`."""
+    capsys.readouterr()
     assert predict.main([str(word) for word in arguments]) == 2
     captured = capsys.readouterr()
     lines = [line for line in captured.err.splitlines() if not line.startswith("INFO: ")]
@@ -91,7 +92,10 @@ def damages(checkpoint: Path, folder: Path) -> dict[str, tuple[Path, bytes | Non
         "dropout: unknown key": (data, with_values(data, hparams={**hparams, "dropout": 1})),
         "does not load as a model: 'hparams'": (data, b"{}"),
         "not a checkpoint of this package": (data, None),
-        "does not load as a model: 0.0 cannot": (config, with_values(config, hidden_size=0)),
+        "does not load as a model: 0.0 cannot": (
+            config,
+            with_values(config, hidden_size=0),
+        ),
         "does not load as a model: Oniguruma": (
             tokenizer,
             with_values(tokenizer, pre_tokenizer=wrong_regex),

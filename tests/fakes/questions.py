@@ -1,5 +1,7 @@
 """Made-up questions and logits, small tokenizers for them, and real files of questions."""
 
+import gzip
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from detalbert.squad.decoding import Candidates, best_spans
 from detalbert.squad.questions import read_examples
-from detalbert.squad.sources import open_source
+from detalbert.squad.sources import SHIPPED, open_source
 from detalbert.squad.windows import Example, Windows, build_windows
-from detalbert.squad.world import load_world
 
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
 BERT_VOCABULARY = (
@@ -29,6 +30,12 @@ DecodingCase = tuple[tuple[list[Example], Windows], list[Logits], int, int]
 
 def read_squad(path: Path) -> list[Example]:
     return list(read_examples(open_source(str(path), "validation", path.parent)))
+
+
+def load_world(split: str) -> dict[str, Any]:
+    """Return the shipped questions of "train" or "validation", in SQuAD's shape."""
+    with gzip.open(SHIPPED / f"world-{split}.json.gz") as file:
+        return json.load(file)
 
 
 def shipped(split: str, paragraphs: int, first: int = 0) -> dict[str, Any]:

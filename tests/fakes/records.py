@@ -1,143 +1,331 @@
-"""A Determined master on loopback that recorded experiments: what `reports` asks of it.
+"""A Determined master on loopback that recorded what ran: what `reports` asks of it.
 
-It answers with what Determined's client must find, and as a real 0.38.1 does: a task's
-allocations have neither slots nor exit reason nor a time zone, raw entries do not name the trial,
-agents and instances stand among them as "username", and one CSV has every task's allocations.
-The row of an instance that EC2 takes stays open (ScaleDecider drops it), its agent's row ends.
-Agents log in no allocation's name, 30 ms before the master records its start; a container reports
-its machine once it runs.
+It answers as a real 0.38.1 does (`assert_recorded` compares the shapes): a task's allocations have
+neither exit reason nor time zone; agents and instances stand among the raw entries as "username";
+one CSV has every task's allocations. The record of an instance that EC2 takes stays open, that of
+its agent ends. An agent logs 30 ms before the master records a start.
 """
 
-from typing import Any
+import json
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
-from tests.fakes.http import FakeServer, Request
-from tests.fakes.recorded import (
-    DEFAULT,
-    FAILED,
-    KILLED,
-    LEFT,
-    LOST,
-    ON_DEMAND,
-    PAUSE,
-    SCHEDULER,
-    SPOT,
-    Cluster,
-    Held,
-    Kept,
-    Ran,
-    at,
-)
-from tests.fakes.records_json import (
-    accelerators,
-    allocation_json,
-    allocations_csv,
-    experiment_json,
-    list_checkpoints,
-    list_experiments,
-    list_projects,
-    list_trials,
-    list_workspaces,
-    logs,
-    pool_json,
-    raw_entries,
-    task_json,
-    tasks_by_id,
-    training_metrics,
-    trials_by_id,
-)
+from determined.common.api import bindings
 
-# Callers have all of it from here.
-__all__ = [
-    "Cluster",
-    "DEFAULT",
-    "FAILED",
-    "FakeRecords",
-    "Held",
-    "KILLED",
-    "Kept",
-    "LEFT",
-    "LOST",
-    "ON_DEMAND",
-    "PAUSE",
-    "Ran",
-    "SCHEDULER",
-    "SPOT",
-    "TOKEN",
-    "answer",
-    "at",
-]
+from tests.fakes.http import FakeServer, Request, blank, trial_json, validation_json
+
 TOKEN = "user-token"
+DAY = "2026-11-20"
+SPOT, ON_DEMAND = "aws-spot-p3-16xlarge", "aws-p3-16xlarge"
+# Exit reasons of a real 0.38.1.
+FAILED = (
+    "allocation failed: resources failed with non-zero exit code: container failed with ... 137"
+)
+LEFT = "allocation preempted after all resources exited: resources exited successfully with a ..."
+LOST = "allocation failed due to agent failure: agent failed while the container was running: ..."
+KILLED = "allocation killed after all resources exited: resources were killed"
+# Recorded of a real 0.38.1.
+CSV = (
+    "allocation_id,task_type,username,workspace_name,experiment_id,slots,start_time,end_time,"
+    "imagepulling_time,slot_hours,resource_pool"
+)
+
+
+class Held(NamedTuple):
+    """One allocation; `end` is empty while it runs."""
+
+    id: str
+    start: str
+    end: str
+    machines: list[str]
+    pool: str = SPOT
+    exit: str = ""
+    silent: bool = False  # its containers did not start, so they named no machine
+
+    @property
+    def task(self) -> str:
+        return self.id.rpartition(".")[0]
+
+
+class Tried(NamedTuple):
+    """One trial. Reports: time, steps done, windows per second."""
+
+    held: list[Held]
+    checkpoints: list[str] = []
+    reports: list[tuple[str, int, float]] = []
+    state: str = "COMPLETED"
+    scores: dict[str, float] | None = None
+    hparams: dict[str, Any] = {}  # of its own
+
+
+class Ran(NamedTuple):
+    """One experiment, or (`kind` given) another task or one that was deleted, by its trials."""
+
+    trials: list[Tried]
+    slots: int = 8
+    user: str = "ada"
+    labels: list[str] = []
+    kind: str = "TRIAL"
+    name: str = "albert-squad"
+    place: tuple[str, str] = ("Uncategorized", "Uncategorized")  # workspace and project
+    searcher: dict[str, Any] = {}
+
+    @property
+    def held(self) -> list[Held]:
+        return [held for trial in self.trials for held in trial.held]
+
+
+class Cluster(NamedTuple):
+    ran: dict[int, Ran]
+    instances: list[tuple[str, str, str]] = []  # machine, launch, end
+    agents: list[tuple[str, str, str]] = []  # machine, first and last contact
+    slots: dict[str, int] = {}  # of machines that have not 8
+    own: bool = False  # whether its pools are of one's own machines
+
+
+SEVEN = Tried(
+    held=[
+        Held("7.task.0", "10:10", "11:10", ["i-a", "i-b"], exit=FAILED),
+        Held("7.task.1", "11:20", "11:50", ["i-a", "i-b"], exit=LOST),
+        Held("7.task.2", "12:00", "12:31", ["i-a", "i-c"]),
+    ],
+    checkpoints=["10:40", "11:50", "12:30"],
+    reports=[
+        ("10:35", 200, 200 * 256 / 1200),
+        ("11:45", 300, 100 * 256 / 1200),
+        ("12:20", 400, 100 * 256 / 900),
+    ],
+    scores={"exact": 86.0, "f1": 89.0, "loss": 0.5},
+)
+EIGHT = Tried([Held("8.task.0", "12:00", "", ["i-d"], ON_DEMAND)], state="RUNNING")
+# Experiment 7 had two spot machines. Its first allocation failed 30 min after a checkpoint; then
+# i-b was taken, and i-c came. Experiment 8 has i-d, on demand, since 12:00.
+DEFAULT = Cluster(
+    ran={7: Ran([SEVEN], 16, labels=["squad"]), 8: Ran([EIGHT], user="bob")},
+    instances=[
+        ("i-a", "10:00", "12:40"),
+        ("i-b", "10:00", ""),
+        ("i-c", "11:55", "12:40"),
+        ("i-d", "11:50", ""),
+    ],
+    agents=[
+        ("i-a", "10:09", "12:41"),
+        ("i-b", "10:09", "11:51"),
+        ("i-c", "11:59", "12:41"),
+        ("i-d", "11:59", ""),
+    ],
+)
+
+
+def at(clock: str, zone: str = "Z") -> str | None:
+    """Return 12:30 of the day, or a whole time, as the master writes it; None if it is empty."""
+    text = clock if "T" in clock else f"{DAY}T{clock}:00"
+    return f"{text}.000000{zone}" if clock else None
 
 
 def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     """Return the master's answer at `path`; None where it has nothing."""
-    if path == "/resources/allocation/allocations-csv":
-        return allocations_csv(cluster, query["timestamp_after"]).encode()
-    trials = trials_by_id(cluster)
-    tasks = tasks_by_id(cluster)
+    experiments = {number: ran for number, ran in cluster.ran.items() if ran.kind == "TRIAL"}
+    # A trial's id is ten times its experiment's, and on.
+    trials = {}
+    for number, ran in experiments.items():
+        for index, trial in enumerate(ran.trials):
+            trials[10 * number + index] = trial
+    held = [item for ran in cluster.ran.values() for item in ran.held]
     match path.removeprefix("/api/v1/").split("/"):
         case ["me"]:
             return {"user": {"id": 1, "username": "ada", "admin": False, "active": True}}
-        case ["workspaces"]:
-            return list_workspaces(cluster)
-        case ["workspaces", number, "projects"]:
-            return list_projects(cluster, int(number))
         case ["experiments"]:
-            return list_experiments(cluster, query)
-        case ["experiments", name] if _is_experiment(cluster, name):
-            return experiment_json(int(name), cluster.ran[int(name)])
-        case ["experiments", name, *_] if _is_experiment(cluster, name):
-            return list_trials(cluster, int(name))
-        case ["tasks", name, "logs"]:
-            return b"".join(logs(held, query) for held in tasks[name])
+            listed = [_experiment(*item) for item in experiments.items()]
+            return {"experiments": listed, "pagination": {}}
+        case ["experiments", number] if int(number) in experiments:
+            return {"experiment": _experiment(int(number), experiments[int(number)])}
+        case ["experiments", number, "trials"]:
+            listed = list(_trials(int(number), experiments[int(number)]))
+            return {"trials": listed, "pagination": {}}
+        case ["tasks", task]:
+            return {"task": _task(task, [item for item in held if item.task == task])}
+        case ["tasks", task, "acceleratorData"]:
+            return {"acceleratorData": [e for h in held if h.task == task for e in _machines(h)]}
+        case ["tasks", task, "logs"]:
+            return b"".join(_log_line(item) for item in held if item.task == task)
         case ["allocations", name]:
-            (held,) = (held for held in tasks[name[:-2]] if held.id == name)
-            return allocation_json(held)
-        case ["tasks", name] if name in tasks:
-            return task_json(name, tasks[name])
-        case ["tasks", name, *_] if name in tasks:
-            return accelerators([] if name in _other_tasks(cluster) else tasks[name])
+            (reason,) = (item.exit or None for item in held if item.id == name)
+            state = "STATE_TERMINATED"
+            return {"allocation": blank(bindings.v1Allocation, state=state, exitReason=reason)}
         case ["trials", "metrics", "training_metrics"]:
             number = int(query["trialIds"])
-            return training_metrics(number, trials[number].kept)
-        case ["trials", name, "checkpoints"]:
-            return list_checkpoints(trials[int(name)].kept)
+            return {"result": {"metrics": list(_reports(number, trials[number]))}}
+        case ["trials", number, "checkpoints"]:
+            return {"checkpoints": list(_checkpoints(trials[int(number)])), "pagination": {}}
         case ["resource-pools"]:
-            names = dict.fromkeys((SPOT, ON_DEMAND, *cluster.aws))
-            pools = [pool_json(cluster, name) for name in names]
-            return {"resourcePools": pools, "pagination": {}}
+            pools = dict.fromkeys([SPOT, ON_DEMAND, *(item.pool for item in held)])
+            return {"resourcePools": [_pool(name, cluster.own) for name in pools], "pagination": {}}
         case ["resources", "allocation", "raw"]:
-            return raw_entries(cluster)
+            return {"resourceEntries": list(_entries(cluster))}
+        case [*_, "allocations-csv"]:
+            return _csv(cluster).encode()
     return None
 
 
-def _is_experiment(cluster: Cluster, name: str) -> bool:
-    """Return whether an id is an experiment's, and not another task's or a deleted one's."""
-    return int(name) in cluster.ran and cluster.ran[int(name)].kind == "TRIAL"
+def _experiment(number: int, ran: Ran) -> dict[str, Any]:
+    workspace, project = ran.place
+    return blank(
+        bindings.v1Experiment,
+        id=number,
+        name=ran.name,
+        labels=ran.labels,
+        username=ran.user,
+        state="STATE_COMPLETED",
+        startTime=at("10:00"),
+        resourcePool=ran.held[0].pool if ran.held else SPOT,
+        workspaceName=workspace,
+        projectName=project,
+        config={"resources": {"slots_per_trial": ran.slots}, "searcher": ran.searcher},
+    )
 
 
-def _other_tasks(cluster: Cluster) -> set[str]:
-    """Return tasks of another kind than trials, which have no accelerators on record."""
-    tasks = set()
-    for ran in cluster.ran.values():
-        if ran.kind not in ("TRIAL", "DELETED"):
-            tasks |= {held.task for held in ran.held}
-    return tasks
+def _trials(number: int, ran: Ran) -> Any:
+    for index, trial in enumerate(ran.trials):
+        steps = max((done for _, done, _ in trial.reports), default=0)
+        best = None
+        if trial.scores:
+            best = validation_json(trial.scores, steps, at("12:25"))
+        yield trial_json(
+            10 * number + index,
+            number,
+            state=f"STATE_{trial.state}",
+            taskIds=list(dict.fromkeys(held.task for held in trial.held)),
+            totalBatchesProcessed=steps,
+            bestValidation=best,
+            hparams={"global_batch_size": 256, **trial.hparams},
+        )
+
+
+def _task(task: str, held: list[Held]) -> dict[str, Any]:
+    allocations = []
+    for item in reversed(held):
+        allocations.append(
+            blank(
+                bindings.v1Allocation,
+                taskId=task,
+                state="STATE_TERMINATED" if item.end else "STATE_RUNNING",
+                startTime=at(item.start, zone=""),
+                endTime=at(item.end, zone=""),
+                allocationId=item.id,
+            )
+        )
+    kind = "TASK_TYPE_TRIAL"
+    start = at("10:10")
+    return blank(
+        bindings.v1Task, taskId=task, taskType=kind, allocations=allocations, startTime=start
+    )
+
+
+def _machines(held: Held) -> Any:
+    for machine in held.machines if held.start and not held.silent else []:
+        yield {
+            "containerId": "c",
+            "taskId": "",
+            "allocationId": held.id,
+            "resourcePool": held.pool,
+            "nodeName": machine,
+            "acceleratorUuids": [],
+            "acceleratorType": "cuda",
+        }
+
+
+def _log_line(held: Held) -> bytes:
+    """Return the line of an allocation's agent, of which only the time says whose it is."""
+    if not held.start:
+        return b""
+    begin = datetime.fromisoformat(str(at(held.start)))
+    line = {
+        "id": "1",
+        "timestamp": (begin - timedelta(milliseconds=30)).isoformat(),
+        "level": "LOG_LEVEL_INFO",
+        "taskId": held.task,
+        "message": "",
+        "log": "image already found",
+        "agentId": held.machines[0],
+    }
+    return json.dumps({"result": line}).encode() + b"\n"
+
+
+def _reports(number: int, trial: Tried) -> Any:
+    for clock, steps, speed in trial.reports:
+        yield {
+            "trialId": number,
+            "archived": False,
+            "id": 1,
+            "trialRunId": 1,
+            "group": "training",
+            "endTime": at(clock),
+            "totalBatches": steps,
+            "metrics": {"avg_metrics": {"examples_per_second": speed, "loss": 1.0}},
+        }
+
+
+def _checkpoints(trial: Tried) -> Any:
+    for clock in trial.checkpoints:
+        yield blank(
+            bindings.v1Checkpoint,
+            uuid="u",
+            state="STATE_COMPLETED",
+            training={},
+            reportTime=at(clock),
+        )
+
+
+def _pool(name: str, own: bool) -> dict[str, Any]:
+    aws = {"spotEnabled": name == SPOT, "instanceType": "p3.16xlarge"}
+    return blank(
+        bindings.v1ResourcePool,
+        name=name,
+        type="RESOURCE_POOL_TYPE_AWS",
+        details={"aws": None if own else blank(bindings.v1ResourcePoolAwsDetail, **aws)},
+        schedulerType="SCHEDULER_TYPE_PRIORITY",
+        schedulerFittingPolicy="FITTING_POLICY_BEST",
+        slotType="TYPE_CUDA",
+        maxAgentStartingPeriod=1200,
+        maxIdleAgentPeriod=600,
+    )
+
+
+def _entries(cluster: Cluster) -> Any:
+    rows = [("training", "ada", "10:15", "10:35")]
+    rows += [("instance", *row) for row in cluster.instances]
+    rows += [("agent", *row) for row in cluster.agents]
+    for kind, name, start, end in rows:
+        yield {
+            "kind": kind,
+            "experimentId": 0,
+            "username": name,
+            "startTime": at(start),
+            "endTime": at(end),
+            "slots": cluster.slots.get(name, 8),
+        }
+
+
+def _csv(cluster: Cluster) -> str:
+    lines = [CSV]
+    for number, ran in cluster.ran.items():
+        for held in ran.held:
+            experiment = number if ran.kind in ("TRIAL", "DELETED") else ""
+            cells = [held.id, ran.kind, ran.user, ran.place[0] * bool(experiment), experiment]
+            cells += [ran.slots, at(held.start) or "", at(held.end) or "", 0.0, "", held.pool]
+            lines.append(",".join(map(str, cells)))
+    return "\n".join(lines) + "\n"
 
 
 class FakeRecords(FakeServer):
-    """Serves the records. `hide`: refuse paths that end so, as strict permissions do."""
+    """Serves the records of a cluster."""
 
-    def __init__(self, cluster: Cluster = DEFAULT, hide: tuple[str, ...] = ()) -> None:
+    def __init__(self, cluster: Cluster = DEFAULT) -> None:
         self.cluster = cluster
-        self.hide = hide
         super().__init__()
 
     def respond(self, request: Request) -> Any:
-        path = request.path
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}
-        secret = any(f"/tasks/{task}/" in path for task in self.cluster.hidden)
-        if secret or path.endswith(self.hide):
-            return 403, {"error": {"code": 7, "error": "access denied"}}
-        return answer(self.cluster, path, request.query)
+        return answer(self.cluster, request.path, request.query)

@@ -38,7 +38,7 @@ class Faults(FakeServer):
             self.upstream + request.path,
             params=request.query,
             data=request.body,
-            headers=without(request.headers, "host"),
+            headers=without(request.headers, "host", "transfer-encoding"),
         )
         body = response.content
         headers = without(response.headers, "content-length", "connection", "transfer-encoding")

@@ -15,7 +15,7 @@ PLANTED: dict[str, Any] = {
                     {
                         "name": "b",
                         "env": [{"name": "A_TOKEN", "value": "planted-6"}],
-                        "args": ["--token=planted-16", "--db-password", "planted-17", "x"],
+                        "args": ["--token=planted-16", "x"],
                     }
                 ]
             }

@@ -52,7 +52,8 @@ class StubRun:
             hparams=SimpleNamespace(max_steps=self.length, schedule="linear"),
         )
         checkpoint = find_checkpoint(resume, self.folder)
-        checkpoint = train.prepare_output(self.folder, training, checkpoint, resume)
+        checkpoint = train.find_start(training, checkpoint)
+        train.prepare_output(self.folder, training, checkpoint, resume)
         metrics = RunMetrics(self.folder, self.searcher)
         if checkpoint:
             metrics.restore(checkpoint)

@@ -13,11 +13,11 @@ from detalbert.corpus.write import write_shards
 from detalbert.engine.forward import Forward
 from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer
+from pretrain.encoders import build_encoder
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import ALBERT, PretrainHParams, parse_pretrain_hparams
 from pretrain.masking import Vocabulary, read_vocabulary
 from pretrain.objectives import read_pretraining
-from pretrain.trial import build_albert
 from tests.fakes.questions import shipped
 
 TOKENIZER = "embedded/albert-tiny"
@@ -102,7 +102,7 @@ def tickets(count: int) -> np.ndarray:
 
 def make_forward(**hparams: Any) -> Forward:
     """Return a tiny model from random weights, changed so that every part of its heads matters."""
-    model = build_albert(tiny(**hparams), named_tokenizer(TOKENIZER))
+    model = build_encoder(tiny(**hparams), named_tokenizer(TOKENIZER))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)

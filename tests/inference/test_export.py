@@ -25,7 +25,7 @@ from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.questions import read_questions
 from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.sums import checksum, seal
+from detalbert.sums import seal
 from tests.conftest import Once
 from tests.fakes.trained import LocalRun
 from tests.older import ids_and_outputs
@@ -154,53 +154,13 @@ def test_every_file_is_loaded_by_its_sum(name: str, folder: Path, tmp_path: Path
         load_model(str(copy))
 
 
-@pytest.mark.parametrize("name", ["special_tokens_map.json", "added_tokens.json"])
-def test_a_file_that_would_change_the_tokenizer_is_refused(
-    name: str, folder: Path, tmp_path: Path
-) -> None:
-    """It came later. Other files beside the export do no harm."""
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / "LICENSE").write_text("mine")
-    load_model(str(copy))
-    (copy / name).write_text('{"cls_token": "a"}')
-    for reader in (load_model, named_tokenizer):
-        with pytest.raises(UserError, match=f"{name}: not as it was written"):
-            reader(str(copy))
-
-
-def test_a_file_beside_the_tokenizer_that_was_exported_with_it_is_read(
-    folder: Path, tmp_path: Path
-) -> None:
-    """As older versions of transformers write it."""
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    name = "special_tokens_map.json"
-    (copy / name).write_text('{"cls_token": "[CLS]"}')
-    files = {file: checksum(copy / file) for file in (name, "model.safetensors")}
-    (copy / "sums.json").write_text(json.dumps(seal({"files": files})))
-    assert named_tokenizer(str(copy)).cls_token == "[CLS]"
-
-
-def test_sums_that_are_no_file_are_refused(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    sums = copy / "sums.json"
-    sums.unlink()
-    sums.mkdir()
-    for reader in (load_model, named_config, named_tokenizer):
-        with pytest.raises(UserError, match="sums.json: not as it was written; copy it again"):
-            reader(str(copy))
-    sums.rmdir()
-    sums.symlink_to("elsewhere")
-    with pytest.raises(UserError, match="sums.json: not as it was written; copy it again"):
-        load_model(str(copy))
-
-
 @pytest.mark.parametrize(
     "wrong", [{}, {"files": []}, {"files": {"../x": "0"}}, {"files": {"/etc/passwd": "0"}}]
 )
 def test_damaged_sums_are_refused(wrong: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "sums.json").write_text(json.dumps(seal(wrong)))
-    with pytest.raises(UserError, match="sums.json: not as it was written"):
+    with pytest.raises(UserError, match=": not as it was written"):
         load_model(str(copy))
 
 
@@ -290,6 +250,7 @@ def test_pushing(
     names = {path.name for path in out.iterdir()}
     assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= names
 
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     hub.create_repo.side_effect = ConnectionError("no route")
     with pytest.raises(Unavailable, match="--push-to-hub me/theirs: not uploaded: no route"):
         push(folder, "me/theirs")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from selenium.webdriver.support.ui import WebDriverWait
 
-from detalbert.inference import web
+from detalbert.inference import server
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from detalbert.squad import calibration
@@ -78,7 +78,7 @@ def calibrated_model(model: Trained) -> Trained:
 def page(
     browser: Any, questions: Questions, calibrated_model: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Page]:
-    monkeypatch.setattr(web, "CONTEXT", 5000)
+    monkeypatch.setattr(server, "CONTEXT", 5000)
     with serving_here(calibrated_model, questions.threshold) as port:
         yield Page(browser, port)
         for entry in browser.get_log("browser"):
@@ -129,16 +129,6 @@ def test_the_model_abstains(page: Page, questions: Questions, model: Trained) ->
     assert page.value("#meter") == pytest.approx(expected.probability)  # full: sure of no answer
 
 
-def test_a_limit_is_said(page: Page, questions: Questions) -> None:
-    question = questions.answerable.question
-    page.ask(question, "x " * 4000)
-    assert "the context has more than 5,000 characters" in page.text("#error")
-    assert not page.find("#result").is_displayed()
-
-    page.ask(question, questions.answerable.context)
-    assert page.is_answered()
-
-
 def test_uncalibrated_probabilities_are_not_drawn(
     browser: Any, questions: Questions, model: Trained
 ) -> None:
@@ -187,20 +177,3 @@ def test_an_example_and_the_command(page: Page, browser: Any, model: Trained) ->
     reply = json.loads(done.stdout)
     assert reply["question"] == "Whose?\\"
     assert reply["answer"] == page.text("#answer").replace("The text does not say.", "")
-
-
-def test_a_narrow_window_in_the_dark(page: Page, browser: Any) -> None:
-    narrow = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    page.find("#try").click()
-    WebDriverWait(browser, timeout=60, poll_frequency=0.05).until(lambda _: page.is_answered())
-    page.find("summary").click()
-    try:
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-        width = browser.execute_script("return document.documentElement.scrollWidth")
-        assert width <= 400
-        assert page.find("body").value_of_css_property("color") == "rgba(230, 230, 230, 1)"
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -1,26 +1,26 @@
-"""The server: answers, errors, limits, and that a signal ends it."""
+"""The server: answers, errors, limits, the token, questions that wait, signals."""
 
-import asyncio
 import contextlib
 import http.client
 import json
-import math
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from detalbert.inference import server, web
+from detalbert.errors import UserError
+from detalbert.inference import server
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask, ask_together
-from tests.conftest import ROOT, Script
+from tests.conftest import Script
 from tests.fakes.no_models import refused
 from tests.fakes.runs import wait_for
 from tests.fakes.trained import LocalRun
@@ -28,28 +28,24 @@ from tests.fakes.trained import LocalRun
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
 JSON = {"Content-Type": "application/json"}
-
-
-def connected(port: int, timeout: float = 300) -> Any:
-    return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout))
+TOKEN = {"Authorization": "Bearer secret"}
 
 
 def get(
     port: int, path: str, method: str = "GET", body: Any = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    with connected(port) as connection:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    with contextlib.closing(connection):
         connection.request(method, path, body, headers)
         response = connection.getresponse()
         return response.status, dict(response.headers), response.read()
 
 
-def send(
-    port: int, body: Any, path: str = "/answer", **headers: str
-) -> tuple[int, dict[str, str], Any]:
-    """POST; return the status, headers and JSON. A tuple is sent in pieces, without a length."""
-    data = body if isinstance(body, bytes | tuple) else json.dumps(body).encode()
-    status, received, content = get(port, path, "POST", data, **(JSON | headers))
-    return status, received, json.loads(content)
+def send(port: int, body: Any, path: str = "/answer", **headers: str) -> tuple[int, Any]:
+    """POST; return the status and JSON."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    status, _, content = get(port, path, "POST", data, **(JSON | headers))
+    return status, json.loads(content)
 
 
 def meter(port: int, name: str) -> float:
@@ -61,8 +57,8 @@ def meter(port: int, name: str) -> float:
 @contextlib.contextmanager
 def serving_here(model: Trained, threshold: float = 0.0, **access: Any) -> Iterator[int]:
     """Serve the application on a port of this process."""
-    served = web.make_server(server.make_app(model, threshold, **access))
-    listener = web.listen("127.0.0.1", 0)
+    served = server.make_server(server.make_app(model, threshold, **access))
+    listener = server.listen("127.0.0.1", 0)
     thread = Thread(target=served.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
@@ -72,37 +68,29 @@ def serving_here(model: Trained, threshold: float = 0.0, **access: Any) -> Itera
         thread.join(30)
 
 
-def start(command: list[Any]) -> tuple[subprocess.Popen, int]:
-    """Start a server in a process of its own; return it and its port."""
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    line = process.stdout.readline()
-    assert "serving on http://127.0.0.1:" in line, process.stderr.read()
-    assert "): programs on this machine may ask, without a token; Ctrl-C ends it" in line
-    return process, int(line.split("127.0.0.1:")[1].split()[0])
-
-
 @pytest.fixture(scope="module")
 def port(model: Trained) -> Iterator[int]:
     with serving_here(model) as port:
         yield port
 
 
-def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
-    status, _, reply = send(port, ASKED)
-    assert status == 200
-    assert reply == asdict(ask(model, ASKED["question"], TEXT, 0.0))
+@pytest.fixture(scope="module")
+def locked_port(model: Trained) -> Iterator[int]:
+    with serving_here(model, token="secret") as port:
+        yield port
 
-    # As it describes itself.
-    description = json.loads(get(port, "/openapi.json")[2])
-    responses = description["paths"]["/answer"]["post"]["responses"]
-    assert sorted(responses) == ["200", "400", "401", "413", "422", "503", "504"]
-    assert list(description["components"]["schemas"]["Reply"]["properties"]) == list(reply)
+
+def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
+    expected = asdict(ask(model, ASKED["question"], TEXT, 0.0))
+    assert send(port, ASKED) == (200, expected)
+    assert send(port, [ASKED], "/answers") == (200, [expected])
+    schemas = json.loads(get(port, "/openapi.json")[2])["components"]["schemas"]
+    assert list(schemas["Reply"]["properties"]) == list(expected)
+
+    health = json.loads(get(port, "/health")[2])
+    assert health["name"] == model.name
+    assert health["max_context"] == server.CONTEXT
+    assert meter(port, 'requests_total{path="/answer",status="200"}') >= 1
 
 
 def test_nothing_of_the_page_is_from_elsewhere(port: int) -> None:
@@ -114,190 +102,222 @@ def test_nothing_of_the_page_is_from_elsewhere(port: int) -> None:
     assert b"https://" not in page
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [("/docs", 404), ("/redoc", 404), ("/etc/passwd", 404), ("/answer", 405), ("//", 404)],
-)
-def test_an_error_of_the_framework_is_a_line(path: str, status: int, port: int) -> None:
-    received, headers, body = get(port, path, Range="bytes=9-1")
-    assert received == status
-    assert headers["content-type"] == "application/json"
-    assert list(json.loads(body)) == ["error"]
-    assert b"\n" not in body
-
-
 BAD: dict[str, tuple[Any, int, str]] = {
     "not JSON": (b"{", 422, "JSON"),
-    "nothing": (b"", 422, "required"),
     "not UTF-8": (b'{"question": "\xe9", "context": "b"}', 400, ""),
     "half a character": (b'{"question": "\\ud800", "context": "b"}', 422, "not UTF-8"),
     "no context": ({"question": "a"}, 422, "body.context"),
     "a number": ({"question": 1, "context": "b"}, 422, "body.question"),
-    "an empty question": ({"question": " ", "context": "b"}, 422, "the question is empty"),
     "an empty context": ({"question": "a", "context": "\n"}, 422, "the context is empty"),
-    "a long question": (
-        {"question": "a" * 20_000, "context": "b"},
-        422,
-        "the question has more than 10,000",
-    ),
+    "a long question": ({"question": "a" * 20_000, "context": "b"}, 422, "more than 10,000"),
     "a long context": ({"question": "a", "context": "b" * 300_000}, 422, "more than 200,000"),
     "more than a window": ({"question": "x " * 900, "context": "y " * 900}, 422, "request: max_"),
-    "a list": ([1], 422, "body"),
     "deep": (b"[" * 500_000, 400, ""),
-    "10 MB": ({"question": "a", "context": "b" * 10_000_000}, 413, "1,048,576 bytes"),
-    "2 MB without a length": ((b"x" * 50_000,) * 40, 413, "1,048,576 bytes"),
+    "10 MB": ({"question": "a", "context": "b" * 10_000_000}, 413, "Content Too Large"),
 }
 
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_requests_get_one_line(kind: str, port: int) -> None:
     body, expected, message = BAD[kind]
-
-    status, _, reply = send(port, body)
-
-    assert status == expected or (expected == 400 and status == 422), reply
-    assert list(reply) == ["error"]
-    assert message in reply["error"]
-    assert "\n" not in reply["error"]
-    assert "Traceback" not in reply["error"]
+    with contextlib.suppress(ConnectionError):  # what is still sent is not read
+        status, reply = send(port, body)
+        assert status == expected or (expected == 400 and status == 422), reply
+        assert list(reply) == ["error"]
+        assert message in reply["error"]
+        assert "\n" not in reply["error"]
     assert send(port, ASKED)[0] == 200
 
 
-@pytest.mark.parametrize("question", ["a" * 20_000, " ", "x " * 900])
-def test_a_question_of_a_list_is_named(question: str, port: int) -> None:
-    """By its index: too long as a text, empty, or longer than a window."""
-    bad = {"question": question, "context": "y " * 900}
-    status, _, reply = send(port, [ASKED, ASKED, ASKED, bad, ASKED], "/answers")
-    assert status == 422
-    assert reply["error"].startswith("question 3: ")
+def test_as_many_characters_as_promised_are_read(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever way JSON writes them."""
+    monkeypatch.setattr(server, "SECONDS", 300.0)  # however busy the machine is
+    context = "\u3000" * (server.CONTEXT - len(TEXT)) + TEXT
+    body = json.dumps({"question": "Who?", "context": context}).encode()
+    assert len(body) > 1_100_000
+    assert send(port, body)[0] == 200
 
 
-@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
-def test_a_missing_content_type_is_said(kind: str, port: int) -> None:
-    headers = {"Content-Type": kind} if kind else {}
-    status, _, body = get(port, "/answer", "POST", json.dumps(ASKED), **headers)
-    assert status == 422
-    assert b"send the header Content-Type: application/json" in body
+def test_a_question_of_a_list_is_named(port: int) -> None:
+    for question in ("a" * 20_000, " ", "x " * 900):
+        bad = {"question": question, "context": "y " * 900}
+        status, reply = send(port, [ASKED, ASKED, bad], "/answers")
+        assert status == 422
+        assert reply["error"].startswith("question 2: ")
+    assert send(port, [ASKED] * 65, "/answers")[0] == 503  # more than may wait
+
+
+def test_only_with_the_token_it_answers(locked_port: int) -> None:
+    for scheme in ("Bearer", "bearer"):  # RFC 9110: any case
+        assert send(locked_port, ASKED, Authorization=f"{scheme} secret")[0] == 200
+    for value in ("", "secret", "Bearer", "Bearer secre", "basic secret"):
+        for path in ("/answer", "/answers", "/metrics", "/nowhere"):
+            status, reply = send(locked_port, ASKED, path, Authorization=value)
+            assert status == 401
+            assert "Authorization: Bearer TOKEN" in reply["error"]
+    for path in server.OPEN:
+        assert get(locked_port, path)[0] == 200
+
+
+def test_only_this_machine_s_names_are_served(port: int, model: Trained) -> None:
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8000"):
+        assert get(port, "/health", Host=host)[0] == 200
+    for host in ("evil.example", "127.0.0.1.evil.example", "0.0.0.0"):
+        assert get(port, "/health", Host=host)[0] == 400
+    with serving_here(model, loopback=False) as open_port:
+        assert get(open_port, "/health", Host="ask.example")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["GET /", "HEAD /", "POST /answer", "PUT /x", "GET /metrics"])
+def test_what_is_sent_ahead_or_not_read_ends_its_connection(method: str, locked_port: int) -> None:
+    """A hundred clients without a token: one response at most each, and others are answered."""
+    request = f"{method} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", locked_port), timeout=60))
+            for _ in range(100)
+        ]
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.sendall(request * 50)
+        began = time.monotonic()
+        assert get(locked_port, "/health")[0] == 200
+        assert time.monotonic() - began < 10  # however busy the machine is
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := clients[0].recv(1 << 16):
+                received += piece
+    assert received.count(b"HTTP/1.1 ") <= 1
+
+
+class Held:
+    """`ask_together`, each call held until it is let go; notes how many questions a call had."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.questions: list[str] = []
+        self.go = Event()
+
+    def __call__(self, trained: Trained, pairs: list[tuple[str, str]], threshold: float) -> Any:
+        self.sizes.append(len(pairs))
+        self.questions += [question for question, _ in pairs]
+        assert self.go.wait(60)
+        if any(question == "bad" for question, _ in pairs):
+            raise RuntimeError("one of them")
+        return ask_together(trained, pairs, threshold)
+
+    def ask(self, port: int, questions: list[dict[str, str]]) -> list[tuple[int, Any]]:
+        """Return statuses and replies of questions; all but the first come while it is held."""
+        with ThreadPoolExecutor(len(questions)) as pool:
+            requests = [pool.submit(send, port, questions[0])]
+            wait_for(lambda: self.sizes == [1])  # it found the model idle: nothing is waited for
+            requests += [pool.submit(send, port, question) for question in questions[1:]]
+            wait_for(lambda: meter(port, "waiting") == len(questions) - 1)
+            self.go.set()
+            return [request.result() for request in requests]
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    held = Held()
+    monkeypatch.setattr(server, "ask_together", held)
+    monkeypatch.setattr(server, "SECONDS", 300.0)  # however busy the machine is
+    monkeypatch.setattr(server.torch, "get_num_threads", lambda: 1)
+    return held
+
+
+def test_questions_that_wait_share_a_row(model: Trained, held: Held) -> None:
+    questions = [{**ASKED, "question": f"What did ship {number} carry?"} for number in range(12)]
+    with serving_here(model) as port:
+        replies = held.ask(port, questions)
+    assert held.sizes == [1, 11]
+    for (status, reply), question in zip(replies, questions, strict=True):
+        assert status == 200
+        expected = asdict(ask(model, question["question"], TEXT, 0.0))
+        assert reply["probability"] == pytest.approx(expected["probability"], abs=1e-4)
+        for name in ("question", "answer", "abstained", "start", "end"):
+            assert reply[name] == expected[name]
+
+
+def test_no_more_than_some_are_taken_at_a_time(model: Trained, held: Held) -> None:
+    with serving_here(model) as port:
+        assert {status for status, _ in held.ask(port, [ASKED] * 20)} == {200}
+    assert held.sizes == [1, server.TOGETHER, 3]
+
+
+def test_a_question_that_fails_fails_alone(model: Trained, held: Held) -> None:
+    with serving_here(model) as port:
+        replies = held.ask(port, [ASKED, {**ASKED, "question": "bad"}, ASKED])
+    assert [status for status, _ in replies] == [200, 500, 200]
+    assert "the server's log says how" in replies[1][1]["error"]
 
 
 def test_what_is_too_much_or_too_late_is_said(
-    model: Trained, monkeypatch: pytest.MonkeyPatch
+    model: Trained, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = Event()
-    release = Event()
-    computed = []
-
-    def slow(trained: Trained, pairs: list[tuple[str, str]], *more: Any) -> Any:
-        began.set()
-        release.wait(60)
-        computed.append([question for question, _ in pairs])
-        return ask_together(trained, pairs, *more)
-
-    monkeypatch.setattr(server, "ask_together", slow)
-    monkeypatch.setattr(web, "WAITING", 1)
-    monkeypatch.setattr(web, "SECONDS", 3.0)
+    monkeypatch.setattr(server, "WAITING", 1)
+    monkeypatch.setattr(server, "SECONDS", 3.0)
     with serving_here(model) as port, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(send, port, {**ASKED, "question": "first"})
-        assert began.wait(60)  # it is no longer in the queue
+        first = pool.submit(send, port, ASKED)
+        wait_for(lambda: held.sizes == [1])  # it is no longer in the queue
         second = pool.submit(send, port, {**ASKED, "question": "second"})
         wait_for(lambda: meter(port, "waiting") == 1)
-
-        status, headers, reply = send(port, ASKED)
+        status, headers, body = get(port, "/answer", "POST", json.dumps(ASKED), **JSON)
         assert status == 503
-        assert "too many" in reply["error"]
+        assert b"too many" in body
         assert headers["retry-after"] == "1"
         for request in (first, second):
-            status, _, reply = request.result()
+            status, reply = request.result()
             assert status == 504
             assert "no answer within 3 s" in reply["error"]
-
-        # Until the thread is through with the first, there is no room.
-        release.set()
-        status = 503
-        while status == 503:
-            status, _, _ = send(port, {**ASKED, "question": "third"})
-        assert status == 200
-    assert computed == [["first"], ["third"]]  # nobody waited for the second any more
+        held.go.set()
+        wait_for(lambda: send(port, ASKED)[0] == 200)
+    assert "second" not in held.questions  # nobody waited for it any more
 
 
-def test_a_client_is_waited_for_until_all_of_its_request_is_there() -> None:
-    """Then it waits itself, however long its answer takes."""
-    parts: list[Any] = [{"body": b"a", "more_body": True}, {"body": b"b"}]
-    since = []
-
-    async def receive() -> Any:
-        return parts.pop(0)
-
-    async def read_both(scope: Any, receive: Any, send: Any) -> None:
-        for _ in range(2):
-            await receive()
-            since.append(clients.since["::1", 1])
-
-    clients = web.Clients(read_both)
-    asyncio.run(clients({"client": ("::1", 1), "method": "POST"}, receive, Mock()))
-    assert math.isfinite(since[0])
-    assert since[1] == math.inf
-    assert math.isfinite(clients.since["::1", 1])
-
-
-def test_connections_beyond_the_limit_are_closed_longest_wait_first(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_token_is_in_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "CONNECTIONS", 3)
-    clients = web.Clients(Mock())
-    connections = [Mock(client=("::1", port)) for port in range(6)]
-    # The first waits for its answer, the last is new.
-    now = time.monotonic()
-    waits = (-math.inf, 4.0, 1.0, web.PATIENCE + 1, 3.0)
-    clients.since = {("::1", port): now - wait for port, wait in enumerate(waits)}
-
-    clients.close_late(connections)
-
-    closed = [connection.transport.abort.called for connection in connections]
-    assert closed == [False, True, False, True, True, False]
-    assert set(clients.since) == {("::1", port) for port in range(6)}
-
-
-ENDLESS = """
-import threading, predict
-from detalbert.inference import server, web
-
-def never(*_):
-    print("it computes", flush=True)
-    threading.Event().wait()
-
-web.SECONDS = 300.0  # however busy the machine is
-server.ask_together = never
-sys.exit(predict.main(sys.argv[1:]))
-"""
+    monkeypatch.delenv("ALBERT_TOKEN", raising=False)
+    assert server.read_token(None) is None
+    monkeypatch.setenv("ALBERT_TOKEN", "of the environment")
+    (tmp_path / "token").write_text("of the file\n")
+    (tmp_path / "empty").write_text("\n")
+    assert server.read_token(None) == "of the environment"
+    assert server.read_token(tmp_path / "token") == "of the file"
+    with pytest.raises(UserError, match="the token: empty"):
+        server.read_token(tmp_path / "empty")
+    with pytest.raises(UserError, match="none: cannot read"):
+        server.read_token(tmp_path / "none")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it(how: int, local_run: LocalRun, script: Script) -> None:
-    """Though the model computes without an end: a line says how many requests are cut off."""
-    process, port = start([*script(ENDLESS), "--model", local_run.path, "--serve", "--port", "0"])
-    with ThreadPoolExecutor(4) as pool:
-        try:
-            requests = [pool.submit(send, port, ASKED)]
-            assert process.stdout.readline() == "it computes\n"
-            requests += [pool.submit(send, port, ASKED) for _ in range(3)]
-            wait_for(lambda: meter(port, "waiting") == 3)
-            for _ in range(2):
-                process.send_signal(how)
-                time.sleep(0.3)
+    """Though the model computes without an end."""
+    endless = """
+import threading, predict
+from detalbert.inference import server
+server.ask_together = lambda *_: threading.Event().wait()
+sys.exit(predict.main(sys.argv[1:]))
+"""
+    command = [*script(endless), "--model", str(local_run.path), "--serve", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        assert "): programs on this machine may ask, without a token; Ctrl-C ends it" in line
+        port = int(line.split("127.0.0.1:")[1].split()[0])
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+            connection.request("POST", "/answer", json.dumps(ASKED), JSON)
+            wait_for(lambda: get(port, "/health")[0] == 200)
+            process.send_signal(how)
             output, error = process.communicate(timeout=60)
-        finally:
-            process.kill()
-
+    finally:
+        process.kill()
     assert process.returncode == 0
     assert output == "stopped\n"
-    assert len(error.splitlines()) <= 1
     assert "Traceback" not in error
-    if how == signal.SIGTERM:  # a second Ctrl-C waits for nobody
-        for request in requests:
-            status, _, reply = request.result()
-            assert status == 503
-            assert reply == {"error": "the server is stopping"}
 
 
 def test_it_cannot_be_started(
@@ -306,14 +326,9 @@ def test_it_cannot_be_started(
     arguments = ["--model", str(local_run.path), "--serve"]
     taken = f"127.0.0.1 port {port}: Address already in use"
     refused([*arguments, "--port", port], taken, capsys)
-    refused([*arguments, "--port", "70000"], "port 70000: ", capsys)
-    host = "no.such.host.invalid"
-    refused([*arguments, "--host", host], f"--serve: {host}", capsys)
+    refused([*arguments, "--host", "no.such.invalid"], "--serve: no.such.invalid", capsys)
 
     without = f"sys.modules['fastapi'] = None; import predict; sys.exit(predict.main({arguments}))"
     done = subprocess.run(script(without), capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    problem = "--serve: fastapi is not installed; pip install -r requirements-serve.txt"
-    assert problem in done.stderr
+    assert "--serve: fastapi is not installed; pip install -r requirements" in done.stderr

@@ -51,33 +51,19 @@ def as_tuples(places: np.ndarray) -> list[tuple[int, int]]:
     return [tuple(place) for place in places.tolist()]
 
 
-@given(LENGTHS, st.integers(1, 20), st.integers(1, 9))
+@given(LENGTHS, st.integers(1, 20))
 @max_examples(80)
-def test_a_windows_document_is_read_from_its_beginning(lengths, length, limit):
+def test_windows_are_cut_end_to_end(lengths, length):
     shards: Any = InMemory([[length + 1], *lengths])
-    windows = LmWindows(shards, length)
-    for shard, window in all_places(windows.counts):
-        # Token n is number n of its shard; a document's last one is its end of text.
-        start = max(p for p in shards.pointers[shard].tolist() if p <= window * length)
-        end = min(p for p in shards.pointers[shard].tolist() if p > window * length)
-        beginning = windows.beginning((shard, window), limit).tolist()
-        expected = list(range(start, end - 1))[:limit] or [start]
-        assert beginning == expected
-
-
-@given(LENGTHS, st.integers(1, 20), st.booleans())
-@max_examples(80)
-def test_windows_are_cut_end_to_end(lengths, length, tails):
-    shards: Any = InMemory([[length + 1], *lengths])
-    apart = LmWindows(shards, length, False, tails=tails)
-    across_documents = LmWindows(shards, length, True, tails=tails)
+    apart = LmWindows(shards, length)
+    across_documents = LmWindows(shards, length, across_documents=True)
     for shard, pointer in enumerate(shards.pointers):
         shard_tokens = pointer[-1]
         targets = []
         for number in range(int(apart.counts[shard])):
             tokens, segments = apart[shard, number]
             begin = number * length
-            end = min(begin + length + 1, shard_tokens)
+            end = begin + length + 1
             assert tokens.dtype == segments.dtype == torch.int64
             assert tokens.tolist() == list(range(begin, end))
             # A segment begins with the window and wherever a document does.
@@ -89,7 +75,7 @@ def test_windows_are_cut_end_to_end(lengths, length, tails):
 
         assert targets == list(range(1, len(targets) + 1))  # each once
         left_out = shard_tokens - 1 - len(targets)
-        assert 0 <= left_out < (1 if tails else length)
+        assert 0 <= left_out < length
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 5))

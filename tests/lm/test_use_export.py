@@ -23,8 +23,8 @@ from detalbert.training.parts import TensorSaver
 from detalbert.training.table import is_sharded
 from lm.hparams import Layout
 from lm.inference import export as export_lm
-from lm.inference.export import export
-from lm.inference.load import load_model, open_saved
+from lm.inference.export import export_language_model
+from lm.inference.load import open_saved
 from lm.layout import make_mesh
 from lm.model import build_causal_model
 from tests.lm.ranks import CPU, SEED, start, tiny, whole_parameters
@@ -127,14 +127,10 @@ def test_plain_transformers_gives_the_trained_models_logits(
     source = open_saved(folder / name)
     in_parts = tmp_path / "parts"
     monkeypatch.setattr(export_lm, "FILE_BYTES", 100_000)
-    export(source, in_parts)
+    export_language_model(source, in_parts)
     assert len(list(in_parts.glob("*.safetensors"))) > 2
     assert torch.equal(load_with_transformers(in_parts)(IDS).logits, logits)
 
-    model = load_model(source)  # with another attention: sdpa
-    addresses = {tensor.data_ptr() for tensor in model.state_dict().values()}
-    assert len(addresses) == len(weights[name])
-    assert float((model(IDS).logits - logits).abs().max()) < 1e-5
     assert float(logits.abs().max()) > 1e-2
 
 
@@ -144,20 +140,20 @@ def test_plain_transformers_gives_the_trained_models_logits(
 def test_transformers_4_gives_the_same_logits(name, saved, tmp_path):
     source = open_saved(saved[0] / name)
     exported = tmp_path / "out"
-    export(source, exported)
+    export_language_model(source, exported)
     text = "the ship, the ships"
 
     ids, logits, *_ = ids_and_outputs("AutoModelForCausalLM", exported, text, tmp_path / "4.pt")
 
     assert ids[0].tolist() == source.tokenizer(text)["input_ids"]
-    for model in (load_with_transformers(exported), load_model(source)):
-        torch.testing.assert_close(model(ids).logits, logits, rtol=0, atol=1e-5)
+    model = load_with_transformers(exported)
+    torch.testing.assert_close(model(ids).logits, logits, rtol=0, atol=1e-5)
 
 
 def test_what_lies_in_the_folder(saved, tmp_path):
     source = open_saved(saved[0] / "llama")
     out = tmp_path / "out"
-    export(source, out, "mit")
+    export_language_model(source, out, "mit")
 
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
@@ -194,7 +190,7 @@ def peak_of_export(folder: Path, out: Path) -> tuple[int, int]:
     source = open_saved(folder)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = memory("VmRSS")
-    export(source, out)
+    export_language_model(source, out)
     size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     return memory("VmHWM") - before, size
 
@@ -221,22 +217,20 @@ def test_an_export_that_cannot_be_is_refused(saved, tmp_path):
     not_empty = tmp_path / "there"
     not_empty.mkdir()
     (not_empty / "file").write_text("")
-    refused("there: it exists; give a new folder", export, source, not_empty)
+    refused("there: it exists; give a new folder", export_language_model, source, not_empty)
 
     wider = source._replace(config=tiny("llama", num_hidden_layers=3))
-    refused("does not fit: .*model.layers.2", export, wider, tmp_path / "new")
+    refused("does not fit: .*model.layers.2", export_language_model, wider, tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
 def test_exported_folders_that_are_refused(saved, tmp_path):
     out = tmp_path / "out"
-    export(open_saved(saved[0] / "llama"), out)
-    refused("is a model folder already", export, open_saved(out), tmp_path / "again")
+    export_language_model(open_saved(saved[0] / "llama"), out)
+    refused("is a model folder already", export_language_model, open_saved(out), tmp_path / "again")
 
     shorten(out / "model.safetensors")
     refused("model.safetensors: not as it was written; copy it again", open_saved, out)
-    (out / "sums.json").unlink()
-    refused("does not load as a language model: .*incomplete", load_model, open_saved(out))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -251,6 +245,5 @@ def test_checkpoints_that_are_refused(saved, tmp_path):
     (checkpoint / "manifest.json").unlink()
     shorten(checkpoint / "tensors.json")
     source = open_saved(checkpoint)
-    refused("tensors.json: not loaded: ", load_model, source)
-    refused("tensors.json: not loaded: ", export, source, tmp_path / "new")
+    refused("tensors.json: not loaded: ", export_language_model, source, tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from detalbert.engine.history import History, TrainingLoss, Validated
-from detalbert.engine.metric import Metric
 from detalbert.run_page import advice, plots
 from detalbert.run_page.page import MEANINGS, write_report
 from detalbert.run_page.run import REPORT, RunSummary
-from tests.reports.test_page import CUT, OPEN, OVERLAPS
+from detalbert.settings.metric import Metric
 from tests.run_page.test_outcomes import outcomes_of
 
 FULL = 300_000  # bytes
+OVERLAPS = Path(__file__).with_name("overlaps.js").read_text()
+CUT = Path(__file__).with_name("cut.js").read_text()
+OPEN = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
 
 
 @pytest.fixture(scope="module")

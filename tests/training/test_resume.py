@@ -18,7 +18,6 @@ from detalbert import hub
 from detalbert.engine.safe_load import read_weights
 from detalbert.errors import UserError
 from detalbert.settings.yaml_files import read_yaml
-from detalbert.squad import world
 from detalbert.training import master
 from detalbert.training.checkpoints import check_same_run
 from detalbert.training.folder import claim_folder
@@ -29,6 +28,7 @@ from tests.engine.trials import config_file
 from tests.fakes.damage import rewrite
 from tests.fakes.hub import put
 from tests.fakes.no_models import PICKLES, plant
+from tests.fakes.questions import load_world
 from tests.fakes.runs import (
     change,
     cut_and_go_on,
@@ -290,7 +290,7 @@ def test_another_run_is_refused_and_the_difference_named(
 
     last = newest(copied)
     questions = copied.with_name("mine.json")
-    questions.write_text(json.dumps(world.load_world("validation")))
+    questions.write_text(json.dumps(load_world("validation")))
     refused(
         f"data.train: was 'generated' in {last}, is '{questions}' now; set it back",
         "--set",

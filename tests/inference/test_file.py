@@ -1,0 +1,212 @@
+"""`predict.py --data`: rows beside the answers, faults, and files that are not ours."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import predict
+from detalbert.inference import predict_file
+from detalbert.inference.file_questions import Questions, TrainingQuestions
+from detalbert.inference.model import Trained
+from detalbert.inference.predict_file import WRITTEN
+from detalbert.squad.metrics import exact_match
+from detalbert.squad.sources import SHIPPED
+from tests.fakes.no_models import refused
+from tests.fakes.trained import LocalRun
+
+CONTEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen."
+GOOD = {"question": "What was loaded?", "context": "The Zanto was loaded with pottery. " * 60}
+LONG = {"question": "What " * 400 + "?", "context": GOOD["context"]}
+SKIP = ["--set", "data.skip_invalid=true"]
+Capsys = pytest.CaptureFixture[str]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def read_table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_answers_stand_beside_the_columns_of_the_sheet(local_run: LocalRun, tmp_path: Path) -> None:
+    """One is named as ours, one would be a formula; the last question's label is nowhere."""
+    rows = [
+        ["No.", "Frage", "context", "Answer", "remark"],
+        ["1", "What did the Kalonda carry?", CONTEXT, "tar", "=1+1"],
+        ["2", "Who was captain of the Zanto?", CONTEXT, "", ""],
+        ["3", "Who was captain of the Garlen?", CONTEXT, "Nobody", "ask Bo"],
+    ]
+    with (tmp_path / "new.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    words = ["--model", local_run.path, "--data", tmp_path / "new.csv", "--output-dir", tmp_path]
+    columns = ["--set", "data.columns={question: Frage, answer: Answer}"]
+    assert predict.main([*map(str, words), *columns, *SKIP]) == 0
+
+    content = (tmp_path / "predictions.csv").read_bytes()
+    assert content.startswith(b"\xef\xbb\xbf")
+    header, *table = csv.reader(content.decode("utf-8-sig").splitlines())
+    own = ["probability", "calibration", "error", "trained_on", "left_out"]
+    assert header == [*rows[0], "model_answer", *own]
+    assert [row[:4] for row in table] == [row[:4] for row in rows[1:]]
+    assert [row[4] for row in table] == ["'=1+1", "", "ask Bo"]
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert [row[5] for row in table[:2]] == [text.strip() for text in predictions.values()]
+    assert "answer 'Nobody' is not in its context" in table[2][-1]
+
+
+def test_each_answer_says_what_is_wrong_with_it(
+    local_run: LocalRun, tmp_path: Path, capsys: Capsys
+) -> None:
+    words = ["--model", str(local_run.path), "--data", str(local_run.questions)]
+    assert predict.main([*words, "--output-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    labels = {}
+    for article in json.loads(local_run.questions.read_text())["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                texts = [answer["text"] for answer in question["answers"]] or [""]
+                labels[question["id"]] = texts
+    table = read_table(tmp_path)
+    for row in table:
+        prediction = predictions[row["id"]]
+        right = any(exact_match(prediction, text) for text in labels[row["id"]])
+        assert (row["error"] == "") == right
+    for error in {row["error"] for row in table} - {""}:
+        count = sum(row["error"] == error for row in table)
+        assert f"{error:32}{count:9,}\n" in printed
+
+
+def test_scores_say_which_questions_were_trained_on(
+    local_run: LocalRun, model: Trained, tmp_path: Path
+) -> None:
+    training = TrainingQuestions(model.data)
+    source = Questions(model, str(SHIPPED / "world-train.json.gz"))
+    trained_on = [next(iter(source))]
+    held_out = [
+        example
+        for _, example in zip(range(2), Questions(model, str(local_run.questions)), strict=False)
+    ]
+    assert [training.has(example) for example in trained_on + held_out] == [True, False, False]
+    rows = []
+    for number, example in enumerate(trained_on + held_out):
+        answers = {
+            "text": [text for text, _ in example.answers or ()],
+            "answer_start": [start for _, start in example.answers or ()],
+        }
+        row = {"id": str(number), "question": example.question, "context": example.context}
+        rows.append({**row, "answers": answers, "is_impossible": not example.answers})
+    questions = Questions(model, str(write(tmp_path / "rows.jsonl", rows)))
+
+    outcome = predict_file.predict(model, questions, tmp_path / "out", threshold=0.0)
+
+    assert [row["trained_on"] for row in read_table(tmp_path / "out")] == ["yes", "no", "no"]
+    assert outcome.metrics["trained_on_total"] == 1
+    assert outcome.metrics["held_out_total"] == 2
+    assert "trained on            1 " in predict_file.score_table(outcome)
+    elsewhere = TrainingQuestions({**model.data, "train": "nowhere.json"})
+    assert elsewhere.has(trained_on[0]) is None
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "room": (LONG, "question 701: max_seq_length"),
+    "empty": ({"question": "What?", "context": " "}, "question 701: its context is empty"),
+    "twice": ({**GOOD, "id": "7"}, "question 7: another question has this id"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_the_last_row_leaves_nothing(
+    name: str, local_run: LocalRun, tmp_path: Path, capsys: Capsys
+) -> None:
+    row, problem = FAULTS[name]
+    short = {**GOOD, "context": "Tar."}
+    file = write(tmp_path / "rows.jsonl", [short] * 700 + [row])
+    out = tmp_path / "out"
+    refused(["--model", local_run.path, "--data", file, "--output-dir", out], problem, capsys)
+    assert [path.name for path in out.iterdir()] == [".lock"]
+
+
+def test_what_cannot_be_answered_is_left_out_and_listed(
+    local_run: LocalRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = {"question": "What?", "context": " "}
+    repeated = {**GOOD, "id": "1"}
+    file = write(tmp_path / "rows.jsonl", [GOOD, LONG, empty, GOOD, repeated])
+    words = ["--model", local_run.path, "--data", file, "--output-dir", tmp_path / "out"]
+    assert predict.main([*map(str, words), *SKIP]) == 0
+    assert list(json.loads((tmp_path / "out" / "predictions.json").read_text())) == ["1", "4"]
+    # The answered ones first, then those left out.
+    rows = read_table(tmp_path / "out")
+    assert [row["id"] for row in rows[:2]] == ["1", "4"]
+    reasons = {row["id"]: row["left_out"] for row in rows[2:]}
+    assert "its context is empty" in reasons["3"]
+    assert "another question has this id" in reasons["1"]
+    assert "max_seq_length" in reasons["2"]
+    assert "3 questions are left out; the first: " in caplog.text
+
+
+def test_a_file_that_is_not_ours_is_not_replaced(
+    local_run: LocalRun, tmp_path: Path, capsys: Capsys
+) -> None:
+    data = write(tmp_path / "rows.jsonl", [GOOD])
+    words = ["--model", local_run.path, "--data", data, "--output-dir"]
+    for name in WRITTEN:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        refused([*words, folder], f"predict.py did not write its {name}; give another", capsys)
+        assert [path.read_text() for path in folder.iterdir()] == ["mine"]
+    for folder in (local_run.path, local_run.checkpoint, local_run.checkpoint.parent):
+        refused([*words, folder], "a run's folder", capsys)
+
+    # Nor are the questions; answers of ours are, with their scores.
+    out = tmp_path / "out"
+    assert predict.main([*map(str, words), str(out)]) == 0
+    (out / "metrics.json").write_text("{}")
+    own = ["--model", local_run.path, "--data", out / "predictions.csv", "--output-dir", out]
+    refused(own, "predict.py did not write its predictions.csv", capsys)
+    assert predict.main([*map(str, words), str(out)]) == 0
+    assert not (out / "metrics.json").exists()
+
+
+@pytest.mark.parametrize("change", ["data.train=x", "hyperparameters.seed=1", "x=1"])
+def test_only_what_says_how_a_file_is_read_may_be_set(
+    change: str, local_run: LocalRun, tmp_path: Path, capsys: Capsys
+) -> None:
+    data = write(tmp_path / "rows.jsonl", [GOOD])
+    words = ["--model", local_run.path, "--data", data, "--set", change]
+    refused(words, "not read here; set data.columns, data.no_answer", capsys)
+
+
+ODD: dict[str, Any] = {
+    "scores": [[], {"f1": "x"}, {"best_f1_thresh": float("nan")}, {"probability_slope": None}],
+    "data": [5, [1], {"columns": 3}, {"columns": {"answr": "x"}}, {"no_answer": "x"}],
+    "steps": ["x", 1.5, []],
+    "hyperparameters": [[], {"null_score_diff_threshold": float("nan")}, {"max_seq_length": "x"}],
+    "others": [1],
+}
+
+
+def test_odd_settings_of_a_folder_are_one_line(
+    local_run: LocalRun, model: Trained, tmp_path: Path, capsys: Capsys
+) -> None:
+    folder = tmp_path / "model"
+    assert predict.main(["--model", str(local_run.path), "--export", str(folder)]) == 0
+    settings = json.loads((folder / "question_answering.json").read_text())
+    (folder / "sums.json").unlink()
+    data = write(tmp_path / "rows.jsonl", [GOOD])
+    words = ["--model", folder, "--data", data, "--output-dir", tmp_path / "out"]
+    for key, values in ODD.items():
+        for value in values:
+            if isinstance(value, dict) and isinstance(settings.get(key), dict):
+                value = {**settings[key], **value}
+            text = json.dumps({**settings, key: value})
+            (folder / "question_answering.json").write_text(text)
+            refused(words, key, capsys)
