@@ -21,10 +21,9 @@ from detalbert.inference import answering
 from detalbert.inference.model import load_model
 from detalbert.squad.calibration import given
 from detalbert.squad.metrics import exact_match
-from detalbert.squad.questions import read_questions
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
-from tests.fakes.questions import shipped
+from tests.fakes.questions import read_questions, shipped
 from tests.fakes.runs import metrics
 from tests.pages import PROGRAM, commands, need, pages
 

@@ -16,9 +16,9 @@ from detalbert.engine.rows import CHUNK
 from detalbert.inference import answering
 from detalbert.squad import calibration
 from detalbert.squad.metrics import score
-from detalbert.squad.questions import read_questions
 from tests.conftest import ROOT
 from tests.fakes.no_models import no_models, refused
+from tests.fakes.questions import read_questions
 from tests.fakes.runs import official, wait_for
 
 

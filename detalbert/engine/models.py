@@ -44,7 +44,6 @@ TOKENIZER_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 # Keys that a family's code reads though its config class does not list them: DeBERTa-v3's.
 _UNLISTED = {
     "deberta-v2": {

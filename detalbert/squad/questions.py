@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from detalbert.errors import UserError
@@ -17,7 +16,7 @@ from detalbert.records import Row
 from detalbert.squad.columns import Columns
 from detalbert.squad.labels import BAD_LABEL, Fault, Label, is_empty, read_flag, read_labels
 from detalbert.squad.places import find_place, is_at
-from detalbert.squad.sources import Reading, Source, open_source
+from detalbert.squad.sources import Reading, Source
 from detalbert.squad.windows import Example
 
 # What a user should know of questions that are read all the same.
@@ -44,12 +43,6 @@ class LeftOut(NamedTuple):
     name: str  # its id
     kind: str
     problem: str
-
-
-def read_questions(file: Path | str, reading: Reading | None = None) -> Iterator[Example]:
-    """Yield the questions of a file to answer. Raises as `read_examples` does."""
-    source = open_source(str(file), "validation", cache_dir=Path(), reading=reading)
-    return read_examples(source, answers_needed=False)
 
 
 def read_examples(

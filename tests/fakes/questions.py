@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from detalbert.squad.decoding import Candidates, best_spans
 from detalbert.squad.questions import read_examples
-from detalbert.squad.sources import SHIPPED, open_source
+from detalbert.squad.sources import SHIPPED, Reading, open_source
 from detalbert.squad.windows import Example, Windows, build_windows
 
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
@@ -26,6 +26,12 @@ BERT_VOCABULARY = (
 Logits = tuple[np.ndarray, np.ndarray]  # of a window's starts and ends, float32 [tokens] each
 # Questions and their windows, the windows' logits, n_best_size and max_answer_length.
 DecodingCase = tuple[tuple[list[Example], Windows], list[Logits], int, int]
+
+
+def read_questions(file: Path | str, reading: Reading | None = None) -> Iterator[Example]:
+    """Yield the questions of a file to answer."""
+    source = open_source(str(file), "validation", cache_dir=Path(), reading=reading)
+    return read_examples(source, answers_needed=False)
 
 
 def read_squad(path: Path) -> list[Example]:

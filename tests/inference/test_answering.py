@@ -18,10 +18,10 @@ from detalbert.inference import answering
 from detalbert.inference.model import Trained, prepare
 from detalbert.inference.reply import ask, format_reply, sentence
 from detalbert.settings.hparams import HParams
-from detalbert.squad.questions import read_questions
 from detalbert.squad.windows import Example
 from tests.conftest import max_examples
 from tests.fakes import encoders
+from tests.fakes.questions import read_questions
 from tests.fakes.trained import LocalRun
 
 

@@ -23,10 +23,10 @@ from detalbert.inference import answering
 from detalbert.inference.export import CARD, PACKAGES, card, export, push
 from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
 from detalbert.squad.encoding import tokenizer_sum
-from detalbert.squad.questions import read_questions
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.sums import seal
 from tests.conftest import Once
+from tests.fakes.questions import read_questions
 from tests.fakes.trained import LocalRun
 from tests.older import ids_and_outputs
 

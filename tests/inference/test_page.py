@@ -12,8 +12,8 @@ from detalbert.inference import server
 from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from detalbert.squad import calibration
-from detalbert.squad.questions import read_questions
 from detalbert.squad.windows import Example
+from tests.fakes.questions import read_questions
 from tests.fakes.trained import LocalRun
 from tests.inference.test_server import serving_here
 

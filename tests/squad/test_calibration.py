@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from detalbert.inference import answering
 from detalbert.squad import calibration
-from detalbert.squad.questions import read_questions
 from detalbert.squad.windows import Example
+from tests.fakes.questions import read_questions
 
 
 def made_up(count, slope, offset=0.0, seed=1):

@@ -20,12 +20,12 @@ from detalbert.errors import UserError
 from detalbert.settings.hparams import parse_data_config
 from detalbert.squad import sources
 from detalbert.squad.places import find_place
-from detalbert.squad.questions import INSIDE, REPEATED, LeftOut, read_examples, read_questions
+from detalbert.squad.questions import INSIDE, REPEATED, LeftOut, read_examples
 from detalbert.squad.sources import OFFICIAL_SHA256, Reading, open_source
 from detalbert.squad.windows import Example, build_windows
 from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer, Request
-from tests.fakes.questions import load_world, read_squad
+from tests.fakes.questions import load_world, read_questions, read_squad
 from tests.reading.test_records import to_csv, to_lines, write_book
 
 LEDGER = "On 3 May the Dalma brought forty barrels of tar, and the Orsa salt. The tar was sold."
