@@ -9,10 +9,12 @@ import numpy as np
 
 from detalbert.engine.history import History
 from detalbert.engine.trial import StepTrial
+from detalbert.errors import UserError
 from detalbert.run_page.outcomes import Outcomes
 from detalbert.settings.metric import Metric
 
 REPORT = "report.html"
+MARK = '<meta name="generator" content="detalbert report">'
 
 
 class RunSummary(NamedTuple):
@@ -26,11 +28,16 @@ class RunSummary(NamedTuple):
     best: Mapping[str, float]  # metrics of the validation that the page is of, with `steps`
     history: History
     outcomes: Outcomes | None  # None: the workload has no answers, or they are lost
-    fraction: float | None  # of the texts of data.train that are held out; None: data.validation is
     shared: int  # held-out questions that were trained on, too
-    period: int | None  # steps between validations; None: an epoch
     is_generated: bool  # whether the held-out questions are of the generated world
     commands: Mapping[str, str]  # that a user may run next, by their purpose
+
+
+def check_report(folder: Path) -> None:
+    """Raise UserError if a folder has a report.html that no run wrote."""
+    path = folder / REPORT
+    if path.exists() and MARK.encode() not in path.read_bytes()[:1000]:
+        raise UserError("a run would replace it", key=str(path), cure="move it away")
 
 
 def describe_model(trial: StepTrial) -> str:
@@ -84,9 +91,7 @@ def describe_run(
         best=best,
         history=trial.history,
         outcomes=outcomes,
-        fraction=config["data"].get("validation_fraction"),
         shared=int(shared),
-        period=trial.hparams.validation_period,
         is_generated=lines.get("validation", "").startswith("generated:"),
         commands=commands,
     )

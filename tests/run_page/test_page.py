@@ -1,225 +1,218 @@
-"""The page of a run: written at its end and beside a task's checkpoints, whole in a browser."""
+"""The page of a run beside the scorer's figures, from any validation, in a browser, and refused."""
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from detalbert.engine.history import History, TrainingLoss, Validated
-from detalbert.run_page import advice, plots
-from detalbert.run_page.page import MEANINGS, write_report
+from detalbert.errors import UserError
+from detalbert.run_page.outcomes import (
+    Outcomes,
+    collect,
+    interval,
+    reliability,
+    sweep_thresholds,
+)
+from detalbert.run_page.page import write_report
 from detalbert.run_page.run import REPORT, RunSummary
+from detalbert.run_page.samples import SHOWN, choose_samples, cut_sentence
 from detalbert.settings.metric import Metric
-from tests.run_page.test_outcomes import outcomes_of
+from detalbert.squad.answers import Answers
+from detalbert.squad.metrics import score
+from detalbert.squad.windows import Example
 
-FULL = 300_000  # bytes
 OVERLAPS = Path(__file__).with_name("overlaps.js").read_text()
 CUT = Path(__file__).with_name("cut.js").read_text()
-OPEN = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
+CONTEXT = "The Zanto was loaded with pottery. The Belmira was built in Orvane, and sailed in 1802."
+TEXTS = ["pottery", "Orvane", "the Belmira", "1802", "Zanto"]
+Row = tuple[str, str, float]
+ROW = st.tuples(
+    st.sampled_from(["", *TEXTS]),
+    st.sampled_from(TEXTS),
+    st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0]) | st.floats(-5, 5),
+)
 
 
-@pytest.fixture(scope="module")
-def page(local_run) -> Path:
-    return local_run.path / REPORT
+def example(name: str, answer: str, context: str = CONTEXT) -> Example:
+    labels = ((answer, context.find(answer)),) if answer else ()
+    return Example(name, title="", context=context, question=f"{name}?", answers=labels)
 
 
-def test_the_page_of_a_run_stands_alone_and_is_small(page, local_run):
-    text = page.read_text()
-    assert page.stat().st_size < FULL
-    assert "<script" not in text
-    assert re.findall(r'(?:src|href)="([^#"][^"]*)', text) == []
-    assert "url(http" not in text
-    best = local_run.best
-    for name in ("exact", "f1", "HasAns_f1", "NoAns_exact", "loss"):
-        figure = f"<dt>{name}</dt><dd><b>{best[name]:.2f}</b> <small>{MEANINGS[name]}</small>"
-        assert figure in text
-    assert "best_" not in text  # the page has best scores of its own
-    title = f"albert-squad-local, generated, {local_run.path.name}: {best['exact']:.3g} % right"
-    assert f"<title>{title}</title>" in text and f"<h1>{title}</h1>" in text
-    assert '<a href="#wrong">' in text and '<h2 id="wrong">' in text
-    assert f"step {best['steps']:,}, the best validation" in text
-    for heading in ("get wrong?", "Which threshold?", "a probability worth?", "training needed?"):
-        assert heading in text
-    assert text.count("<svg") >= 3
-    assert f"python predict.py --model {local_run.path}" in text
-    assert "are those of data.validation: none was trained on." in text
-    # Its own held-out questions stay.
-    assert "--set data.train=FILE --set hyperparameters.max_steps=STEPS" in text
+def outcomes_of(rows: list[Row], threshold: float = 0.0, texts: int = 1, fitted=False) -> Outcomes:
+    """Outcomes of (right answer, best span, null odds) rows, on so many texts."""
+    examples, spans, odds = [], {}, {}
+    for number, (answer, span, null_odds) in enumerate(rows):
+        name = str(number)
+        examples.append(example(name, answer, CONTEXT + " " * (number % texts)))
+        spans[name], odds[name] = span, null_odds
+    predictions = {name: "" if odds[name] > threshold else spans[name] for name in odds}
+    probabilities = {name: 1 / (1 + int(name)) for name in odds} if fitted else {}
+    return collect(examples, Answers(predictions, odds, spans, probabilities), threshold)
 
 
-def test_nothing_of_the_page_is_lost_in_a_browser(page, browser):
-    browser.get(page.as_uri())
-    browser.execute_script(OPEN)
-    for width, media in ((1280, "screen"), (400, "screen"), (1047, "print")):
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
-        lost, _, overhang = browser.execute_script(CUT)
-        assert lost == [], width
-        assert overhang <= 0, width
-        texts, overlaps = browser.execute_script(OVERLAPS)
-        assert texts > 50, width
-        assert overlaps == [], width
+@given(st.lists(ROW, min_size=1, max_size=30), st.floats(-3, 3))
+def test_shares_and_thresholds_are_the_scorers(rows, threshold):
+    outcomes = outcomes_of(rows, threshold)
+    table = outcomes.table
+    spans = {row.example.id: rows[int(row.example.id)][1] for row in table.itertuples()}
+    odds = {row.example.id: row.odds for row in table.itertuples()}
+    expected = score(list(table.example), spans, odds, threshold)
+    assert 100 * table.exact.mean() == pytest.approx(expected["exact"])
+    assert 100 * table.f1.mean() == pytest.approx(expected["f1"])
+    for point in sweep_thresholds(table).itertuples():
+        is_given = table.odds <= point.odds
+        assert point.answered == pytest.approx(100 * is_given.mean())
+        assert point.right == pytest.approx(100 * table.span_exact[is_given].mean())
 
 
-def curve(*losses: float, f1: float = 50.0) -> History:
-    """A run whose training loss falls to 1, with these held-out losses and a level F1."""
-    history = History(0)
-    history.reports = [TrainingLoss(step=10 * i, loss=1 + 1 / i) for i in range(1, 41)]
-    for number, loss in enumerate(losses, start=1):
-        metrics = {"loss": loss, "f1": f1}
-        history.validations.append(Validated(step=100 * number, metrics=metrics))
-    return history
+def test_an_interval_is_wilsons():
+    # Brown, Cai and DasGupta (2001), as every calculator gives it.
+    low, high = interval(pd.Series(np.arange(32) < 27))
+    assert (round(low), round(high)) == (68, 93)
+    assert interval(pd.Series(np.ones(5))) == pytest.approx((56.6, 100), abs=0.1)
+
+
+def test_bins_have_the_shares_of_their_answers():
+    right = np.arange(19) % 2 == 0
+    probabilities = np.repeat([0.05, 0.55, 1.0], [5, 4, 10])
+    bins = reliability(pd.DataFrame({"probability": probabilities, "exact": right}))
+    assert list(bins["count"]) == [5, 10]  # too few in the middle one
+    assert list(bins.right) == [right[:5].mean(), right[-10:].mean()]
+
+
+def test_samples_are_the_surest_wrong_ones_and_all_kinds_of_right_ones():
+    rows = [("pottery", "Orvane", -1.0)] * 22 + [("Orvane", "Orvane", -1.0)] * 45
+    outcomes = outcomes_of(rows, fitted=True)
+    wrong = [int(sample["example"].id) for sample in choose_samples(outcomes, right=False)]
+    assert wrong == list(range(SHOWN))
+    right = [int(sample["example"].id) for sample in choose_samples(outcomes, right=True)]
+    assert (right[0], right[-1], len(right)) == (22, 66, SHOWN)
 
 
 @pytest.mark.parametrize(
-    "history, words",
+    "answer, sentence",
     [
-        (curve(3.0, 1.5, 2.0, 2.6), ["was lowest at step 200 (1.50) and is 2.60 at the end"]),
-        (curve(4.0, 3.0, 2.5, 2.4), ["still falling", "does much better on what it has seen"]),
-        (
-            curve(1.9, 1.4, 1.3, 1.2),
-            [
-                "+0.0 points from the best before, which may be chance (up to 1.0 points), and",
-                "no sign that",
-            ],
-        ),
-        (curve(1.9, 1.2, 1.25, 1.25), ["gains little", "level since step 200"]),
-        (
-            curve(1.9, 1.2),
-            ["Too few validations (2)", "1.20 at the end, in training about 1: no sign"],
-        ),
-        (curve(3.2, 3.2), ["period to 40 (now 50)", "much better on what it has seen"]),
-        (curve(), ["Too few validations (0)"]),
-        (History(0), ["validation_period to 1 (now 50)"]),
+        ("pottery", ("The Zanto was loaded with ", "pottery", ".")),
+        ("1802", ("The Belmira was built in Orvane, and sailed in ", "1802", ".")),
+        ("", ("", "no answer", "")),
+        ("not there", ("", "not there", "")),
     ],
-    ids=["overfit", "gap", "falling", "level", "short", "short and overfit", "none", "no step"],
 )
-def test_the_curves_say_what_would_help(history, words):
-    sentences = advice.describe_training(history, "f1", period=50)
-    for sentence, expected in zip(sentences, words, strict=True):
-        assert expected in sentence
+def test_an_answer_stands_in_its_sentence(answer, sentence):
+    assert cut_sentence(CONTEXT, answer, CONTEXT.find(answer)) == sentence
 
 
-def test_more_steps_are_worth_what_the_last_fifth_gained_beyond_the_noise():
-    history = curve(*np.linspace(1.9, 1.2, 10))
-    for number, point in enumerate(history.validations):
-        point.metrics["f1"] = 40.0 + 5 * min(number, 7)
-    rows = [("pottery", "pottery", -1.0)] * 40 + [("pottery", "Orvane", -1.0)] * 10
-    outcomes = outcomes_of(rows, threshold=0.0)
-    sentence, _ = advice.describe_training(history, "f1", outcomes)
-    assert sentence == (
-        "The best f1 after step 800 is +0.0 points from the best before, which may be chance (up "
-        "to 11.2 points), and the held-out loss was still falling: a longer run "
-        "(hyperparameters.max_steps or epochs) may gain a little."
-    )
-    history.validations[-1].metrics["loss"] = 1.3
-    sentence, _ = advice.describe_training(history, "f1", outcomes)
-    assert sentence.endswith("longer training gains little that these questions could show.")
-    # The best until then need not be the last one of them.
-    history.validations[2].metrics["f1"] = 80.0
-    sentence, _ = advice.describe_training(history, "f1", outcomes)
-    assert sentence.startswith("The best f1 after step 800 is -5.0 points from the best before")
-    history.validations[-1].metrics["f1"] = 100.0
-    assert "is +20.0 points from the best before, more than by chance (11.2): train" in next(
-        advice.describe_training(history, "f1", outcomes)
-    )
-    assert "(1.0): train longer" in next(advice.describe_training(history, "f1"))
+def history(*losses: float) -> History:
+    curves = History(0)
+    curves.reports = [TrainingLoss(step=10 * i, loss=1 + 1 / i) for i in range(1, 41)]
+    for number, loss in enumerate(losses, start=1):
+        curves.validations.append(Validated(step=100 * number, metrics={"loss": loss}))
+    return curves
 
 
-def summary(**changes) -> RunSummary:
-    """The run of a file of questions of which a fifth of the texts is held out."""
-    rows = [("pottery", "pottery", -1.0)] * 40 + [("", "Orvane", 1.0)] * 8
-    rows += [("", "Zanto", -1.0)] * 2
-    values = {
-        "name": "shop",
-        "model": "a model",
-        "data": ["train: shop.csv: 100 questions (20 unanswerable)"],
-        "metrics": [
-            Metric(name, charted=True, logged=True)
-            for name in ("f1", "NoAns_exact", "exact", "HasAns_exact", "best_f1")
-        ],
-        "metric": "f1",
-        "best": {
-            "steps": 300,
-            "f1": 96,
-            "NoAns_exact": 80,
-            "exact": 96,
-            "HasAns_exact": 100,
-            "best_f1": 97,
-        },
-        "history": curve(1.9, 1.4, 1.3),
-        "outcomes": outcomes_of(rows, threshold=0.0),
-        "fraction": 0.2,
-        "shared": 0,
-        "period": 100,
-        "is_generated": False,
-        "commands": {
-            "train again": "python train.py --config a/config.yaml --set data.train=FILE"
-            " --output-dir FOLDER"
-        },
-    }
-    return RunSummary(**values | changes)
+GOOD = [("pottery", "pottery", -1.0)] * 90 + [("", "Orvane", 1.0)] * 30 + [("", "1802", -2.0)] * 2
+FAIR = GOOD + [("pottery", "Orvane", -1.0)] * 18
+RUN = {
+    "name": "shop",
+    "model": "a model",
+    "data": ["train: shop.csv: 100 questions"],
+    "metrics": [Metric("bits_per_byte", logged=True), Metric("loss", logged=True)],
+    "metric": "loss",
+    "best": {"steps": 300, "loss": 1.5, "calibration_error": 0.1},
+    "history": history(1.9, 1.4, 1.39, 1.38),
+    "outcomes": None,
+    "shared": 0,
+    "is_generated": False,
+    "commands": {"ask it": "python predict.py --model a"},
+}
+LM = {"best": {**RUN["best"], "bits_per_byte": 1.5, "baseline_bits_per_byte": 2.4}}
 
 
-def written(run: RunSummary, folder: Path) -> str:
-    write_report(run, folder)
+def written(folder: Path, **changes: object) -> str:
+    write_report(RunSummary(**{**RUN, **changes}), folder)
     return (folder / REPORT).read_text()
 
 
-def test_the_page_says_where_held_out_questions_come_from(tmp_path):
-    text = written(summary(), tmp_path)
-    assert "split off from data.train text by text, data.validation_fraction 0.2: none was" in text
-    text = written(summary(fraction=None, shared=7), tmp_path)
-    assert "are those of data.validation: 7 of them are in data.train, too" in text
+@pytest.mark.parametrize(
+    "changes, present, absent",
+    [
+        (
+            {"outcomes": outcomes_of(GOOD, texts=40)},
+            ["Good:", "120 of 122", "Always abstaining: 26 %", "Read the surest"],
+            ["of one text", "generated", "were trained on"],
+        ),
+        (
+            {"outcomes": outcomes_of(GOOD[:4])},
+            ["Too few", "of one text"],
+            ["should it abstain", "number bad"],
+        ),
+        ({"outcomes": outcomes_of(GOOD[:90])}, ["Ask it"], ["abstaining", "Wrong answers,"]),
+        (
+            {"outcomes": outcomes_of(GOOD, -9, 40)},
+            ["Not clearly better than always", "questions.yaml"],
+            [],
+        ),
+        (
+            {"outcomes": outcomes_of(GOOD, texts=40, fitted=True), "shared": 3},
+            ["3 of the held-out questions were trained on", "Is 0.9 nine"],
+            ["generated"],
+        ),
+        (
+            {"outcomes": outcomes_of(FAIR, texts=99), "history": history(3, 1.5, 2, 2.6)},
+            ["Gather more data: the held-out loss rises after step 200"],
+            ["Read the surest"],
+        ),
+        ({**LM, "history": history(3, 2, 1)}, ["Better than", "2.40", "Train longer"], ["Wrong"]),
+        ({"history": History(0), "is_generated": True}, ["generated"], ["<svg", "still learn"]),
+        ({"name": "<b>", "commands": {"x": "<i>"}}, ["&lt;b&gt;", "&lt;i&gt;"], ["<i>"]),
+    ],
+    ids="good few all-right silent fitted overfit lm no-curve markup".split(),
+)
+def test_each_sentence_is_there_where_it_is_true(changes, present, absent, tmp_path):
+    text = written(tmp_path, **changes)
+    assert [words for words in present if words not in text] == []
+    assert [words for words in absent if words in text] == []
+    assert written(tmp_path, **changes) == text  # the same bytes again
 
 
-def test_half_of_the_data_shows_whether_more_helps_and_held_out_files_stay(tmp_path):
-    text = written(summary(), tmp_path)
-    # A fifth is held out; of the four others two are left.
-    assert "half of the training questions (--set data.validation_fraction=0.6)" in text
-    assert "--set data.train=FILE --output-dir FOLDER" in text
-    assert "if less than 87 % is right then, more data is likely to help" in text
-    assert "wrong most often: answered though there is none" in text
-    assert "In the curves one question is 2.0 points of exact" in text
-    assert "HELD_OUT_FILE" not in text
-    # A run of the generated world needs two files, which are not called the same.
-    text = written(summary(fraction=None, is_generated=True), tmp_path)
-    assert "unless <code>--set data.validation=HELD_OUT_FILE</code> names yours" in text
-    # So few cannot show it.
-    few = outcomes_of([("pottery", "pottery", -1.0)] * 29, threshold=0.0)
-    text = written(summary(outcomes=few), tmp_path)
-    assert "29 held-out questions are too few to show what more data would gain: gather" in text
-    assert "validation_fraction=" not in text
-    text = written(summary(fraction=None), tmp_path)
-    assert "(a file with half of data.train)" in text and "data.validation_fraction" not in text
+@settings(max_examples=15, deadline=None)
+@given(st.lists(ROW, min_size=1, max_size=40), st.floats(-3, 3))
+def test_any_validation_has_a_page(tmp_path_factory, rows, threshold):
+    text = written(tmp_path_factory.mktemp("page"), outcomes=outcomes_of(rows, threshold))
+    assert not re.search(r"\b(nan|inf)\b", text)
 
 
-def test_a_page_has_one_main_score_and_the_same_bytes_again(tmp_path):
-    text = written(summary(), tmp_path)
-    assert "<title>shop: 96 % right</title>" in text
-    assert "48 of 50 results on held-out questions are right: 96 %" in text
-    names = re.findall("<dt>(.*?)</dt>", text)
-    assert names == ["exact", "f1", "HasAns_exact", "NoAns_exact"]
-    assert written(summary(), tmp_path) == text
-    assert "<title>shop: f1 96.00</title>" in written(summary(outcomes=None), tmp_path)
+def test_a_page_that_no_run_wrote_is_refused_and_untouched(tmp_path):
+    (tmp_path / REPORT).write_text("mine")
+    with pytest.raises(UserError, match=r"report\.html"):
+        written(tmp_path)
+    assert (tmp_path / REPORT).read_text() == "mine"
 
 
-def test_the_losses_that_are_cut_are_named(monkeypatch):
-    monkeypatch.setattr(plots, "inline_svg", lambda figure, title: figure)
-    history = curve(1.9, 1.4, 1.3)
-    history.reports[0] = TrainingLoss(step=10, loss=14.2)
-    training, _ = plots.plot_losses(history).axes[0].lines
-    assert training.get_label() == "training (at first 14.2)"
-    history.reports[:30] = []
-    training, _ = plots.plot_losses(history).axes[0].lines
-    assert training.get_label() == "training"
-
-
-def test_the_last_report_alone_is_no_training_loss():
-    history = curve(1.9, 1.4, 1.3, 1.2)
-    history.reports = history.reports[:8]
-    history.reports[-1] = TrainingLoss(step=80, loss=0.3)
-    *_, sentence = advice.describe_training(history, "f1")
-    assert "in training about 0.72: no sign" in sentence
+def test_the_page_of_a_run_stands_alone_and_fits_a_screen(local_run, browser):
+    page = local_run.path / REPORT
+    text = page.read_text()
+    assert page.stat().st_size < 300_000
+    assert not re.search(r'<script|(src|href)="[^#"]|url\(http', text)
+    assert f"{local_run.best['exact']:.1f} %" in text
+    browser.get(page.as_uri())
+    words = browser.execute_script(
+        "document.querySelectorAll('details, .cards, code, .muted').forEach(e => e.remove());"
+        "return document.body.innerText"
+    )
+    assert len(re.findall("[A-Za-z]+", words)) <= 200
+    browser.get(page.as_uri())
+    browser.execute_script("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    for width in (1280, 400):
+        size = SimpleNamespace(width=width, height=900, deviceScaleFactor=1, mobile=False)
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", vars(size))
+        lost, _, overhang = browser.execute_script(CUT)
+        assert (lost, overhang <= 0) == ([], True)
+        texts, overlaps = browser.execute_script(OVERLAPS)
+        assert texts > 50 and overlaps == []
