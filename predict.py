@@ -28,17 +28,15 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 from typing import NoReturn
 
 # Flags that not every mode reads, by the modes that do.
 READ_BY = {
-    "data": ("set", "json", "raw", "threshold"),
-    "question": ("context", "context_file", "json", "raw", "threshold"),
-    "interactive": ("context", "context_file", "json", "raw", "threshold"),
-    "export": ("threshold", "push_to_hub"),
-    "serve": ("raw", "threshold", "token_file"),
+    "data": ("set", "json", "threshold"),
+    "question": ("context", "context_file", "json", "threshold"),
+    "export": ("threshold",),
+    "serve": ("threshold", "token_file"),
 }
 
 
@@ -50,17 +48,14 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     modes = parser.add_mutually_exclusive_group(required=True)
     modes.add_argument("--data", help="file of questions, a folder or a hub name")
     modes.add_argument("--question", help="question to answer")
-    modes.add_argument("--interactive", action="store_true", help="read questions from stdin")
     modes.add_argument("--export", type=Path, metavar="DIR", help="write a new model folder")
-    modes.add_argument("--serve", action="store_true", help="serve a page and a JSON API")
+    modes.add_argument("--serve", action="store_true", help="serve a page and a JSON endpoint")
     add("--output-dir", type=Path, default=Path("predictions"), help="folder for --data's answers")
-    add("--set", action="append", metavar="data.KEY=VALUE", help="how --data is read")
+    add("--set", action="append", metavar="data.KEY=VALUE", help="how --data is read: columns, ...")
     add("--context", help="text to search for the answer")
     add("--context-file", type=existing_file, help="file with the text to search")
-    add("--json", action="store_true", help="print replies as JSON, one per line; or the scores")
-    add("--raw", action="store_true", help="probabilities as the model gives them, uncalibrated")
+    add("--json", action="store_true", help="print the reply to a question, or the scores, as JSON")
     add("--threshold", metavar="best|FLOAT", help="null odds above which the model abstains")
-    add("--push-to-hub", metavar="NAME", help="hub repository to upload the exported folder to")
     add("--license", default="unknown", help="license of the exported weights (default: unknown)")
     add("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
     add("--port", type=int, default=8000, help="port to serve on (default: 8000)")
@@ -124,20 +119,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Run the mode that the arguments select."""
-    # In a trial all slots answer, and the results go to the master.
     if args.mode == "data" and os.environ.get("DET_TASK_TYPE") == "TRIAL":
         from detalbert.inference.shares import answer_on_all_slots
 
         if args.json:
             refuse("json", problem="a trial reports its scores to the master")
-        answer_on_all_slots(
-            args.model,
-            args.data,
-            changes=args.set or (),
-            threshold=args.threshold,
-            threads=args.threads,
-            raw=args.raw,
-        )
+        answer_on_all_slots(args)
         return
 
     # What a user may get wrong comes before the model is loaded, which takes seconds.
@@ -147,43 +134,32 @@ def run(args: argparse.Namespace) -> None:
         from detalbert.inference.export import check_new  # no part of what is sent to a cluster
 
         check_new(args.export)
+    context = ""
+    if args.mode == "question":
+        context = read_context(args.context, args.context_file)
+        check_text("--question", args.question, context)
     set_threads(args.threads)
     folder = find(args.model)
     kind = check_mode(args.mode, folder)
     if kind is ANSWERING:
-        use_answering_model(args, folder)
-    else:
-        if args.threshold is not None:
-            refuse("threshold", problem=f"{args.model} is {kind.name}")
-        export_other_model(args, folder, is_language_model=kind is LANGUAGE)
-    if args.mode == "export":
-        print(escape_controls(f"the model is in {args.export}"))
-    if args.push_to_hub:
-        from detalbert.inference.export import push
-
-        print(f"uploaded to {push(args.export, args.push_to_hub)}")
-
-
-def export_other_model(args: argparse.Namespace, folder: Path, is_language_model: bool) -> None:
-    """Export a language model or a pretrained encoder."""
-    if is_language_model:
+        use_answering_model(args, folder, context)
+    elif args.threshold is not None:
+        refuse("threshold", problem=f"{args.model} is {kind.name}")
+    elif kind is LANGUAGE:
         from lm.inference.export import export_language_model
         from lm.inference.load import open_saved
 
         export_language_model(open_saved(folder), args.export, args.license)
-        return
-    from pretrain.encoder_folder import export_encoder
+    else:
+        from pretrain.encoder_folder import export_encoder
 
-    export_encoder(folder, args.export, args.license)
+        export_encoder(folder, args.export, args.license)
+    if args.mode == "export":
+        print(escape_controls(f"the model is in {args.export}"))
 
 
-def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
+def use_answering_model(args: argparse.Namespace, folder: Path, context: str) -> None:
     """Answer questions with the model in `folder`, serve or export it."""
-    context = ""
-    if args.mode in ("question", "interactive"):
-        context = read_context(args.context, args.context_file)
-    if args.mode == "question":
-        check_text("--question", args.question, context)
     trained = load_model(str(folder))
     threshold = choose_threshold(trained, args.threshold)
     if args.mode == "export":
@@ -193,14 +169,10 @@ def use_answering_model(args: argparse.Namespace, folder: Path) -> None:
         hparams = dataclasses.replace(trained.hparams, null_score_diff_threshold=threshold)
         export(trained._replace(hparams=hparams), args.export, args.license)
         return
-    if args.raw:
-        trained = trained.uncalibrated()
     if args.mode == "data":
         answer_file(args, trained, threshold)
     elif args.mode == "serve":
         serve(args, trained, threshold)
-    elif args.mode == "interactive":
-        converse(args, trained, threshold, context)
     else:
         show(ask(trained, args.question, context, threshold), context, args.json)
 
@@ -233,18 +205,6 @@ def serve(args: argparse.Namespace, trained: Trained, threshold: float) -> None:
     trained = trained._replace(name=Path(args.model).name or trained.name)
     token = server.read_token(args.token_file)
     server.serve(trained, threshold, host=args.host, port=args.port, token=token)
-
-
-def converse(args: argparse.Namespace, trained: Trained, threshold: float, context: str) -> None:
-    """Answer questions from standard input, one per line, until it ends."""
-    # Bytes that are no UTF-8 are read all the same, and refused with the question that has them.
-    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]  # a TextIOWrapper
-    for question in filter(None, map(str.strip, sys.stdin)):
-        try:
-            check_text("question", question, context)
-            show(ask(trained, question, context, threshold), context, args.json)
-        except UserError as error:  # the next one may be better
-            fail("predict.py", error)
 
 
 if __name__ == "__main__":

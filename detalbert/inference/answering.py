@@ -6,9 +6,9 @@ results that depend neither on the file's length nor on which process answers wh
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from detalbert.squad.calibration import calibrated
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.windows import Example, Windows, build_windows
 
+T = TypeVar("T")
+
 
 class Answered(NamedTuple):
     """The answers to a chunk of questions, by question id."""
@@ -33,6 +35,22 @@ class Answered(NamedTuple):
     spans: dict[str, str]  # the best span's text, also where "no answer" is the answer
     n_best: dict[str, list[NBestEntry]]  # as `n_best_list` gives it
     losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
+
+
+def join(chunks: Sequence[Answered]) -> Answered:
+    """Return the answers of all chunks, in their order, as one."""
+    return Answered(
+        examples=[example for chunk in chunks for example in chunk.examples],
+        predictions=_union(chunk.predictions for chunk in chunks),
+        null_odds=_union(chunk.null_odds for chunk in chunks),
+        spans=_union(chunk.spans for chunk in chunks),
+        n_best=_union(chunk.n_best for chunk in chunks),
+        losses=np.concatenate([chunk.losses for chunk in chunks]),
+    )
+
+
+def _union(mappings: Iterable[dict[str, T]]) -> dict[str, T]:
+    return {name: value for mapping in mappings for name, value in mapping.items()}
 
 
 class _Chunk(NamedTuple):

@@ -18,13 +18,12 @@ from pathlib import Path, PurePath
 from string import Template
 from typing import Any
 
-import huggingface_hub
 import yaml
 from transformers import PreTrainedModel
 
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.files import whole_folder, write_json
-from detalbert.hub import hub_errors, split_revision
+from detalbert.hub import split_revision
 from detalbert.inference.model import SETTINGS, Trained
 from detalbert.redact import masked
 from detalbert.squad.sources import OFFICIAL_SHA256
@@ -32,7 +31,12 @@ from detalbert.sums import Json, write_sums
 
 README = "README.md"  # the model card: the one file that may be edited
 CARD = Path(__file__).with_name("card.md")
-PACKAGES = ("torch", "transformers", "tokenizers", "determined")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "determined",
+)
 FROM_SCRATCH = "random weights"
 # Names under which transformers 4.57 reads values of `rope_parameters`, by model type; others have
 # rope_theta. Of each name the keys of the value.
@@ -119,29 +123,23 @@ def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
 
 def _add_older_names(folder: Path) -> None:
     """Make an exported folder load in transformers 4.57 as in 5, which reads these names, too."""
-    with _edited(folder / "tokenizer_config.json") as tokenizer:
-        if tokenizer.get("tokenizer_class") == "TokenizersBackend":
-            tokenizer["tokenizer_class"] = "PreTrainedTokenizerFast"
-    with _edited(folder / "config.json") as config:
-        rope = config.get("rope_parameters") or {}
-        if config["model_type"] in _OLDER_ROPE:
-            for name, keys in _OLDER_ROPE[config["model_type"]].items():
-                config[name] = functools.reduce(operator.getitem, keys, rope)
-        elif "rope_theta" in rope:
-            # Without this name 4.57 would take 10,000, silently.
-            config["rope_theta"] = rope["rope_theta"]
-            if rope["rope_type"] != "default":
-                scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
-                config["rope_scaling"] = scaling
-
-
-@contextlib.contextmanager
-def _edited(file: Path) -> Iterator[Json]:
-    """Yield a JSON file's object, and write it back in transformers' form."""
-    values = json.loads(file.read_text(encoding="utf-8"))
-    yield values
-    text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
-    file.write_text(text + "\n", encoding="utf-8")
+    file = folder / "tokenizer_config.json"
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    if tokenizer.get("tokenizer_class") == "TokenizersBackend":
+        write_json(file, {**tokenizer, "tokenizer_class": "PreTrainedTokenizerFast"})
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    rope = config.get("rope_parameters") or {}
+    if config["model_type"] in _OLDER_ROPE:
+        for name, keys in _OLDER_ROPE[config["model_type"]].items():
+            config[name] = functools.reduce(operator.getitem, keys, rope)
+    elif "rope_theta" in rope:
+        # Without this name 4.57 would take 10,000, silently.
+        config["rope_theta"] = rope["rope_theta"]
+        if rope["rope_type"] != "default":
+            scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+            config["rope_scaling"] = scaling
+    write_json(file, config)
 
 
 def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) -> str:
@@ -155,7 +153,6 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
     hparams = dataclasses.asdict(trained.hparams)
     data = _public(trained.data)
     base = hparams.pop("model") or FROM_SCRATCH
-    is_squad = _is_squad(data)
 
     # The template names single hyperparameters, and has a table of all but the model's config.
     values = {key: shown_value(value) for key, value in hparams.items()}
@@ -163,7 +160,7 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
     versions = {"python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in PACKAGES}
     values |= {
-        "front": _front_matter(base, is_squad, license_id),
+        "front": _front_matter(base, data, license_id),
         "license": license_id,
         "architecture": model.config.model_type,
         "parameters": f"{model.num_parameters():,}",
@@ -172,7 +169,6 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
         "base_model": _name(base),
         "steps": str(trained.steps or "an unknown number of"),
         "data": markdown_table(data) if data else "Not recorded.",
-        "data_licence": "SQuAD: cc-by-sa-4.0." if is_squad else "Data: see its source.",
         "scores": markdown_table(trained.scores) if trained.scores else "Not validated.",
         "hyperparameters": markdown_table(hparams),
         "versions": markdown_table(versions),
@@ -180,21 +176,16 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
     return Template(template.read_text(encoding="utf-8")).substitute(values)
 
 
-def _is_squad(data: Json) -> bool:
-    """Return whether a split has an official file's name, or one that speaks of SQuAD."""
-    names = [str(data.get(split)) for split in ("train", "validation")]
-    return any(name in OFFICIAL_SHA256 or "squad" in name.lower() for name in names)
-
-
-def _front_matter(base: str, is_squad: bool, license_id: str) -> str:
-    """Return what the hub reads of a card: license, base model and data set, as YAML."""
+def _front_matter(base: str, data: Json, license_id: str) -> str:
+    """Return what the hub reads of a card, as YAML: the license and, of the hub, the base model;
+    a data set if it is an official one.
+    """
     front: Json = {"license": license_id}
     # The hub links a base model, which a folder cannot be.
     is_local = PurePath(base).is_absolute() or base.startswith((".", "embedded/"))
     if base != FROM_SCRATCH and not is_local:
-        repository, _ = split_revision(base)
-        front["base_model"] = repository
-    if is_squad:
+        front["base_model"], _ = split_revision(base)
+    if data.get("train") in OFFICIAL_SHA256:
         front["datasets"] = ["rajpurkar/squad_v2"]
     return yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
 
@@ -223,18 +214,3 @@ def _name(name: str) -> str:
     """Return `name`, or only its last component if it is a path on this machine."""
     path = PurePath(name)
     return path.name if path.is_absolute() or name.startswith((".", "~")) else name
-
-
-def push(folder: Path, name: str) -> str:
-    """Upload an exported folder to the hub (private if new); return its address.
-
-    Raises:
-        UserError: the hub refuses.
-        Unavailable: the network fails.
-    """
-    with hub_errors(
-        "not uploaded", key=f"--push-to-hub {name}", cure=f"the folder {folder} is complete"
-    ):
-        hub = huggingface_hub.HfApi()
-        hub.create_repo(name, private=True, exist_ok=True)
-        return str(hub.upload_folder(repo_id=name, folder_path=folder))

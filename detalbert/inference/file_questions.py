@@ -5,13 +5,10 @@ machine. That costs a second for SQuAD, and buys scores that nobody takes for he
 """
 
 import contextlib
-import itertools
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from detalbert.engine.rows import CHUNK
 from detalbert.errors import UserError
 from detalbert.inference.model import Trained
 from detalbert.records import Row
@@ -20,10 +17,15 @@ from detalbert.settings.hparams import DataConfig, parse_data_config
 from detalbert.settings.values import Config
 from detalbert.squad.questions import LeftOut, read_examples
 from detalbert.squad.sources import OFFICIAL_SHA256, Reading, open_source
-from detalbert.squad.windows import Example, check_questions_fit
+from detalbert.squad.windows import Example
 
 # Keys of `data:` that --set may change: they say how a file is read.
-CHANGEABLE = ("columns", "no_answer", "sheet", "skip_invalid")
+CHANGEABLE = (
+    "columns",
+    "no_answer",
+    "sheet",
+    "skip_invalid",
+)
 log = logging.getLogger(__name__)
 
 
@@ -45,13 +47,9 @@ class Questions:
         self.config = _parse_config(trained.data, data, changes)
         self.left_out: list[LeftOut] = []  # complete at the end
         self.cells: dict[str, Row] = {}  # rows of a table by id, until their answers are written
+        cache_dir = Path(self.config.cache_dir)
         with _naming_flag():
-            self.source = open_source(
-                data,
-                split="validation",
-                cache_dir=Path(self.config.cache_dir),
-                reading=_reading(self.config),
-            )
+            self.source = open_source(data, "validation", cache_dir, _reading(self.config))
 
     def __iter__(self) -> Iterator[Example]:
         """Yield the questions.
@@ -59,59 +57,22 @@ class Questions:
         Raises:
             UserError: for a question that cannot be answered, unless such are left out.
         """
-        counts: Counter[str] = Counter()
         total = 0
         with _naming_flag():
             examples = read_examples(
                 self.source,
                 answers_needed=False,
                 left_out=self.left_out if self.config.skip_invalid else None,
-                counts=counts,
                 cells=self.cells,
             )
-            chunk = list(itertools.islice(examples, CHUNK))
-            while chunk:
-                fitting = self._fitting(chunk)
-                total += len(fitting)
-                yield from fitting
-                chunk = list(itertools.islice(examples, CHUNK))
-
-        # Of each kind a line, however many questions of the file are of it.
-        for text, count in (+counts).items():
-            log.warning("%s: %s %s", self.data, f"{count:,}", text)
+            for example in examples:
+                total += 1
+                yield example
         if self.left_out:
             first = f"{self.left_out[0].where}: {self.left_out[0].problem}"
             log.warning("%s questions are left out; the first: %s", len(self.left_out), first)
         if not total:
             raise UserError("no question that can be answered", key=self.data)
-
-    def _fitting(self, chunk: list[Example]) -> list[Example]:
-        """Return the questions that windows can hold, with their contexts.
-
-        Raises:
-            UserError: for the first of the others, unless such are left out.
-        """
-        hparams = self.trained.hparams
-        try:
-            check_questions_fit(
-                chunk,
-                self.trained.tokenizer,
-                max_seq_length=hparams.max_seq_length,
-                doc_stride=hparams.doc_stride,
-            )
-            return chunk
-        except UserError as error:
-            if not self.config.skip_invalid:
-                raise error.under(f"{self.data}: {error.key}") from None
-            problem = str(error)
-
-        # Look for the questions at fault, one by one.
-        if len(chunk) > 1:
-            alone = [self._fitting([example]) for example in chunk]
-            return list(itertools.chain.from_iterable(alone))
-        (example,) = chunk
-        self.left_out.append(LeftOut(self.data, example.id, kind="too long", problem=problem))
-        return []
 
 
 def _parse_config(trained: Config, data: str, changes: Sequence[str]) -> DataConfig:
@@ -123,15 +84,13 @@ def _parse_config(trained: Config, data: str, changes: Sequence[str]) -> DataCon
     if others:
         keys = ", ".join(f"data.{key}" for key in CHANGEABLE)
         raise UserError("not read here", key=f"--set {others[0]}", cure=f"set {keys}")
-    values = {
-        "train": data,  # of a model of another make
-        **trained,
+    # `train` is required, and a model of another make has none.
+    read_alone = {
         "validation": data,
         "validation_fraction": None,
         "sheet": None,
-        **own,
     }
-    return parse_data_config(values)
+    return parse_data_config({"train": data, **trained, **read_alone, **own})
 
 
 def _reading(config: DataConfig) -> Reading:
@@ -164,17 +123,13 @@ class TrainingQuestions:
         if not data:
             return
         config = parse_data_config(data)
-        cached = Path(config.cache_dir, config.train.removesuffix(".json"), config.train)
-        is_cached = config.train in OFFICIAL_SHA256 and cached.exists()
-        if not (config.train == "generated" or Path(config.train).exists() or is_cached):
-            log.info("which questions were trained on is not known: no %s here", config.train)
+        name = config.train
+        cached = Path(config.cache_dir, name.removesuffix(".json"), name)
+        is_cached = name in OFFICIAL_SHA256 and cached.exists()
+        if not (name == "generated" or Path(name).exists() or is_cached):
+            log.info("which questions were trained on is not known: no %s here", name)
             return
-        source = open_source(
-            config.train,
-            split="train",
-            cache_dir=Path(config.cache_dir),
-            reading=_reading(config),
-        )
+        source = open_source(name, "train", Path(config.cache_dir), _reading(config))
         examples = read_examples(source, answers_needed=False, left_out=[])
         self.hashes = {_hash(example) for example in examples}
 

@@ -5,28 +5,25 @@ sums of its files. That takes disk which nothing frees, and buys a second start 
 which is asked again only for names that may change their meaning, such as a trial's best.
 """
 
-import contextlib
 import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from huggingface_hub import snapshot_download
 
 import detalbert.determined_internals  # noqa: F401  by which a download stays in its folder
 from detalbert import hub
-from detalbert.engine.ranking import best_first
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.files import cached_folder, write_json
 from detalbert.hub import STATE_DICT
 from detalbert.redact import masked
-from detalbert.settings.yaml_files import read_yaml
 from detalbert.sums import Json, find_change
-from detalbert.training.manifest import find_damage, read_manifest
-from detalbert.training.metrics_file import METRICS_FILE, read_metrics
+from detalbert.training.manifest import find_damage
+from detalbert.training.metrics_file import read_metrics
 from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
 from detalbert.training.table import TABLE
 from detalbert.training.timeline import list_checkpoints
@@ -44,7 +41,7 @@ log = logging.getLogger(__name__)
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REFERENCE = re.compile(
-    rf"(?P<uuid>{_UUID.pattern})|(?P<kind>trial|experiment):(?P<id>\d+)(?P<rank>.*)"
+    rf"(?P<uuid>{_UUID.pattern})|(?P<kind>trial|experiment):(?P<id>\d+)(:(?P<rank>best|latest))?"
     r"|model:(?P<model>[^:/]+)(:(?P<version>\d+))?"
 )
 
@@ -104,58 +101,26 @@ def find(name: str) -> Path:
 
 
 def _best_of_run(folder: Path) -> Path:
-    """Return the checkpoint of a run's best validation, or the best of those that are there."""
+    """Return the checkpoint of a run's best validation; if that was not kept, or nothing says which
+    it is, the newest complete one, with a warning.
+    """
     checkpoints = dict(list_checkpoints(folder / "checkpoints"))
-    names = ", ".join(path.name for path in checkpoints.values()) or "(none yet)"
-    cure = f"give one of {folder / 'checkpoints'}: {names}"
-    metrics = read_metrics(folder)
-    if metrics is None and (folder / METRICS_FILE).exists():
-        raise UserError("cannot be read", key=str(folder / METRICS_FILE), cure=cure)
-    # The best validation's own checkpoint, if it was kept.
-    metrics = metrics or {}
+    metrics = read_metrics(folder) or {}
     best = (metrics.get("best") or {}).get("steps")
-    key = f"--model {folder}"
-    if best is None:
-        raise UserError("no validation yet, so no best", key=key, cure=cure)
     if best in checkpoints:
         return checkpoints[best]
-    # Validations may be more frequent than checkpoints: the next best will do, and a line says so.
-    saved = _best_saved(folder, checkpoints, metrics.get("last") or {})
-    if saved is None:
-        raise UserError(f"its best, step {best}, is gone", key=key, cure=cure)
+    # Validations may be more frequent than checkpoints.
+    complete = [path for path in checkpoints.values() if find_damage(path) is None]
+    if not complete:
+        problem = f"no complete checkpoint in {folder / 'checkpoints'}"
+        raise UserError(problem, key=f"--model {folder}", cure="train first")
     log.warning(
-        "--model %s: its best validation, at step %s, has no checkpoint; using %s, the best saved",
+        "--model %s: its best validation (step %s) has no checkpoint; using %s, the newest",
         folder,
         best,
-        saved.name,
+        complete[-1].name,
     )
-    return saved
-
-
-def _best_saved(
-    folder: Path, checkpoints: Mapping[int, Path], last: Mapping[str, Any]
-) -> Path | None:
-    """Return the checkpoint with the best validation of its own.
-
-    Args:
-        last: the run's last validation, which may come after the checkpoint of its step.
-
-    Returns:
-        None if there is none, or if the run's config does not say which is better.
-    """
-    # A checkpoint's own validation is that after the same step.
-    validations: list[Mapping[str, Any]] = []
-    for step, path in checkpoints.items():
-        if find_damage(path) is None:
-            history = [*read_manifest(path)["validations"], last]
-            validations += [entry for entry in history if entry.get("steps") == step]
-
-    # The run's config, which may be missing or damaged, says which metric decides.
-    try:
-        ranked = best_first(validations, read_yaml(folder / "config.yaml")["searcher"])
-    except (UserError, LookupError, TypeError):
-        return None
-    return checkpoints[int(ranked[0]["steps"])] if ranked else None
+    return complete[-1]
 
 
 # Checkpoints of a cluster, by the names of `det`.
@@ -172,12 +137,12 @@ def fetch(name: str) -> Path:
     if _UUID.fullmatch(name) and find_change(CACHE / name, key=name) is None:
         return CACHE / name
     key = f"--model {name}"
-    with client_errors_as_user_errors(key):
+    with as_user_error(partial(_client_error, key)):
         return _download(find_remote(name, key))
 
 
 def find_remote(name: str, key: str) -> "client.Checkpoint":
-    """Return the client's checkpoint of a name; call in `client_errors_as_user_errors`.
+    """Return the client's checkpoint of a name. Raises whatever the client does.
 
     `trial:7` and `experiment:3` mean the best by the experiment's searcher metric (`trial:7:best`
     is the same), `trial:7:latest` the newest, `model:squad` the newest version in the registry,
@@ -193,41 +158,35 @@ def find_remote(name: str, key: str) -> "client.Checkpoint":
     from determined.experimental import client
 
     reference = _REFERENCE.fullmatch(name)
-    if reference is None:
-        raise UserError("give experiment:ID, trial:ID or a UUID", key=key)
+    assert reference is not None, name
+    master = client.Determined()
     if reference["uuid"]:
-        return client.Determined().get_checkpoint(reference["uuid"])
+        return master.get_checkpoint(reference["uuid"])
     # model:NAME is the newest version in the registry, -1 for the client, unless one is named.
     if reference["model"]:
-        model = client.Determined().get_model(reference["model"])
+        model = master.get_model(reference["model"])
         version = model.get_version(int(reference["version"] or -1))
         if version is None or version.checkpoint is None:
-            raise UserError("it has no version yet", key=key, cure="register one")
+            raise UserError(
+                "it has no version yet",
+                key=key,
+                cure="register one",
+            )
         return version.checkpoint
-    # A trial or an experiment has many: the best, unless the newest is wanted.
-    rank = reference["rank"] or ":best"
-    if rank not in (":best", ":latest"):
-        raise UserError(f"give {reference['kind']}:ID, :best or :latest after it", key=key)
-    checkpoints = _list_finished(reference["kind"], int(reference["id"]))
-    if not checkpoints:
-        raise UserError(
-            "it has no finished checkpoint", key=key, cure="wait for one, or give a UUID"
-        )
-    return checkpoints[0] if rank == ":latest" else min(checkpoints, key=_badness)
 
-
-def _list_finished(kind: str, number: int) -> "list[client.Checkpoint]":
-    """Return the finished checkpoints of a trial or an experiment, newest first."""
-    from determined.experimental import client
-
-    master = client.Determined()
-    owner = master.get_trial(number) if kind == "trial" else master.get_experiment(number)
-    checkpoints = owner.list_checkpoints(
+    # A trial or an experiment has many, newest first: the best, unless the newest is wanted.
+    get = master.get_trial if reference["kind"] == "trial" else master.get_experiment
+    checkpoints = get(int(reference["id"])).list_checkpoints(
         sort_by=client.CheckpointSortBy.END_TIME, order_by=client.OrderBy.DESC
     )
     # A failed one is listed, too, and one that is being deleted.
     completed = client.CheckpointState.COMPLETED
-    return [checkpoint for checkpoint in checkpoints if checkpoint.state is completed]
+    finished = [checkpoint for checkpoint in checkpoints if checkpoint.state is completed]
+    if not finished:
+        raise UserError(
+            "it has no finished checkpoint", key=key, cure="wait for one, or give a UUID"
+        )
+    return finished[0] if reference["rank"] == "latest" else min(finished, key=_badness)
 
 
 def _badness(checkpoint: "client.Checkpoint") -> float:
@@ -267,34 +226,17 @@ def _download(checkpoint: "client.Checkpoint") -> Path:
     return cached_folder(target, checkpoint.uuid, build, what="the checkpoint")
 
 
-@contextlib.contextmanager
-def client_errors_as_user_errors(key: str) -> Iterator[None]:
-    """Convert errors of Determined's client and of the storage in the block.
-
-    Args:
-        key: what is wrong then: a flag, a name.
-
-    Raises:
-        Unavailable: the master or the network does not answer.
-        UserError: anything else fails.
+def _client_error(key: str, error: Exception) -> UserError:
+    """Return the error of Determined's client or of the storage, which have no class in common, as
+    one of `--model`: Unavailable if the master or the network does not answer.
     """
     from determined.common.api import errors
 
-    def not_fetched(error: Exception) -> UserError:
-        return UserError(f"not fetched: {first_line(error)}", key=key)
-
-    # The client's errors have no class in common, and storages raise their own.
-    with as_user_error(not_fetched):
-        try:
-            yield
-        except errors.MasterNotFoundException as error:
-            raise Unavailable(first_line(error), key=key, cure="set DET_MASTER") from None
-        except errors.UnauthenticatedException:
-            cure = "run `det user login`"
-            raise UserError("not logged in to the master", key=key, cure=cure) from None
-        except errors.NotFoundException:
-            problem = "the master knows no such thing"
-            raise UserError(problem, key=key, cure="give another") from None
-        except OSError as error:  # the disk's and the network's
-            problem = f"not fetched: {first_line(error)}"
-            raise Unavailable(problem, key=key, cure="try again") from None
+    if isinstance(error, errors.NotFoundException):
+        return UserError("the master knows no such thing", key=key, cure="give another")
+    if isinstance(error, errors.UnauthenticatedException):
+        return UserError("not logged in to the master", key=key, cure="run `det user login`")
+    problem = f"not fetched: {first_line(error)}"
+    if isinstance(error, (errors.MasterNotFoundException, OSError)):
+        return Unavailable(problem, key=key, cure="see that DET_MASTER is right, and try again")
+    return UserError(problem, key=key)

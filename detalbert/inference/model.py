@@ -71,10 +71,6 @@ class Trained(NamedTuple):
         """Whether its probabilities are the shares of answers that are right."""
         return is_calibrated(self.scores)
 
-    def uncalibrated(self) -> "Trained":
-        """Return the model with its own probabilities."""
-        return self._replace(scores={})
-
 
 def load_model(name: str, device: torch.device | None = None) -> Trained:
     """Load a model that answers questions.
@@ -159,11 +155,9 @@ def find_scores(checkpoint: Path, steps: int | None) -> dict[str, float]:
         return read_json(checkpoint / EXPERIMENT).get("scores") or {}
 
     # The manifest has the validations until the checkpoint, the run's metrics the last one.
-    manifest = read_json(checkpoint / MANIFEST)
     metrics = read_metrics(checkpoint.absolute().parent.parent) or {}
-    validations = [*(manifest.get("validations") or [])]
-    validations.append(metrics.get("best") or {})
-    validations.append(metrics.get("last") or {})
+    validations = [*(read_json(checkpoint / MANIFEST).get("validations") or [])]
+    validations += [metrics.get(key) or {} for key in ("best", "last")]
     for validation in validations:
         if steps and validation.get("steps") == steps:
             return {name: value for name, value in validation.items() if name != "steps"}

@@ -1,15 +1,13 @@
 """Prediction of a file of questions to the official files, with scores if it has answers.
 
-The file is read while it is answered, so a fault in its last row comes late; nothing has its name
-before the last answer. That buys memory that does not grow with the file.
+All answers are in memory before the first is written, a few kilobytes for each question. That buys
+files of one set of answers: a fault in the last row leaves nothing behind.
 """
 
-import contextlib
 import csv
-import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -19,13 +17,13 @@ from detalbert.errors import UserError
 from detalbert.escapes import csv_cell
 from detalbert.files import whole_files, writing
 from detalbert.hub import STATE_DICT
-from detalbert.inference.answering import Answered, answer
+from detalbert.inference.answering import Answered, answer, join
 from detalbert.inference.file_questions import Questions, TrainingQuestions
 from detalbert.inference.model import Trained
 from detalbert.progress import waiting
 from detalbert.squad.calibration import given
-from detalbert.squad.error_groups import GROUPS, find_group
-from detalbert.squad.metrics import Tally
+from detalbert.squad.error_groups import find_group
+from detalbert.squad.metrics import score
 from detalbert.squad.windows import Example
 from detalbert.training.folder import ELSEWHERE, claim_folder
 from detalbert.training.manifest import MANIFEST
@@ -35,15 +33,25 @@ PREDICTIONS = "predictions.json"
 NULL_ODDS = "null_odds.json"
 N_BEST = "nbest_predictions.json"
 TABLE = "predictions.csv"
-WRITTEN = (PREDICTIONS, NULL_ODDS, N_BEST, TABLE, METRICS_FILE)
+WRITTEN = (
+    PREDICTIONS,
+    NULL_ODDS,
+    N_BEST,
+    TABLE,
+    METRICS_FILE,
+)
 UNCALIBRATED_LINE = (
     "uncalibrated: no validation shows that these probabilities hold; they only rank answers"
 )
 # Columns of TABLE behind the user's own.
-_COLUMNS = ("answer", "probability", "calibration", "error", "trained_on", "left_out")
-# Prefixes in metrics.json of the questions that the model was trained on, and of the others.
-TRAINED_ON = "trained_on_"
-HELD_OUT = "held_out_"
+_COLUMNS = (
+    "answer",
+    "probability",
+    "calibration",
+    "error",
+    "trained_on",
+    "left_out",
+)
 
 
 class Outcome(NamedTuple):
@@ -67,8 +75,12 @@ def predict(trained: Trained, questions: Questions, folder: Path, threshold: flo
     """
     check_folder(folder, questions.data)
     with claim_folder(folder):
-        chunks = answer(trained, questions, threshold)
-        return write_answers(chunks, questions, folder, threshold)
+        chunks = []
+        with waiting("answering", unit="questions") as wait:
+            for chunk in answer(trained, questions, threshold):
+                chunks.append(chunk)
+                wait.update(len(chunk.examples))
+        return write_answers(join(chunks), questions, folder, threshold)
 
 
 def check_folder(folder: Path, data: str) -> None:
@@ -77,7 +89,13 @@ def check_folder(folder: Path, data: str) -> None:
     A folder of answers has the lock file of `claim_folder`, and nothing of a run.
     """
     key = f"--output-dir {folder}"
-    marks = ("checkpoints", "config.yaml", "step-*", MANIFEST, STATE_DICT)
+    marks = (
+        "checkpoints",
+        "config.yaml",
+        "step-*",
+        MANIFEST,
+        STATE_DICT,
+    )
     if any(any(folder.glob(mark)) for mark in marks):
         problem = "a run's folder, its predictions and metrics would be replaced"
         raise UserError(problem, key=key, cure="give another")
@@ -89,168 +107,125 @@ def check_folder(folder: Path, data: str) -> None:
 
 
 def write_answers(
-    chunks: Iterable[Answered], questions: Questions, folder: Path, threshold: float
+    answers: Answered, questions: Questions, folder: Path, threshold: float
 ) -> Outcome:
     """Write the files of `predict`.
 
     Args:
-        chunks: the answers to all questions, in order.
+        answers: to all questions.
         questions: where they are from, with their rows and those left out.
     """
-    trained = questions.trained
-    scores = _Scores(TrainingQuestions(trained.data))
+    training = TrainingQuestions(questions.trained.data)
+    metrics = score_answers(answers, training, threshold)
+    errors = {example.id: _error_of(example, answers) for example in answers.examples}
     with writing(folder, ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
-
-        # All files are written as the answers come, and get their names after the last one.
-        with (
-            whole_files() as open_file,
-            _json_mapping(open_file(folder / PREDICTIONS)) as add_predictions,
-            _json_mapping(open_file(folder / NULL_ODDS)) as add_null_odds,
-            _json_mapping(open_file(folder / N_BEST)) as add_n_best,
-            waiting("answering", unit="questions") as wait,
-        ):
-            table = _AnswerTable(open_file(folder / TABLE), questions, scores.training)
-            for chunk in chunks:
-                add_predictions(chunk.predictions)
-                add_null_odds(chunk.null_odds)
-                add_n_best(chunk.n_best)
-                scores.add(chunk)
-                table.add(chunk)
-                wait.update(len(chunk.examples))
-            table.add_left_out()
-            metrics = scores.metrics(threshold)
+        with whole_files() as open_file:
+            _write_mapping(open_file(folder / PREDICTIONS), answers.predictions)
+            _write_mapping(open_file(folder / NULL_ODDS), answers.null_odds)
+            _write_mapping(open_file(folder / N_BEST), answers.n_best)
+            _write_table(open_file(folder / TABLE), answers, questions, training, errors)
             if metrics:
                 json.dump(metrics, open_file(folder / METRICS_FILE), indent=1)
         # Scores that stand beside these answers must be theirs.
         if not metrics:
             (folder / METRICS_FILE).unlink(missing_ok=True)
-    return Outcome(metrics, scores.errors)
+    return Outcome(metrics, errors=Counter(errors.values()))
 
 
-class _Scores:
-    """Scores and wrong answers of the questions whose answers are known.
-
-    Args:
-        training: tells which questions the model was trained on.
+def score_answers(
+    answers: Answered, training: TrainingQuestions, threshold: float
+) -> dict[str, float]:
+    """Return scores of all labelled questions, of those trained on and of the others; {} if none
+    is labelled.
     """
-
-    def __init__(self, training: TrainingQuestions) -> None:
-        self.training = training
-        self.tallies = {prefix: Tally() for prefix in ("", TRAINED_ON, HELD_OUT)}
-        self.losses: list[np.ndarray] = []  # fp32 [windows] each
-        self.errors: Counter[str] = Counter()
-
-    def add(self, chunk: Answered) -> None:
-        """Count the answers to some questions."""
-        labelled = [example for example in chunk.examples if example.answers is not None]
-        if not labelled:
-            return
-        trained_on = [example for example in labelled if self.training.has(example)]
-        held_out = [example for example in labelled if not self.training.has(example)]
-        for tally, part in zip(
-            self.tallies.values(), (labelled, trained_on, held_out), strict=True
-        ):
-            # Spans: the best thresholds do not depend on the one in use.
-            tally.add(part, chunk.spans, chunk.null_odds)
-        self.losses.append(chunk.losses)
-        self.errors.update(error_of(example, chunk) for example in labelled)
-
-    def metrics(self, threshold: float) -> dict[str, float]:
-        """Return all scores; {} without known answers."""
-        if not self.losses:
-            return {}
-        metrics = self.tallies[""].metrics(threshold)
-        metrics["loss"] = float(np.concatenate(self.losses).mean(dtype=np.float64))
-        parts = {name: self.tallies[name].metrics(threshold) for name in (TRAINED_ON, HELD_OUT)}
-        if parts[TRAINED_ON]["total"]:
-            for prefix, part in parts.items():
-                metrics |= {f"{prefix}{name}": part[name] for name in ("exact", "f1", "total")}
-        return metrics
+    labelled = [example for example in answers.examples if example.answers is not None]
+    if not labelled:
+        return {}
+    # Spans: the best thresholds do not depend on the one in use.
+    metrics = score(labelled, answers.spans, answers.null_odds, threshold)
+    metrics["loss"] = float(answers.losses.mean(dtype=np.float64))
+    trained_on = [example for example in labelled if training.has(example)]
+    if trained_on:
+        held_out = [example for example in labelled if not training.has(example)]
+        parts = {
+            "trained_on_": trained_on,
+            "held_out_": held_out,
+        }
+        for prefix, part in parts.items():
+            scores = score(part, answers.spans, answers.null_odds, threshold)
+            for name in ("exact", "f1", "total"):
+                metrics[f"{prefix}{name}"] = scores[name]
+    return metrics
 
 
-def error_of(example: Example, chunk: Answered) -> str:
+def _error_of(example: Example, answers: Answered) -> str:
     """Return the group of a wrong answer; "" if it is right, or that is not known."""
     if example.answers is None:
         return ""
     labels = [text for text, _ in example.answers]
-    return find_group(labels, chunk.predictions[example.id])
+    return find_group(labels, answers.predictions[example.id])
 
 
-class _AnswerTable:
-    """The rows of predictions.csv, written as the answers come, below a header.
+def _write_mapping(file: TextIO, entries: Mapping[str, object]) -> None:
+    """Write a JSON mapping, each entry on a line."""
+    # Without `indent`, ten times as fast.
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    lines = [f" {encode(name)}: {encode(value)}" for name, value in entries.items()]
+    file.write("{\n" + ",\n".join(lines) + "\n}")
+
+
+def _write_table(
+    file: TextIO,
+    answers: Answered,
+    questions: Questions,
+    training: TrainingQuestions,
+    errors: Mapping[str, str],
+) -> None:
+    """Write predictions.csv: the answered questions, then those left out.
 
     Who asks from a sheet wants it back with the answers beside it: of questions from a table a row
     begins with the table's own columns, in their order; of others with id and question.
     """
+    rows = []
+    yes_or_no = {
+        True: "yes",
+        False: "no",
+        None: "",
+    }
+    for example in answers.examples:
+        prediction = answers.predictions[example.id]
+        entry = given(answers.n_best[example.id], prediction)
+        row = {
+            "id": example.id,
+            "question": example.question,
+            "answer": prediction.strip(),
+            "probability": f"{entry['probability']:.4f}",
+            "calibration": "calibrated" if questions.trained.is_calibrated else "uncalibrated",
+            "error": errors[example.id],
+            "trained_on": yes_or_no[training.has(example)],
+        }
+        rows.append(row)
+    for question in questions.left_out:
+        rows.append(
+            {
+                "id": question.name,
+                "left_out": question.problem,
+            }
+        )
 
-    def __init__(self, file: TextIO, questions: Questions, training: TrainingQuestions) -> None:
-        file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
-        self.writer = csv.writer(file)
-        self.questions = questions
-        self.training = training
-        self.calibration = "calibrated" if questions.trained.is_calibrated else "uncalibrated"
-        self.own: list[str] = []  # the first columns, known with the first row
-
-    def add(self, chunk: Answered) -> None:
-        """Write the answers to some questions, without the white space around them."""
-        for example in chunk.examples:
-            prediction = chunk.predictions[example.id]
-            entry = given(chunk.n_best[example.id], prediction)
-            is_trained_on = self.training.has(example)
-            self._write(
-                id=example.id,
-                question=example.question,
-                answer=prediction.strip(),
-                probability=f"{entry['probability']:.4f}",
-                calibration=self.calibration,
-                error=error_of(example, chunk),
-                trained_on={True: "yes", False: "no", None: ""}[is_trained_on],
-            )
-
-    def add_left_out(self) -> None:
-        """Write the questions without an answer; their ids may be those of others."""
-        for question in self.questions.left_out:
-            self._write(id=question.name, left_out=question.problem)
-
-    def _write(self, **cells: str) -> None:
-        default = {name: cells.get(name, "") for name in ("id", "question")}
-        own = self.questions.cells.pop(cells["id"], default)
-        if not self.own:
-            self.own = list(own)
-            names = [_free_name(name, self.own) for name in _COLUMNS]
-            self.writer.writerow([*self.own, *names])
-        row = [own.get(column) or "" for column in self.own]
-        row += [cells.get(column, "") for column in _COLUMNS]
-        self.writer.writerow([csv_cell(str(value)) for value in row])
-
-
-def _free_name(name: str, columns: Collection[str]) -> str:
-    """Return the name of a new column: `name`, or `model_name` if the table has one of that name,
-    as `answer` or, for who reads the file again, `Answer`.
-    """
-    taken = {column.lower() for column in columns}
-    while name in taken:
-        name = f"model_{name}"
-    return name
-
-
-@contextlib.contextmanager
-def _json_mapping(file: TextIO) -> Iterator[Callable[[Mapping[str, object]], None]]:
-    """Yield a function that appends entries to a JSON mapping, each on a line, as `write_json`."""
-    separators = itertools.chain(["{\n "], itertools.repeat(",\n "))
-
-    def add(entries: Mapping[str, object]) -> None:
-        # Entry by entry: the n-best lists of a large file do not fit in memory.
-        for name, value in entries.items():
-            file.write(f"{next(separators)}{_encode(name)}: {_encode(value)}")
-
-    yield add
-    file.write("\n}")
-
-
-# Without `indent`, ten times as fast.
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    # A question that is left out may have the id of another, whose cells are its own.
+    first = questions.cells.get(rows[0]["id"], {"id": "", "question": ""})
+    taken = {column.lower() for column in first}
+    file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
+    writer = csv.writer(file)
+    names = [f"model_{name}" if name in taken else name for name in _COLUMNS]
+    writer.writerow([*first, *names])
+    for row in rows:
+        own = questions.cells.pop(row["id"], row)
+        texts = [own.get(column) or "" for column in first]
+        texts += [row.get(column, "") for column in _COLUMNS]
+        writer.writerow([csv_cell(str(text)) for text in texts])
 
 
 def score_table(outcome: Outcome) -> str:
@@ -260,8 +235,8 @@ def score_table(outcome: Outcome) -> str:
         "all": "",
         "answerable": "HasAns_",
         "unanswerable": "NoAns_",
-        "trained on": TRAINED_ON,
-        "held out": HELD_OUT,
+        "trained on": "trained_on_",
+        "held out": "held_out_",
     }
     lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
     for name, prefix in parts.items():
@@ -271,7 +246,7 @@ def score_table(outcome: Outcome) -> str:
     for name, key in {"best threshold": "best_{}", "  which is": "best_{}_thresh"}.items():
         exact, f1 = metrics[key.format("exact")], metrics[key.format("f1")]
         lines.append(f"{name:23}{exact:9.2f}{f1:9.2f}")
-    for group in GROUPS:
-        if outcome.errors[group]:
-            lines.append(f"{group:32}{outcome.errors[group]:9,}")
+    for group, count in outcome.errors.most_common():
+        if group:
+            lines.append(f"{group:32}{count:9,}")
     return "\n".join(lines)

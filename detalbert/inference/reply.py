@@ -6,9 +6,8 @@ scores are compared with the reference's. A reply is for people: its texts are s
 
 import dataclasses
 import re
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from detalbert.addresses import open_text
@@ -61,16 +60,19 @@ class Reply:
     n_best: list[Choice]
 
 
-def check_text(where: str, question: str, context: str, max_context: int = MAX_CONTEXT) -> None:
+def check_text(where: str, question: str, context: str) -> None:
     """Raise UserError if question or context is empty, too long or not Unicode text."""
-    limits = {"question": (question, MAX_QUESTION), "context": (context, max_context)}
+    limits = {
+        "question": (question, MAX_QUESTION),
+        "context": (context, MAX_CONTEXT),
+    }
     for name, (text, limit) in limits.items():
         if not text.strip():
             raise UserError(f"the {name} is empty", key=where, cure="give it some text")
         if len(text) > limit:
             problem = f"the {name} has more than {limit:,} characters"
             raise UserError(problem, key=where, cure="cut it")
-        if not is_unicode(text):
+        if not is_unicode(text) or "\0" in text:
             raise UserError(f"the {name} is not UTF-8 text", key=where, cure="fix it")
 
 
@@ -78,17 +80,14 @@ def read_context(context: str | None, file: Path | None) -> str:
     """Return `context`, or the text in `file`; raise UserError for neither and both."""
     if (context is None) == (file is None):
         raise UserError("give the text to search, by --context or --context-file", key="--context")
-    if file is None:
-        check_text("--context", "?", context or "")
-        return context or ""
-
-    # One character more than is allowed: a file of any size is refused, and a pipe can be read.
-    with open_text(str(file)) as lines:
-        text = lines.read(MAX_CONTEXT + 1)
-    check_text(str(file), "?", text)
-    if "\0" in text:
-        raise UserError("no text", key=str(file), cure="save it as plain text in UTF-8")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    text = context or ""
+    if file is not None:
+        # One character more than is allowed: a file of any size is refused, a pipe can be read.
+        with open_text(str(file)) as lines:
+            text = lines.read(MAX_CONTEXT + 1)
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    check_text(str(file or "--context"), "?", text)
+    return text
 
 
 def ask(trained: Trained, question: str, context: str, threshold: float) -> Reply:
@@ -110,7 +109,13 @@ def ask_together(
     """
     examples = []
     for number, (question, context) in enumerate(questions):
-        example = Example(str(number), title="", context=context, question=question, answers=None)
+        example = Example(
+            str(number),
+            title="",
+            context=context,
+            question=question,
+            answers=None,
+        )
         examples.append(example)
     chunk = answering.featurise(trained, examples)
     spans, losses = answering.evaluate_windows(trained, chunk)
@@ -127,22 +132,19 @@ def _reply(
     choices = _stripped(entries)
     spans = [choice for choice in choices if choice.text]
     prediction = answered.predictions[example.id] if spans else ""
-    reply = Reply(
+    best = spans[0] if prediction else None
+    return Reply(
         question=example.question,
-        answer="",
-        abstained=True,
-        start=None,
-        end=None,
+        answer=best.text if best else "",
+        abstained=best is None,
+        start=best.start if best else None,
+        end=best.end if best else None,
         probability=given(entries, prediction)["probability"],
         calibrated=calibrated,
         margin=-answered.null_odds[example.id] if spans else None,
         threshold=threshold,
         n_best=choices,
     )
-    if prediction:
-        best = spans[0]
-        return replace(reply, answer=best.text, abstained=False, start=best.start, end=best.end)
-    return reply
 
 
 def _stripped(entries: list[NBestEntry]) -> list[Choice]:
@@ -153,58 +155,46 @@ def _stripped(entries: list[NBestEntry]) -> list[Choice]:
         start = entry["start"] + len(entry["text"]) - len(entry["text"].lstrip())
         is_span = entry["end"] > entry["start"] and text
         if is_span or not entry["text"]:
-            choices.append(Choice(text, entry["probability"], start, start + len(text)))
+            choice = Choice(
+                text,
+                entry["probability"],
+                start=start,
+                end=start + len(text),
+            )
+            choices.append(choice)
     return choices
 
 
 def show(reply: Reply, context: str, as_json: bool) -> None:
     """Print a reply: for people, or as a line of JSON."""
-    # What stands around the answer in its context: bold and inverse on a terminal.
-    marks = ("\033[1;7m", "\033[0m") if sys.stdout.isatty() else ("**", "**")
-    line = json_line(dataclasses.asdict(reply)) if as_json else format_reply(reply, context, marks)
-    print(line, flush=True)
+    print(json_line(dataclasses.asdict(reply)) if as_json else format_reply(reply, context))
 
 
-def format_reply(reply: Reply, context: str, marks: tuple[str, str] = ("**", "**")) -> str:
-    """Format the reply for display, its control characters escaped.
-
-    Args:
-        marks: put before and after the answer in its sentence.
-    """
+def format_reply(reply: Reply, context: str) -> str:
+    """Format the reply for display, its control characters escaped."""
     note = "" if reply.calibrated else " (uncalibrated)"
     margin = "no span of the text is possible"
     if reply.margin is not None:
         lowest = 0.0 - reply.threshold  # 0.0, where -0.0 would be printed as -0.00
-        far = f"{-reply.margin:.2f} under" if reply.margin < 0 else f"{reply.margin:+.2f} over"
-        margin = f'{far} "no answer" (it answers from {lowest:+.2f} on)'
+        margin = f'{reply.margin:+.2f} over "no answer" (it answers from {lowest:+.2f} on)'
     lines = {
-        "answer": _displayed(reply.answer) or "(no answer)",
+        "answer": escape_controls(" ".join(reply.answer.split())) or "(no answer)",
         "probability": f"{reply.probability:.3f}{note}",
         "margin": margin,
     }
     best = next((choice for choice in reply.n_best if choice.text), None)
     if best is not None:
         name = "nearest" if reply.abstained else "sentence"
-        # Escapes move what is behind them: each part is escaped alone.
-        before = escape_controls(context[: best.start])
-        answer = escape_controls(context[best.start : best.end])
-        text = before + answer + escape_controls(context[best.end :])
-        lines[name] = sentence(text, len(before), len(before + answer), marks)
+        lines[name] = sentence(context, best.start, best.end)
     return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
 
 
-def _displayed(text: str) -> str:
-    """Return `text` on one line, without control characters."""
-    return escape_controls(" ".join(text.split()))
-
-
-def sentence(context: str, start: int, end: int, marks: tuple[str, str]) -> str:
-    """Return the sentence around characters start to end, these between `marks`, on one line."""
+def sentence(context: str, start: int, end: int) -> str:
+    """Return the sentence around characters start to end, these between asterisks, on one line and
+    without control characters.
+    """
     # A text without punctuation is one sentence, of which some characters are shown.
-    before = _SENTENCE_END.split(context[:start])[-1]
-    if len(before) > _MAX_CHARACTERS:
-        before = f"...{before[-_MAX_CHARACTERS:]}"
-    after = _SENTENCE_END.split(context[end:])[0]
-    if len(after) > _MAX_CHARACTERS:
-        after = f"{after[:_MAX_CHARACTERS]}..."
-    return " ".join(f"{before}{marks[0]}{context[start:end]}{marks[1]}{after}".split())
+    before = _SENTENCE_END.split(context[:start])[-1][-_MAX_CHARACTERS:]
+    after = _SENTENCE_END.split(context[end:])[0][:_MAX_CHARACTERS]
+    line = f"{before}**{context[start:end]}**{after}"
+    return escape_controls(" ".join(line.split()))

@@ -1,18 +1,13 @@
-"""A file of questions answered by the slots of a trial, which is cut and goes on."""
+"""A file of questions answered by the slots of a trial, which is cut and starts over."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import predict
 from benchmarks.end_to_end import write_model
 from detalbert.engine.rows import CHUNK
-from detalbert.errors import UserError
 from detalbert.inference.predict_file import UNCALIBRATED_LINE
-from detalbert.inference.shares import REQUEST, _restore
-from tests.cluster.conftest import steps_of
 from tests.cluster.planted import experiment
 
 PARTS = 5
@@ -37,7 +32,7 @@ def write_questions(path: Path) -> None:
     path.write_text("".join(lines))
 
 
-def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
+def test_slots_cut_and_started_over_write_what_one_process_writes(trial, tmp_path):
     """Two slots, for an odd number of parts."""
     questions = tmp_path / "questions.jsonl"
     write_questions(questions)
@@ -52,7 +47,7 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
         "entrypoint": f"{RUN} {' '.join(arguments)}",
     }
 
-    # Preempted after the first report of progress.
+    # Preempted after the first report of progress: nothing is left that could be taken for answers.
     with trial.master(slots=(2,), preempt_at=("progress", 1)) as master:
         trial.run(master)
     name = master.name
@@ -61,46 +56,24 @@ def test_slots_cut_and_gone_on_write_what_one_process_writes(trial, tmp_path):
     assert prediction["model"] == str(model)
     assert prediction["data"] == str(questions)
     assert prediction["questions"] == QUESTIONS
-    (cut,) = master.checkpoints
-    (steps,) = steps_of(master.checkpoints)
-    parts = list((trial.storage / cut.uuid).glob("part-*.json"))
+    assert master.checkpoints == []
     assert master.acknowledged == 1
-    assert len(parts) == steps
-    assert 0 < steps < PARTS
 
-    # Resumed from there.
+    # It starts over.
     with trial.master(slots=(2,)) as master:
         master.name = name  # which a restart finds, and leaves
-        done = trial.run(master, checkpoint=cut.uuid, steps=steps)
+        done = trial.run(master)
     lines = [line.removeprefix("[rank=0] ") for line in done.stderr.splitlines()]
-    assert f"INFO: answering {PARTS - steps} of {PARTS} parts on 2 slot(s)" in lines
+    assert f"INFO: answering {QUESTIONS} questions on 2 slot(s)" in lines
     assert any("INFO: best threshold  " in line for line in lines)
     assert f"INFO: {UNCALIBRATED_LINE}" in lines
     assert master.progress[-1] == 1.0
     assert master.acknowledged == 0
     assert master.name == name
-    assert steps_of(master.checkpoints)[-2:] == [PARTS, PARTS + 1]
-
-    newest = master.checkpoints[-1]
+    (newest,) = master.checkpoints
     for file in alone.glob("*.*s*"):  # of JSON and CSV
         assert (trial.storage / newest.uuid / file.name).read_bytes() == file.read_bytes()
     (validation,) = master.reports("validation")
-    assert validation["steps"] == PARTS + 1
+    assert validation["steps"] == QUESTIONS
     assert validation["metrics"] == json.loads((alone / "metrics.json").read_text())
     assert f"det checkpoint download {newest.uuid}" in done.stderr
-
-
-def test_a_restart_answers_the_same_questions(tmp_path):
-    request = {"model": "a", "fingerprint": "b", "threshold": 0.0}
-    stored = tmp_path / "stored"
-    stored.mkdir()
-    (stored / REQUEST).write_text(json.dumps(request))
-    (stored / "part-000001.json").write_text("{}")
-    for rank, own in enumerate((["part-000001.json"], [])):
-        folder = tmp_path / str(rank)
-        folder.mkdir()
-        assert _restore(stored, request, folder, is_chief=rank == 0) == {1}
-        assert [path.name for path in folder.iterdir()] == own
-    for key, value in {"fingerprint": "other", "model": "other", "threshold": 1.0}.items():
-        with pytest.raises(UserError, match="its answers are of another model"):
-            _restore(stored, {**request, key: value}, tmp_path, is_chief=True)

@@ -77,17 +77,6 @@ def test_chunks_answer_as_one_pass_does(
     assert np.array_equal(losses, expected.losses)
 
 
-def test_no_questions_and_broken_ones(model: Trained, examples: list[Example]) -> None:
-    assert list(answering.answer(model, [], 0.0)) == []
-
-    def broken() -> Iterator[Example]:
-        yield examples[0]
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        list(answering.answer(model, broken(), 0.0))
-
-
 def test_losses_are_those_of_known_answers(model: Trained, examples: list[Example]) -> None:
     answered = examples[:30]
     unanswered = [example._replace(answers=None) for example in answered]
@@ -119,41 +108,24 @@ def test_replies_are_text(model: Trained, question: str, context: str, threshold
     if not reply.abstained:
         assert reply.answer == context[reply.start : reply.end]
         assert -reply.margin <= threshold
-        # In order, white space may differ from the text's; the answer's own words do not.
-        if "\0" not in context:
-            marked = sentence(context, reply.start, reply.end, ("\0[", "]\0"))
-            inside = marked.split("\0[")[-1].split("]\0")[0]
-            assert inside.split() == reply.answer.split()
     elif reply.margin is not None:
         assert -reply.margin > threshold
     assert format_reply(reply, context).startswith("answer ")
     json.dumps(dataclasses.asdict(reply))
 
 
-@pytest.mark.parametrize(
-    "margin, text",
-    [
-        (9.19, '+9.19 over "no answer" (it answers from +0.00 on)'),
-        (-9.19, '9.19 under "no answer" (it answers from +0.00 on)'),
-    ],
-)
-def test_a_margin_says_on_which_side_it_is(model: Trained, margin: float, text: str) -> None:
-    reply = dataclasses.replace(ask(model, "Who?", "Ada wrote it.", 0.0), margin=margin)
-    assert f"margin       {text}\n" in format_reply(reply, "Ada wrote it.")
-
-
 def test_the_sentence_around_an_answer() -> None:
     text = "One. Two is here!  Three?\nFour " + "x" * 500
     sentences = {
-        "One": "<One>.",
-        "is": "Two <is> here!",
-        "Three?": "<Three?>",
-        "Two is here!  Three?": "<Two is here! Three?>",
-        "Four": f"<Four> {'x' * 199}...",
+        "One": "**One**.",
+        "is": "Two **is** here!",
+        "Three?": "**Three?**",
+        "Two is here!  Three?": "**Two is here! Three?**",
+        "Four": f"**Four** {'x' * 199}",
     }
     for answer, marked in sentences.items():
         start = text.index(answer)
-        assert sentence(text, start, start + len(answer), ("<", ">")) == marked
+        assert sentence(text, start, start + len(answer)) == marked
 
 
 TOKENS = range(encoders.SHAPE["vocab_size"])  # a tokenizer as far as `prepare` looks at it

@@ -1,6 +1,5 @@
 """An exported folder: the plain library's logits, our own answers, and a card that says enough."""
 
-import dataclasses
 import json
 import shutil
 import stat
@@ -8,9 +7,7 @@ from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
-import huggingface_hub
 import pytest
 import torch
 import yaml
@@ -18,13 +15,12 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 import predict
 from detalbert.engine.models import named_config
-from detalbert.errors import Unavailable, UserError
+from detalbert.errors import UserError
 from detalbert.inference import answering
-from detalbert.inference.export import CARD, PACKAGES, card, export, push
-from detalbert.inference.model import SETTINGS, Trained, choose_threshold, load_model
+from detalbert.inference.export import PACKAGES, export
+from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.sums import seal
 from tests.conftest import Once
 from tests.fakes.questions import read_questions
 from tests.fakes.trained import LocalRun
@@ -154,16 +150,6 @@ def test_every_file_is_loaded_by_its_sum(name: str, folder: Path, tmp_path: Path
         load_model(str(copy))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{}, {"files": []}, {"files": {"../x": "0"}}, {"files": {"/etc/passwd": "0"}}]
-)
-def test_damaged_sums_are_refused(wrong: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / "sums.json").write_text(json.dumps(seal(wrong)))
-    with pytest.raises(UserError, match=": not as it was written"):
-        load_model(str(copy))
-
-
 def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
     _, front, body = (folder / "README.md").read_text().split("---\n", 2)
     header = yaml.safe_load(front)
@@ -191,22 +177,6 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
         assert str(local_run.path.parent).encode() not in path.read_bytes(), path
 
 
-def test_squad_brings_its_licence(model: Trained) -> None:
-    squad = model._replace(
-        data={"train": "train-v2.0.json", "validation": "/x/dev-v2.0.json"},
-        scores={},
-        hparams=dataclasses.replace(model.hparams, model="me/albert-modèle"),
-    )
-
-    text = card(CARD, squad, model.model, "unknown")
-
-    assert "\nbase_model: me/albert-modèle\n" in text
-    assert "datasets:\n- rajpurkar/squad_v2" in text
-    assert "SQuAD: cc-by-sa-4.0" in text
-    assert "Not validated" in text
-    assert "/x/" not in text
-
-
 def test_failures_leave_nothing(
     folder: Path, model: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,41 +199,3 @@ def test_failures_leave_nothing(
     empty.mkdir()
     export(model, empty)
     assert (empty / "config.json").is_file()
-
-
-def test_pushing(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    hub = Mock()
-    hub.upload_folder.return_value = "hub/me/mine"
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
-    out = tmp_path / "out"
-
-    export_to(out, folder, "--push-to-hub", "me/mine")
-
-    assert "uploaded to hub/me/mine" in capsys.readouterr().out
-    hub.create_repo.assert_called_once_with("me/mine", private=True, exist_ok=True)
-    hub.upload_folder.assert_called_once_with(repo_id="me/mine", folder_path=out)
-    names = {path.name for path in out.iterdir()}
-    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= names
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    hub.create_repo.side_effect = ConnectionError("no route")
-    with pytest.raises(Unavailable, match="--push-to-hub me/theirs: not uploaded: no route"):
-        push(folder, "me/theirs")
-
-
-def test_a_folder_of_another_make(folder: Path, tmp_path: Path) -> None:
-    AutoModelForQuestionAnswering.from_pretrained(folder).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
-
-    model = load_model(str(tmp_path))
-
-    assert model.scores == {}
-    assert model.hparams.max_seq_length == 384
-    (tmp_path / SETTINGS).write_text(json.dumps({"hyperparameters": {"lr": 1}}))
-    with pytest.raises(UserError, match="hyperparameters.lr: unknown key"):
-        load_model(str(tmp_path))

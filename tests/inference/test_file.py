@@ -15,6 +15,7 @@ from detalbert.inference.predict_file import WRITTEN
 from detalbert.squad.metrics import exact_match
 from detalbert.squad.sources import SHIPPED
 from tests.fakes.no_models import refused
+from tests.fakes.questions import read_questions
 from tests.fakes.trained import LocalRun
 
 CONTEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen."
@@ -67,16 +68,10 @@ def test_each_answer_says_what_is_wrong_with_it(
     assert predict.main([*words, "--output-dir", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     predictions = json.loads((tmp_path / "predictions.json").read_text())
-    labels = {}
-    for article in json.loads(local_run.questions.read_text())["data"]:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                texts = [answer["text"] for answer in question["answers"]] or [""]
-                labels[question["id"]] = texts
     table = read_table(tmp_path)
-    for row in table:
-        prediction = predictions[row["id"]]
-        right = any(exact_match(prediction, text) for text in labels[row["id"]])
+    for row, example in zip(table, read_questions(local_run.questions), strict=True):
+        labels = [text for text, _ in example.answers or ()] or [""]
+        right = any(exact_match(predictions[row["id"]], text) for text in labels)
         assert (row["error"] == "") == right
     for error in {row["error"] for row in table} - {""}:
         count = sum(row["error"] == error for row in table)
@@ -86,22 +81,14 @@ def test_each_answer_says_what_is_wrong_with_it(
 def test_scores_say_which_questions_were_trained_on(
     local_run: LocalRun, model: Trained, tmp_path: Path
 ) -> None:
-    training = TrainingQuestions(model.data)
     source = Questions(model, str(SHIPPED / "world-train.json.gz"))
-    trained_on = [next(iter(source))]
-    held_out = [
-        example
-        for _, example in zip(range(2), Questions(model, str(local_run.questions)), strict=False)
-    ]
-    assert [training.has(example) for example in trained_on + held_out] == [True, False, False]
+    trained_on = next(iter(source))
+    held_out = list(read_questions(local_run.questions))[:2]
     rows = []
-    for number, example in enumerate(trained_on + held_out):
-        answers = {
-            "text": [text for text, _ in example.answers or ()],
-            "answer_start": [start for _, start in example.answers or ()],
-        }
-        row = {"id": str(number), "question": example.question, "context": example.context}
-        rows.append({**row, "answers": answers, "is_impossible": not example.answers})
+    for example in (trained_on, *held_out):
+        texts = [text for text, _ in example.answers or ()]
+        row = {"question": example.question, "context": example.context, "answer": texts}
+        rows.append({**row, "is_impossible": not texts})
     questions = Questions(model, str(write(tmp_path / "rows.jsonl", rows)))
 
     outcome = predict_file.predict(model, questions, tmp_path / "out", threshold=0.0)
@@ -111,7 +98,7 @@ def test_scores_say_which_questions_were_trained_on(
     assert outcome.metrics["held_out_total"] == 2
     assert "trained on            1 " in predict_file.score_table(outcome)
     elsewhere = TrainingQuestions({**model.data, "train": "nowhere.json"})
-    assert elsewhere.has(trained_on[0]) is None
+    assert elsewhere.has(trained_on) is None
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -138,18 +125,17 @@ def test_what_cannot_be_answered_is_left_out_and_listed(
 ) -> None:
     empty = {"question": "What?", "context": " "}
     repeated = {**GOOD, "id": "1"}
-    file = write(tmp_path / "rows.jsonl", [GOOD, LONG, empty, GOOD, repeated])
+    file = write(tmp_path / "rows.jsonl", [GOOD, empty, GOOD, repeated])
     words = ["--model", local_run.path, "--data", file, "--output-dir", tmp_path / "out"]
     assert predict.main([*map(str, words), *SKIP]) == 0
-    assert list(json.loads((tmp_path / "out" / "predictions.json").read_text())) == ["1", "4"]
+    assert list(json.loads((tmp_path / "out" / "predictions.json").read_text())) == ["1", "3"]
     # The answered ones first, then those left out.
     rows = read_table(tmp_path / "out")
-    assert [row["id"] for row in rows[:2]] == ["1", "4"]
+    assert [row["id"] for row in rows[:2]] == ["1", "3"]
     reasons = {row["id"]: row["left_out"] for row in rows[2:]}
-    assert "its context is empty" in reasons["3"]
+    assert "its context is empty" in reasons["2"]
     assert "another question has this id" in reasons["1"]
-    assert "max_seq_length" in reasons["2"]
-    assert "3 questions are left out; the first: " in caplog.text
+    assert "2 questions are left out; the first: " in caplog.text
 
 
 def test_a_file_that_is_not_ours_is_not_replaced(

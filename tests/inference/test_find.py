@@ -15,7 +15,6 @@ from huggingface_hub import constants
 import predict
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference import find as references
-from detalbert.inference import register
 from detalbert.inference.export import export
 from detalbert.inference.model import choose_threshold, load_model
 from detalbert.inference.reply import ask
@@ -139,8 +138,6 @@ def test_what_is_not_there(
     master.stored = [item for item in master.stored if item.state == "ERROR"]
     with pytest.raises(UserError, match="it has no finished checkpoint"):
         references.fetch("trial:7")
-    with pytest.raises(UserError, match="^trial:7: it has no finished checkpoint"):
-        register.register("trial:7", name="best")
     monkeypatch.setenv("DET_USER_TOKEN", "old")
     with pytest.raises(UserError, match="not logged in to the master; run `det user login`"):
         references.fetch("trial:7")
@@ -178,66 +175,13 @@ def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @on("shared_fs")
-def test_the_registry_has_the_best_with_its_scores(
-    master: CheckpointMaster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["experiment:3", "--as", "squad-albert"]
-    assert register.main(command) == 0
-
-    first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("squad-albert version 1: f1 ")
-    assert ", steps 1, " in first
-    assert last == "python predict.py --model model:squad-albert:1"
-    (version,) = master.models["squad-albert"]
-    assert version["checkpointUuid"] == BEST
-    assert version["modelName"] == "squad-albert"
-    scores = json.loads((references.CACHE / BEST / "scores.json").read_text())
-    assert version["metadata"] == {**scores, "steps": 1}
-    assert version["comment"] == first.removeprefix("squad-albert version 1: ")
-    assert f"| best_f1_thresh | {scores['best_f1_thresh']:.6g} |" in version["notes"]
-
-    # The same again adds nothing.
-    assert register.main(command) == 0
-    assert "as version 1" in capsys.readouterr().out
-    assert len(master.models["squad-albert"]) == 1
-
-
-@on("shared_fs")
-def test_a_model_of_the_registry_is_fetched_by_its_version(
-    master: CheckpointMaster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert register.main(["experiment:3", "--as", "squad-albert"]) == 0
-    assert register.main([LATEST, "--as", "squad-albert"]) == 0
-    assert "version 2" in capsys.readouterr().out
-
-    versions = {
-        "model:squad-albert": LATEST,
-        "model:squad-albert:1": BEST,
-        "model:squad-albert:2": LATEST,
-    }
+def test_a_model_of_the_registry_is_fetched_by_its_version(master: CheckpointMaster) -> None:
+    master.models["squad"] = [{"checkpointUuid": BEST}, {"checkpointUuid": LATEST}]
+    versions = {"model:squad": LATEST, "model:squad:1": BEST, "model:squad:2": LATEST}
     for reference, uuid in versions.items():
         folder = references.fetch(reference)
         assert folder.name == uuid
         assert (folder / "state_dict.pth").is_file()
-
-
-@on("shared_fs")
-def test_a_mistake_in_registering_is_one_line(
-    master: CheckpointMaster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cases = [
-        ("squad", "a", "squad: give experiment:ID, trial:ID or a UUID"),
-        ("model:squad", "a", "give experiment:ID"),
-        ("experiment:3", "a:b", "a name without ':' and '/'"),
-        ("experiment:4", "a", "experiment:4: the master knows no such thing"),
-        ("experiment:3:first", "a", "give experiment:ID, :best or :latest"),
-    ]
-    for checkpoint, name, problem in cases:
-        assert register.main([checkpoint, "--as", name]) == 2
-        error = capsys.readouterr().err
-        assert problem in error
-        assert error.count("\n") == 1
-        assert list(master.models) == []
 
 
 def test_a_model_of_the_hub_answers_by_its_name(local_run, model, tmp_path, monkeypatch):
