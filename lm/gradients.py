@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from detalbert.engine.forward import for_any_sizes, not_compiled
-from detalbert.engine.gradients import euclidean_norm, local_part
+from detalbert.engine.gradients import euclidean_norm, local_part, zero_unless
 from detalbert.engine.rows import to_device
 from detalbert.errors import as_user_error
 from detalbert.progress import waiting
@@ -143,8 +143,8 @@ class ShardedGradients:
 
     @torch.no_grad()
     def clip(self, max_norm: float) -> Tensor:
-        """Scale gradients to a norm of at most `max_norm` (0: no limit); return the norm before,
-        fp32.
+        """Scale gradients to a norm of at most `max_norm` (0: no limit), or zero them if the norm
+        is not finite; return the norm before, fp32.
 
         torch's clip_grad_norm_ cannot combine gradients of different meshes. Here each rank sums
         its squares, divided by the number of ranks that hold the same values: a norm's weight on
@@ -164,12 +164,8 @@ class ShardedGradients:
         if max_norm:
             factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(shards, factor)
+        zero_unless(shards, norm.isfinite())
         return norm
-
-    def zero_unless(self, keep: Tensor) -> None:
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                local_part(parameter.grad).masked_fill_(~keep, 0.0)
 
 
 def _sum_of_squares(shard: Tensor) -> Tensor:

@@ -77,13 +77,12 @@ class LmHParams(StepHParams):
     epochs: float = changeable(1, gt=0, le=1_000_000)
     base_learning_rate: float = Field(1e-3, gt=0, le=1e20)
     base_batch_size: int = Field(32, gt=0, le=1_000_000)
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal["adamw"] = "adamw"
     beta2: float = Field(0.95, ge=0, lt=1)
     weight_decay: float = Field(0.1, ge=0, le=1_000_000)
     warmup_fraction: float = Field(0.02, ge=0, le=1)
     max_seq_length: int = Field(1024, ge=2, le=10_000_000)
     max_tokens_per_forward: int = changeable(4096, gt=0, le=10_000_000)
-    allreduce_dtype: Literal["fp32"] = changeable("fp32")
     # Each layer, with torch.compile; not measured on a GPU.
     compile: bool = changeable(False)
 

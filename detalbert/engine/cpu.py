@@ -7,14 +7,13 @@ zeroes again, is 10 to 15 % of a forward of the embedded model on 3,500 tokens.
 
 import ctypes
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from detalbert.processes import count_cores, idle_cores
+from detalbert.processes import count_cores
 
 if TYPE_CHECKING:
     from determined import core
@@ -110,40 +109,21 @@ def keep_freed_memory() -> None:
 
 
 def set_threads(
-    wanted: int | Literal["auto"],
-    distributed: "core.DistributedContext | None" = None,
-    fresh: bool = True,
+    wanted: int | Literal["auto"], distributed: "core.DistributedContext | None" = None
 ) -> int:
     """Set and return the number of threads that torch computes with, the same on every rank.
 
     It affects rounding, as torch splits a sum among threads, so every restart restores it (see
-    resume.py). One thread that shares its core delays all: with one of two cores busy, 2 threads
-    train 31 windows/s and 1 trains 72 (docs/speed.md).
+    resume.py).
 
     Args:
         wanted: "auto": this process's share of the machine's cores, at least 1, the minimum over
-            machines.
+            machines. Cores that others keep busy count: give a number beside them.
         distributed: Determined's, on every rank; None: a single process.
-        fresh: whether the run begins, so that cores that others keep busy do not count.
     """
-    if wanted == "auto":
-        if distributed is None:
-            wanted = _share_of_cores(1, lambda value: [value], fresh)
-        else:
-            wanted = _share_of_cores(distributed.local_size, distributed.allgather, fresh)
-    torch.set_num_threads(wanted)
-    return wanted
-
-
-def _share_of_cores(slots: int, allgather: Callable[[float], list[float]], fresh: bool) -> int:
-    """Return the threads for which every one of this machine's `slots` ranks has cores, the minimum
-    over machines. Collective.
-    """
-    cores = float(count_cores())
-    if fresh:
-        # All ranks are here after the first exchange: none measures what another one still does.
-        shares = allgather(cores // slots)
-        if max(shares) > 1:
-            cores = idle_cores()
-    threads = max(1, round(cores) // slots)
-    return int(min(allgather(threads)))
+    threads = count_cores() if wanted == "auto" else wanted
+    if wanted == "auto" and distributed is not None:
+        share = max(1, threads // distributed.local_size)
+        threads = min(distributed.allgather(share))
+    torch.set_num_threads(threads)
+    return threads

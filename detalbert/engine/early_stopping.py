@@ -1,7 +1,7 @@
 """Early stopping: the end of a run whose validations no longer improve.
 
-A checkpoint has the metrics of every validation instead of one count: some hundred bytes each, and
-a run that is resumed with another `searcher.metric` counts as if it had had that metric before.
+It is computed from the run's validations (history.py), so a cut run ends where an uncut one does,
+and one that is resumed with another `searcher.metric` as if it had had that metric before.
 """
 
 import logging
@@ -9,41 +9,50 @@ from typing import Any
 
 from determined import pytorch
 
-from detalbert.engine.ranking import Searcher, validations_after_best
+from detalbert.engine.history import History
+from detalbert.engine.ranking import Searcher, Validation, best_first
 
 log = logging.getLogger(__name__)
 
 
 class EarlyStopping(pytorch.PyTorchCallback):
-    """Ends a run after `patience` validations (None: never) without a better one by `searcher:` of
-    the config. Every rank counts alike, and checkpoints have the validations, so a resumed run ends
-    where an uninterrupted one does. `chief`: whether this is rank 0, which alone logs.
+    """Ends a run after `patience` validations without a better one.
+
+    Args:
+        history: of the run.
+        searcher: of the config; defines what is better.
+        patience: None: the run goes to its last step.
+        chief: whether this is rank 0, which alone logs.
     """
 
-    def __init__(self, searcher: Searcher, patience: int | None, chief: bool) -> None:
+    def __init__(
+        self, history: History, searcher: Searcher, patience: int | None, chief: bool
+    ) -> None:
+        self.history = history
         self.searcher = searcher
         self.patience = patience
         self.chief = chief
-        self.validations: list[dict[str, float]] = []  # metrics of each, oldest first
 
     @property
     def since(self) -> int:
-        """Number of validations after the best one."""
-        return validations_after_best(self.validations, self.searcher)
+        """Number of validations after the first of the best ones."""
+        metric = self.searcher["metric"]
+        comparable: list[Validation] = []
+        for validation in self.history.validations:
+            if metric in validation.metrics:
+                comparable.append(validation.metrics)
+        if not comparable:
+            return 0
+        best = best_first(comparable, self.searcher)[0]
+        return len(comparable) - 1 - comparable.index(best)
 
     @property
     def reached(self) -> bool:
         """Whether the run is complete, before its last step."""
-        if self.patience is None:
-            return False
-        return self.since >= self.patience
+        return self.patience is not None and self.since >= self.patience
 
-    def record(self, metrics: dict[str, float]) -> None:
-        """Count a validation, given all its metrics; log if it is the last one."""
-        self.validations.append(metrics)
-        self.on_training_start()
-
-    def on_training_start(self) -> None:
+    def log_end(self) -> None:
+        """Log if the run is complete; call after each validation."""
         if self.reached and self.chief:
             log.info(
                 "stopped early: no better %s in %d validations; the run is complete",
@@ -51,19 +60,16 @@ class EarlyStopping(pytorch.PyTorchCallback):
                 self.since,
             )
 
+    def on_training_start(self) -> None:
+        self.log_end()
+
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "metric": self.searcher["metric"],
-            "smaller_is_better": self.searcher["smaller_is_better"],
-            "validations": self.validations,
-        }
+        return {name: self.searcher[name] for name in ("metric", "smaller_is_better")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the validations; log a change of the metric or its direction."""
-        self.validations = list(state_dict["validations"])
+        """Log a change of the metric or its direction: a reason to resume, so it is not refused."""
         before = _describe(state_dict)
         now = _describe(self.searcher)
-        # Not refused: to choose another metric is a reason to resume.
         if before != now and self.chief:
             log.info(
                 "%-14s%s -> %s: best validation and early stopping are by it, as if it had been so",
@@ -75,6 +81,5 @@ class EarlyStopping(pytorch.PyTorchCallback):
 
 def _describe(searcher: Searcher) -> str:
     """Return the keys of `searcher:` that say which of two validations is better."""
-    metric = searcher["metric"]
     direction = "smaller" if searcher["smaller_is_better"] else "greater"
-    return f"{metric} ({direction} is better)"
+    return f"{searcher['metric']} ({direction} is better)"

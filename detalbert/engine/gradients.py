@@ -15,11 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _ALIGNMENT = 32  # elements: 128 bytes, so that vector loads stay aligned in every view
-_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.13
-_FP16_PEAK = 1024.0  # what the largest gradient becomes on an fp16 wire, far from its 65,504
-_LARGEST_SCALE = 2.0**120  # so that it stays finite for a peak of next to nothing
 _CHUNK = 2048  # squares that a CPU adds up in fp32: an error of at most 8e-6 of their root
 
 
@@ -31,13 +27,11 @@ class FlatGradients:
     Args:
         parameters: float32, on one device, each once.
         slots: ranks of torch.distributed's default group; 1 for none.
-        wire: type of a gradient on the network, "fp32", "bf16" or "fp16".
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], slots: int, wire: str = "fp32") -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], slots: int) -> None:
         self.parameters = list(parameters)
         self.slots = slots
-        self.wire = WIRES[wire]
         sizes = [-(-p.numel() // _ALIGNMENT) * _ALIGNMENT for p in self.parameters]
         device = self.parameters[0].device
         self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
@@ -53,22 +47,25 @@ class FlatGradients:
     def average(self) -> None:
         """Average the gradients over all ranks, bitwise identically. Collective; once per step."""
         if self.slots > 1:
-            all_reduce(self.flat, self.wire)
+            dist.all_reduce(self.flat)
             self.flat.div_(self.slots)
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale to a Euclidean norm of at most `max_norm` (0: no limit); return the norm before.
-        Does not block on the device.
+        """Scale to a Euclidean norm of at most `max_norm` (0: no limit), or zero all if the norm is
+        not finite; return the norm before. Does not block on the device.
         """
         # The padding between the views is zero, and adds nothing.
         norm = euclidean_norm(self.flat)
         if max_norm:
             self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        zero_unless([self.flat], norm.isfinite())
         return norm
 
-    def zero_unless(self, keep: Tensor) -> None:
-        """Zero all, also NaN, if the bool `keep` is False; does not block on the device."""
-        self.flat.masked_fill_(~keep, 0.0)
+
+def zero_unless(tensors: Iterable[Tensor], finite: Tensor) -> None:
+    """Set tensors to zero, also NaN, unless the bool `finite` on their device is true; in place."""
+    for tensor in tensors:
+        tensor.masked_fill_(~finite, 0.0)
 
 
 def euclidean_norm(values: Tensor) -> Tensor:
@@ -105,11 +102,6 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return this rank's shards of the parameters' gradients; each has one."""
-    return [local_part(p.grad) for p in parameters if p.grad is not None]
-
-
 def shard_of(tensor: Tensor, whole: Tensor) -> Tensor:
     """Return this rank's shard of `whole`, split as `tensor` is: a DTensor or a plain tensor.
 
@@ -130,52 +122,3 @@ def shard_of(tensor: Tensor, whole: Tensor) -> Tensor:
         start = min(mesh.get_local_rank(axis) * size, rows)
         shard = shard.narrow(placement.dim, start, min(size, rows - start))
     return shard
-
-
-def all_reduce(flat: Tensor, wire: torch.dtype) -> None:
-    """Sum float32 `flat` [n] over the ranks of the default group, in place.
-
-    A half-precision wire halves the bytes. Each value is rounded when sent and when returned; for
-    bf16 the error is at most 2^-8 of the largest addend. fp16 is finer but has a small range, so
-    all ranks first agree on the largest gradient and scale by it.
-    """
-    if wire is torch.float32:
-        dist.all_reduce(flat)
-    elif wire is torch.float16:
-        scale = _agree_on_scale(flat)
-        total = _sum_in_half(flat * scale, wire)
-        flat.copy_(total).div_(scale)
-    else:
-        flat.copy_(_sum_in_half(flat, wire))
-
-
-def _agree_on_scale(flat: Tensor) -> Tensor:
-    """Return the factor, a scalar, with which the sum over the ranks fits fp16. Collective."""
-    peak = flat.abs().max()
-    dist.all_reduce(peak, op=dist.ReduceOp.MAX)
-    # All zeros stay so; NaN and infinity stay visible.
-    scale = torch.where(peak > 0, _FP16_PEAK / dist.get_world_size() / peak, 1.0)
-    return scale.clamp_(max=_LARGEST_SCALE)
-
-
-def _sum_in_half(flat: Tensor, wire: torch.dtype) -> Tensor:
-    """Return the sum over the ranks of `flat` [n], sent in half precision. Collective.
-
-    Each rank receives all ranks' values of one chunk, adds them in float32, in the order of the
-    ranks, and distributes the sum (Rabenseifner 2004: reduce-scatter and all-gather).
-    """
-    ranks = dist.get_world_size()
-    chunk = -(-len(flat) // ranks)
-    # Padded to equal chunks, of which each rank gets one from all.
-    sent = flat.new_zeros(ranks * chunk, dtype=wire)
-    sent[: len(flat)] = flat
-    received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent)
-
-    by_rank = list(received.view(ranks, chunk).unbind())
-    total = by_rank[0].float()
-    for other in by_rank[1:]:
-        total += other
-    # Rounded once more, identically for all ranks: the owner of a chunk receives it, too.
-    _all_gather(sent, total.to(wire))
-    return sent[: len(flat)]

@@ -1,10 +1,12 @@
-"""Curves of a run: the training loss of every report, and the metrics of every validation.
+"""Record of a run: its steps, and what its reports and validations gave.
 
-TensorBoard and the master have them too, each for its own pages. The page of a run (run_page/)
-is drawn here and in a task alike, so checkpoints have the curves: some ten bytes for a report, and
-a restart draws on where the start before it stopped.
+The one count of steps and the one list of validations: progress, early stopping, the choice of
+checkpoints, `metrics.json` and the page of a run read them here. Checkpoints hold it, so a restart
+goes on where they stopped; the price is some hundred bytes per validation, and ten per report.
 """
 
+from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from determined import pytorch
@@ -23,29 +25,43 @@ class Validated(NamedTuple):
     step: int
     metrics: dict[str, float]
 
+    def flat(self) -> dict[str, float]:
+        """Return the metrics with `steps`, as `metrics.json` and manifests have a validation."""
+        return {"steps": self.step, **self.metrics}
+
 
 class History(pytorch.PyTorchCallback):
-    """Records the reports and validations of a run, over all its starts; `done`: steps before this
-    one.
+    """Steps, reports and validations of a run, over all its starts, the same on every rank.
+
+    Args:
+        done: optimizer steps before this start.
     """
 
     def __init__(self, done: int) -> None:
-        self.step = done
+        self.step = done  # optimizer steps; the trial counts each
         self.reports: list[TrainingLoss] = []
-        self.validations: list[Validated] = []
+        self.validations: list[Validated] = []  # oldest first
 
-    def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
-        """Record a report, given the metrics of each of its steps."""
-        self.step += len(batch_metrics)
+    @property
+    def is_validated(self) -> bool:
+        """Whether the last validation is of the last step."""
+        return bool(self.validations) and self.validations[-1].step == self.step
+
+    def on_training_workload_end(
+        self, avg_metrics: Mapping[str, Any], batch_metrics: object
+    ) -> None:
+        """Record a report."""
         # A checkpoint holds no number of NumPy.
         self.reports.append(TrainingLoss(step=self.step, loss=float(avg_metrics["loss"])))
 
-    def record(self, metrics: dict[str, float]) -> None:
-        """Record a validation, given all its metrics."""
-        # A start that goes on from a validated step validates it again.
-        if self.validations and self.validations[-1].step == self.step:
+    def record(self, metrics: Mapping[str, Any]) -> None:
+        """Record a validation of the last step, given all its metrics, which are numbers."""
+        numbers = {}
+        for name, value in metrics.items():
+            numbers[name] = int(value) if isinstance(value, Integral) else float(value)
+        if self.is_validated:  # a start that resumes at a validated step validates it again
             self.validations.pop()
-        self.validations.append(Validated(step=self.step, metrics=metrics))
+        self.validations.append(Validated(step=self.step, metrics=numbers))
 
     def state_dict(self) -> dict[str, Any]:
         return {

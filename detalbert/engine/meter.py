@@ -15,6 +15,7 @@ from determined import pytorch
 from torch import Tensor
 
 from detalbert.engine.flops import peak_flops
+from detalbert.engine.history import History
 
 
 class TrainingMeter(pytorch.MetricReducer):
@@ -28,16 +29,16 @@ class TrainingMeter(pytorch.MetricReducer):
     GPU or the model is not known. `memory_gib` is the peak memory of a rank's tensors.
 
     Args:
+        history: of the run, which counts its steps.
         epoch: steps per epoch, a fraction.
         device: the model's.
         half: whether products are in fp16 or bf16.
-        step: optimizer steps completed before this start.
     """
 
-    def __init__(self, epoch: float, device: torch.device, half: bool, step: int = 0) -> None:
+    def __init__(self, history: History, epoch: float, device: torch.device, half: bool) -> None:
+        self.history = history
         self.epoch = epoch
         self.device = device
-        self.step = step  # of the whole run
         # Over all ranks, of the last report.
         self.throughput: dict[str, float] = {"windows": 0, "tokens": 0, "seconds": 0.0}
         self.peak = math.nan  # FLOP/s
@@ -70,10 +71,6 @@ class TrainingMeter(pytorch.MetricReducer):
         self.counts.append(len(losses))
         self.windows += len(losses)
         self.tokens += len(row["input_ids"])
-
-    def on_step(self, step: int) -> None:
-        """Note the number of the step that runs, from 1."""
-        self.step = step
 
     def add_norm(self, norm: Tensor) -> None:
         """Add the norm of a step's gradient, a scalar on the device."""
@@ -112,7 +109,7 @@ class TrainingMeter(pytorch.MetricReducer):
         metrics = {
             "loss": total["loss"] / total["counted"] if total["counted"] else math.nan,
             "examples_per_second": total["windows"] / seconds,
-            "epochs": self.epochs(self.step),
+            "epochs": self.epochs(self.history.step),
             **self.gradient_norms(),
         }
         if total["uncounted"] and "skipped_steps" not in metrics:

@@ -36,7 +36,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
         )
         # Frozen parameters take no place in the buffer, and none on the network.
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.gradients = FlatGradients(trained, slots=self.slots, wire=hparams.allreduce_dtype)
+        self.gradients = FlatGradients(trained, slots=self.slots)
 
         # The layers are compiled, and the budget is set, before the first real row.
         longest = hparams.max_seq_length
@@ -57,7 +57,6 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
             "max_tokens_per_forward": self.max_tokens,
             "compile": bool(self.forward.layers),
             "row_multiple": self.forward.multiple,
-            "allreduce_dtype": self.hparams.allreduce_dtype,
         }
 
     def run_uncompiled(self, row_multiple: int) -> None:

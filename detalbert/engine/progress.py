@@ -13,6 +13,7 @@ from typing import Any
 
 from determined import pytorch
 
+from detalbert.engine.history import History
 from detalbert.progress import Bar, clock, waiting
 
 log = logging.getLogger(__name__)
@@ -29,22 +30,23 @@ class Progress(pytorch.PyTorchCallback):
     compile, warm caches, and wait for the loaders.
 
     Args:
+        history: of the run, which counts its steps.
         steps: optimizer steps of the whole run.
-        done: steps completed before this start.
         chief: whether this is rank 0, which alone prints.
         logged_metrics: names of the validation metrics to print, in this order.
     """
 
-    def __init__(self, steps: int, done: int, chief: bool, logged_metrics: Sequence[str]) -> None:
+    def __init__(
+        self, history: History, steps: int, chief: bool, logged_metrics: Sequence[str]
+    ) -> None:
+        self.history = history
         self.steps = steps
-        self.done = done
         self.chief = chief
         self.logged_metrics = logged_metrics
         self.bar: Bar | None = None  # while the loop runs
         self._waits = contextlib.ExitStack()
-        self.reports = 0  # of this start
-        self.seconds = 0.0  # spent training since the first report; no validation, no checkpoint
-        self.trained = 0  # steps in those seconds
+        self._first_report: int | None = None  # step of this start's first report
+        self._seconds = 0.0  # spent training since then; no validation, no checkpoint
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
         if self.chief and checkpoint_uuid:
@@ -53,29 +55,23 @@ class Progress(pytorch.PyTorchCallback):
     def on_training_start(self) -> None:
         self._waits.close()
         if self.chief:
-            bar = Bar("training", total=self.steps, unit="steps", done=self.done)
+            bar = Bar("training", total=self.steps, unit="steps", done=self.history.step)
             self.bar = self._waits.enter_context(bar)
-        self.resumed_at = time.monotonic()
+        self._resumed_at = time.monotonic()
 
-    def on_step(self, step: int) -> None:
+    def on_step(self) -> None:
         """Count the steps of the bar, or of the line after a long silence, between two reports."""
         if self.bar is not None:
-            self.bar.update(step - self.bar.n)
+            self.bar.update(self.history.step - self.bar.n)
 
     def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
         """Print a report: the means since the last one, given the metrics of each step."""
-        self._count_report(len(batch_metrics))
-        skipped_steps = avg_metrics.get("skipped_steps")
-        if self.chief and skipped_steps:
-            log.warning("%d step(s) had no finite gradient and changed nothing", skipped_steps)
-        uncounted = avg_metrics.get("uncounted_windows")
-        if self.chief and uncounted:
-            log.warning(
-                "step %d: the loss of %d window(s) is not finite, though its gradient is: look at "
-                "the losses that row_loss returns",
-                self.done,
-                uncounted,
-            )
+        step = self.history.step
+        if self._first_report is None:
+            self._first_report = step
+        else:
+            self._seconds += time.monotonic() - self._resumed_at
+        self._warn_of_losses(avg_metrics)
 
         values = format_report(avg_metrics, batch_metrics[-1])
         if self.bar is not None and sys.stderr.isatty():
@@ -84,30 +80,37 @@ class Progress(pytorch.PyTorchCallback):
             self.bar.set_postfix_str(join_fitting(values, room))
         else:
             # The first steps of a start are slow, and say nothing of the rest.
-            if self.trained >= SETTLED and self.done < self.steps:
-                seconds_per_step = self.seconds / self.trained
-                values["left"] = clock(seconds_per_step * (self.steps - self.done))
-            self.say(format_step(f"step {self.done}/{self.steps}", values))
-        self.resumed_at = time.monotonic()
+            timed_steps = step - self._first_report
+            if timed_steps >= SETTLED and step < self.steps:
+                seconds_per_step = self._seconds / timed_steps
+                values["left"] = clock(seconds_per_step * (self.steps - step))
+            self.say(format_step(f"step {step}/{self.steps}", values))
+        self._resumed_at = time.monotonic()
 
-    def _count_report(self, steps: int) -> None:
-        self.done += steps
-        if self.reports:
-            self.trained += steps
-            self.seconds += time.monotonic() - self.resumed_at
-        self.reports += 1
+    def _warn_of_losses(self, metrics: Mapping[str, Any]) -> None:
+        """Log a warning if losses or gradients since the last report were not finite."""
+        if not self.chief:
+            return
+        if metrics.get("skipped_steps"):
+            log.warning(
+                "%d step(s) had no finite gradient, taken as zero", metrics["skipped_steps"]
+            )
+        if metrics.get("uncounted_windows"):
+            log.warning(
+                "step %d: the loss of %d window(s) is not finite, though its gradient is: look at "
+                "the losses that row_loss returns",
+                self.history.step,
+                metrics["uncounted_windows"],
+            )
 
     def on_validation_end(self, metrics: dict[str, float]) -> None:
-        head = f"validation at step {self.done}:"
-        if sys.stderr.isatty():
-            self.say(format_table(metrics, names=self.logged_metrics, head=head))
-        else:
-            self.say(format_scores(metrics, names=self.logged_metrics, head=head))
-        self.resumed_at = time.monotonic()
+        head = f"validation at step {self.history.step}:"
+        self.say(format_scores(metrics, names=self.logged_metrics, head=head))
+        self._resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
-        self.say(f"checkpoint at step {self.done}: {uuid}")
-        self.resumed_at = time.monotonic()
+        self.say(f"checkpoint at step {self.history.step}: {uuid}")
+        self._resumed_at = time.monotonic()
 
     def on_trial_shutdown(self) -> None:
         self._waits.close()
@@ -170,15 +173,3 @@ def format_scores(metrics: Mapping[str, float], names: Sequence[str], head: str)
         if len(longer) <= LINE:
             line = longer
     return line
-
-
-def format_table(metrics: Mapping[str, float], names: Sequence[str], head: str) -> str:
-    """Return `head`, and below it the metrics named in `names` as a table of names and numbers."""
-    heads = []
-    numbers = []
-    for name in names:
-        if name in metrics:
-            column = name.rjust(6)
-            heads.append(column)
-            numbers.append(f"{metrics[name]:.2f}".rjust(len(column)))
-    return "\n".join([head, "  ".join(heads), "  ".join(numbers)])

@@ -16,34 +16,27 @@ Validation = Mapping[str, Any]  # metrics by name
 
 def searcher_score(validation: Validation, searcher: Searcher) -> float:
     """Return the searcher's metric, negated if smaller is better; -inf if it is not finite."""
-    value = validation[searcher["metric"]]
-    if not isinstance(value, Real) or not math.isfinite(value):
-        return -math.inf
-    return -float(value) if searcher["smaller_is_better"] else float(value)
-
-
-def comparable(validations: Iterable[Validation], searcher: Searcher) -> list[Validation]:
-    """Return the validations that have the searcher's metric, in their order."""
     metric = searcher["metric"]
-    return [validation for validation in validations if metric in validation]
+    value = validation[metric]
+    if not isinstance(value, Real):
+        return -math.inf
+    score = float(value)
+    if not math.isfinite(score):
+        return -math.inf
+    if searcher["smaller_is_better"]:
+        return -score
+    return score
 
 
 def best_first(validations: Iterable[Validation], searcher: Searcher) -> list[Validation]:
     """Return the validations that have the searcher's metric, best first, equals in their order."""
+    metric = searcher["metric"]
+    comparable = []
+    for validation in validations:
+        if metric in validation:
+            comparable.append(validation)
 
     def score(validation: Validation) -> float:
         return searcher_score(validation, searcher)
 
-    candidates = comparable(validations, searcher)
-    return sorted(candidates, key=score, reverse=True)
-
-
-def validations_after_best(validations: Iterable[Validation], searcher: Searcher) -> int:
-    """Return how many validations came after the first of the best ones; 0 without any."""
-    scores = [
-        searcher_score(validation, searcher) for validation in comparable(validations, searcher)
-    ]
-    if not scores:
-        return 0
-    best = scores.index(max(scores))
-    return len(scores) - 1 - best
+    return sorted(comparable, key=score, reverse=True)

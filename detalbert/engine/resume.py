@@ -14,14 +14,12 @@ from typing import Any, Protocol
 import determined
 import torch
 from determined import pytorch
-from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedModel
 
 from detalbert.engine.cpu import set_threads
-from detalbert.engine.finite import FiniteSteps
-from detalbert.engine.optim import ListOptimizer
+from detalbert.engine.step import FiniteSteps
 from detalbert.errors import UserError
 from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
@@ -34,17 +32,13 @@ SavedState = Mapping[str, Any]  # of ResumeCallback, in a checkpoint; empty in o
 class Resumable(Protocol):
     """A trial, as far as resuming reads or changes it."""
 
-    model: PreTrainedModel
-    optimizer: ListOptimizer
+    optimizer: Optimizer
     schedule: LambdaLR
     scaler: torch.amp.GradScaler
     finite: FiniteSteps
-    warmup: int
     max_tokens: int
 
     def numeric_settings(self) -> dict[str, object]: ...
-
-    def keep_warmup(self, steps: int) -> None: ...
 
     def keep_max_tokens(self, tokens: int) -> None: ...
 
@@ -72,23 +66,20 @@ class ResumeCallback(pytorch.PyTorchCallback):
         self.trial = trial
         self.on_cpu = context.device.type == "cpu"  # a GPU's bits do not depend on threads
         self.trial_id = _cluster_trial_id()
-        fresh = context.get_initial_batch() == 0
-        self.threads = set_threads(hparams.threads, context.distributed, fresh=fresh)
+        self.threads = set_threads(hparams.threads, context.distributed)
         self.threads_reason = f"hyperparameters.threads: {hparams.threads}"
         self.machine = _describe_machine(context)
         self.saved_settings: dict[str, object] = {}  # of a restart: that of the run's first start
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, object] = {
+        return {
             "threads": self.threads,
             "trial": self.trial_id,
-            "warmup": self.trial.warmup,
             "not_finite": int(self.trial.finite.streak),  # steps in a row, up to this one
+            # What the run began with wins, over all restarts.
+            **self._numeric_settings(),
+            **self.saved_settings,
         }
-        # What the run began with wins, over all restarts.
-        state.update(self._numeric_settings())
-        state.update(self.saved_settings)
-        return state
 
     def _numeric_settings(self) -> dict[str, object]:
         """Return the settings of this start that change the bits of results, besides the config."""
@@ -107,14 +98,19 @@ class ResumeCallback(pytorch.PyTorchCallback):
             self.configured_groups.append(settings)
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
-        """Restore from the trial's own checkpoint, before Determined loads it; remove all but the
-        weights from another trial's.
+        """Restore from the trial's own checkpoint, before Determined loads it. Of another trial's,
+        replace all but the weights by this start's state: Determined loads whatever is there.
         """
         saved = checkpoint.get("callbacks", {}).get(CALLBACK) or {}
         if self.is_own(saved):
-            self.restore(saved)
-        else:
-            self._keep_weights(checkpoint)
+            return self.restore(saved)
+        checkpoint["optimizers_state_dict"] = [self.trial.optimizer.state_dict()]
+        checkpoint["lr_schedulers_state_dict"] = [
+            scheduler.state_dict() for scheduler in self.context.lr_schedulers
+        ]
+        checkpoint["scaler_state_dict"] = self.trial.scaler.state_dict()
+        checkpoint["callbacks"] = {}
+        self._log("warm start", "another trial's weights; optimizer and schedule begin anew")
 
     def is_own(self, saved: SavedState) -> bool:
         """Return whether a checkpoint is this trial's own, by this callback's state in it."""
@@ -127,51 +123,18 @@ class ResumeCallback(pytorch.PyTorchCallback):
         if self.on_cpu and self.hparams.threads == "auto":
             self.threads = set_threads(saved["threads"])
             self.threads_reason = "as the run began"
-        self.trial.keep_warmup(saved["warmup"])
         self.trial.finite.resume(saved["not_finite"])
         names = self._numeric_settings()
         self.saved_settings = {name: saved[name] for name in names if name in saved}
-        # How a forward is cut and compiled makes its rounding, too.
-        self._restore_forward(self.saved_settings)
 
-    def _restore_forward(self, saved: SavedState) -> None:
-        """Restore the tokens of a forward and how its layers run, unless the config sets them."""
-        tokens = saved.get("max_tokens_per_forward", self.trial.max_tokens)
-        if saved.get("device") != self.machine["device"]:
-            # Another kind of GPU may have room for more.
-            tokens = min(tokens, self.trial.max_tokens)
+        # How a forward is cut and compiled makes its rounding, too.
         if self.hparams.max_tokens_per_forward == "auto":
+            tokens = saved["max_tokens_per_forward"]
+            if saved["device"] != self.machine["device"]:  # another GPU may have room for more
+                tokens = min(tokens, self.trial.max_tokens)
             self.trial.keep_max_tokens(tokens)
         if self.hparams.compile is None and saved.get("compile") is False:
             self.trial.run_uncompiled(saved["row_multiple"])
-
-    def _keep_weights(self, checkpoint: dict[str, Any]) -> None:
-        """Replace all of another trial's checkpoint but its weights by this start's state."""
-        # Determined loads whatever the checkpoint has: so this start's own state is put there.
-        (weights,) = checkpoint["models_state_dict"]
-        self._check_shapes(weights)
-        checkpoint["optimizers_state_dict"] = [self.trial.optimizer.state_dict()]
-        checkpoint["lr_schedulers_state_dict"] = [
-            scheduler.state_dict() for scheduler in self.context.lr_schedulers
-        ]
-        if "scaler_state_dict" in checkpoint:
-            checkpoint["scaler_state_dict"] = self.trial.scaler.state_dict()
-        checkpoint.get("callbacks", {}).pop("early_stopping", None)
-        self._log("warm start", "another trial's weights; optimizer and schedule begin anew")
-
-    def _check_shapes(self, weights: Mapping[str, Tensor]) -> None:
-        """Raise UserError unless `weights` have the names and shapes of this trial's model."""
-        (model,) = self.context.models
-        # In both directions: a name may be missing, or be too much.
-        shapes = {name: weight.shape for name, weight in model.state_dict().items()}
-        loaded_shapes = {name: weight.shape for name, weight in weights.items()}
-        for name in shapes | loaded_shapes:
-            if shapes.get(name) != loaded_shapes.get(name):
-                raise UserError(
-                    f"{name} of the source checkpoint is not of this model",
-                    key="searcher",
-                    cure="set source_trial_id or source_checkpoint_uuid to one of the same model",
-                )
 
     def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
         """Raise UserError if a parameter is sharded: Determined's own loop, which calls this on
@@ -193,8 +156,8 @@ class ResumeCallback(pytorch.PyTorchCallback):
         self._log_changed_settings()
 
     def _apply_configured_groups(self) -> None:
-        """Set rate, decay and betas to the config's, which `det experiment continue` may have
-        changed.
+        """Set rate, decay and betas to the config's, which a run of another length or `det
+        experiment continue` may have changed.
         """
         # The checkpoint's schedule has the old peak rates, and its optimizer the old settings.
         schedule = self.trial.schedule
@@ -204,12 +167,8 @@ class ResumeCallback(pytorch.PyTorchCallback):
         for group, configured, factor in zip(
             param_groups, self.configured_groups, schedule.lr_lambdas, strict=True
         ):
-            # A setting that the checkpoint's groups lack is newer: the run keeps its own rule.
-            group.update({name: configured[name] for name in configured if name in group})
+            group.update(configured)
             group["lr"] = configured["initial_lr"] * factor(schedule.last_epoch)
-
-            if "adapted" in configured.keys() - group.keys():
-                self._log("optimizer", "LAMB adapts biases and norms too, as when this run began")
 
         new_rate = param_groups[0]["lr"]
         if new_rate != old_rate:
@@ -233,15 +192,15 @@ class ResumeCallback(pytorch.PyTorchCallback):
     def _log_changed_settings(self) -> None:
         """Log a warning if this start's results are rounded in another way than the run's first."""
         settings = self._numeric_settings()
-        changes = {}
+        changes = []
         for name, saved in self.saved_settings.items():
             if saved != settings[name]:
-                changes[name] = f"{name} {saved} -> {settings[name]}"
+                changes.append(f"{name} {saved} -> {settings[name]}")
         if not changes:
             return
-        text = ", ".join(changes.values())
+        text = ", ".join(changes)
         text += ": the run goes on; its rounding may differ from an uncut one's"
-        if "slots" in changes:
+        if self.saved_settings.get("slots", settings["slots"]) != settings["slots"]:
             text += ", as will the masks of dropout"
         self._log("restart", text, level=logging.WARNING)
 

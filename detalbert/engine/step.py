@@ -1,8 +1,7 @@
 """`OptimizerStep`: from accumulated gradients to new weights, the same code for every workload.
 
-A gradient that is not finite must change nothing, but finding that out on the host would block on
-the device once per step. So a GPU runs every step to its end, with a flag on the device that turns
-weights and moments into themselves. The price is a few more element-wise kernels per step.
+A gradient that is not finite is zeroed on the device: the step is one of momentum alone. To look at
+each step for it would block; so ten in a row end the run at the next report, some steps late.
 """
 
 from typing import Any, Protocol
@@ -10,9 +9,15 @@ from typing import Any, Protocol
 import torch
 from determined import pytorch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from detalbert.engine.finite import FiniteSteps
-from detalbert.engine.optim import ListOptimizer
+from detalbert.errors import Diverged
+
+LIMIT = 10  # steps in a row
+CURE = (
+    "lower hyperparameters.base_learning_rate or raise warmup_fraction, and start over; "
+    "the last checkpoint is kept"
+)
 
 
 class Gradients(Protocol):
@@ -22,14 +27,40 @@ class Gradients(Protocol):
         """Set every gradient to zero."""
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale to a norm of at most `max_norm` (0: no limit); return the norm before, fp32."""
+        """Scale to a norm of at most `max_norm` (0: no limit), or to zero if the norm is not
+        finite; return the norm before, fp32, the same on every rank. Does not block.
+        """
 
-    def zero_unless(self, keep: Tensor) -> None:
-        """Set every gradient to zero, also NaN, if the bool `keep` is False; do not block."""
+
+class FiniteSteps(pytorch.PyTorchCallback):
+    """Counts steps in a row without a finite gradient, on the device; a report reads the count."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.streak = torch.zeros((), dtype=torch.int32, device=device)  # steps, up to this one
+        self.longest = torch.zeros_like(self.streak)
+        self.step = 0
+
+    def update(self, norm: Tensor, step: int) -> None:
+        """Count step number `step`, given the norm of its gradient over all ranks."""
+        self.step = step
+        self.streak.add_(1).mul_(~norm.isfinite())
+        torch.maximum(self.longest, self.streak, out=self.longest)
+
+    def resume(self, streak: int) -> None:
+        """Resume after `streak` steps in a row that were not finite."""
+        self.streak.fill_(streak)
+        self.longest.fill_(streak)
+
+    def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
+        """Raise Diverged after LIMIT steps in a row without a finite gradient."""
+        if int(self.longest) >= LIMIT:
+            raise Diverged(
+                f"no finite gradient in {LIMIT} steps in a row", key=f"step {self.step}", cure=CURE
+            )
 
 
 class OptimizerStep:
-    """Clips accumulated gradients and updates the weights, if the gradients are finite.
+    """Clips accumulated gradients and updates the weights.
 
     Args:
         context: runs the optimizer, and after it the schedule of the learning rate.
@@ -45,7 +76,7 @@ class OptimizerStep:
         context: pytorch.PyTorchTrialContext,
         *,
         gradients: Gradients,
-        optimizer: ListOptimizer,
+        optimizer: Optimizer,
         scaler: torch.amp.GradScaler,
         finite: FiniteSteps,
         max_norm: float,
@@ -62,19 +93,10 @@ class OptimizerStep:
 
         Returns:
             The gradient's norm over all ranks before clipping, a scalar, fp32, on the device.
-
-        Raises:
-            Diverged: too many steps in a row without a finite gradient.
         """
         self.scaler.unscale_(self.optimizer)
         norm = self.gradients.clip(self.max_norm)
-
-        # A step whose gradient is not finite changes nothing; NaN times zero would still be NaN.
-        keep = self.finite.update(norm, step)
-        self.optimizer.keep_next_step(keep)
-        if keep is not None:
-            self.gradients.zero_unless(keep)
-
+        self.finite.update(norm, step)
         self.context.step_optimizer(self.optimizer, auto_zero_grads=False, scaler=self.scaler)
         self.scaler.update()
         return norm

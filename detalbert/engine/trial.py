@@ -9,7 +9,6 @@ is that Determined's own gradient aggregation, scaling and averaging are not use
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -23,19 +22,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import determinism, optim
 from detalbert.engine.early_stopping import EarlyStopping
-from detalbert.engine.finite import CURE, FiniteSteps, has_finite_weights
+from detalbert.engine.finite import has_finite_weights
 from detalbert.engine.history import History
 from detalbert.engine.loaders import RowLoader, default_workers
 from detalbert.engine.loss_watch import LossWatch
 from detalbert.engine.meter import TrainingMeter
-from detalbert.engine.optim import ListOptimizer, plan_steps
+from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import Order, Steps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.profiling import UNRECORDED_STEPS, StepProfile
 from detalbert.engine.progress import Progress
 from detalbert.engine.resume import CALLBACK, ResumeCallback
 from detalbert.engine.rows import AnyRow
-from detalbert.engine.step import Gradients, OptimizerStep
+from detalbert.engine.step import CURE, FiniteSteps, Gradients, OptimizerStep
 from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
 from detalbert.redact import masked
@@ -129,7 +128,9 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         self._prepare_reports(epoch_windows, logged_metrics)
         searcher = context.get_experiment_config()["searcher"]
         self.charted_metrics = {*charted_metrics, searcher["metric"]}
-        self.early = EarlyStopping(searcher, hparams.early_stopping, chief=self.rank == 0)
+        self.early = EarlyStopping(
+            self.history, searcher, patience=hparams.early_stopping, chief=self.rank == 0
+        )
         self.profile = self._prepare_profile()
 
         # The loaders repeat, deal and skip by themselves, and rows move to the device one by one.
@@ -144,6 +145,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             "early_stopping": self.early,
             "history": self.history,
             "loss_watch": self.loss_watch,
+            "finite": self.finite,
             "profile": self.profile,
         }
 
@@ -177,18 +179,16 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             hparams.optimizer, groups, lr=hparams.learning_rate(), beta2=hparams.beta2
         )
         # Determined registers both, and returns them as they are.
-        self.optimizer = cast(ListOptimizer, self.context.wrap_optimizer(optimizer))
+        self.optimizer = self.context.wrap_optimizer(optimizer)
         self.steps, self.warmup = plan_steps(hparams, epoch_windows)
+        scheduler = optim.build_scheduler(
+            self.optimizer, hparams, total=self.steps, warmup=self.warmup
+        )
         schedule = self.context.wrap_lr_scheduler(
-            self._build_scheduler(),  # type: ignore[arg-type]  # torch's name for it before 2.0
+            scheduler,  # type: ignore[arg-type]  # torch's name for it before 2.0
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
         self.schedule = cast(LambdaLR, schedule)
-
-    def _build_scheduler(self) -> LambdaLR:
-        return optim.build_scheduler(
-            self.optimizer, self.hparams, total=self.steps, warmup=self.warmup
-        )
 
     def _build_step(self) -> OptimizerStep:
         return OptimizerStep(
@@ -202,21 +202,19 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
 
     def _prepare_reports(self, epoch_windows: int, logged_metrics: Sequence[str]) -> None:
         """Create the meter, which is reset at each report, and the progress."""
-        completed = self.context.get_initial_batch()
-        # A resumed run counts epochs from its first start on.
+        self.history = History(self.context.get_initial_batch())
         meter = self.meter_kind(
+            self.history,
             epoch=epoch_windows / self.hparams.global_batch_size,
             device=self.context.device,
             half=self.dtype is not torch.float32,
-            step=completed,
         )
         self.meter = self.context.wrap_reducer(meter, for_validation=False)
         self.progress = Progress(
-            self.steps, completed, chief=self.rank == 0, logged_metrics=logged_metrics
+            self.history, self.steps, chief=self.rank == 0, logged_metrics=logged_metrics
         )
-        self.history = History(completed)
         self.loss_watch = LossWatch(
-            completed,
+            self.history,
             warmup=self.warmup,
             guess=self.guess_loss(),
             rate=self.hparams.base_learning_rate,
@@ -230,12 +228,6 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     def starts_from_scratch(self) -> bool:
         """Return whether all of the model's first weights are random."""
         return self.hparams.model is None
-
-    def keep_warmup(self, steps: int) -> None:
-        """Set the warm-up of wsd to that with which the run began, when it had another length."""
-        if self.hparams.schedule == "wsd":
-            self.warmup = steps
-            self.schedule.lr_lambdas = self._build_scheduler().lr_lambdas
 
     def keep_max_tokens(self, tokens: int) -> None:
         """Set the most real tokens of one forward to those with which the run began."""
@@ -256,15 +248,14 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         not finite. The WebUI draws a chart for each reported metric, so constants and duplicates
         are removed. Determined's own `epochs` would be whole ones.
         """
-        step = self.meter.step
+        step = self.history.step
         for name in self.charted_metrics & metrics.keys():
             value = metrics[name]
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value}", key=f"validation at step {step}", cure=CURE)
-        # All of them: a resumed run may search by another one. A checkpoint holds plain numbers.
-        numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, Real)}
-        self.early.record(numbers)
-        self.history.record(numbers)
+        # All of them: a resumed run may search by another one.
+        self.history.record(metrics)
+        self.early.log_end()
         for name in metrics.keys() - self.charted_metrics:
             del metrics[name]
         metrics["epochs"] = self.meter.epochs(step)
@@ -314,8 +305,8 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             self.add_gradients(batch)
 
             # Counted on the host, while a GPU still runs the backward pass.
-            self.meter.on_step(step)
-            self.progress.on_step(step)
+            self.history.step = step
+            self.progress.on_step()
             if self.meter.on_a_gpu:
                 self.meter.add_flops(map(self.row_flops, batch))
 

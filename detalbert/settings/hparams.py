@@ -100,11 +100,10 @@ class StepHParams(Section):
     base_learning_rate: float = Field(5e-5, gt=0, le=1e20)
     base_batch_size: int = Field(48, gt=0, le=1_000_000)
     lr_scale: float = Field(1.0, gt=0, le=1_000)
-    optimizer: Literal["radam", "adamw", "lamb", "muon"] = "radam"
+    optimizer: Literal["radam", "adamw", "lamb"] = "radam"
     beta2: float = Field(0.999, ge=0, lt=1)  # of its mean of squared gradients
     weight_decay: float = Field(0.0, ge=0, le=1_000_000)
-    # Of the steps. A wsd run that is resumed with another number of steps keeps its first warm-up.
-    warmup_fraction: float = Field(0.1, ge=0, le=1)
+    warmup_fraction: float = Field(0.1, ge=0, le=1)  # of the steps
     # From the warm-up on linear or cosine decay, or wsd: the peak rate, then a short cosine decay.
     schedule: Literal["linear", "cosine", "wsd"] = "linear"
     min_rate: float = Field(0.0, ge=0, lt=1)  # at the end, as a fraction of the peak rate
@@ -120,8 +119,6 @@ class StepHParams(Section):
     )
     # The layers, with torch.compile; default: on a GPU.
     compile: bool | None = changeable(None)
-    # Gradients travel between slots in this type; their sums are taken in fp32 always.
-    allreduce_dtype: Literal["fp32", "bf16", "fp16"] = changeable("fp32")
     # Default: the trial's, see experiment.trial_seed.
     seed: Whole | None = Field(None, ge=0)
     # Of one slot; auto: the cores that are idle when a run begins. On a CPU the thread count

@@ -1,22 +1,14 @@
 """What a CPU does in its own way: the GELU, dropout, memory that is used again."""
 
-import subprocess
-import sys
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from transformers.activations import GELUTanh, NewGELUActivation
 
-from detalbert.engine.attention import PACKED
-from detalbert.engine.cpu import CpuDropout, CpuGelu, drop
-from detalbert.engine.forward import Forward
-from tests.conftest import ROOT
+from detalbert.engine.cpu import CpuGelu, drop
 
 formula = partial(F.gelu, approximate="tanh")
 
@@ -82,55 +74,7 @@ def test_a_seed_gives_the_same_mask_for_any_number_of_threads() -> None:
     assert not torch.equal(drop(x, 0.1), dropped)
 
 
-@pytest.mark.parametrize(
-    "device, gelu, dropout", [("meta", nn.GELU, nn.Dropout), ("cpu", CpuGelu, CpuDropout)]
-)
-def test_modules_are_taken_over_on_a_cpu_alone(
-    device: str, gelu: type[nn.Module], dropout: type[nn.Module]
-) -> None:
-    model = nn.Sequential(GELUTanh(), NewGELUActivation(), nn.Dropout(0.25), nn.Linear(4, 4))
-    model.config = SimpleNamespace(_attn_implementation=PACKED)
-    Forward(model, "fp32", torch.device(device))
-    assert [type(module) for module in model[:3]] == [gelu, gelu, dropout]
-
-
-def test_a_dropout_module_drops_in_training_alone() -> None:
-    dropout = CpuDropout(0.25)
-    x = torch.ones(64, 4)
-    assert torch.equal(dropout.eval()(x), x)
-    assert dropout.train()(x).unique().tolist() == pytest.approx([0.0, 4 / 3])
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_the_gelu_of_other_types_is_torchs(dtype: torch.dtype) -> None:
     x = torch.linspace(-4, 4, 100, dtype=dtype)
     assert torch.equal(CpuGelu()(x), formula(x))
-
-
-# As a forward does it: 20 blocks of 4 MiB, then all are free. 20,480 pages a turn.
-TURNS = """
-import ctypes, resource
-{first}
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-for turn in range(5):
-    if turn == 1:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    blocks = [ctypes.c_void_p(libc.malloc(4 << 20)) for _ in range(20)]
-    for block in blocks:
-        ctypes.memset(block, 1, 4 << 20)
-    for block in blocks:
-        libc.free(block)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
-def test_what_is_freed_is_used_again(real_python: str) -> None:
-    def new_pages(first: str) -> int:
-        command = [real_python, "-c", TURNS.format(first=first)]
-        return int(subprocess.check_output(command, cwd=ROOT))
-
-    keep = "from detalbert.engine.cpu import keep_freed_memory; keep_freed_memory()"
-    assert new_pages(keep) < 1_000
-    assert new_pages("pass") > 1_000

@@ -1,18 +1,14 @@
 """Kernels that add up in one order; the first call of the CPU's vector math is a small one."""
 
-import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 import torch._inductor.config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import predict
-from detalbert.engine.determinism import choose_exact_kernels
 from tests.conftest import settings
 from tests.fakes.runs import run
 
@@ -48,23 +44,3 @@ def test_training_and_prediction_begin_with_a_small_one(
         assert name == "sqrt"
         assert numbers <= 64
     assert training.seen[1:]  # the program itself calls it, too
-
-
-@pytest.mark.parametrize("gpu, version", [(True, "2.13.0+cu130"), (True, "2.9.1"), (False, "")])
-def test_a_gpu_adds_up_in_one_order(gpu: bool, version: str, monkeypatch: Any) -> None:
-    """Strictly: told to warn only, flash attention adds up in any order (seen on an H100)."""
-    chosen: list[bool] = []
-    monkeypatch.setattr(torch, "use_deterministic_algorithms", chosen.append)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(torch, "__version__", version)
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    triton = SimpleNamespace(mix_order_reduction=True)
-    config = SimpleNamespace(deterministic=False, triton=triton)
-    monkeypatch.setattr(torch._inductor, "config", config)
-    choose_exact_kernels()
-    assert chosen == ([True] if gpu else [])
-    assert torch.utils.deterministic.fill_uninitialized_memory != gpu
-    assert config.deterministic == gpu
-    assert triton.mix_order_reduction != gpu
-    assert ("CUBLAS_WORKSPACE_CONFIG" in os.environ) == (version == "2.9.1")  # before 2.11

@@ -159,34 +159,6 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return compilations
 
 
-@pytest.mark.parametrize(
-    "device, capability, requested, expected",
-    [
-        ("cpu", None, None, False),
-        ("cpu", None, True, True),
-        ("cpu", None, False, False),
-        ("cuda", (6, 1), None, False),
-        ("cuda", (7, 0), None, True),
-        ("cuda", (9, 0), False, False),
-    ],
-)
-def test_layers_are_compiled_from_volta_on(
-    device: str,
-    capability: tuple[int, int] | None,
-    requested: bool | None,
-    expected: bool,
-    compilations: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    forward = Forward(make_model("bert"), "fp32", torch.device(device), requested)
-    layers = 2 if expected else 0
-    assert compilations == [{"dynamic": True}] * layers
-    assert len(forward.layers) == layers
-    assert forward.multiple == (ROW_MULTIPLE if expected else 1)
-    assert forward.required == bool(requested)
-
-
 def test_layers_are_those_of_the_encoder() -> None:
     (layer,) = encoder_layers(make_model())
     assert type(layer).__name__ == "AlbertLayerGroup"
@@ -265,18 +237,3 @@ def test_work_goes_on_without_a_compiler(
     assert forward.model.training == training
     warning = f"layers run uncompiled, as torch.compile fails here: {problem}"
     assert caplog.messages == [warning]
-
-
-@pytest.mark.parametrize("precision, half", [("fp32", None), ("bf16", torch.bfloat16)])
-def test_half_precision_is_for_the_forward_alone(precision: str, half: torch.dtype | None) -> None:
-    calls: list[tuple[torch.dtype | None, int]] = []
-
-    def read(model: nn.Module, row: SquadRow, tokens: int) -> tuple[Tensor]:
-        autocast = torch.is_autocast_enabled("cpu")
-        calls.append((torch.get_autocast_dtype("cpu") if autocast else None, tokens))
-        return (torch.zeros(tokens),)
-
-    forward = Forward(make_model(), precision, CPU, read_logits=read)
-    assert len(forward(make_row([3, 4]))) == 1
-    assert not torch.is_autocast_enabled("cpu")
-    assert calls == [(half, 7)]

@@ -113,16 +113,3 @@ def test_the_kernel_is_flash_attention(
         assert sides[0] == 64
     elif not ROWS[row].get("causal"):
         assert sides[0] is None or sides[0] >= 1 << 20
-
-
-def test_without_a_window_a_newer_torch_takes_cudnn(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the window is for, and that the fake GPU shows it."""
-    if not hasattr(varlen, "_can_use_cudnn"):
-        pytest.skip("torch before 2.14 takes flash attention always")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    forget_devices()
-    monkeypatch.setattr(kernel, "_ALL", (-1, -1))
-    run_row(causal=False, kv_heads=4, size=64, dtype=torch.bfloat16, longest=384)
-    assert [name for name, _ in calls] == ["_cudnn_attention_forward", "_cudnn_attention_backward"]

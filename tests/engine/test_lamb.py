@@ -1,7 +1,6 @@
 """LAMB beside the published code's rule: which tensors it adapts, and how far biases move."""
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +8,6 @@ from torch import Tensor, nn
 
 from detalbert.engine import optim
 from detalbert.settings.hparams import StepHParams
-from tests.conftest import TINY_PRETRAINING
-from tests.engine.trials import config_file, trial_of
 from tests.fakes.encoders import make_model
 
 
@@ -78,29 +75,3 @@ def test_biases_move_in_the_published_warm_up() -> None:
         lamb.step()
         schedule.step()
     assert bias.square().mean().sqrt().item() == pytest.approx(0.88, abs=0.02)
-
-
-def test_a_step_that_is_not_kept_changes_no_vector() -> None:
-    bias = nn.Parameter(torch.ones(3))
-    lamb = optim.build_optimizer("lamb", [{"params": [bias], "adapted": False}], lr=0.1)
-    for is_kept in (True, False):
-        before = bias.detach().clone()
-        lamb.keep_next_step(torch.tensor(is_kept))
-        bias.grad = torch.full_like(bias, float(is_kept))
-        lamb.step()
-        assert torch.equal(before, bias) != is_kept
-
-
-def test_a_run_that_began_without_the_exclusion_keeps_its_rule(
-    tmp_path: Path, cache_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    with trial_of(config_file(tmp_path, TINY_PRETRAINING, cache_dir)) as trial:
-        trial.resume.on_trial_startup(4, "some uuid")
-        state = trial.optimizer.state_dict()
-        assert [group.pop("adapted", True) for group in state["param_groups"]] == [True, False]
-        trial.optimizer.load_state_dict(state)
-        trial.resume.on_training_start()
-        assert ["adapted" in group for group in trial.optimizer.param_groups] == [False, False]
-    line = "optimizer     LAMB adapts biases and norms too, as when this run began"
-    assert caplog.messages.count(line) == 1

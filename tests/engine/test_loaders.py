@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from detalbert.engine import loaders
 from detalbert.engine.loaders import PackedRows, PickledRows, RowLoader, validation_loader
 from detalbert.engine.rows import validation_rows
 from detalbert.errors import Unavailable, UnknownKey
@@ -196,23 +194,3 @@ def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: 
     assert sorted(windows.tolist()) == list(range(len(lengths)))
     assert all(sum(lengths[row]) <= MAX_TOKENS for row in alone)
     assert (np.diff(lengths[windows]) >= 0).all()  # like lengths; one chunk of questions
-
-
-@pytest.mark.parametrize(
-    "cores, processes, workers",
-    [
-        (1, 1, 0),
-        (2, 1, 1),
-        (4, 1, 3),
-        (5, 1, 4),
-        (64, 1, 4),
-        (8, 8, 0),
-        (16, 8, 1),
-        (1, 2, 0),
-    ],
-)
-def test_loaders_leave_a_core_to_every_slot(
-    cores: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loaders, "count_cores", Mock(return_value=cores))
-    assert loaders.default_workers(processes) == workers

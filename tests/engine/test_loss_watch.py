@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from detalbert.engine.history import History
 from detalbert.engine.loss_watch import LossWatch
 from tests.conftest import settings
 from tests.engine.trials import trial_of
@@ -15,9 +16,11 @@ from tests.fakes.runs import run
 def messages(losses: list[float], caplog: pytest.LogCaptureFixture, **arguments: object) -> list:
     """What is logged of a run that reports these losses, every 20 steps; 5.0 is guessing."""
     chosen = {"done": 0, "warmup": 20, "guess": 5.0, "rate": 2e-3, "chief": True, **arguments}
-    watch = LossWatch(**chosen)
+    history = History(chosen.pop("done"))
+    watch = LossWatch(history, **chosen)
     with caplog.at_level(logging.WARNING):
         for loss in losses:
+            history.step += 20
             watch.on_training_workload_end({"loss": loss}, [None] * 20)
     return [record.getMessage() for record in caplog.records]
 

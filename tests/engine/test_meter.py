@@ -10,6 +10,7 @@ import torch
 
 from detalbert.engine import meter as meter_module
 from detalbert.engine.flops import causal_flops, flops_of_row, row_lengths, training_flops
+from detalbert.engine.history import History
 from detalbert.engine.meter import TrainingMeter
 from detalbert.training.local import process_group
 from lm.trial import LmTrial
@@ -46,7 +47,7 @@ def update(meter: TrainingMeter, tokens: int, losses: list[float]) -> None:
 
 
 def test_the_meter_adds_up_over_rows(clock: Clock) -> None:
-    meter = TrainingMeter(12.5, CPU, half=False)
+    meter = TrainingMeter(History(5), 12.5, CPU, half=False)
     for _ in range(2):  # the second time nothing is left of the first
         meter.reset()
         assert sums_of(meter) == (0.0, 0, 0, 0, 0.0)
@@ -58,8 +59,7 @@ def test_the_meter_adds_up_over_rows(clock: Clock) -> None:
 
 
 def test_the_meter_adds_up_over_slots(clock: Clock) -> None:
-    meter = TrainingMeter(12.5, CPU, half=False)
-    meter.step = 5
+    meter = TrainingMeter(History(5), 12.5, CPU, half=False)
     meter.reset()
     update(meter, 42, [1.0, 2.5, 1.0])
     clock.now += 4.0
@@ -71,7 +71,7 @@ def test_the_meter_adds_up_over_slots(clock: Clock) -> None:
 
 
 def test_what_is_not_finite_is_not_counted(clock: Clock) -> None:
-    meter = TrainingMeter(12.5, CPU, half=False)
+    meter = TrainingMeter(History(5), 12.5, CPU, half=False)
     meter.reset()
     update(meter, 42, [1.0, 2.5, 1.0])
     update(meter, 7, [1.0, torch.inf])
@@ -115,7 +115,7 @@ def use_of_gpus(meter: TrainingMeter, *others: dict[str, float]) -> dict[str, fl
 
 
 def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: FakeGpu, clock: Clock) -> None:
-    meter = TrainingMeter(1.0, GPU, half=True)
+    meter = TrainingMeter(History(0), 1.0, GPU, half=True)
     assert meter.peak == 989e12
     meter.reset()
     meter.add_flops([9e12])  # before the report
@@ -132,18 +132,18 @@ def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: FakeGpu, clock: Clo
     meter.reset()
     assert meter.flops == 0
     assert cuda.peak_bytes == 0
-    assert TrainingMeter(1.0, GPU, half=False).peak == 67e12
+    assert TrainingMeter(History(0), 1.0, GPU, half=False).peak == 67e12
 
 
 def test_there_is_no_mfu_where_a_model_or_a_gpu_is_not_known(cuda: FakeGpu, clock: Clock) -> None:
-    meter = TrainingMeter(1.0, GPU, half=True)
+    meter = TrainingMeter(History(0), 1.0, GPU, half=True)
     meter.reset()
     meter.add_flops([1e12, None])
     report = use_of_gpus(meter, {"flops": 1e12, "memory": 2**29})
     assert report == {"memory_gib": 0.5}
 
     cuda.name = "a newer one"
-    meter = TrainingMeter(1.0, GPU, half=True)
+    meter = TrainingMeter(History(0), 1.0, GPU, half=True)
     meter.reset()
     meter.add_flops([1e12])
     assert use_of_gpus(meter) == {"memory_gib": 0.0}

@@ -9,13 +9,12 @@ from detalbert.settings.metric import charted_names, logged_names
 def test_the_log_has_the_most_important_first() -> None:
     expected = "exact f1 HasAns_f1 NoAns_exact loss best_f1 HasAns_exact best_exact"
     assert logged_names(model_def.METRICS) == tuple(expected.split())
-    expected = "loss mlm_accuracy sop_accuracy span_accuracy mlm_baseline"
+    expected = "loss mlm_accuracy sop_accuracy span_accuracy"
     assert logged_names(pretrain.trial.METRICS) == tuple(expected.split())
     expected = "loss bits_per_byte baseline_bits_per_byte accuracy perplexity"
     assert logged_names(lm.trial.METRICS) == tuple(expected.split())
 
 
 def test_what_never_moves_has_no_chart() -> None:
-    assert "mlm_baseline" not in charted_names(pretrain.trial.METRICS)
     assert "baseline_bits_per_byte" not in charted_names(lm.trial.METRICS)
     assert "total" not in charted_names(model_def.METRICS)

@@ -25,9 +25,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from detalbert.engine.finite import FiniteSteps
 from detalbert.engine.precision import resolve_precision
 from detalbert.engine.rows import to_device
+from detalbert.engine.step import FiniteSteps
 from lm.gradients import add_row, zero_sums
 from lm.model import CausalLoss, empty_model
 from lm.packed import pack
@@ -254,7 +254,7 @@ def test_a_step_and_a_validation(
         with Watch():
             move(trial, mode, monkeypatch)
         with Watch() as step:
-            trial.train_batch(rows, 0, 4)  # the fifth: the count of skipped steps is copied
+            trial.train_batch(rows, 0, 4)
         with Watch() as validation, torch.no_grad():
             trial.model.eval()
             trial.reducer.reset()

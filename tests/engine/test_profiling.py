@@ -1,6 +1,5 @@
 """`profile_steps`: what it prints and leaves, and that the run does not notice."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from detalbert.engine.profiling import ROWS, StepProfile
+from detalbert.engine.profiling import StepProfile
 from detalbert.errors import UserError
 from tests.conftest import settings
 from tests.fakes.runs import run
@@ -40,27 +39,6 @@ def take(profile: StepProfile, steps: int) -> None:
     for _ in range(steps):
         with profile.step(), profile.mark("all_reduce"):
             torch.ones(2).sum()
-
-
-def test_the_steps_after_the_warm_up_are_recorded(tmp_path: Path, caplog: Any) -> None:
-    caplog.set_level("INFO", "detalbert")
-    folder = tmp_path / "new" / "traces"
-    profile = StepProfile(2, 5, folder, CPU)
-    take(profile, 4)
-    assert caplog.messages == []
-    assert not folder.exists()
-
-    take(profile, 4)
-    profile.on_trial_shutdown()
-
-    (path,) = folder.iterdir()
-    names = [event["name"] for event in json.loads(path.read_text())["traceEvents"]]
-    assert names.count("step") == names.count("all_reduce") == 2
-    assert "aten::sum" in names
-    (message,) = caplog.messages
-    assert message.startswith("profile of 2 steps:\n")
-    assert message.endswith(f"\ntrace: {path}")
-    assert 0 < message.count("aten::") <= ROWS
 
 
 def test_a_stopped_run_stops_its_profile(tmp_path: Path) -> None:

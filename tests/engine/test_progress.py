@@ -11,6 +11,7 @@ import pytest
 from tqdm import tqdm
 
 from detalbert.engine import progress
+from detalbert.engine.history import History
 from detalbert.engine.progress import Progress, format_scores, format_step
 from detalbert.log import start_logging
 from detalbert.settings.metric import logged_names
@@ -29,11 +30,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def report(shown: Progress, steps: int, **metrics: float) -> None:
     """Report steps whose rate rises to 1.23e-03; the metrics have the mean."""
     rates = [{"learning_rate_1e6": 1000.0}] * (steps - 1) + [{"learning_rate_1e6": 1230.0}]
+    shown.history.step += steps
     shown.on_training_workload_end({**METRICS, **metrics}, rates)
 
 
 def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
-    shown = Progress(100, done=40, chief=True, logged_metrics=["f1"])
+    shown = Progress(History(40), 100, chief=True, logged_metrics=["f1"])
     clock.now += 500  # before the training begins
     shown.on_training_start()
     clock.now += 20
@@ -58,7 +60,7 @@ def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
 
 
 def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> None:
-    shown = Progress(100, done=0, chief=True, logged_metrics=[])
+    shown = Progress(History(0), 100, chief=True, logged_metrics=[])
     for steps in (1, 2, 2, 1):
         clock.now += 1
         report(shown, steps)
@@ -67,7 +69,7 @@ def test_no_time_is_left_to_tell_after_a_few_steps(clock: Any, capsys: Any) -> N
 
 
 def test_the_last_step_leaves_nothing(clock: Any, capsys: Any) -> None:
-    shown = Progress(6, done=0, chief=True, logged_metrics=[])
+    shown = Progress(History(0), 6, chief=True, logged_metrics=[])
     for steps in (1, 5):
         clock.now += 1
         report(shown, steps)
@@ -75,7 +77,7 @@ def test_the_last_step_leaves_nothing(clock: Any, capsys: Any) -> None:
 
 
 def test_a_gpus_use_is_shown_where_it_is_known(clock: Any, capsys: Any) -> None:
-    shown = Progress(100, done=0, chief=True, logged_metrics=[])
+    shown = Progress(History(0), 100, chief=True, logged_metrics=[])
     for steps in (1, 5):
         clock.now += 1
         report(shown, steps)
@@ -100,7 +102,7 @@ def test_a_gpus_use_is_shown_where_it_is_known(clock: Any, capsys: Any) -> None:
     ],
 )
 def test_the_time_left_has_two_units(seconds: float, text: str, clock: Any, capsys: Any) -> None:
-    shown = Progress(13, done=0, chief=True, logged_metrics=[])
+    shown = Progress(History(0), 13, chief=True, logged_metrics=[])
     report(shown, 1)
     clock.now += seconds
     report(shown, 6)
@@ -109,7 +111,7 @@ def test_the_time_left_has_two_units(seconds: float, text: str, clock: Any, caps
 
 def test_other_ranks_say_nothing(clock: Any, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    shown = Progress(10, done=0, chief=False, logged_metrics=["f1"])
+    shown = Progress(History(0), 10, chief=False, logged_metrics=["f1"])
     shown.on_training_start()
     clock.now += 1
     report(shown, 5)
@@ -118,14 +120,14 @@ def test_other_ranks_say_nothing(clock: Any, capsys: Any, monkeypatch: Any) -> N
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_a_bar(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bar = MagicMock()
     monkeypatch.setattr(progress, "Bar", bar)
     above: list[str] = []
     monkeypatch.setattr(tqdm, "write", lambda line, file: above.append(line))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((120, 40)))
-    shown = Progress(100, done=40, chief=True, logged_metrics=["exact", "HasAns_f1"])
+    shown = Progress(History(40), 100, chief=True, logged_metrics=["exact", "HasAns_f1"])
     shown.on_training_start()
     clock.now += 1
     report(shown, 5)
@@ -135,12 +137,7 @@ def test_a_terminal_has_a_bar_and_a_table(clock: Any, monkeypatch: pytest.Monkey
     shown_bar = bar.return_value.__enter__.return_value
     assert call.set_postfix_str(values) in shown_bar.mock_calls
     bar.return_value.__exit__.assert_called_once()
-    (table,) = above
-    assert table.splitlines() == [
-        "INFO: validation at step 45:",
-        "INFO:  exact  HasAns_f1",
-        "INFO:  83.67       2.00",
-    ]
+    assert above == ["INFO: validation at step 45:  exact 83.67  HasAns_f1 2.00"]
     metrics = {"f1": 84.267, "exact": 83.671, "total": 5.0}  # scores come in the order asked for
     line = format_scores(metrics, ["exact", "f1", "HasAns_f1"], "step 9:")
     assert line == "step 9:  exact 83.67  f1 84.27"
@@ -152,7 +149,7 @@ def test_a_validation_fits_a_line(workload: str, capsys: Any) -> None:
     start_logging()
     names = logged_names(importlib.import_module(workload).METRICS)
     best = {"steps": 132_198, **dict.fromkeys(names, 100.0)}
-    Progress(132_198, done=0, chief=True, logged_metrics=names).say_best(best)
+    Progress(History(0), 132_198, chief=True, logged_metrics=names).say_best(best)
     (line,) = capsys.readouterr().err.splitlines()
     begin = f"INFO: best validation (step 132198):  {names[0]} 100.00  {names[1]} 100.00"
     assert line.startswith(begin)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from detalbert.engine import trial as trial_module
 from detalbert.engine.evaluation import row_losses
-from detalbert.engine.forward import Forward
 from detalbert.engine.trial import read_experiment
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams, parse_hparams
@@ -97,11 +95,11 @@ def test_what_determined_is_told(tiny_config: Path) -> None:
         assert not trial.scaler.is_enabled()  # fp16 alone wants one
 
         callbacks = {"handover", "progress", "trial", "early_stopping", "profile"}
-        callbacks |= {"history", "loss_watch"}
+        callbacks |= {"history", "loss_watch", "finite"}
         assert trial.build_callbacks().keys() == callbacks
         assert trial.progress.chief
         assert trial.progress.steps == 12
-        assert trial.progress.done == 0
+        assert trial.history.step == 0
 
 
 def test_what_a_batch_tells(tiny_config: Path) -> None:
@@ -114,58 +112,6 @@ def test_what_a_batch_tells(tiny_config: Path) -> None:
 
         trial.model.config.model_type = "longformer"  # nobody knows its FLOPs
         assert trial.row_flops(batch[0]) is None
-
-
-def test_what_loaders_are_given(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trial_of(tiny_config, num_workers=3) as trial:
-        monkeypatch.setattr(trial.context, "get_initial_batch", lambda: 5)
-        trial.rank = 1
-        loader = trial.train_loader(lambda tokens: [tokens], range(8))
-    assert loader.dataset.dataset == [512]  # in one that sends its errors
-    assert loader.num_workers == 3
-    assert not loader.pin_memory
-    assert vars(loader.sampler) == {"order": range(8), "slot": 1, "first_step": 5}
-
-
-@pytest.mark.parametrize(
-    "budget, tokens, compiled",
-    [
-        (512, 512, (512, 192)),
-        ("auto", 4096, (2 * 192, 192)),
-    ],
-)
-def test_what_the_compiler_is_given(
-    budget: Any,
-    tokens: int,
-    compiled: tuple[int, int],
-    tiny_config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    requests = []
-
-    def note(_: Forward, *sizes: int) -> None:
-        requests.append(sizes)
-
-    monkeypatch.setattr(trial_module, "default_workers", lambda processes: 10 + processes)
-    monkeypatch.setattr(Forward, "compile_layers", note)
-    with trial_of(tiny_config, max_tokens_per_forward=budget, num_workers=None) as trial:
-        assert trial.max_tokens == tokens
-        assert trial.workers() == 11
-    assert requests == [compiled]
-
-
-def test_a_profile_ends_with_the_run_at_the_latest(
-    tiny_config: Path, monkeypatch: pytest.MonkeyPatch, caplog: Log
-) -> None:
-    caplog.set_level("INFO", "detalbert")
-    with trial_of(tiny_config, profile_steps=9) as trial:
-        assert trial.profile.running  # 9 steps and 3 of warm-up: all 12
-        with monkeypatch.context() as patch:
-            patch.setattr(trial.context, "get_initial_batch", lambda: 1)
-            assert trial._prepare_profile().running is None
-        assert "no profile: 11 steps are left, 12 are needed" in caplog.text
-        trial.rank = 1
-        assert trial._prepare_profile().running is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Weights that are not finite, or so large that products overflow, are refused at any loading."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,26 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from torch.distributed import checkpoint as dcp
 
 import predict
-from detalbert.engine.finite import LARGEST, check_finite_weights, is_usable
 from detalbert.engine.models import build_span_model
-from detalbert.errors import NotFinite, UserError
+from detalbert.errors import UserError
 from detalbert.hub import STATE_DICT
-from detalbert.inference import answering
-from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
 from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.squad.windows import Example
-from detalbert.training import parts
 from detalbert.training.manifest import read_manifest, write_manifest
-from lm import initial
-from lm.inference.load import open_saved
-from lm.model import empty_model
 from pretrain.encoders import build_encoder
 from pretrain.hparams import PretrainHParams
 from tests.fakes.no_models import refused
@@ -99,22 +87,6 @@ def test_logits_that_are_no_numbers_are_no_answer(model: Any, tmp_path: Path, ca
     refused(["--model", folder, *ASKED, "--json"], "are not finite numbers; give", capsys)
 
 
-def test_logits_are_looked_at_in_every_row(model: Any) -> None:
-    weight = model.model.qa_outputs.bias
-    was = weight.detach().clone()
-    question = Example("1", "", "The Zanto was loaded with pottery.", "What?", None)
-    try:
-        for value in (torch.nan, torch.inf, 1e30):
-            with torch.no_grad():
-                weight.fill_(value)
-            with pytest.raises(NotFinite, match="logits are not finite numbers") as error:
-                list(answering.answer(model, [question], 0.0))
-            assert error.value.status == 1
-    finally:
-        with torch.no_grad():
-            weight.copy_(was)
-
-
 def test_a_restart_from_them_is_refused(finished: Path, tmp_path: Path, capsys: Any) -> None:
     out = Path(shutil.copytree(finished / "out", tmp_path / "out"))
     checkpoint = newest(out)
@@ -125,58 +97,3 @@ def test_a_restart_from_them_is_refused(finished: Path, tmp_path: Path, capsys: 
     (checkpoint / "manifest.json").unlink()
     write_manifest(checkpoint, {key: facts[key] for key in facts if key not in ("files", "sha256")})
     assert SAID in refusal(capsys, finished / "tiny.yaml", out)
-
-
-@pytest.fixture(scope="module")
-def shards(lm_run: Path, tmp_path_factory: Any) -> Path:
-    """A language model's checkpoint with one weight that is NaN, its sums right."""
-    checkpoint = tmp_path_factory.mktemp("poisoned") / "checkpoint"
-    shutil.copytree(newest(lm_run), checkpoint)
-    source = open_saved(checkpoint)
-    model = empty_model(source.config).to_empty(device="cpu")
-    model.tie_weights()
-    weights = model.state_dict()
-    parts.read_sharded_weights(checkpoint, weights)
-    poison(weights, torch.nan)
-    dcp.save({"model": weights}, storage_writer=parts._Writer(checkpoint), no_dist=True)
-    (checkpoint / "manifest.json").unlink()
-    return checkpoint
-
-
-def test_a_language_model_with_them_is_refused(shards: Path, tmp_path: Path, capsys: Any) -> None:
-    refused(["--model", shards, "--export", tmp_path / "out"], SAID, capsys)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_language_model_does_not_start_from_them(lm_run: Path, tmp_path: Path) -> None:
-    exported = tmp_path / "exported"
-    assert predict.main(["--model", str(lm_run), "--export", str(exported)]) == 0
-    folder = poisoned(tmp_path / "bad", torch.inf, exported)
-    model = empty_model(open_saved(folder).config)
-    rules = initial.record_rules(model)
-    model.to_empty(device="cpu")
-    with pytest.raises(UserError, match=SAID):
-        initial.load_initial(model, rules, str(folder))
-
-
-@given(st.lists(st.floats(width=32), max_size=20))
-def test_what_is_usable(values: list[float]) -> None:
-    tensor = torch.tensor(values, dtype=torch.float32)
-    usable = bool((tensor.abs() <= LARGEST).all())
-    assert is_usable(tensor) == usable
-    if usable:
-        check_finite_weights("here", [("w", tensor), ("none", tensor[:0])])
-        assert tensor.square().isfinite().all()
-    else:
-        with pytest.raises(UserError, match="^here: its weight 'w' "):
-            check_finite_weights("here", [("w", tensor)])
-
-
-def test_a_reply_is_json(model: Any, local_run: Any, capsys: Any) -> None:
-    assert predict.main(["--model", str(local_run.path), *ASKED, "--json"]) == 0
-
-    def refuse(name: str) -> None:
-        raise AssertionError(name)
-
-    json.loads(capsys.readouterr().out, parse_constant=refuse)
-    assert load_model(str(local_run.path)).scores

@@ -127,25 +127,3 @@ def test_the_kernel_is_told_that_it_is_causal(
     (call,) = kernel.calls
     assert call.key == (5, 1 if grouped else 2, 8)
     assert call.options == {name: options[name] for name in OPTIONS[version]}
-
-
-@pytest.mark.parametrize("version", OPTIONS)
-def test_the_kernel_is_asked_for_nothing_that_its_version_lacks(
-    version: int, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flash, "OPTIONS", OPTIONS[version])
-    q = torch.ones(1, 2, 5, 16, dtype=torch.bfloat16)
-    attend = functools.partial(
-        attention.packed_attention, nn.Module(), q, q, q, None, packed_layout=kernel.bounds
-    )
-    attend(scaling=None)
-    attend(scaling=16**-0.5)  # the default of every version
-    assert len(kernel.calls) == 2
-
-    for options in ({"scaling": 0.3}, {"sliding_window": 2}):
-        output, _ = attend(**options)
-        assert output.shape == (1, 5, 2, 16)
-    assert len(kernel.calls) == (2 if version == 10 else 4)
-    assert all(set(call.options) == OPTIONS[version] for call in kernel.calls)
-    if version > 10:
-        assert kernel.calls[-1].options["window_size"] == (1, 1)

@@ -1,7 +1,5 @@
 """Windows are cut end to end; every one comes once an epoch, at any number of ranks."""
 
-import hashlib
-import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +12,6 @@ from hypothesis import strategies as st
 from lm.order import WindowOrder, permute
 from lm.windows import LmWindows, validation_loader
 from tests.conftest import max_examples
-
-MIB = 1 << 20
 
 
 class InMemory:
@@ -139,33 +135,3 @@ def test_a_permutation_has_every_number(size):
     step = max(1, size // 9)
     some_numbers = permute(places[::step], size, np.random.default_rng(size))
     assert np.array_equal(some_numbers, numbers[::step])
-
-
-def test_steps_have_the_windows_that_earlier_versions_gave_them():
-    """So a run that one of them began goes on as it would have there."""
-    numbers = permute(np.arange(5000, dtype=np.uint64), 5000, np.random.default_rng(7))
-    assert numbers[:5].tolist() == [4465, 1111, 4527, 2960, 4448]
-
-    mixed = WindowOrder(
-        windows=[40, 5000, 0, 7] * 3,
-        global_batch_size=100,
-        seed=3,
-        group=2,
-        ranks=7,
-        sources=[0, 1, 1, 2] * 3,
-        weights=[0.5, 0.3, 0.2],
-    )
-    places = np.concatenate([mixed.step(step) for step in range(300)])
-    rank_sizes = [len(mixed.share(9, rank)[1]) for rank in range(7)]
-    assert rank_sizes == [15, 15, 14, 14, 14, 14, 14]
-    assert hashlib.sha256(places.tobytes()).hexdigest()[:16] == "e1ff310be4bcb0ce"
-
-
-def test_160_million_windows_take_little_memory():
-    tracemalloc.start()
-    order = WindowOrder([250_000] * 640, 1024, seed=0)
-    for step in (0, 1, 156_249, 156_250, 10**7):
-        order.step(step)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 4 * MIB  # all numbers at once would be 640 MB

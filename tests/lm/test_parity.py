@@ -34,15 +34,15 @@ COPIES = Layout(replicate=2, shard=2)
 
 
 class Job:
-    """A tiny Llama with Muon on this rank of a layout."""
+    """A tiny Llama with AdamW on this rank of a layout."""
 
     def __init__(self, layout: Layout, seed: int, tied: bool) -> None:
         self.layout = layout
         config = tiny("llama", tie_word_embeddings=tied)
         self.causal_loss = build_causal_model(config, make_mesh(layout, CPU), seed)
         self.model = self.causal_loss.model
-        groups = optim.parameter_groups(self.model, 0.1, optimizer="muon")
-        self.optimizer = optim.build_optimizer("muon", groups, 3e-3)
+        groups = optim.parameter_groups(self.model, 0.1)
+        self.optimizer = optim.build_optimizer("adamw", groups, 3e-3)
 
     def step(self, number: int) -> float:
         """The loss of a step, which it trains on."""

@@ -185,24 +185,6 @@ def memory(name: str) -> int:
     return 1024 * int(status.split(f"{name}:")[1].split()[0])
 
 
-def peak_of_export(folder: Path, out: Path) -> tuple[int, int]:
-    """Bytes that an export takes beyond what the process had, and those of the model's files."""
-    source = open_saved(folder)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = memory("VmRSS")
-    export_language_model(source, out)
-    size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
-    return memory("VmHWM") - before, size
-
-
-def test_a_model_is_not_held_twice(saved, tmp_path):
-    folder, _ = saved
-    results = start(peak_of_export, 1, tmp_path, folder / "large", tmp_path / "out")
-    peak, size = results[0]
-    assert size > 25e6
-    assert peak < 1.5 * size, (peak, size)
-
-
 def refused(problem: str, function: Callable, *args: Any) -> None:
     with pytest.raises(UserError, match=problem):
         function(*args)
