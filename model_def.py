@@ -131,7 +131,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         write_json(folder / SCORES, scores)
         # A local run has one page, in its output directory.
         if get_cluster_info() is not None:
-            best = {**scores, "steps": self.meter.step}
+            best = {**scores, "steps": self.history.step}
             outcomes = collect_outcomes(self, answers)
             from detalbert.run_page.page import (
                 write_report,  # with matplotlib, which takes a second

@@ -116,7 +116,6 @@ from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint
 from detalbert.training.controller import Controller, loop_of
 from detalbert.training.dry_run import dry_run
-from detalbert.training.length import choose_checkpoint
 from detalbert.training.local import Ranks, lost_rank, process_group, trial_context
 from detalbert.training.manifest import read_manifest
 from detalbert.training.metrics import RunMetrics
@@ -207,7 +206,7 @@ def find_start(training: Training, checkpoint: Path | None) -> Path | None:
         defaults=training.defaults(),
         config=training.config,
     )
-    return choose_checkpoint(checkpoint, training=training)
+    return checkpoint
 
 
 def prepare_output(output: Path, training: Training, checkpoint: Path | None, resume: str) -> None:
@@ -270,13 +269,12 @@ def train_locally(
 
 def finish(training: Training, loop: Controller, metrics: RunMetrics, stops: LocalStops) -> int:
     """Write the end of this start, and log how the run stands; return the exit status. Rank 0."""
-    assert loop.state is not None
-    steps_done = loop.state.batches_trained
     metrics.finish()
-    if steps_done == training.hparams.max_steps or loop.trial.early.reached:
+    if loop.is_complete:
         conclude(training, loop.trial, metrics)
         return 0
-    log.info("stopped after step %d; run the same command again to resume", steps_done)
+    step = loop.trial.history.step
+    log.info("stopped after step %d; run the same command again to resume", step)
     return stops.status if stops.reason else 0
 
 
@@ -343,11 +341,10 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
             storage = preflight.checkpoint_folder(config.get("checkpoint_storage") or {})
             preflight.check_checkpoints(storage, parameters=count_parameters(trial))
         loop.run()
-        is_complete = trial.progress.done == trial.steps or trial.early.reached
         if is_chief:
-            master.set_status("done" if is_complete else "stopped")
-        if is_chief and not is_complete:
-            log.info("stopped after step %d of %d", trial.progress.done, trial.steps)
+            master.set_status("done" if loop.is_complete else "stopped")
+        if is_chief and not loop.is_complete:
+            log.info("stopped after step %d of %d", trial.history.step, trial.steps)
     # Outside the block, whose end waits for the thread that reports validations to the master.
     if is_chief:
         best = master.best_validation()

@@ -277,7 +277,7 @@ def _traffic_seconds(option: Option) -> float:
     Inside a machine they hide behind these.
     """
     job = option.job
-    gradient = 4 if job.hparams.allreduce_dtype == "fp32" else 2  # bytes
+    gradient = 4  # bytes
 
     # Replicas sum their gradients in a ring, which sends them twice. A replica over several
     # machines also gathers half-precision weights twice per forward, and scatters gradients.

@@ -14,8 +14,6 @@ from typing import Any
 import determined
 from determined import core, pytorch, util
 from determined.common import storage
-from determined.common.api import bindings
-from determined.experimental import client
 from torch import nn
 
 from detalbert.errors import UserError
@@ -46,15 +44,6 @@ def wrap_model(context: pytorch.PyTorchTrialContext, model: nn.Module) -> nn.Mod
 def set_step(context: pytorch.PyTorchTrialContext, step: int) -> None:
     """Set the current step, which the trial loop counts, for optimizer steps without a loop."""
     context._current_batch_idx = step
-
-
-def register_version(model: client.Model, uuid: str, **facts: Any) -> int:
-    """Add a checkpoint to a model of the registry; return the version's number. `facts` are
-    metadata, notes and comment (in the WebUI: description), which `Model.register_version` lacks.
-    """
-    body = bindings.v1PostModelVersionRequest(checkpointUuid=uuid, modelName=model.name, **facts)
-    response = bindings.post_PostModelVersion(model._session, body=body, modelName=model.name)
-    return response.modelVersion.version
 
 
 def _hold_names(manager: Any) -> None:

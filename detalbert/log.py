@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
 
-from detalbert.errors import UserError, as_raised
+from detalbert.errors import UserError
 from detalbert.escapes import escape_controls
 
 log = logging.getLogger(__name__)
@@ -71,21 +71,18 @@ def fail(command: str, error: UserError) -> int:
 
 
 def exit_with(command: str, main: Callable[[], int]) -> NoReturn:
-    """Exit with the status of `main`, which prints to standard output: a full disk is one line, and
-    a reader that wants no more (`| head`) no error.
+    """Exit with the status of `main`, which prints to standard output. A reader that wants no more
+    (`| head`) is no error, and a full disk is one line.
     """
     try:
         status = main()
         sys.stdout.flush()
     except OSError as error:
-        status = 0
-        mistake = as_raised(error)
-        if error.errno == errno.ENOSPC:
-            mistake = UserError("the disk of its output is full")
-        if mistake is not None:
-            status = fail(command, mistake)
-        elif error.errno != errno.EPIPE:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
+        status = 0
+        if error.errno == errno.ENOSPC:
+            status = fail(command, UserError("the disk of its output is full"))
         # Python writes what is left at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)

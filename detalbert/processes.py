@@ -9,13 +9,11 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Collection
 from multiprocessing import context, popen_fork
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
 import loky
-import psutil
 
 from detalbert.files import remove_temporaries
 from detalbert.log import rank
@@ -28,19 +26,6 @@ _PR_SET_PDEATHSIG = 1
 def count_cores() -> int:
     """Return the cores within affinity (taskset), CPU quota (cgroup), `LOKY_MAX_CPU_COUNT`."""
     return loky.cpu_count()
-
-
-def idle_cores(seconds: float = 0.5) -> float:
-    """Return how many of the usable cores were idle during `seconds`, while this process sleeps. A
-    container with a quota of 4 finds 4 idle ones if 50 of the machine's 64 cores are busy.
-    """
-    # How busy every core of the machine was, in percent.
-    percents = psutil.cpu_percent(interval=seconds, percpu=True)
-    usable: Collection[int] = range(len(percents))
-    if hasattr(os, "sched_getaffinity"):
-        usable = os.sched_getaffinity(0)
-    idle = sum(1 - percent / 100 for core, percent in enumerate(percents) if core in usable)
-    return min(count_cores(), idle)
 
 
 def end_on_signals(when: str) -> None:

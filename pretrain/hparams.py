@@ -53,7 +53,7 @@ class PretrainHParams(StepHParams):
     max_steps: Whole | None = Field(125_000, gt=0)
     base_learning_rate: float = Field(0.00176, gt=0, le=1e20)
     base_batch_size: int = Field(4096, gt=0, le=1_000_000)
-    optimizer: Literal["lamb", "adamw", "radam", "muon"] = "lamb"
+    optimizer: Literal["lamb", "adamw", "radam"] = "lamb"
     weight_decay: float = Field(0.01, ge=0, le=1_000_000)
     warmup_fraction: float = Field(0.025, ge=0, le=1)
     max_seq_length: int = Field(512, ge=8, le=65_535)
@@ -120,7 +120,6 @@ METRICS = (
     Metric("mlm_accuracy", charted=True, logged=True),
     Metric("sop_accuracy", charted=True, logged=True),
     Metric("span_accuracy", charted=True, logged=True),
-    Metric("mlm_baseline", logged=True),  # it never moves
     Metric("mlm_loss", charted=True, smaller_is_better=True),
     Metric("sop_loss", charted=True, smaller_is_better=True),
     Metric("span_loss", charted=True, smaller_is_better=True),

@@ -7,7 +7,7 @@ they were distributed to ranks and micro-batches.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,8 +53,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
             logged_metrics=logged_names(METRICS),
             charted_metrics=charted_names(METRICS) | name_scores(BY_SOURCE, names=held_out.names),
         )
-        reducer = ScoreReducer(vocabulary=self.model.config.vocab_size, corpus=held_out)
-        self.reducer = context.wrap_reducer(reducer, for_training=False)
+        self.reducer = context.wrap_reducer(ScoreReducer(held_out), for_training=False)
 
     def guess_loss(self) -> float:
         order_loss = math.log(2) if self.hparams.sentence_order else 0.0
@@ -136,65 +135,53 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         return {}
 
 
-class RankRows(NamedTuple):
-    """A rank's contribution to a validation's metrics."""
-
-    rows: list[tuple[int, np.ndarray]]  # of each row its first example, and objectives.score_row
-    labels: np.ndarray  # int64 [V]: how often each token is masked
+# Of a rank's rows: the first example of each, and its sums, of objectives.score_row.
+RankRows = list[tuple[int, np.ndarray]]
 
 
 class ScoreReducer(pytorch.MetricReducer):
     """Reducer of sums over rows to the split's metrics, the same for any number of ranks.
 
     Args:
-        vocabulary: tokens of the model, V.
         corpus: the validation's.
     """
 
-    def __init__(self, vocabulary: int, corpus: Corpus) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         self.metrics: dict[str, float] = {}  # of the last validation
 
     def reset(self) -> None:
         self.rows: list[tuple[int, torch.Tensor]] = []
-        self.labels = np.zeros(self.vocabulary, np.int64)
 
     def update(self, row: PretrainRow, sums: torch.Tensor) -> None:
         """Add a row (on the CPU) and its `sums`, of objectives.score_row."""
         first = int(row["windows"][0])
         self.rows.append((first, sums))
-        self.labels += np.bincount(row["mlm_labels"].numpy(), minlength=self.vocabulary)
 
     def per_slot_reduce(self) -> RankRows:
-        rows = [(first, sums.cpu().numpy()) for first, sums in self.rows]
-        return RankRows(rows, self.labels)
+        return [(first, sums.cpu().numpy()) for first, sums in self.rows]
 
     def cross_slot_reduce(self, per_slot: list[RankRows]) -> dict[str, float]:
         # In the order of the examples, so that the sums are rounded alike at every slot count.
-        rows = [row for rank in per_slot for row in rank.rows]
+        rows = [row for rank_rows in per_slot for row in rank_rows]
         rows.sort(key=lambda row: row[0])
         sums = np.array([row_sums for _, row_sums in rows])  # [rows, objectives, 3]
-        labels = np.sum([rank.labels for rank in per_slot], axis=0)  # [V]
-        metrics = _average(sums, labels)
+        metrics = _average(sums)
 
         # A low cap may leave a small source no row, and so no scores.
         sources = np.array([self.corpus.sources[self.corpus.shard_of(first)] for first, _ in rows])
         names = self.corpus.names if len(self.corpus.names) > 1 else []
         for source, name in enumerate(names):
             if source in sources:
-                scores = _average(sums[sources == source], labels)
+                scores = _average(sums[sources == source])
                 metrics |= {f"{score}_{name}": scores[score] for score in BY_SOURCE}
         self.metrics = metrics
         return dict(metrics)  # what is reported is less
 
 
-def _average(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return the metrics of some rows.
-
-    Args:
-        rows: their sums, of objectives.score_row, float64 [rows, objectives, 3].
-        labels: how often each token is masked, in all rows, int64 [V].
+def _average(rows: np.ndarray) -> dict[str, float]:
+    """Return the metrics of some rows, given their sums, of objectives.score_row, float64
+    [rows, objectives, 3].
     """
     sums = rows.sum(axis=0)  # [objectives, 3]
     metrics = {"loss": 0.0}
@@ -204,10 +191,6 @@ def _average(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
             metrics[f"{name}_loss"] = loss / labelled
             metrics[f"{name}_accuracy"] = 100.0 * correct / labelled
             metrics["loss"] += metrics[f"{name}_loss"]
-
-    # What the best single guess for every masked token would get.
-    masked = float(sums[0, 2])
-    metrics["mlm_baseline"] = 100.0 * float(labels.max()) / max(masked, 1)
     return metrics
 
 

@@ -43,7 +43,7 @@ def switch_off(part: str) -> None:
 
         def planted(self: Any, loss: torch.Tensor) -> None:
             backward(self, loss)
-            if self.meter.step == 6 and self.rank == self.slots - 1:
+            if self.history.step == 6 and self.rank == self.slots - 1:
                 local_part(next(self.model.parameters()).grad).view(-1)[0] = torch.inf
 
         StepTrial.backward = planted

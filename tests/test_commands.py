@@ -14,7 +14,6 @@ NEEDED = {
     "cluster.check": "",
     "cluster.plan": "",
     "reports": "",
-    "detalbert.inference.register": "checkpoint, --as",
     "train": "",
     "detalbert.corpus": "config, --output",
     "predict": "",
@@ -73,24 +72,6 @@ TOO_LONG = {
     "cluster.check": ["configs/local.yaml", "--set", f"data.train={LONG}"],
     "reports": ["cost", LONG],
 }
-
-
-@pytest.mark.parametrize("command", TOO_LONG)
-def test_a_text_that_no_file_can_be_called_is_one_line(command, python, tmp_path):
-    words = TOO_LONG[command]
-    if not command.endswith(".py"):
-        words = ["-m", command, *words]
-    if command == "train.py":
-        words = [*words, "--output-dir", str(tmp_path / "out")]
-    if command == "detalbert.corpus":
-        words = [*words, "--output", str(tmp_path / "out")]
-    ended = run([python, *words])
-    assert ended.returncode == 2
-    *_, line = ended.stderr.splitlines()
-    assert line.startswith(f"{command}: error: ")
-    assert "xxx ...: " in line and len(line) < 700
-    assert "Traceback" not in ended.stderr
-    assert {path.name for path in tmp_path.rglob("*")} <= {"out", ".lock"}
 
 
 @pytest.mark.parametrize("module", NEEDED)

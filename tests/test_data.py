@@ -2,11 +2,6 @@
 
 import dataclasses
 import json
-import multiprocessing
-import os
-import random
-import resource
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +12,7 @@ import pytest
 import data
 from detalbert.errors import UserError
 from detalbert.settings.hparams import DataConfig, HParams
-from detalbert.sums import seal
-from tests.conftest import ROOT, SOAK
-from tests.fakes.damage import flip
+from tests.conftest import ROOT
 
 HPARAMS = HParams(model="embedded/albert-tiny", max_seq_length=192, doc_stride=64)
 Load = Callable[..., data.Split]
@@ -117,52 +110,6 @@ def test_the_cache_gives_back_the_same_columns(tmp_path, load):
     assert cached.counts["tokens"] == cached.windows.lengths.sum()
 
 
-def truncate(path: Path, _: random.Random) -> None:
-    os.truncate(path, 9)
-
-
-def remove(path: Path, _: random.Random) -> None:
-    path.unlink()
-
-
-def test_a_damaged_cache_is_built_anew_with_one_line(tmp_path, load, caplog):
-    caplog.set_level("WARNING")
-    fresh = load(max_train_examples=10)
-    columns = copy_columns(fresh)
-    (folder,) = tmp_path.glob("cache/windows-train-*/")
-    dice = random.Random(0)
-    for name in [*columns, "meta"] * SOAK:
-        (path,) = folder.glob(f"{name}.*")
-        damage = dice.choice([flip, flip, truncate, remove])
-        damage(path, dice)
-
-        rebuilt = load(max_train_examples=10)
-
-        assert_columns(rebuilt, columns)
-        assert rebuilt.counts == fresh.counts
-        (line,) = caplog.messages
-        assert line.startswith(f"{folder}: {path.name} is not as it was written; making ")
-        caplog.clear()
-
-
-@pytest.mark.parametrize("whose", ["another's", "an older version's"])
-def test_what_was_made_for_something_else_is_built_anew(whose, tmp_path, load, caplog):
-    caplog.set_level("WARNING")
-    fresh = load(max_train_examples=10)
-    (folder,) = tmp_path.glob("cache/windows-train-*/")
-    if whose == "another's":
-        shutil.rmtree(folder)
-        load(max_train_examples=9)
-        (other,) = tmp_path.glob("cache/windows-train-*/")
-        other.rename(folder)
-    else:
-        sums = json.loads((folder / "sums.json").read_text())
-        (folder / "sums.json").write_text(json.dumps(seal({**sums, "key": "of 1.0"})))
-    assert load(max_train_examples=10).counts == fresh.counts
-    (line,) = caplog.messages
-    assert line.startswith(f"{folder}: sums.json is not as it was written; making ")
-
-
 def test_anything_that_can_change_a_byte_is_in_the_key(tmp_path, tokenizer, load):
     tokenizer.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
@@ -180,48 +127,6 @@ def test_anything_that_can_change_a_byte_is_in_the_key(tmp_path, tokenizer, load
     for number, changes in enumerate(changes_of_a_byte, start=1):
         load(**changes)
         assert len(list(tmp_path.glob("cache/windows-train-*/meta.json"))) == number
-
-
-def test_of_many_processes_one_featurises(load, monkeypatch, fork):
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(3)
-    builds = context.SimpleQueue()
-    build_windows = data.build_windows
-
-    def note_and_build(*args: Any, **kwargs: Any) -> Any:
-        builds.put(1)
-        return build_windows(*args, **kwargs)
-
-    def load_together() -> None:
-        barrier.wait()
-        load()
-
-    monkeypatch.setattr(data, "build_windows", note_and_build)
-    ranks = [context.Process(target=load_together) for _ in range(3)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(60)
-    assert [rank.exitcode for rank in ranks] == [0, 0, 0]
-    assert builds.get() == 1
-    assert builds.empty()
-
-
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, load):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))  # the disk is full
-    try:
-        with pytest.raises(
-            UserError, match="cannot write the questions of generated .*data.cache_dir"
-        ):
-            load(max_train_examples=2000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [path for path in (tmp_path / "cache").rglob("*") if path.suffix != ".lock"] == []
-
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write the questions"):
-        load(cache_dir=str(tmp_path / "file" / "cache"))
 
 
 def test_no_tokenizer_is_one_line():

@@ -204,22 +204,3 @@ def test_an_error_leaves_nothing_and_a_full_disk_is_named_with_its_key(error, tm
     if is_of_the_disk:
         line = "entry: cannot write the windows (disk full); free space, or set data.cache_dir"
         assert str(raised.value).endswith(line)
-
-
-def test_who_waits_says_for_what(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO", "detalbert")
-    monkeypatch.setattr(files, "PATIENCE", 0.1)
-    lock = tmp_path / "lock"
-    locked = threading.Event()
-
-    def hold_for_a_while() -> None:
-        with files.hold_lock(lock, purpose="writes x"):
-            locked.set()
-            threading.Event().wait(0.4)
-
-    holder = threading.Thread(target=hold_for_a_while)
-    holder.start()
-    assert locked.wait(60)
-    with files.hold_lock(lock, purpose="writes x"):
-        holder.join(60)
-    assert caplog.messages == [f"waiting for another process, which writes x ({lock})"]

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -54,22 +53,6 @@ def test_an_affinity_takes_cores_away(monkeypatch):
     finally:
         os.sched_setaffinity(0, cores)
     assert 1 <= processes.count_cores() <= len(cores)
-
-
-IDLE = [  # usable cores, those of the process, how busy each core is in %, idle cores
-    (2, {0, 1}, [100.0, 0.0], 1.0),  # one busy neighbour on two cores
-    (2, {0, 1}, [100.0, 100.0], 0.0),
-    (4, set(range(64)), [100.0] * 50 + [0.0] * 14, 4.0),  # a quota of 4 on a large machine
-    (1, {1}, [0.0, 75.0], 0.25),  # idle cores of others are of no use
-]
-
-
-def test_idle_cores(monkeypatch):
-    for usable, own, busy, idle in IDLE:
-        monkeypatch.setattr(processes, "count_cores", Mock(return_value=usable))
-        monkeypatch.setattr(os, "sched_getaffinity", Mock(return_value=own))
-        monkeypatch.setattr(psutil, "cpu_percent", Mock(return_value=busy))
-        assert processes.idle_cores() == idle
 
 
 def has_imported_torch(process: psutil.Process) -> bool:

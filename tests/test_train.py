@@ -168,6 +168,13 @@ def test_bad_files(tiny_config, tmp_path, capsys):
     assert "blocked/out: cannot write there" in refusal(capsys, tiny_config, blocked)
 
 
+def test_a_report_that_no_run_wrote_is_refused_before_the_first_step(capsys, tiny_config, tmp_path):
+    (tmp_path / "report.html").write_text("mine")
+    assert "report.html: a run would replace it" in refusal(capsys, tiny_config, tmp_path)
+    assert (tmp_path / "report.html").read_text() == "mine"
+    assert not (tmp_path / "config.yaml").exists()  # written before the first step
+
+
 def test_bad_input_in_processes(tiny_config, tmp_path, train):
     """One clear line on standard error, status 2."""
     out = tmp_path / "out"

@@ -38,8 +38,7 @@ def fit_calibration(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the numbers of a calibration, and the probability of each answer given by question id.
 
-    The numbers are slope and offset, the calibration error of the predictions without and with
-    them, and UNCALIBRATED.
+    The numbers are slope and offset, the calibration error with them, and UNCALIBRATED.
 
     Args:
         examples: with known answers.
@@ -67,7 +66,6 @@ def fit_calibration(
     scores = {
         SLOPE: slope,
         OFFSET: offset,
-        "calibration_error_raw": calibration_error(softmax, right),
         "calibration_error": error,
         UNCALIBRATED: 0.0 if is_shown else 1.0,
     }

@@ -13,16 +13,7 @@ ANSWERED = "answered though there is none"
 TOO_LONG = "span too long"
 TOO_SHORT = "span too short"
 OTHER = "other span"
-LABEL = "label not in its text"
-GROUPS = (ABSTAINED, ANSWERED, TOO_LONG, TOO_SHORT, OTHER, LABEL)
-GROUP_MEANINGS = {
-    ABSTAINED: "no answer was given, the text has one",
-    ANSWERED: "an answer was given, the text has none",
-    TOO_LONG: "the expected answer and words around it",
-    TOO_SHORT: "a piece of the expected answer, perhaps cut inside a word",
-    OTHER: "another place of the text",
-    LABEL: "the expected answer is not in the text, so no model can give it",
-}
+GROUPS = (ABSTAINED, ANSWERED, TOO_LONG, TOO_SHORT, OTHER)
 
 
 def find_group(labels: Sequence[str], prediction: str) -> str:

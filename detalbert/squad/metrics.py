@@ -65,73 +65,52 @@ def score(
         null_odds: how unanswerable each predicted question is; above `threshold` a prediction is
             scored as no answer, but not for the best thresholds.
     """
-    tally = Tally()
-    tally.add(examples, predictions=predictions, null_odds=null_odds)
-    return tally.metrics(threshold)
+    table = _score_each(examples, predictions, null_odds or {})  # [Q, 6]
+    scores = table[:, :2]  # exact match and F1
+    answerable = table[:, 2] > 0
+    if null_odds is None:
+        return _group_scores(scores, answerable)
+
+    # Above the threshold the prediction counts as no answer, right if there is none.
+    null_odds_column = table[:, 4]
+    right_null = np.where(answerable, 0.0, 1.0)
+    is_null = null_odds_column > threshold  # [Q]
+    decided = np.where(is_null[:, None], right_null[:, None], scores)
+    result = _group_scores(decided, answerable)
+
+    # A threshold that rises past an answerable question gains its score; past an unanswerable
+    # one it loses 1, unless the prediction is "".
+    loss = table[:, 3] - 1
+    gains = np.where(answerable[:, None], scores, loss[:, None])  # [Q, 2]
+    order = np.lexsort((table[:, 5], null_odds_column))
+    for name, gain in zip(("exact", "f1"), gains[order].T, strict=True):
+        best, best_threshold = _best_threshold(null_odds_column[order], gain, right_null.sum())
+        result[f"best_{name}"] = best
+        result[f"best_{name}_thresh"] = best_threshold
+    return result
 
 
-class Tally:
-    """Collects six numbers per question; scores are bitwise identical for any grouping."""
-
-    def __init__(self) -> None:
-        # Of each question exact match, F1, whether it has an answer, whether the prediction is "",
-        # null odds (0 if not known), and the place in the odds file.
-        self._rows: list[tuple[float, ...]] = []
-        self._odds = 0  # entries of null_odds so far
-        self._with_odds = False
-
-    def add(
-        self,
-        examples: Sequence[Example],
-        predictions: Mapping[str, str],
-        null_odds: Mapping[str, float] | None = None,
-    ) -> None:
-        """Add those of `examples` that have a prediction. Pass null_odds always or never."""
-        odds: Mapping[str, float] = null_odds or {}
-        places = {name: place for place, name in enumerate(odds, start=self._odds)}
-        for example in examples:
-            if example.id not in predictions:
-                continue
+def _score_each(
+    examples: Sequence[Example], predictions: Mapping[str, str], odds: Mapping[str, float]
+) -> np.ndarray:
+    """Return of each question with a prediction exact match, F1, whether it has an answer, whether
+    the prediction is "", its null odds (0 if not known) and its place among the odds, [Q, 6].
+    """
+    # The official scorer takes equal odds in the order of the odds file.
+    places = {name: place for place, name in enumerate(odds)}
+    rows = []
+    for example in examples:
+        if example.id in predictions:
             prediction = predictions[example.id]
-            exact, overlap = gold_scores(prediction, example)
             row = (
-                exact,
-                overlap,
+                *gold_scores(prediction, example),
                 bool(example.answers),
                 not prediction,
                 odds.get(example.id, 0.0),
                 places.get(example.id, 0),
             )
-            self._rows.append(row)
-        self._odds += len(odds)
-        self._with_odds = null_odds is not None
-
-    def metrics(self, threshold: float = 0.0) -> dict[str, float]:
-        """Return the result of `score` for all questions so far."""
-        table = np.array(self._rows, dtype=float).reshape(-1, 6)  # [Q, 6]
-        scores = table[:, :2]
-        answerable = table[:, 2] > 0
-        odds = table[:, 4]
-        if not self._with_odds:
-            return _group_scores(scores, answerable)
-
-        # Above the threshold the prediction counts as no answer, right if there is none.
-        right_null = np.where(answerable, 0.0, 1.0)
-        is_null = odds > threshold  # [Q]
-        decided = np.where(is_null[:, None], right_null[:, None], scores)
-        result = _group_scores(decided, answerable)
-
-        # A threshold that rises past an answerable question gains its score; past an unanswerable
-        # one it loses 1, unless the prediction is "".
-        loss = table[:, 3] - 1
-        gains = np.where(answerable[:, None], scores, loss[:, None])  # [Q, 2]
-        # The official scorer takes equal odds in the order of the odds file.
-        order = np.lexsort((table[:, 5], odds))
-        for name, gain in zip(("exact", "f1"), gains[order].T, strict=True):
-            best, best_threshold = _best_threshold(odds[order], gain, right_null.sum())
-            result[f"best_{name}"] = best
-            result[f"best_{name}_thresh"] = best_threshold
-        return result
+            rows.append(row)
+    return np.array(rows, dtype=float).reshape(-1, 6)
 
 
 def _group_scores(scores: np.ndarray, answerable: np.ndarray) -> dict[str, float]:

@@ -218,24 +218,6 @@ def build_windows(
     return replace(unlabelled, start_positions=start, end_positions=end)
 
 
-def check_questions_fit(
-    examples: Sequence[Example],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    doc_stride: int,
-) -> None:
-    """Raise the UserError that `build_windows` would for uncut questions, encoding no contexts but
-    those of long questions.
-    """
-    special = len(pair_layout(tokenizer).special_ids)
-    texts = [example.question.lstrip() for example in examples]
-    questions = encode(tokenizer.backend_tokenizer, texts, with_offsets=False)
-    room = max_seq_length - special - questions.lengths  # [E], for context tokens
-    numbers = np.flatnonzero(room <= doc_stride)
-    long = [examples[number] for number in numbers.tolist()]
-    build_windows(long, tokenizer, max_seq_length, doc_stride, max_query_length=None)
-
-
 def _check_room(
     examples: Sequence[Example],
     context_length: np.ndarray,

@@ -102,6 +102,11 @@ class Controller(TrialLoop):
             self._watcher.stopped.set()
 
     def _validate(self) -> Json:
+        # A run that was stopped in its last step has a checkpoint of it without this validation:
+        # the loop, which asks for the step of the last one, writes it again.
+        assert self.state is not None
+        if self.state.last_ckpt == self.state.batches_trained:
+            self.state.last_ckpt = -1
         loader: Any = self.validation_loader
         with waiting("validation", total=len(loader), unit="batches") as wait:
             # A loader that also counts its batches, for this validation only.
@@ -110,6 +115,13 @@ class Controller(TrialLoop):
                 return super()._validate()
             finally:
                 self.validation_loader = loader
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run's last step is trained and validated, or the run was stopped early."""
+        history = self.trial.history
+        is_last = history.step == self.trial.steps
+        return self.trial.early.reached or (is_last and history.is_validated)
 
     def _checkpoint(self, already_exiting: bool) -> None:
         began = time.monotonic()

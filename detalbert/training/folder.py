@@ -12,6 +12,7 @@ import yaml
 from detalbert.errors import UserError
 from detalbert.files import sweep, whole_file, write_json, writing
 from detalbert.redact import masked
+from detalbert.run_page.run import check_report
 from detalbert.settings.values import Config
 from detalbert.squad.answers import Answers
 
@@ -159,6 +160,7 @@ def write_config(path: Path, config: Config) -> None:
 
 def check_replaces_own(path: Path) -> None:
     """Raise UserError if the output directory has a `config.yaml` that no run wrote."""
+    check_report(path)
     target = path / "config.yaml"
     if target.is_file() and not target.read_bytes().startswith(_HEAD.encode()):
         raise UserError("a run would replace it", key=str(target), cure="give another --output-dir")

@@ -25,8 +25,8 @@ class ModelKind(NamedTuple):
 
 ANSWERING = ModelKind(
     name="a model that answers questions",
-    modes=frozenset({"data", "question", "interactive", "serve", "export"}),
-    use="--data, --question, --interactive, --serve or --export",
+    modes=frozenset({"data", "question", "serve", "export"}),
+    use="--data, --question, --serve or --export",
 )
 LANGUAGE = ModelKind(
     name="a language model",

@@ -5,7 +5,6 @@ import copy
 import json
 import re
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -94,21 +93,6 @@ def test_exit_status_lines_and_json(capsys, tmp_path):
     assert capsys.readouterr().out.startswith(f"{path}: file: ")
 
 
-def test_what_a_command_line_lacks_is_one_line(capsys):
-    single = str(ROOT / "configs" / "single.yaml")
-    for words, line in {
-        ("none.yaml",): "none.yaml: no such file; name one that is there",
-        (single, "--set", "nothing"): "--set nothing: expected key.path=value",
-        (single, "--ask", "--master", single): "argument --master: not allowed with argument --ask",
-        (single, "--master", single): f"{single}: not a master config: it has no resource_pools",
-    }.items():
-        assert check.main(list(words)) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.startswith(f"cluster.check: error: {line}")
-        assert err.count("\n") == 1
-
-
 def test_machines_and_a_changed_key(capsys, tmp_path):
     path = tmp_path / "master.yaml"
     path.write_text(json.dumps(master()))
@@ -130,13 +114,6 @@ def test_it_begins_soon(real_python):
     imported = {line.split("|")[-1].strip() for line in run.stderr.splitlines()}
     assert "pydantic" in imported
     assert imported.isdisjoint({"torch", "transformers", "pandas", "determined"})
-
-
-def test_without_re2_the_pip_command_is_said(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "re2", None)
-    assert check.main([str(ROOT / "configs" / "single.yaml")]) == 2
-    problem = "re2 is not installed; run pip install -r cluster/requirements.txt"
-    assert capsys.readouterr().err == f"cluster.check: error: {problem}\n"
 
 
 @pytest.mark.parametrize("name", PRINTED)

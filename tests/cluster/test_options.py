@@ -14,7 +14,7 @@ from cluster.machines import FAMILIES
 from cluster.options import Option, find_front, market_pools, plan_options, priced_pool
 from cluster.pools import Pool
 from cluster.prices import load_prices
-from cluster.published import MEASUREMENTS, nearest_measurement
+from cluster.published import nearest_measurement
 from detalbert.settings.experiment import load
 from tests.conftest import ROOT
 
@@ -71,20 +71,6 @@ def test_efficiency_is_bounded_and_measured_gpus_are_marked(fitting):
     assert (fitting["measured"] == (fitting["GPU"] == fitting["nearest"])).all()
     assert fitting["measured"].any()
     assert not fitting["measured"].all()
-
-
-def test_without_reclaims_spot_takes_the_hours_on_demand(monkeypatch):
-    job = job_of("modern8")
-    never = {"usual": {"per_hour": 1e-12, "wait_hours": 1.0}}
-    monkeypatch.setattr(options, "RECLAIMS", never)
-    spot, on_demand = planned(job, "p4d.24xlarge").query("slots == 8").sort_values("dollars").hours
-    assert spot == pytest.approx(on_demand)
-
-    hours = []
-    for per_hour in (0.1, 0.2, 0.4):
-        monkeypatch.setattr(options, "RECLAIMS", {"usual": {"per_hour": per_hour, "wait_hours": 2}})
-        hours.append(planned(job, "p4d.24xlarge").query("slots == 8")["hours"].iloc[0])
-    assert on_demand < hours[0] < hours[1] < hours[2]
 
 
 @pytest.mark.parametrize(
@@ -150,16 +136,6 @@ def test_any_job_has_a_nearest_measurement_of_its_task(task, gpu, gpus, flops, f
     row = nearest_measurement(task, gpu, gpus=gpus, flops=flops, forward=forward)
     assert row.task == task
     assert 0 < row.efficiency < 1
-
-
-@pytest.mark.parametrize("row", MEASUREMENTS, ids=lambda row: f"{row.task}-{row.gpu}-{row.gpus}")
-def test_a_measurement_is_the_nearest_to_itself(row):
-    forward = row.forward or 8192
-    nearest = nearest_measurement(
-        row.task, row.gpu, gpus=row.gpus, flops=row.flops, forward=forward
-    )
-    assert nearest.gpu == row.gpu
-    assert nearest.efficiency == pytest.approx(row.efficiency, rel=0.15)
 
 
 def test_a_pool_of_ones_own_has_the_price_of_another_and_its_own_gpus():

@@ -219,21 +219,6 @@ def test_another_torch_stays_while_the_rest_is_installed(image, wheels):
     assert "torch-2" not in installed
 
 
-def test_what_constraints_txt_does_not_fit_is_said_and_not_refused(image, tmp_path):
-    """An older Python, for which the tested versions are not there."""
-    offered = index(tmp_path / "old", IMAGE, {"torch": "2.13.0", "numpy": "2.4.6"})
-    built = image(without=("tqdm", "torch-optimizer"))
-
-    done = hook(built.python, offered)
-
-    after = built.versions()
-    assert {name: after[name] for name in IMAGE} == IMAGE  # torch and numpy above all
-    _, problem, installed = done.stdout.splitlines()
-    assert problem.startswith("startup-hook.sh: constraints.txt does not fit this image, so ")
-    assert "Successfully installed" in installed
-    assert not actions(done.stdout)
-
-
 def test_a_torch_or_harness_out_of_range_is_refused_once_not_replaced(image, wheels):
     """The first torch is that of Determined 0.38.1's own image. The fork's harness of 0.42 is as
     good as 0.38.1's; read in its source, not run (.github/workflows/fork-release.yml)."""
@@ -255,24 +240,6 @@ def test_a_torch_or_harness_out_of_range_is_refused_once_not_replaced(image, whe
         assert f"{version} is there and never replaced" in line
         assert actions(line) == {"cancel_retries"}
         assert built.versions()[name] == version
-
-
-def test_torch_by_another_spelling_is_not_replaced_either(image, wheels, context):
-    built = image()
-    for name in ("Torch", "DETERMINED"):
-        (context / "requirements.txt").write_text(f"{name}>=99\n")
-        done = hook(built.python, wheels, fails=True, folder=context)
-        assert done.stdout == ""
-        assert done.stderr.startswith(f"startup-hook.sh: error: {name}>=99 is needed")
-
-    # Nor is a version that the image has asked for in another one.
-    (context / "requirements.txt").write_text("tqdm>=99\n")
-    (context / "constraints.txt").write_text("Torch==2.7.0\nNumPy==1.0\ntqdm==99.0\n")
-    done = hook(built.python, wheels, folder=context)
-    assert "does not fit" not in done.stdout
-    after = built.versions()
-    assert after["torch"] == TORCH
-    assert after["tqdm"] == "99.0"
 
 
 def test_an_externally_managed_python_with_torch_alone(image, wheels, tmp_path):
@@ -341,47 +308,6 @@ def refused(context: pathlib.Path, **variables: str) -> str:
 
 
 OPTIONS = ["--extra-index-url https://me:planted@example.org", "-r more.txt", "tqdm >= ", "./a.whl"]
-
-
-@pytest.mark.parametrize("line", OPTIONS)
-def test_a_line_that_is_no_package_is_named_without_what_it_holds(line, context):
-    path = context / "requirements.txt"
-    path.write_text(f"{path.read_text()}{line}\n")
-
-    error = refused(context)
-
-    assert "planted" not in error
-    assert error.startswith(f"startup-hook.sh: error: requirements.txt: {line.split()[0]}: not a ")
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("== 1.0", "="),
-        ("git+https://me:planted@example.org/x.git", "git+https://***@example.org/x.git"),
-        ("\x1b[31mx y", "\\x1b[31mx"),
-    ],
-)
-def test_a_line_without_a_name_is_named_as_it_may_be_shown(line, name, context):
-    (context / "requirements.txt").write_text(f"{line}\n")
-
-    error = refused(context)
-
-    assert "\x1b" not in error
-    assert error.startswith(f"startup-hook.sh: error: requirements.txt: {name}: not a ")
-
-
-def test_files_of_packages_that_are_missing_or_no_text(context):
-    path = context / "requirements.txt"
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # a byte order mark is none of it
-    assert hooked(context).stderr == ""
-
-    path.write_bytes(b"\xff\xfe\x00")
-    assert "in UTF-8" in refused(context)
-
-    path.unlink()
-    error = refused(context)
-    assert error.startswith("startup-hook.sh: error: requirements.txt: missing; .detignore")
 
 
 def test_a_task_without_a_workload_is_one_line(context):

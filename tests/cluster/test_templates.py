@@ -83,15 +83,3 @@ def test_the_template_of_det_deploy_has_the_spot_masters_pools():
     for pool in load(CLUSTER / "master-aws-spot.yaml")["resource_pools"]:
         assert pool["pool_name"] in TEMPLATE
         assert f"max_instances: {pool['provider']['max_instances']}\n" in TEMPLATE
-
-
-def test_nothing_is_said_twice_or_otherwise():
-    values = load(CLUSTER / "kubernetes-values.yaml")
-    template = load(CLUSTER / "template-kubernetes-spot.yaml")
-    defaults = values["resourcePools"][0]["task_container_defaults"]
-    assert template["environment"]["pod_spec"] == defaults["gpu_pod_spec"]
-    assert values["maxSlotsPerPod"] == 8
-    for path in MASTERS:  # what is no trial runs in Determined's own image
-        assert "image" not in load(path).get("task_container_defaults", {}), path
-    for path in CLUSTER.glob("template-*.yaml"):  # a config's own words win
-        assert "image" not in load(path)["environment"], path

@@ -77,29 +77,6 @@ def test_every_stretch_has_each_source_by_its_weight(weights: list[float], first
     assert np.array_equal(later_numbers, numbers[1_000:])
 
 
-def dealt_by_ten_thousandths(weights: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first 20,000 positions as older versions dealt them: their sources and numbers."""
-    counts = apportion(weights, 10_000)
-    times = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
-    owners = np.repeat(np.arange(len(weights)), counts)
-    order = np.argsort(times, kind="stable")
-    sources = owners[order]
-    numbers = np.concatenate([np.arange(count) for count in counts])[order]
-    # The order comes again after 10,000 positions, with the windows after those.
-    later_numbers = numbers + counts[sources]
-    return np.concatenate([sources, sources]), np.concatenate([numbers, later_numbers])
-
-
-@pytest.mark.parametrize(
-    "weights", [[1.0], [0.5, 0.3, 0.2], [5, 3, 2], [0.1234, 0.8766], [0.25] * 4, [0.0001, 0.9999]]
-)
-def test_weights_in_ten_thousandths_have_the_order_of_older_versions(weights: list[float]) -> None:
-    sources, numbers = Mixture(weights).deal(0, 20_000)
-    older_sources, older_numbers = dealt_by_ten_thousandths(weights)
-    assert np.array_equal(sources, older_sources)
-    assert np.array_equal(numbers, older_numbers)
-
-
 @given(st.lists(st.integers(0, 50), min_size=1).filter(any), st.integers(0, 99))
 def test_shares_are_whole_and_add_up(weights: list[int], total: int) -> None:
     counts = apportion(weights, total)

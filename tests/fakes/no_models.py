@@ -131,8 +131,6 @@ def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
     changed = Path(shutil.copytree(run.checkpoint, folder / "changed"))
     with (changed / "state_dict.pth").open("ab") as file:
         file.write(b"x")
-    young = Path(shutil.copytree(run.path, folder / "young"))
-    (young / "metrics.json").unlink()
     (folder / "empty" / "checkpoints").mkdir(parents=True)
     make_model("bert").save_pretrained(folder / "bare")
     (folder / "broken").mkdir()
@@ -142,12 +140,11 @@ def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
         "no such folder": folder / "nowhere",
         "neither a checkpoint": folder,
         "no such folder; give a checkpoint": run.questions,
-        "empty/checkpoints: (none yet)": folder / "empty",
-        "no validation yet, so no best; give one of": young,
+        "empty: no complete checkpoint in": folder / "empty",
         "not a complete checkpoint (state_dict.pth is not as it was written)": changed,
         "does not load as a model": folder / "broken",
         "does not load as a model: Error while": truncated_model(folder / "short"),
         "its weights lack 'qa_outputs": ROOT / "embedded" / "albert-tiny",
         "bare: it has no tokenizer": folder / "bare",
-        "trial:3:newest: give trial:ID": "trial:3:newest",
+        "trial:3:newest: no such folder": "trial:3:newest",
     }

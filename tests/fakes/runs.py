@@ -74,7 +74,7 @@ def at_report(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], Any])
 
     def report_and_do(self: progress.Progress, *args: Any, **kwargs: Any) -> None:
         report(self, *args, **kwargs)
-        if self.done >= step:
+        if self.history.step >= step:
             do()
 
     monkeypatch.setattr(progress.Progress, "on_training_workload_end", report_and_do)

@@ -1,7 +1,6 @@
 """Masked language models of any family beside transformers' own; words, layouts, refusals."""
 
 import copy
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from transformers import AutoModelForMaskedLM
 
 from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.read import Corpus
-from detalbert.corpus.write import load_in_child, write_shards
+from detalbert.corpus.write import write_shards
 from detalbert.engine.forward import Forward
 from detalbert.engine.rows import pack_rows
 from detalbert.errors import UserError
-from detalbert.squad.tokenizer import named_tokenizer
-from pretrain.corpus import load_tokenizer
 from pretrain.encoders import build_encoder
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
@@ -203,20 +200,6 @@ def test_a_model_without_a_masked_language_model_is_refused() -> None:
     )
     with pytest.raises(UserError, match="has no masked language model of gpt2; use an encoder"):
         build_encoder(hparams, make_tokenizer("bert"))
-
-
-@pytest.mark.parametrize("load", [named_tokenizer, load_in_child], ids=["here", "in a child"])
-def test_a_tokenizer_that_does_not_load_is_told_by_the_key_that_names_it(
-    load: Any, tmp_path: Path, fork: None
-) -> None:
-    config = text_config("generated", tmp_path)
-    hparams = parse_pretrain_hparams({"model": str(tmp_path), "seed": 0})
-    of_model = dataclasses.replace(config, tokenizer=None, vocab_size=None)
-    with pytest.raises(UserError, match="hyperparameters.model: .* does not load as a tokenizer"):
-        load_tokenizer(of_model, hparams, load=load)
-    own = dataclasses.replace(of_model, tokenizer=str(tmp_path))
-    with pytest.raises(UserError, match="data.tokenizer: .* does not load as a tokenizer"):
-        load_tokenizer(own, hparams, load=load)
 
 
 def test_weights_that_lack_a_layer_are_refused_and_a_head_is_drawn(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AlbertConfig, AlbertForPreTraining, AlbertForQuestionAnswering
+from transformers import AlbertForPreTraining, AlbertForQuestionAnswering
 
 from detalbert.engine.forward import Forward, dummy_row
 from detalbert.engine.rows import pack_rows
@@ -17,7 +17,6 @@ from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.encoders import build_encoder
 from pretrain.examples import NO_LABEL, PretrainExamples
 from pretrain.hparams import parse_pretrain_hparams
-from pretrain.matching import start_matching
 from pretrain.objectives import label_losses, score_row
 from pretrain.trial import ScoreReducer
 from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
@@ -146,7 +145,7 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
 
     # All windows are of the first source.
     two_sources: Any = SimpleNamespace(names=["a", "none"], sources=[0], shard_of=lambda number: 0)
-    reducer = ScoreReducer(vocab_size, two_sources)
+    reducer = ScoreReducer(two_sources)
     reducer.reset()
     reducer.update(row, sums)
     scores = reducer.cross_slot_reduce([reducer.per_slot_reduce()])
@@ -156,7 +155,7 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
 
     # One source has no scores of its own.
     one_source: Any = SimpleNamespace(names=["a"], sources=[0], shard_of=lambda number: 0)
-    reducer = ScoreReducer(vocab_size, one_source)
+    reducer = ScoreReducer(one_source)
     reducer.reset()
     reducer.update(row, sums)
     assert "mlm_accuracy_a" not in reducer.cross_slot_reduce([reducer.per_slot_reduce()])
@@ -185,43 +184,3 @@ def test_a_size_is_the_papers() -> None:
     assert keys["num_hidden_layers"] == 12
     assert keys["intermediate_size"] == 3072
     assert keys["hidden_dropout_prob"] == 0.0
-
-
-def test_half_of_the_heads_find_equal_tokens_the_others_near_positions() -> None:
-    torch.manual_seed(0)
-    config = AlbertConfig(
-        vocab_size=500,
-        embedding_size=128,
-        hidden_size=128,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        initializer_range=0.05,
-    )
-    config._attn_implementation = "eager"
-    albert = AlbertForPreTraining(config).eval().albert
-
-    start_matching(albert)
-
-    # Two heads read the channels of tokens, two those of positions.
-    layer = albert.encoder.albert_layer_groups[0].albert_layers[0].attention
-    for outputs, channels in ((slice(64), slice(96)), (slice(64, None), slice(96, None))):
-        reads_channel = layer.query.weight[outputs].abs().amin(0) > 0  # by every head of this half
-        assert reads_channel[channels].all()
-        assert int(reads_channel.sum()) == len(range(128)[channels])
-
-    # Every token comes again 32 places later: the first half of the heads looks back at it.
-    ids = torch.randperm(500)[:32].repeat(2)
-    with torch.no_grad():
-        weights = albert(ids[None], output_attentions=True).attentions[0][0]
-    place = torch.arange(32)
-    to_same_token = weights[:, place + 32, place].mean(1)  # [heads]
-    assert to_same_token[:2].mean() > 2 / 64
-    assert 1.5 * to_same_token[2:].mean() < 2 / 64
-
-    # The second half looks at places nearby.
-    to_near = weights[2:, place[1:], place[:-1]].mean()
-    to_far = weights[2:, place[:8], place[:8] + 20].mean()
-    assert to_near > 1.5 * to_far
-    assert all(parameter.requires_grad for parameter in albert.parameters())

@@ -38,7 +38,6 @@ def test_a_run_writes_its_files_and_fine_tunes(
     for text in ("documents", "lamb", "mlm_accuracy", "sop_accuracy", "metrics and checkpoints"):
         assert text in log
     best = json.loads((out / "metrics.json").read_text())["best"]
-    assert 0 < best["mlm_baseline"] < 20
     assert {"mlm_accuracy", "sop_accuracy"} <= set(best)
     assert 0 <= best["span_accuracy"] < 100
     total = best["mlm_loss"] + best["sop_loss"] + best["span_loss"]

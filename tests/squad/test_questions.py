@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,15 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data import open_split
 from detalbert.errors import UserError
-from detalbert.settings.hparams import parse_data_config
 from detalbert.squad import sources
 from detalbert.squad.places import find_place
 from detalbert.squad.questions import INSIDE, REPEATED, LeftOut, read_examples
 from detalbert.squad.sources import OFFICIAL_SHA256, Reading, open_source
 from detalbert.squad.windows import Example, build_windows
-from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer, Request
 from tests.fakes.questions import load_world, read_questions, read_squad
 from tests.reading.test_records import to_csv, to_lines, write_book
@@ -464,57 +459,6 @@ def test_the_shipped_questions_never_change(split):
     assert hashlib.sha256(world.encode()).hexdigest() == WORLD_SHA256[split]
 
 
-def page_rows() -> dict[str, str]:
-    """Return what a page's table says to write, by what one has."""
-    lines = (ROOT / "docs/your-questions.md").read_text().partition("| what you have |")[2]
-    rows = itertools.takewhile(lambda line: line.startswith("|"), lines.splitlines()[2:])
-    return dict(row.strip("| ").split(" | ", maxsplit=1) for row in rows)
-
-
 ROWS = [{**ASKED, "answer": "tar"}, {**ASKED, "answer": ""}]
 TEXTS = [{**ASKED, "answer_text": "tar", "answer_start": "44"}, {**ASKED, "answer_text": ""}]
-REGION = {"start": 44, "end": 47, "text": "tar", "labels": ["answer"]}
 TASK = {"id": 1, "text": LEDGER, "question": "What?"}
-ARTICLE = squad(LABELLED, {"question": "?", "id": "b", "is_impossible": True})
-PAGE: dict[str, Any] = {
-    "book.xlsx": ROWS,
-    "sheet.csv": ROWS,
-    "squad.json": [ARTICLE],
-    "rows.jsonl": ROWS,
-    "frame.jsonl": ROWS,
-    "flat.csv": [TEXTS[0], {**TEXTS[1], "answer_start": ""}],
-    "normal.jsonl": [
-        {**ASKED, "answers.text": ["tar"], "answers.answer_start": [44]},
-        {**ASKED, "answers.text": [], "answers.answer_start": []},
-    ],
-    "marked.csv": [ROWS[0], {**ASKED, "answer": "n/a"}],
-    "label_studio.json": [{**TASK, "answer": [REGION]}, {**TASK, "id": 2}],
-    "haystack.json": [ARTICLE],
-    "hub_folder": {"data/train-0-of-1.parquet": ROWS, "data/validation-0-of-1.parquet": ROWS},
-    "rows.parquet": ROWS,
-    "parts": {"part-00000.json": ROWS[:1], "part-00001.json": ROWS[1:]},
-    "xquad.*.json": {"xquad.de.json": ROWS[:1], "xquad.en.json": ROWS[1:]},
-}
-
-
-@pytest.mark.parametrize("have", page_rows())
-def test_what_the_page_says_to_write(have, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    keys = dict(re.findall(r"data\.(\w+)=('[^']*'|[^\s`]+)", page_rows()[have]))
-    config = {key: yaml.safe_load(value.strip("'")) for key, value in keys.items()}
-    name = config["train"]
-    content = PAGE[name]
-    folder = Path() if "*" in name else Path(name)
-    files = content if isinstance(content, dict) else {name: content}
-    for file, rows in files.items():
-        path = folder / file if isinstance(content, dict) else Path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, *rows)
-    if name == "hub_folder":
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-        (folder / "README.md").write_text("---\nlicense: mit\n---\n")
-
-    data = parse_data_config({"validation": name, **config, "tokenizer": "t"})
-    for split in ("train", "validation"):
-        examples = list(read_examples(open_split(data, split)))
-        assert [len(example.answers) for example in examples] == [1, 0]

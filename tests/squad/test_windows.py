@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from detalbert.errors import UserError
 from detalbert.squad import encoding
 from detalbert.squad.decoding import best_spans
-from detalbert.squad.windows import Example, build_windows, check_questions_fit
+from detalbert.squad.windows import Example, build_windows
 from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, bert_like, cut_lists, read_squad, tensors
 
@@ -160,8 +160,6 @@ def test_a_question_that_leaves_too_little_room():
     problem = "^question q7: max_seq_length leaves 8 tokens to a context of 40, .* doc_stride 8 "
     with pytest.raises(UserError, match=problem):
         build_windows([fits, long], tokenizer, max_seq_length=13, doc_stride=8)
-    with pytest.raises(UserError, match=problem):
-        check_questions_fit([fits, long], tokenizer, max_seq_length=13, doc_stride=8)
 
     assert len(build_windows([long], tokenizer, max_seq_length=14, doc_stride=8)) > 2
     # A context that fits in one window needs no overlap.

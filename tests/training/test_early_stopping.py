@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, Train, configured, settings
+from tests.conftest import TINY, TINY_LM, Train, configured, settings
 from tests.fakes.runs import cut_and_go_on, metrics, refusal, run, steps_of
 from tests.same_bits import differences
 
 Capture = pytest.CaptureFixture[str]
 # By a key of `data:`. Numbers of the validation set alone, so no validation is better than the
 # first one.
-CONSTANT = {"train": "total", "text": "mlm_baseline", "documents": "baseline_bits_per_byte"}
+CONSTANT = {"train": "total", "documents": "baseline_bits_per_byte"}
 
 
 def metric_of(base: dict[str, Any]) -> str:
@@ -44,7 +44,7 @@ def config_of(base: dict[str, Any], folder: Path, cache_dir: Path, **hparams: An
     return path
 
 
-@pytest.mark.parametrize("base", [TINY, TINY_PRETRAINING, TINY_LM], ids=["qa", "text", "lm"])
+@pytest.mark.parametrize("base", [TINY, TINY_LM], ids=["qa", "lm"])
 def test_a_cut_run_stops_where_an_uncut_one_does(
     base: dict[str, Any],
     tmp_path: Path,

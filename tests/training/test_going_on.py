@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from detalbert.engine.early_stopping import EarlyStopping
-from detalbert.engine.finite import LIMIT, FiniteSteps
-from detalbert.errors import Diverged
+from detalbert.engine.history import History
+from detalbert.engine.step import FiniteSteps
 from detalbert.inference.find import find
 from detalbert.training.timeline import list_checkpoints
 from tests.conftest import settings
@@ -23,7 +23,6 @@ from tests.same_bits import differences
 Patch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]
 Log = pytest.LogCaptureFixture
-F1 = {"metric": "f1", "smaller_is_better": False}
 LOSS = {"metric": "loss", "smaller_is_better": True}
 BY_LOSS = ["--set", "searcher.metric=loss", "--set", "searcher.smaller_is_better=true"]
 BY_NUMBER = ["--set", "searcher.metric=total"]  # of questions: the first of equals is the best
@@ -145,21 +144,20 @@ def test_a_change_of_metric_counts_as_if_it_had_been_so(
     validations: list[Validation], cut: int
 ) -> None:
     """Cut anywhere, by any metric before, it is the count of an uncut run by the metric of now."""
-    by_f1 = EarlyStopping(F1, 2, False)
+    before = History(0)
     for validation in validations[:cut]:
-        by_f1.record(validation)
-    saved = json.dumps(by_f1.state_dict())
+        before.step += 1
+        before.record(validation)
+    saved = json.dumps(before.state_dict())
 
-    by_loss = EarlyStopping(LOSS, 2, False)
-    by_loss.load_state_dict(json.loads(saved))
+    resumed = History(before.step)
+    resumed.load_state_dict(json.loads(saved))
     for validation in validations[cut:]:
-        by_loss.record(validation)
-
-    uncut = EarlyStopping(LOSS, 2, False)
-    for validation in validations:
-        uncut.record(validation)
-    assert by_loss.since == uncut.since == count_by_loss(validations)
-    assert by_loss.reached == uncut.reached
+        resumed.step += 1
+        resumed.record(validation)
+    by_loss = EarlyStopping(resumed, LOSS, patience=2, chief=False)
+    assert by_loss.since == count_by_loss(validations)
+    assert by_loss.reached == (by_loss.since >= 2)
 
 
 def charts(output: Path) -> dict[str, list[int]]:
@@ -201,7 +199,7 @@ def test_every_start_is_listed_and_no_step_is_drawn_twice(
 
 
 @pytest.mark.parametrize("option", ["perform_initial_validation=true", "checkpoint_policy=none"])
-def test_the_best_is_the_best_that_has_a_checkpoint(
+def test_without_its_checkpoint_the_best_is_the_newest(
     option: str, tiny_config: Path, tmp_path: Path, caplog: Log
 ) -> None:
     """All are equal by the number of questions, so the first is the best; it has no checkpoint."""
@@ -210,8 +208,8 @@ def test_the_best_is_the_best_that_has_a_checkpoint(
     assert run(tiny_config, output, *KEEP_FEW, *BY_NUMBER, *periods, "--set", option) == 0
     assert metrics(output)["best"]["steps"] in (0, 3)
     assert steps_of(output) == [6, 12]
-    assert find(str(output)).name == "step-00000006"
-    assert "has no checkpoint; using step-00000006, the best saved" in caplog.text
+    assert find(str(output)).name == "step-00000012"
+    assert "has no checkpoint; using step-00000012, the newest" in caplog.text
 
 
 def test_the_last_validation_is_that_of_the_last_checkpoint(
@@ -228,7 +226,7 @@ def test_the_last_validation_is_that_of_the_last_checkpoint(
     assert metrics(output)["best"]["steps"] == 5
     assert steps_of(output) == [12]
     assert find(str(output)).name == "step-00000012"
-    assert "at step 5, has no checkpoint; using step-00000012, the best saved" in caplog.text
+    assert "(step 5) has no checkpoint; using step-00000012, the newest" in caplog.text
 
 
 def test_a_forked_run_has_a_best_checkpoint_of_its_own(
@@ -239,20 +237,6 @@ def test_a_forked_run_has_a_best_checkpoint_of_its_own(
     assert run(finished / "tiny.yaml", fork, "--resume", checkpoints[8], *BY_NUMBER) == 0
     assert metrics(fork)["best"]["steps"] == 6
     assert find(str(fork)).name == "step-00000012"
-
-
-def test_steps_that_are_not_finite_are_counted_over_a_restart() -> None:
-    infinite = torch.tensor(torch.inf)
-    before = FiniteSteps(torch.device("cpu"))
-    for step in range(1, 8):
-        before.update(infinite, step)
-
-    resumed = FiniteSteps(torch.device("cpu"))
-    resumed.resume(int(before.streak))
-    for step in range(8, LIMIT):
-        resumed.update(infinite, step)
-    with pytest.raises(Diverged, match=f"step {LIMIT}: no finite gradient in {LIMIT} steps"):
-        resumed.update(infinite, LIMIT)
 
 
 def test_a_streak_is_in_the_checkpoint(

@@ -1,0 +1,27 @@
+"""A run that is stopped in its last step: the same command validates it, as if never stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TINY, TINY_LM
+from tests.engine.trials import config_file
+from tests.fakes.runs import cut_and_go_on, metrics, run, steps_of
+from tests.same_bits import differences
+
+
+@pytest.mark.parametrize("base", [TINY, TINY_LM], ids=["qa", "lm"])
+def test_it_ends_as_the_uncut_run(
+    base: dict[str, Any], tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = {"max_steps": 6, "validation_period": 3, "checkpoint_period": 4, "reporting_period": 1}
+    config = config_file(tmp_path, base, cache_dir, **steps)
+    uncut, cut = tmp_path / "uncut", tmp_path / "cut"
+    assert run(config, uncut) == 0
+    cut_and_go_on(config, cut, monkeypatch, at=6)
+
+    assert differences(uncut, cut) == []
+    assert steps_of(cut)[-1] == metrics(cut)["last"]["steps"] == 6
+    names = {path.name for path in uncut.iterdir()}
+    assert {path.name for path in cut.iterdir()} == names
