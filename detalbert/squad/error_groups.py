@@ -13,7 +13,6 @@ ANSWERED = "answered though there is none"
 TOO_LONG = "span too long"
 TOO_SHORT = "span too short"
 OTHER = "other span"
-GROUPS = (ABSTAINED, ANSWERED, TOO_LONG, TOO_SHORT, OTHER)
 
 
 def find_group(labels: Sequence[str], prediction: str) -> str:
