@@ -105,7 +105,7 @@ class Controller(TrialLoop):
         # A run that was stopped in its last step has a checkpoint of it without this validation:
         # the loop, which asks for the step of the last one, writes it again.
         assert self.state is not None
-        if self.state.last_ckpt == self.state.batches_trained:
+        if self.state.batches_trained == self.trial.steps:
             self.state.last_ckpt = -1
         loader: Any = self.validation_loader
         with waiting("validation", total=len(loader), unit="batches") as wait:
