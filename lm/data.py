@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.read import Shards
 from detalbert.corpus.write import write_shards
-from detalbert.engine.model_checks import warn_of_other_tokens
+from detalbert.engine.models import warn_of_other_tokens
 from detalbert.settings.text import parse_documents_config
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer

@@ -1,6 +1,6 @@
 """Causal language models of transformers, sharded over a mesh of ranks.
 
-A model is built on the meta device, cut into shards, and only then filled, so that no rank ever
+A model is built on the meta device, cut into shards, and only then filled, so that no device ever
 holds it unsharded. The price is an order that must be kept: first tensor parallelism, then
 compilation and recomputation of layers, then FSDP, then memory and weights.
 """
@@ -27,16 +27,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.forward import ROW_MULTIPLE
 from detalbert.engine.models import (
-    check_heads,
     check_vocabulary,
     config_from_keys,
     named_config,
     not_built,
 )
 from detalbert.errors import UserError, as_user_error
-from detalbert.progress import waiting
-from lm import initial
 from lm.hparams import LmHParams
+from lm.initial import fill
 from lm.layout import STYLES, tensor_plan
 from lm.loss import head_loss
 from lm.packed import PROVEN, CausalRow, hidden_states
@@ -80,7 +78,6 @@ def empty_model(config: PretrainedConfig) -> PreTrainedModel:
         UserError: for a type without such a model.
     """
     with as_user_error(not_built), torch.device("meta"):
-        check_heads(config)
         model = AutoModelForCausalLM.from_config(
             config, attn_implementation=PACKED_CAUSAL, dtype=torch.float32
         )
@@ -174,7 +171,6 @@ def build_causal_model(
         UserError: if the model does not load; layout.choose_layout checks if it can be sharded.
     """
     model = empty_model(config)
-    rules = initial.record_rules(model)
     tensor_parallel = mesh["tensor"].size() > 1
     if tensor_parallel:
         parallelize_module(model, mesh["tensor"], _plan(model))
@@ -189,11 +185,7 @@ def build_causal_model(
     # Each rank now allocates its shards alone, and fills them.
     model.to_empty(device=mesh.device_type)
     model.tie_weights()  # to_empty unties what FSDP does not hold
-    with waiting(f"loading the weights of {weights}" if weights else "drawing random weights"):
-        if weights is None:
-            initial.fill(model, rules, seed)
-        else:
-            initial.load_initial(model, rules, weights)
+    fill(model, seed, weights)
     return causal_loss.train()
 
 

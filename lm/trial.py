@@ -15,20 +15,18 @@ from determined import pytorch
 
 from detalbert.corpus.mixture import name_scores
 from detalbert.engine.flops import causal_flops, row_lengths
+from detalbert.engine.forward import resolve_precision
 from detalbert.engine.meter import TrainingMeter
-from detalbert.engine.precision import resolve_precision
 from detalbert.engine.trial import Given, StepTrial, read_experiment
-from detalbert.settings.metric import charted_names, logged_names
 from detalbert.training.workload import Workload
 from lm.data import LmText
 from lm.gradients import ShardedGradients, accumulate, compile_layers, evaluate
 from lm.hparams import METRICS, PARSERS, LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh
 from lm.model import build_causal_model, causal_config
-from lm.order import WindowOrder
 from lm.packed import NO_TARGET, CausalRow
 from lm.token_bytes import token_bytes
-from lm.windows import WindowRows, validation_loader
+from lm.windows import WindowOrder, WindowRows, validation_loader
 
 BY_SOURCE = ("loss", "bits_per_byte")  # of each of several sources, too
 
@@ -101,8 +99,8 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             hparams,
             self.causal_loss.model,
             epoch_windows=len(self.data.train),
-            logged_metrics=logged_names(METRICS),
-            charted_metrics=charted_names(METRICS) | name_scores(BY_SOURCE, held_out.shards.names),
+            metrics=METRICS,
+            also_charted=name_scores(BY_SOURCE, held_out.shards.names),
         )
         reducer = TargetReducer(
             names=held_out.shards.names,
@@ -148,13 +146,10 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train
         order = WindowOrder(
-            windows=windows.counts,
+            windows,
             global_batch_size=self.hparams.global_batch_size,
             seed=self.hparams.known_seed,
-            group=windows.shards.data.shuffle_shards,
             ranks=self.layout.data_ranks,
-            sources=windows.shards.sources,
-            weights=windows.shards.weights,
         )
         return self.train_loader(partial(WindowRows, windows), order)
 

@@ -1,4 +1,4 @@
-"""Windows from token shards: `length` + 1 tokens, and where documents end in them; their loaders.
+"""Windows from token shards: `length` + 1 tokens, and where documents end in them; order, loaders.
 
 Windows are cut end to end through a shard, across documents. Window i of a shard holds its tokens i
 * length .. (i + 1) * length: its last token, only a target, is the first input of the next, so
@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 from detalbert.corpus.mixture import draw_windows
 from detalbert.corpus.read import Shards
 from detalbert.engine.loaders import RowLoader
+from detalbert.engine.order import ShardOrder
 from detalbert.errors import UserError
-from lm.order import Share
 from lm.packed import CausalRow, pack
 
 
@@ -41,6 +41,8 @@ class LmWindows:
         # The first token of a shard is no target.
         targets = np.maximum(tokens - 1, 0)
         self.counts = targets // length  # int64 [shards]: windows of each
+        # int64 [shards + 1]: the first window of every shard, and the number of all.
+        self.bounds = np.cumsum([0, *self.counts])
         self._check()
 
     def _check(self) -> None:
@@ -69,21 +71,21 @@ class LmWindows:
             )
 
     def __len__(self) -> int:
-        return int(self.counts.sum())
+        return int(self.bounds[-1])
 
     def describe(self) -> str:
         """Return the split's text and windows, for the log."""
         return f"{self.shards.describe()}, {len(self):,} windows of {self.length:,}"
 
-    def __getitem__(self, place: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return tokens, int64 [length + 1], and lengths of document segments, int64 [segments].
 
-        `place` is (shard, window in it). Documents of 3 and 9 tokens: with a length of 4, window 0
-        has segments of 3 and 2, window 1 one of 5.
+        Windows are numbered through all shards. Documents of 3 and 9 tokens: with a length of 4,
+        window 0 has segments of 3 and 2, window 1 one of 5.
         """
-        shard, window = place
-        columns = self.shards.columns(int(shard))
-        begin = int(window) * self.length
+        shard = int(np.searchsorted(self.bounds, number, side="right")) - 1
+        columns = self.shards.columns(shard)
+        begin = (number - int(self.bounds[shard])) * self.length
         end = begin + self.length + 1
         tokens = columns["tokens"][begin:end].astype(np.int64)  # [length + 1]
         cuts = np.zeros(0, np.int64)
@@ -97,19 +99,11 @@ class LmWindows:
         return torch.from_numpy(tokens), torch.from_numpy(segments)
 
     def draw(self, limit: int | None) -> list[np.ndarray]:
-        """Return (shard, window) of the windows of each source that a validation takes, at most
-        `limit` in all, int64 [n, 2] each.
+        """Return the windows of each source that a validation takes, at most `limit` in all, int64
+        [n] each.
         """
-        # Windows are numbered through all shards, int64 [W].
-        ends = np.cumsum(self.counts)
-        starts = ends - self.counts
         sources = np.repeat(self.shards.sources, self.counts)  # of every window
-        places = []
-        for numbers in draw_windows(sources, limit):
-            shards = np.searchsorted(ends, numbers, side="right")
-            windows = numbers - starts[shards]
-            places.append(np.stack([shards, windows], axis=1))
-        return places
+        return draw_windows(sources, limit)
 
     def average_bytes(self) -> list[float]:
         """Return each source's mean bytes of text (UTF-8) per token of text."""
@@ -124,20 +118,43 @@ class LmWindows:
         return (text_bytes / np.maximum(tokens, 1)).tolist()
 
 
+class WindowOrder(ShardOrder):
+    """The windows of every step (ShardOrder), and of each of `ranks` data ranks."""
+
+    def __init__(
+        self, windows: LmWindows, global_batch_size: int, seed: int, ranks: int = 1
+    ) -> None:
+        shards = windows.shards
+        super().__init__(
+            windows.bounds,
+            sources=shards.sources,
+            weights=shards.weights,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            group=shards.data.shuffle_shards,
+        )
+        self.ranks = ranks
+
+    def share(self, step: int, rank: int) -> np.ndarray:
+        """Return every `ranks`-th of the windows of `step`, from `rank` on, int64 [n]. Data ranks'
+        shares differ by at most one window.
+        """
+        return self.global_batch(step)[rank :: self.ranks, 1]
+
+
 class WindowRows(Dataset):
-    """Data set of row lists, indexed by shares."""
+    """Data set of row lists, indexed by the windows of a rank, int64 [n]."""
 
     def __init__(self, windows: LmWindows, max_tokens: int) -> None:
         self.windows = windows
         self.windows_per_row = max_tokens // windows.length
 
-    def __getitem__(self, share: Share) -> list[CausalRow]:
-        _, places = share
-        # The rank's windows, as many in each row as fit.
+    def __getitem__(self, share: np.ndarray) -> list[CausalRow]:
+        # As many windows in each row as fit.
         rows = []
-        for start in range(0, len(places), self.windows_per_row):
-            row_places = places[start : start + self.windows_per_row]
-            rows.append(pack([self.windows[place] for place in row_places]))
+        for start in range(0, len(share), self.windows_per_row):
+            numbers = share[start : start + self.windows_per_row].tolist()
+            rows.append(pack([self.windows[number] for number in numbers]))
         return rows
 
 
@@ -152,11 +169,11 @@ def validation_loader(
     """
     rows = WindowRows(windows, max_tokens)
     global_batch = rows.windows_per_row * ranks  # a row on each rank
-    shares: list[Share] = []
+    shares: list[np.ndarray] = []
     sources: list[int] = []
-    for source, places in enumerate(windows.draw(limit)):
-        for start in range(0, len(places), global_batch):
-            batch = places[start : start + global_batch]
-            shares.append((-1, batch[rank::ranks]))
+    for source, numbers in enumerate(windows.draw(limit)):
+        for start in range(0, len(numbers), global_batch):
+            batch = numbers[start : start + global_batch]
+            shares.append(batch[rank::ranks])
             sources.append(source)  # of a batch: no batch has windows of two
     return RowLoader(rows, shares), sources

@@ -4,15 +4,13 @@ All depends only on (seed, epoch, number of the example), so any process can mak
 price is that examples are made anew in every epoch, by the loader processes.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from detalbert.corpus.mixture import Mixture
 from detalbert.corpus.read import Corpus
-from detalbert.engine.order import TrainOrder
+from detalbert.engine.order import ShardOrder, TrainOrder
 from detalbert.engine.rows import SpanRow
 from pretrain.hparams import PretrainHParams
 from pretrain.masking import Vocabulary, choose_tokens, corrupt, find_words
@@ -168,73 +166,29 @@ class PretrainExamples:
 
 
 class ExampleOrder(TrainOrder):
-    """The examples of every step. An epoch reads the shards in a new order, `group` of them at a
-    time, and mixes the examples of a group. So a machine needs at most two groups at once. Sources
-    with weights are each read so, and dealt by `Mixture`.
+    """The examples of every step, shard by shard (ShardOrder), spread over the ranks.
 
     Args:
         examples: of the training split.
         global_batch_size: examples per step; must be a multiple of `slots`.
         slots: number of ranks.
         seed: of the permutations.
-        group: shards whose examples are mixed.
     """
 
     def __init__(
-        self,
-        examples: PretrainExamples,
-        global_batch_size: int,
-        slots: int,
-        seed: int,
-        group: int,
+        self, examples: PretrainExamples, global_batch_size: int, slots: int, seed: int
     ) -> None:
-        super().__init__(
-            lengths=examples.lengths,
-            global_batch_size=global_batch_size,
-            slots=slots,
-            seed=seed,
-        )
+        super().__init__(examples.lengths, global_batch_size, slots, seed)
         corpus = examples.corpus
-        self.corpus = corpus
-        self.group = group
-        weights = corpus.weights or [1.0]
-        self.mixture = Mixture(weights)
-        # Without weights all shards are of one source.
-        sources = corpus.sources if corpus.weights else [0] * len(corpus.shards)
-        self.shard_sources = np.array(sources)
-        shard_sizes = np.diff(corpus.bounds)
-        self.sizes = np.bincount(self.shard_sources, shard_sizes, len(weights)).astype(np.int64)
-        # A step may need two epochs of each source.
-        self.permutation = lru_cache(maxsize=2 * len(weights))(self._permute)
-
-    def _permute(self, epoch: int, source: int = 0) -> np.ndarray:
-        """Return all example numbers of a source in the order of its `epoch`, int64 [E]: its shards
-        in a new order, the examples of each group of them mixed.
-        """
-        seed = self.seed + (source << 64)
-        shards = np.flatnonzero(self.shard_sources == source)
-        order = np.random.default_rng([seed, epoch, 1]).permutation(len(shards))
-        shards = shards[order]
-        rng = np.random.default_rng([seed, epoch])
-        examples = np.arange(len(self.corpus.table))
-        by_shard = np.split(examples, self.corpus.bounds[1:-1])
-        mixed = []
-        for start in range(0, len(shards), self.group):
-            group = shards[start : start + self.group]
-            numbers = np.concatenate([by_shard[shard] for shard in group])
-            mixed.append(rng.permutation(numbers))
-        return np.concatenate(mixed)
+        self.order = ShardOrder(
+            corpus.bounds,
+            sources=corpus.sources,
+            weights=corpus.weights,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            group=corpus.data.shuffle_shards,
+        )
 
     def global_batch(self, step: int) -> np.ndarray:
         """Return (epoch of its source, number) of the examples of `step`, int64 [B, 2]."""
-        sources, positions = self.mixture.deal(
-            first=step * self.global_batch_size, count=self.global_batch_size
-        )  # [B] each
-        # Each source begins a new epoch when all its examples were dealt.
-        epochs, places = np.divmod(positions, self.sizes[sources])
-        numbers = np.empty_like(places)
-        for epoch, source in set(zip(epochs.tolist(), sources.tolist(), strict=True)):
-            chosen = (sources == source) & (epochs == epoch)
-            order = self.permutation(epoch, source)
-            numbers[chosen] = order[places[chosen]]
-        return np.stack([epochs, numbers], axis=1)
+        return self.order.global_batch(step)

@@ -1,19 +1,21 @@
 """Windows of each step, and of each rank in it, as a function of (seed, step).
 
-So a restart at step s needs no loader state; the price is a permutation of all windows in memory.
+So a restart at step s needs no loader state; the price is a permutation of all windows in memory,
+8 bytes for each.
 Epochs continue without a gap: with 132,198 windows at 48 per step, step 2,754 holds positions
 132,192..132,239, the last 6 windows of epoch 0 and the first 42 of epoch 1.
 """
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 from torch.utils.data import Sampler
 
+from detalbert.corpus.mixture import Mixture
 from detalbert.errors import UserError
 
 
@@ -84,6 +86,80 @@ class TrainOrder:
 @lru_cache(maxsize=4)
 def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+class ShardOrder:
+    """The windows of every step, if they lie in token shards. An epoch reads the shards in a new
+    order, `group` of them at a time, and mixes the windows of a group. So a machine needs at most
+    two groups at once. Sources with weights are each read so, and dealt by `Mixture`.
+
+    Args:
+        bounds: int64 [shards + 1]: the first window of every shard, and the number of all.
+        sources: of each shard.
+        weights: of each source; None: all shards are of one source.
+        global_batch_size: windows per step.
+        seed: of the permutations.
+        group: shards whose windows are mixed.
+    """
+
+    def __init__(
+        self,
+        bounds: np.ndarray,
+        sources: Sequence[int],
+        weights: Sequence[float] | None,
+        global_batch_size: int,
+        seed: int,
+        group: int,
+    ) -> None:
+        self.bounds = bounds
+        self.global_batch_size = global_batch_size
+        self.seed = seed
+        self.group = group
+        self.shard_sources = np.array(sources) if weights else np.zeros(len(bounds) - 1, np.int64)
+        weights = weights or [1.0]
+        self.mixture = Mixture(weights)
+        shard_sizes = np.diff(bounds)
+        self.sizes = np.bincount(self.shard_sources, shard_sizes, len(weights)).astype(np.int64)
+        # A step may need two epochs of each source.
+        self.permutation = lru_cache(maxsize=2 * len(weights))(self._permute)
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    def global_batch(self, step: int) -> np.ndarray:
+        """Return (epoch of its source, number) of the windows of `step`, int64 [B, 2]."""
+        sources, positions = self.mixture.deal(
+            first=step * self.global_batch_size, count=self.global_batch_size
+        )  # [B] each
+        # Each source begins a new epoch when all its windows were dealt.
+        epochs, places = np.divmod(positions, self.sizes[sources])
+        numbers = np.empty_like(places)
+        for epoch, source in set(zip(epochs.tolist(), sources.tolist(), strict=True)):
+            chosen = (sources == source) & (epochs == epoch)
+            order = self.permutation(epoch, source)
+            numbers[chosen] = order[places[chosen]]
+        return np.stack([epochs, numbers], axis=1)
+
+    def _permute(self, epoch: int, source: int) -> np.ndarray:
+        """Return the numbers of a source's windows in the order of its `epoch`, int64 [n]."""
+        seed = self.seed + (source << 64)
+        # The shards in a new order.
+        shards = np.flatnonzero(self.shard_sources == source)
+        rng = np.random.default_rng([seed, epoch, 1])
+        shards = rng.permutation(shards)
+
+        # The windows of each group of them, mixed.
+        rng = np.random.default_rng([seed, epoch])
+        mixed = []
+        for start in range(0, len(shards), self.group):
+            windows = []
+            for shard in shards[start : start + self.group]:
+                begin = self.bounds[shard]
+                end = self.bounds[shard + 1]
+                windows.append(np.arange(begin, end))
+            group = np.concatenate(windows)
+            mixed.append(rng.permutation(group))
+        return np.concatenate(mixed)
 
 
 def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ from detalbert.inference.find import EXPERIMENT, read_json
 from detalbert.inference.model import find_scores
 from detalbert.settings import experiment
 from detalbert.training.manifest import MANIFEST, find_fault
-from detalbert.training.table import is_sharded
+from detalbert.training.workload import is_sharded
 from lm.hparams import LmHParams, parse_lm_hparams
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config

@@ -1,6 +1,5 @@
 """Starts processes of one gloo group, and trains tiny models in them."""
 
-import copy
 import functools
 import os
 import pickle
@@ -21,9 +20,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from lm.gradients import ShardedGradients, accumulate, add_up
 from lm.hparams import Layout
-from lm.initial import draw, record_rules
 from lm.layout import make_mesh
-from lm.model import build_causal_model, empty_model
+from lm.model import build_causal_model
 from lm.packed import CausalRow, pack
 from tests.zygote import start_zygote
 
@@ -191,12 +189,8 @@ def _train(layout: Layout, mesh: DeviceMesh, case: Case) -> Trained:
 def library_model(case: Case) -> PreTrainedModel:
     """The library's own model and attention, from the weights that ours begins with."""
     config = tiny(case.family, **case.keys)
-    rules = record_rules(empty_model(copy.deepcopy(config)))
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(draw(name, parameter, rules, SEED))
-    return model
+    torch.manual_seed(SEED)
+    return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
 
 
 def reference(case: Case) -> Trained:

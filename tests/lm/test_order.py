@@ -1,6 +1,6 @@
-"""Windows are cut end to end; every one comes once an epoch, at any number of ranks."""
+"""Windows are cut end to end; ranks share those of a step and of a validation."""
 
-from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.order import WindowOrder, permute
-from lm.windows import LmWindows, validation_loader
+from detalbert.errors import UserError
+from lm.windows import LmWindows, WindowOrder, validation_loader
 from tests.conftest import max_examples
 
 
@@ -18,6 +18,8 @@ class InMemory:
     """Stands for `Shards`: documents of some lengths in every shard; token n is number n of it."""
 
     split = "train"
+    weights = None
+    data = SimpleNamespace(shuffle_shards=2)
 
     def __init__(self, lengths: list[list[int]]) -> None:
         self.pointers = [np.cumsum([0, *documents]) for documents in lengths]
@@ -35,18 +37,6 @@ DOCUMENT_LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=20)
 LENGTHS = st.lists(DOCUMENT_LENGTHS, min_size=1, max_size=4)  # of the documents of each shard
 
 
-def all_places(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """(shard, window in it) of every window, by the number of windows of each shard."""
-    places = []
-    for shard, count in enumerate(counts):
-        places += [(shard, window) for window in range(count)]
-    return places
-
-
-def as_tuples(places: np.ndarray) -> list[tuple[int, int]]:
-    return [tuple(place) for place in places.tolist()]
-
-
 @given(LENGTHS, st.integers(1, 20))
 @max_examples(80)
 def test_windows_are_cut_end_to_end(lengths, length):
@@ -56,8 +46,9 @@ def test_windows_are_cut_end_to_end(lengths, length):
     for shard, pointer in enumerate(shards.pointers):
         shard_tokens = pointer[-1]
         targets = []
+        first = int(apart.bounds[shard])
         for number in range(int(apart.counts[shard])):
-            tokens, segments = apart[shard, number]
+            tokens, segments = apart[first + number]
             begin = number * length
             end = begin + length + 1
             assert tokens.dtype == segments.dtype == torch.int64
@@ -66,7 +57,7 @@ def test_windows_are_cut_end_to_end(lengths, length):
             documents = np.searchsorted(pointer, tokens.numpy(), side="right")
             _, document_tokens = np.unique(documents, return_counts=True)
             assert segments.tolist() == document_tokens.tolist()
-            assert across_documents[shard, number][1].tolist() == [len(tokens)]
+            assert across_documents[first + number][1].tolist() == [len(tokens)]
             targets += tokens[1:].tolist()
 
         assert targets == list(range(1, len(targets) + 1))  # each once
@@ -74,64 +65,38 @@ def test_windows_are_cut_end_to_end(lengths, length):
         assert 0 <= left_out < length
 
 
+def test_a_source_without_a_window_is_refused():
+    shards: Any = InMemory([[5], [50]])
+    shards.names = ["few", "many"]
+    shards.sources = [0, 1]
+    with pytest.raises(UserError, match=r"source few fills no window of 10 \+ 1"):
+        LmWindows(shards, length=10)
+
+
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 5))
 def test_ranks_share_a_validation(lengths, length, ranks):
     shards: Any = InMemory([[length + 1], *lengths])
     windows = LmWindows(shards, length)
-    everything = all_places(windows.counts.tolist())
     for limit in (None, 3):
         loaders = []
         for rank in range(ranks):
             loaders.append(validation_loader(windows, limit, rank, ranks, max_tokens=2 * length))
-        drawn = as_tuples(windows.draw(limit)[0])
+        drawn = windows.draw(limit)[0].tolist()
 
         assert len({len(loader) for loader, _ in loaders}) == 1
         assert drawn == sorted(drawn)
-        assert set(drawn) <= set(everything)
-        assert len(set(drawn)) == min(limit or len(everything), len(everything))
+        assert set(drawn) <= set(range(len(windows)))
+        assert len(set(drawn)) == min(limit or len(windows), len(windows))
         for rank, (loader, sources) in enumerate(loaders):
-            rank_places = []
-            for _, places in loader.sampler:
-                rank_places += as_tuples(places)
-            assert rank_places == drawn[rank::ranks]
+            assert np.concatenate(list(loader.sampler)).tolist() == drawn[rank::ranks]
             assert sources == [0] * len(loader)
 
 
-SHARDS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)  # windows of each
-
-
-@given(SHARDS, st.integers(1, 20), st.integers(1, 5), st.integers(0, 9))
-@max_examples(150)
-def test_each_window_once_an_epoch(windows, batch, group, seed):
-    order = WindowOrder(windows, batch, seed, group)
-    everything = all_places(windows)
-    size = len(everything)
-    places = []
-    for step in range(-(-3 * size // batch)):  # those of three epochs
-        places += as_tuples(order.step(step))
-
-    for epoch in range(3):
-        epoch_places = places[epoch * size : (epoch + 1) * size]
-        assert sorted(epoch_places) == everything
-        # Shards are mixed in groups, one group after another.
-        shards = [shard for shard, _ in epoch_places]
-        first = {shard: shards.index(shard) for shard in shards}
-        last = {shard: index for index, shard in enumerate(shards)}
-        for index in range(size):
-            begun = [shard for shard in first if first[shard] <= index]
-            assert sum(index <= last[shard] for shard in begun) <= group
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 4096, 4097, 5000, 65_537])
-def test_a_permutation_has_every_number(size):
-    places = np.arange(size, dtype=np.uint64)
-    numbers = permute(places, size, np.random.default_rng(size))
-    assert np.array_equal(np.sort(numbers), places)
-
-    # A small permutation is drawn at once, a large one computed place by place.
-    drawn = np.random.default_rng(size).permutation(size)
-    assert np.array_equal(numbers, drawn) == (size <= 4096)
-
-    step = max(1, size // 9)
-    some_numbers = permute(places[::step], size, np.random.default_rng(size))
-    assert np.array_equal(some_numbers, numbers[::step])
+@given(LENGTHS, st.integers(1, 20), st.integers(1, 5), st.integers(0, 99))
+def test_ranks_share_a_step(lengths, batch, ranks, step):
+    shards: Any = InMemory([[10], *lengths])
+    windows = LmWindows(shards, length=9)
+    global_batch = WindowOrder(windows, batch, seed=1).share(step, 0)
+    order = WindowOrder(windows, batch, seed=1, ranks=ranks)
+    for rank in range(ranks):
+        assert np.array_equal(order.share(step, rank), global_batch[rank::ranks])
