@@ -21,7 +21,7 @@ if __name__ == "__main__":
     explain_missing("train.py")
 
 from detalbert.errors import as_raised
-from detalbert.log import fail, start_logging
+from detalbert.log import fail, rank, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
 from detalbert.settings import experiment
 from detalbert.settings.values import Config
@@ -36,7 +36,6 @@ if "TORCHELASTIC_RUN_ID" in os.environ:
 import argparse
 import contextlib
 import logging
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -99,7 +98,7 @@ if __name__ == "__main__":
     # In a task the startup hook has checked the config.
     is_task = "DET_EXPERIMENT_CONFIG" in os.environ
     refuse_first("train.py", parse_arguments if is_task else check_first)
-    if os.environ.get("RANK", "0") == "0":
+    if rank() == 0:
         log.info("loading data and model")  # the imports alone take seconds
 
 import determined
@@ -109,18 +108,15 @@ from determined import core, pytorch
 from detalbert import hub
 from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
-from detalbert.engine.trial import StepTrial
-from detalbert.files import writing
-from detalbert.run_page.run import REPORT, count_parameters, describe_run
+from detalbert.engine.history import best_first
+from detalbert.files import check_own
 from detalbert.training import display, folder, master, preflight
 from detalbert.training.checkpoints import check_same_run, find_checkpoint
-from detalbert.training.controller import Controller, loop_of
-from detalbert.training.dry_run import dry_run
+from detalbert.training.controller import loop_of
 from detalbert.training.local import Ranks, lost_rank, process_group, trial_context
 from detalbert.training.manifest import read_manifest
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.schedule import LocalStops, MasterStops, restored_signals, say_scheduler
-from detalbert.training.start import leave_broken_metrics, leave_other_checkpoints
+from detalbert.training.schedule import LocalStops, MasterStops, restored_signals
 from detalbert.training.workload import Training
 
 
@@ -156,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
             user_error = as_raised(error) or lost_rank(error)
             if user_error is None:
                 raise
-            if user_error.on_all_ranks and os.environ.get("RANK", "0") != "0":
+            if user_error.on_all_ranks and rank() != 0:
                 return user_error.status  # rank 0 prints it
             return fail("train.py", user_error)
 
@@ -176,47 +172,29 @@ def run_locally(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         distributed = stack.enter_context(process_group())
         ranks = Ranks(distributed)
-        if ranks.is_chief:
-            say_scheduler()
         if not args.dry_run:
             ranks.on_chief(stack.enter_context, folder.claim_folder(output))
         # Rank 0 alone looks at the folder, and tells the others.
+        ranks.on_chief(check_own, output, folder.FILES, folder.MOVE)
         checkpoint = ranks.on_chief(find_checkpoint, args.resume, output)
         # Before anything is read from the hub: the commits that the run began with.
         if checkpoint is not None:
-            hub.commits.update(read_manifest(checkpoint).get("commits", {}))
+            hub.commits.update(read_manifest(checkpoint)["commits"])
 
-        # Only a run that is the same as before may go on; its folder is made ready for it.
+        # Only a run that is the same as before may go on.
         training = ranks.on_all(Training.load, workload, config, hparams, seed)
-        checkpoint = ranks.on_chief(find_start, training, checkpoint)
-        if args.dry_run:
-            dry_run(training, distributed, output=output, checkpoint=checkpoint)
-            return 0
-        ranks.on_chief(prepare_output, output, training, checkpoint, args.resume)
-        return train_locally(training, distributed, output=output, checkpoint=checkpoint)
+        if checkpoint is not None:
+            ranks.on_chief(check_same_run, checkpoint, run=training.identity())
+        if not args.dry_run:
+            ranks.on_chief(prepare_output, output, training, args.resume)
+        return train_locally(training, distributed, output, checkpoint, dry_run=args.dry_run)
 
 
-def find_start(training: Training, checkpoint: Path | None) -> Path | None:
-    """Return the checkpoint to resume from, which is of the same run. Rank 0 only."""
-    if checkpoint is None:
-        return None
-    check_same_run(
-        checkpoint,
-        run=training.identity(),
-        defaults=training.defaults(),
-        config=training.config,
-    )
-    return checkpoint
-
-
-def prepare_output(output: Path, training: Training, checkpoint: Path | None, resume: str) -> None:
-    """Prepare the output folder for a start from `checkpoint`. Rank 0 only."""
-    if checkpoint is not None:
-        leave_other_checkpoints(checkpoint, run=training.identity(), output=output)
+def prepare_output(output: Path, training: Training, resume: str) -> None:
+    """Prepare the output folder for a start. Rank 0 only."""
     # Starting over keeps what is there, under another name.
     if resume == "never":
         folder.set_aside(output)
-    leave_broken_metrics(output)
     folder.write_config(output, config=training.config)
 
 
@@ -225,16 +203,14 @@ def train_locally(
     distributed: core.DistributedContext,
     output: Path,
     checkpoint: Path | None,
+    dry_run: bool,
 ) -> int:
     """Run the trial loop from `checkpoint` (or from the start) to the end or to a stop; return the
-    exit status.
+    exit status. `dry_run`: log what is resolved, and end before the loop.
     """
     is_chief = distributed.rank == 0
     steps_done = 0 if checkpoint is None else read_manifest(checkpoint)["steps"]
-    metrics = RunMetrics(output, searcher=training.config["searcher"])
-    if checkpoint is not None and is_chief:
-        metrics.restore(checkpoint)
-
+    metrics = RunMetrics(output, searcher=training.config["searcher"], done=steps_done)
     # The loop creates the trial, in a context that reports to `metrics`.
     stops = LocalStops(distributed)
     with trial_context(
@@ -245,6 +221,7 @@ def train_locally(
         steps_completed=steps_done,
         run=training.identity(),
     ) as context:
+        preflight.check_device(context.device)
         loop = loop_of(training)(
             training,
             context,
@@ -252,71 +229,36 @@ def train_locally(
             checkpoint=None if checkpoint is None else str(checkpoint),
             on_cluster=False,
         )
-        metrics.follow(loop.trial, stalls=loop.stalls)
-        writes = is_chief and steps_done < loop.trial.steps
-        if writes:
-            preflight.check_checkpoints(output, parameters=count_parameters(loop.trial))
+        trial = loop.trial
+        if dry_run:
+            trial.progress.say(f"{'output':14}{output}")
+            trial.progress.say("nothing was started")
+            return 0
+        metrics.follow(trial, stalls=loop.stalls)
+        if is_chief and steps_done < trial.steps:
+            preflight.check_checkpoints(output, parameters=trial.model.num_parameters())
 
         def begin_training() -> None:
             stops.take_signals()  # till now a signal ended the run: nothing was lost
-            if writes and not loop.trial.early.reached:
-                metrics.begin()
+            if is_chief and checkpoint is not None:
+                metrics.restore_predictions(checkpoint.parent)
 
         loop.begin = begin_training
         loop.run()
-    return finish(training, loop, metrics, stops=stops) if is_chief else 0
-
-
-def finish(training: Training, loop: Controller, metrics: RunMetrics, stops: LocalStops) -> int:
-    """Write the end of this start, and log how the run stands; return the exit status. Rank 0."""
+    if not is_chief:
+        return 0
     metrics.finish()
     if loop.is_complete:
-        conclude(training, loop.trial, metrics)
+        display.conclude(training, trial, metrics)
         return 0
-    step = loop.trial.history.step
-    log.info("stopped after step %d; run the same command again to resume", step)
+    log.info("stopped after step %d; run the same command again to resume", trial.history.step)
     return stops.status if stops.reason else 0
-
-
-def conclude(training: Training, trial: StepTrial, metrics: RunMetrics) -> None:
-    """Log the best scores of a run that is complete, and where its files are. Rank 0 only."""
-    best = metrics.best()
-    if best is not None:
-        trial.progress.say_best(best)
-    contents = "metrics and checkpoints"
-    if (metrics.path / "predictions.json").is_file():
-        contents = f"predictions, {contents}"
-    log.info("%s are in %s", contents, metrics.path)
-    path = shlex.quote(str(metrics.path))
-    commands = {use: text.format(path) for use, text in training.workload.commands.items()}
-    if best is not None:
-        answers = metrics.best_answers()
-        outcomes = None
-        if answers is not None and training.workload.outcomes is not None:
-            outcomes = training.workload.outcomes(trial, answers)
-        run = describe_run(
-            trial,
-            training.workload.parsers.metrics,
-            best=best,
-            outcomes=outcomes,
-            commands=commands,
-            folder=metrics.path.name,
-        )
-        # One file for a person, of what the others have for programs.
-        from detalbert.run_page.page import write_report  # with matplotlib, which takes a second
-
-        with writing(metrics.path / REPORT, cure=folder.RESUME):
-            write_report(run, metrics.path)
-        log.info("report: %s", metrics.path / REPORT)
-    log.info("charts: tensorboard --logdir %s", path)
-    for command in list(commands.values())[:1]:
-        log.info("next: %s", command)
 
 
 def run_on_cluster(info: determined.ClusterInfo) -> None:
     """Train as a Determined trial, with config, hyperparameters and checkpoint from the master."""
     end_on_signals("; the trial resumes from its last checkpoint")
-    if os.environ.get("RANK", "0") == "0":
+    if rank() == 0:
         master.set_status("loading")
     config = experiment_config(info)
     workload = choose(config, read=True)
@@ -329,6 +271,7 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         preflight.check(data.cache_dir, info.gpu_uuids)
     training = Training.load(workload, config=config, hparams=hparams, seed=info.trial.trial_seed)
     with pytorch.init(hparams=training.config["hyperparameters"]) as context:
+        preflight.check_device(context.device)
         preflight.check_collectives(context.device)
         stops = MasterStops(context, searched=config["searcher"]["name"] != "single")
         loop = loop_of(training)(
@@ -339,16 +282,14 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         if is_chief:
             master.keep_resolved(display.resolved(training, trial))
             storage = preflight.checkpoint_folder(config.get("checkpoint_storage") or {})
-            preflight.check_checkpoints(storage, parameters=count_parameters(trial))
+            preflight.check_checkpoints(storage, parameters=trial.model.num_parameters())
         loop.run()
         if is_chief:
             master.set_status("done" if loop.is_complete else "stopped")
-        if is_chief and not loop.is_complete:
-            log.info("stopped after step %d of %d", trial.history.step, trial.steps)
-    # Outside the block, whose end waits for the thread that reports validations to the master.
-    if is_chief:
-        best = master.best_validation()
-        if best is not None:
+        if not loop.is_complete:
+            trial.progress.say(f"stopped after step {trial.history.step} of {trial.steps}")
+        validations = [validation.flat() for validation in trial.history.validations]
+        for best in best_first(validations, config["searcher"])[:1]:
             trial.progress.say_best(best)
 
 

@@ -1,8 +1,9 @@
 """Checkpoints of a local run: atomic, checked before use, old ones pruned; the one to resume from.
 
 A checkpoint is a folder `checkpoints/step-00000120` with Determined's files and a manifest
-(manifest.py). A config that would change the run that is resumed is rejected. Pruning counts the
-run's own checkpoints only (timeline.py), so it never removes the one that was just written.
+(manifest.py). A run goes on from its newest complete one; later ones are damaged, do not count in
+pruning, and are replaced when the run is there again. A config that would change the run that is
+resumed is rejected.
 
 What was traded: a checkpoint is hashed when it is written and again before it is used, some seconds
 per gigabyte, and an older one stays on the disk until the newer one is complete.
@@ -11,7 +12,6 @@ per gigabyte, and an older one stays on the disk until the newer one is complete
 import contextlib
 import json
 import logging
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,23 +21,24 @@ from determined.common import storage
 
 from detalbert import hub
 from detalbert.errors import UserError, first_line
-from detalbert.files import remove_folder, whole_folder, writing
+from detalbert.files import remove_folder, whole_folder
 from detalbert.settings.values import Config
-from detalbert.settings.yaml_files import read_yaml
 from detalbert.sums import Json
-from detalbert.training.folder import ELSEWHERE, RESUME, set_aside, step_name
+from detalbert.training.folder import MOVE, RESUME, list_checkpoints, step_name
 from detalbert.training.manifest import (
     FORMAT,
+    MANIFEST,
     find_damage,
     find_fault,
     read_manifest,
     write_manifest,
 )
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.timeline import LENGTH, list_checkpoints, own_checkpoints
 from detalbert.training.uploads import Collectives
 
 log = logging.getLogger(__name__)
+# The length of a run; it may change, but not to less than is done.
+LENGTH = "hyperparameters.max_steps"
 
 
 class LocalCheckpoints(core.DummyCheckpointContext):
@@ -63,21 +64,15 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self.run = run
         self.folder = metrics.path / "checkpoints"
         super().__init__(distributed, storage.SharedFSStorageManager(str(self.folder)))
-        if distributed.rank == 0:
-            with writing(self.folder, cure=ELSEWHERE):
-                self.folder.mkdir(parents=True, exist_ok=True)
         # How many of the latest and of the best checkpoints are kept.
         self.latest = max(1, pruning.get("save_trial_latest", 1))
         self.best = pruning.get("save_trial_best", 1)
-        # By step; rank 0 only. At the start those up to the step that the run resumes from.
+        # The run's complete checkpoints by step; rank 0 only.
         self.own: dict[int, Path] = {}
         if distributed.rank == 0:
-            self.own = own_checkpoints(
-                self.folder,
-                steps=metrics.done,
-                run=run,
-                validations=metrics.validations,
-            )
+            for step, path in list_checkpoints(self.folder):
+                if step <= metrics.done and find_damage(path) is None:
+                    self.own[step] = path
 
     @contextlib.contextmanager
     def store_path(
@@ -91,13 +86,11 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         content = {
             "steps": steps,
             "run": self.run,
-            "validations": list(self.metrics.validations),
+            "validations": self.metrics.validations(),
             "commits": hub.commits,
-            "predictions": dict(self.metrics.predicted),
         }
         with self._write_errors(name):
-            if steps not in self.own:
-                self._leave_room(name)
+            self.folder.mkdir(exist_ok=True)
             with whole_folder(self.folder / name) as folder:
                 yield folder, name
                 (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
@@ -105,13 +98,6 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         # Only now is the new one complete, and an old one may go.
         self.own[steps] = self.folder / name
         self._prune()
-
-    def _leave_room(self, name: str) -> None:
-        """Move a folder that has the name of the next checkpoint, and is not of this run, aside."""
-        target = self.folder / name
-        if os.path.lexists(target):
-            aside = set_aside(self.metrics.path, [target])
-            log.warning("%s is not a checkpoint of this run; it is now in %s", target, aside)
 
     def _prune(self) -> None:
         """Remove the run's own checkpoints but the latest ones, and the best that are there."""
@@ -162,10 +148,14 @@ def newest_complete(folder: Path) -> Path | None:
     """Return the newest undamaged checkpoint in `folder`, or None; log a warning per damaged one.
 
     Raises:
-        UserError: all are damaged. Starting over silently would discard work.
+        UserError: all are damaged, for starting over silently would discard work, or one is no
+            run's, and would be replaced.
     """
-    checkpoints = list_checkpoints(folder)
-    for _, path in reversed(checkpoints):
+    checkpoints = [path for _, path in list_checkpoints(folder)]
+    for path in checkpoints:
+        if not (path / MANIFEST).is_file():
+            raise UserError("no run wrote it", key=str(path), cure=MOVE)
+    for path in reversed(checkpoints):
         fault = find_fault(path)
         if fault is None:
             return path
@@ -179,44 +169,44 @@ def newest_complete(folder: Path) -> Path | None:
     return None
 
 
-def find_checkpoint(resume: str, output_dir: Path) -> Path | None:
+def find_checkpoint(resume: str, output: Path) -> Path | None:
     """Return the checkpoint to resume from; None to start fresh.
 
     Args:
         resume: the value of `--resume`: auto, never, or the path of a checkpoint.
-        output_dir: of the run, for auto.
+        output: directory of the run, whose newest checkpoint is that of auto.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: it is missing or damaged, or `output` goes on from another one.
     """
-    if resume == "auto":
-        return newest_complete(output_dir / "checkpoints")
     if resume == "never":
         return None
+    newest = newest_complete(output / "checkpoints")
+    if resume == "auto":
+        return newest
     path = Path(resume)
-    # The folder of a run in place of one of its checkpoints is a likely mistake.
-    if (path / "checkpoints").is_dir():
-        newest = newest_complete(path / "checkpoints")
-        if newest is not None:
-            raise UserError(
-                "a run's folder", key=f"--resume {resume}", cure=f"give --resume {newest}"
-            )
     fault = find_fault(path)
     if fault is not None:
         raise UserError(
-            f"not a complete checkpoint ({fault})", key=f"--resume {resume}", cure="give another"
+            f"not a complete checkpoint ({fault})",
+            key=f"--resume {resume}",
+            cure="give a folder checkpoints/step-N of a run",
+        )
+    if newest is not None and newest.resolve() != path.resolve():
+        raise UserError(
+            f"{output} goes on from {newest.name}",
+            key=f"--resume {resume}",
+            cure="give another --output-dir, or leave --resume out",
         )
     return path
 
 
-def check_same_run(path: Path, run: Config, defaults: Config, config: Config) -> None:
+def check_same_run(path: Path, run: Config) -> None:
     """Compare the settings of a checkpoint's run with those of this run.
 
     Args:
         path: a complete checkpoint.
         run: the current `Training.identity`.
-        defaults: values of the keys that the version which wrote the checkpoint did not have.
-        config: the experiment's, with the names of what `run` has sums of.
 
     Raises:
         UserError: the checkpoint is of another run, or of another format.
@@ -232,62 +222,18 @@ def check_same_run(path: Path, run: Config, defaults: Config, config: Config) ->
         raise UserError(
             "a checkpoint of a cluster", key=f"--resume {path}", cure="give one of a local run"
         )
-    before = {key: defaults.get(key) for key in run} | manifest["run"]
-    for key in sorted(before):
-        was, now = before[key], run.get(key)
+    before = manifest["run"]
+    for key in sorted(before.keys() | run.keys()):
+        was, now = before.get(key), run.get(key)
         # A length may change, though not to less than is done already.
         is_longer = key == LENGTH and now >= manifest["steps"]
         if was == now or is_longer:
             continue
-        # Of data a run keeps sums: a user knows it by name.
-        if _is_sum(was) and _is_sum(now):
-            run_config = _run_config(path)
-            key = _changed_key(key, run_config, config)
-            was = _source_of_sum(key, run_config)
-            now = _source_of_sum(key, config)
         problem = f"was {was!r} in {path}, is {now!r} now"
-        cure = "set it back"
-        if was == now:  # one name, and other contents
-            problem = f"{now!r} is not what it was in {path}"
-            cure = "restore it"
-        cure += ", give another --output-dir, or use --resume never"
-        raise UserError(problem, key=key, cure=cure)
-
-
-def _is_sum(value: object) -> bool:
-    return re.fullmatch("[0-9a-f]{64}", str(value)) is not None
-
-
-def _run_config(checkpoint: Path) -> Json:
-    """Return the config of a checkpoint's run, {} if it cannot be read."""
-    with contextlib.suppress(UserError):
-        return read_yaml(checkpoint.parents[1] / "config.yaml")
-    return {}
-
-
-def _changed_key(key: str, before: Config, now: Config) -> str:
-    """Return the key of `data:` whose new value changes the sum that `key` has: `key`, unless its
-    own value is the same and another's is not, as `validation_fraction`.
-    """
-    old, new = _section(before, "data"), _section(now, "data")
-    names = sorted(({*old, *new} - {"cache_dir"}) if old else ())
-    changed = [f"data.{name}" for name in names if old.get(name) != new.get(name)]
-    return key if key in changed or not changed else changed[0]
-
-
-def _source_of_sum(key: str, config: Config) -> str:
-    """Return what `config` has for `key`, of which a run keeps a sum, or in its place; "null" if it
-    has neither.
-    """
-    data = _section(config, "data")
-    name = key.removeprefix("data.")
-    if data.get(name):
-        return data[name]
-    if name == "tokenizer":
-        return _section(config, "hyperparameters").get("model") or "null"
-    return data.get("shards") or "null"
-
-
-def _section(config: Config, name: str) -> Json:
-    section = config.get(name)
-    return section if isinstance(section, dict) else {}
+        if re.fullmatch("[0-9a-f]{64}", str(was)):  # the sum of data
+            problem = f"is not what it was in {path}"
+        raise UserError(
+            problem,
+            key=key,
+            cure="set it back, give another --output-dir, or use --resume never",
+        )

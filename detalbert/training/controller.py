@@ -20,17 +20,18 @@ from determined import pytorch
 
 from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
-from detalbert.engine.finite import check_finite_weights
 from detalbert.engine.loaders import LazyLoader
 from detalbert.engine.resume import CALLBACK
+from detalbert.engine.safe_load import check_finite_weights
+from detalbert.engine.step import CURE
 from detalbert.engine.trial import StepTrial
-from detalbert.errors import UserError, first_line
+from detalbert.errors import Diverged, UserError, first_line
 from detalbert.progress import waiting
 from detalbert.sums import Json
 from detalbert.training import display, spot
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import Ranks, copy_modules
-from detalbert.training.parts import TensorSaver, files_needed, load_tensors
+from detalbert.training.parts import TensorSaver, load_tensors
 from detalbert.training.schedule import Schedule, Stops
 from detalbert.training.uploads import STATE, GroupCollectives, UploadedParts
 from detalbert.training.workload import Training
@@ -65,7 +66,7 @@ class Controller(TrialLoop):
         trial = training.workload.trial(context, (hparams, training.data))
         if context.distributed.rank == 0:
             display.say_start(trial, steps_done=done, checkpoint=checkpoint)
-        schedule = Schedule(hparams, distributed=context.distributed, done=done, stops=stops)
+        schedule = Schedule(hparams, distributed=context.distributed, stops=stops)
         super().__init__(
             schedule,
             trial_inst=trial,
@@ -82,9 +83,7 @@ class Controller(TrialLoop):
             step_zero_validation=bool(config.get("perform_initial_validation")),
         )
         self.stalls: list[float] = []  # seconds that training waited for each checkpoint
-        self._watcher = spot.SpotWatcher(
-            on_notice=stops.request, on_recommendation=schedule.request_checkpoint
-        )
+        self._stops = stops
 
     def copy_code(self, path: Path) -> None:
         copy_modules(path)
@@ -94,12 +93,15 @@ class Controller(TrialLoop):
 
     def run(self) -> None:
         """Train; one rank of each machine watches for EC2's notices if the config says so."""
-        if self.trial.hparams.spot_notice and self.context.distributed.local_rank == 0:
-            self._watcher.start()
-        try:
+        with contextlib.ExitStack() as stack:
+            if self.trial.hparams.spot_notice and self.context.distributed.local_rank == 0:
+                watcher = spot.SpotWatcher(
+                    on_notice=self._stops.request,
+                    on_recommendation=self.schedule.request_checkpoint,
+                )
+                watcher.start()
+                stack.callback(watcher.stopped.set)
             super().run()
-        finally:
-            self._watcher.stopped.set()
 
     def _validate(self) -> Json:
         # A run that was stopped in its last step has a checkpoint of it without this validation:
@@ -127,7 +129,13 @@ class Controller(TrialLoop):
         began = time.monotonic()
         assert self.state is not None
         # Before the write: a checkpoint of weights that are not finite could not be resumed from.
-        self.trial.check_weights(self.state.batches_trained)
+        step = f"step {self.state.batches_trained}"
+        try:
+            self.check_weights(step)
+        except UserError:
+            raise Diverged(
+                "a weight is not finite, or too large for float32", key=step, cure=CURE
+            ) from None
         self.store(already_exiting)
         self.stalls.append(time.monotonic() - began)
 
@@ -144,13 +152,13 @@ class Controller(TrialLoop):
             raise UserError(
                 f"does not fit this model: {first_line(error)}", key=str(folder)
             ) from None
-        self.check_loaded(folder)
+        self.check_weights(str(folder))
 
-    def check_loaded(self, folder: Path) -> None:
-        """Raise UserError on all ranks if a loaded weight is not finite on any. Collective."""
+    def check_weights(self, place: str) -> None:
+        """Raise UserError on all ranks if a weight of `place` is not usable on any. Collective."""
         ranks = Ranks(self.context.distributed)
         weights = self.trial.model.named_parameters()
-        ranks.on_all(check_finite_weights, str(folder), weights)
+        ranks.on_all(check_finite_weights, place, weights)
 
 
 class ShardedController(Controller):
@@ -164,7 +172,7 @@ class ShardedController(Controller):
         super().__init__(*args, **kwargs)
         core = core_context(self.context)
         if not self.local_training:
-            core.checkpoint = UploadedParts(core.checkpoint, needed=self.needed)
+            core.checkpoint = UploadedParts(core.checkpoint)
         self.checkpoints = cast(UploadedParts | LocalCheckpoints, core.checkpoint)
         # A group of its own: what is written beside training must not meet training's messages.
         self._group = dist.new_group(backend="gloo")
@@ -252,15 +260,16 @@ class ShardedController(Controller):
         """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
         state = _read_state(folder)
         trial = self.trial
-        is_own = self._is_own(state)
+        resumed = state["callbacks"][CALLBACK]
+        is_own = trial.resume.is_own(resumed)
         # First what determines the rounding of all that follows, such as the number of threads.
         if is_own:
-            trial.resume.restore(_resume_state(state))
+            trial.resume.restore(resumed)
 
         # Each rank reads its own shards, whatever the layout that wrote them.
-        optimizer = trial.optimizer if self._wants_all(state) else None
+        optimizer = trial.optimizer if is_own and state["stepped"] else None
         load_tensors(folder, model=trial.model, optimizer=optimizer)
-        self.check_loaded(folder)
+        self.check_weights(str(folder))
 
         # What is no tensor: learning rates, schedule, scaler, early stopping, position of the loop.
         if is_own:
@@ -271,32 +280,13 @@ class ShardedController(Controller):
             if state["scaler"]:  # empty but for fp16
                 trial.scaler.load_state_dict(state["scaler"])
             trial.early.load_state_dict(state["callbacks"]["early_stopping"])
-            if "history" in state["callbacks"]:  # since 1.1.0
-                trial.history.load_state_dict(state["callbacks"]["history"])
+            trial.history.load_state_dict(state["callbacks"]["history"])
         self._load_state(state["trial"] if is_own else {})
-
-    def _wants_all(self, state: Json) -> bool:
-        """Return whether to load the optimizer's state from a checkpoint with this `state`."""
-        return self._is_own(state) and state["stepped"]
-
-    def _is_own(self, state: Json) -> bool:
-        """Return whether a checkpoint with this `state` is this trial's own."""
-        return self.trial.resume.is_own(_resume_state(state))
-
-    def needed(self, path: Path) -> set[str]:
-        """Return the files that this rank reads, by the table and state in `path`."""
-        optimizer = self.trial.optimizer if self._wants_all(_read_state(path)) else None
-        return files_needed(path, model=self.trial.model, optimizer=optimizer)
 
 
 def loop_of(training: Training) -> type[Controller]:
     """Return the class of the workload's trial loop."""
     return ShardedController if training.workload.sharded else Controller
-
-
-def _resume_state(state: Json) -> Json:
-    """Return the state of the trial's ResumeCallback."""
-    return state["callbacks"][CALLBACK]
 
 
 def _read_state(path: Path) -> Json:

@@ -1,10 +1,12 @@
-"""Log lines at the start of a run: all that was read, counted and computed from the config.
+"""What a run says at its start and its end: all that was resolved from the config; what came out.
 
-A user who reads them can tell a wrong file, batch or learning rate before the first step. A restart
-logs one line in their place.
+A user who reads the first lines can tell a wrong file, batch or learning rate before the first
+step. A restart logs one line in their place.
 """
 
 import logging
+import shlex
+import threading
 import warnings
 from dataclasses import asdict
 
@@ -12,9 +14,10 @@ import torch
 import transformers
 
 from detalbert.engine.trial import StepTrial
-from detalbert.run_page.run import count_parameters, describe_model
+from detalbert.run_page.run import REPORT, describe_run
 from detalbert.sums import Json
-from detalbert.training.workload import Training
+from detalbert.training.metrics import RunMetrics
+from detalbert.training.workload import Training, describe_model
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +27,14 @@ def quiet_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
     for name in ("determined", "transformers", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    threading.excepthook = _skip_write_errors
     warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # an error comes
+
+
+def _skip_write_errors(args: threading.ExceptHookArgs) -> None:
+    """Leave out the traceback of TensorBoard's thread: `flush` raises its error again."""
+    if not isinstance(args.exc_value, OSError):
+        threading.__excepthook__(args)
 
 
 def say_start(trial: StepTrial, steps_done: int, checkpoint: str | None) -> None:
@@ -44,25 +54,6 @@ def say_start(trial: StepTrial, steps_done: int, checkpoint: str | None) -> None
         return
     for name, text in describe(trial).items():
         log.info("%-14s%s", name, text)
-    warn_of_a_cpu(trial)
-
-
-def warn_of_a_cpu(trial: StepTrial) -> None:
-    """Log a warning if the config is one for a GPU, and there is none."""
-    if trial.context.device.type != "cpu":
-        return
-    # What nobody would set for a CPU, or could wait for on one.
-    signs = []
-    if trial.hparams.compile:
-        signs.append("compile: true")
-    parameters = count_parameters(trial)
-    if parameters > 100e6:
-        signs.append(f"{parameters / 1e6:,.0f} M parameters")
-    if signs:
-        log.warning(
-            "no GPU, and a config for one (%s): a step may take minutes; see configs/local.yaml",
-            ", ".join(signs),
-        )
 
 
 def describe(trial: StepTrial) -> dict[str, str]:
@@ -106,6 +97,40 @@ def _hardware(trial: StepTrial) -> str:
     device = trial.context.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return f"{name}, {trial.slots} slot(s)"
+
+
+def conclude(training: Training, trial: StepTrial, metrics: RunMetrics) -> None:
+    """Log the best scores of a local run that is complete, write its page, and log where its files
+    are. Rank 0 only.
+    """
+    best = metrics.best()
+    assert best is not None  # its last step is validated
+    trial.progress.say_best(best)
+    log.info("metrics and checkpoints are in %s", metrics.path)
+
+    # One file for a person, of what the others have for programs.
+    path = shlex.quote(str(metrics.path))
+    workload = training.workload
+    commands = {use: text.format(path) for use, text in workload.commands.items()}
+    answers = metrics.best_answers()
+    outcomes = None
+    if answers is not None and workload.outcomes is not None:
+        outcomes = workload.outcomes(trial, answers)
+    run = describe_run(
+        trial,
+        model=describe_model(trial),
+        best=best,
+        outcomes=outcomes,
+        commands=commands,
+        folder=metrics.path.name,
+    )
+    from detalbert.run_page.page import render_report  # with matplotlib, which takes a second
+
+    metrics.write_report(render_report(run))
+    log.info("report: %s", metrics.path / REPORT)
+    log.info("charts: tensorboard --logdir %s", path)
+    for command in list(commands.values())[:1]:
+        log.info("next: %s", command)
 
 
 def resolved(training: Training, trial: StepTrial) -> Json:

@@ -1,26 +1,34 @@
-"""Output directory of a local run: creation, lock, and moving of earlier runs."""
+"""Output directory of a local run: its lock, and the names of its files."""
 
 import contextlib
 import json
-import shutil
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from detalbert.errors import UserError
-from detalbert.files import sweep, whole_file, write_json, writing
+from detalbert.files import OWN, sweep, write_own, writing
 from detalbert.redact import masked
-from detalbert.run_page.run import check_report
+from detalbert.run_page.run import REPORT
 from detalbert.settings.values import Config
 from detalbert.squad.answers import Answers
+from detalbert.sums import Json
 
 # In a checkpoint, beside Determined's files:
 SCORES = "scores.json"  # of its own validation, thresholds included
 # What to do where an output directory cannot be written:
 ELSEWHERE = "free space, or give another --output-dir"
 RESUME = "see that it is there and has space, then run the same command to resume"
+MOVE = "move it away, or give another --output-dir"  # what no run wrote
+# Files of a run, by name.
+CONFIG_FILE = "config.yaml"
+METRICS_FILE = "metrics.json"
+PREDICTIONS = "predictions.json", "null_odds.json", "spans.json"
+FILES = (CONFIG_FILE, METRICS_FILE, REPORT, *PREDICTIONS)
 
 
 def step_name(steps: int) -> str:
@@ -28,44 +36,80 @@ def step_name(steps: int) -> str:
     return f"step-{steps:08d}"
 
 
-PREDICTIONS = "predictions.json", "null_odds.json"
-# What the page of a run needs besides these: the best spans, and the probabilities.
-SPANS = "spans.json"
+def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return (steps, path) of all checkpoints in `folder`, complete or not, oldest first."""
+    checkpoints = []
+    for path in folder.glob("step-*"):
+        name = re.fullmatch("step-([0-9]+)", path.name)
+        if name:
+            checkpoints.append((int(name[1]), path))
+    return sorted(checkpoints)
 
 
-def write_predictions(folder: Path, answers: Answers) -> None:
-    """Write `predictions.json` (id to text) and `null_odds.json` (id to score), as SQuAD does, and
-    `spans.json`.
+def prediction_texts(answers: Answers, step: int) -> dict[str, str]:
+    """Return the files of the predictions at `step` by name: `predictions.json` (id to text) and
+    `null_odds.json` (id to score), as SQuAD has them, and `spans.json`, which the page of a run
+    needs besides.
     """
-    write_json(folder / "predictions.json", answers.predictions)
-    write_json(folder / "null_odds.json", answers.null_odds)
-    spans = {"spans": answers.spans, "probabilities": answers.probabilities}
-    write_json(folder / SPANS, spans)
+    spans = {"steps": step, "spans": answers.spans, "probabilities": answers.probabilities}
+    contents = (answers.predictions, answers.null_odds, spans)
+    texts = {}
+    for name, content in zip(PREDICTIONS, contents, strict=True):
+        texts[name] = json.dumps(content, indent=1, ensure_ascii=False)
+    return texts
 
 
-def read_predictions(folder: Path) -> Answers | None:
-    """Return what `write_predictions` wrote; None if a file is missing or damaged."""
+def write_predictions(folder: Path, answers: Answers, step: int) -> None:
+    """Write the files of predictions into a folder that is new, as that of a checkpoint."""
+    for name, text in prediction_texts(answers, step).items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def read_predictions(folder: Path, step: int) -> Answers | None:
+    """Return the predictions at `step`; None if the files are of another, missing or damaged."""
     try:
         predictions, null_odds, spans = (
-            json.loads((folder / name).read_text()) for name in (*PREDICTIONS, SPANS)
+            json.loads((folder / name).read_text(encoding="utf-8")) for name in PREDICTIONS
         )
+        if spans.pop("steps") != step:
+            return None
         return Answers(predictions=predictions, null_odds=null_odds, **spans)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None
 
 
-# All that a run writes.
-_WRITTEN = (
-    "checkpoints",
-    "config.yaml",
-    "metrics.json",
-    "null_odds.json",
-    "predictions.json",
-    "report.html",
-    "spans.json",
-    "tensorboard",
-)
-_HEAD = "# The config of this run, as train.py resolved it.\n"
+class _Start(BaseModel):
+    start: str
+    end: str
+
+
+class _Throughput(BaseModel):
+    starts: list[_Start]
+
+
+class _Scores(BaseModel):
+    steps: int
+
+
+class _Metrics(BaseModel):
+    """What whoever reads a `metrics.json` relies on."""
+
+    throughput: _Throughput
+    best: _Scores | None = None
+    last: _Scores | None = None
+
+
+def read_metrics(folder: Path) -> Json | None:
+    """Return the `metrics.json` of an output directory; None if it is missing or not a run's.
+
+    It has `throughput` with `starts`, and after a validation `best` and `last`, each with `steps`.
+    """
+    try:
+        content = json.loads((folder / METRICS_FILE).read_text(encoding="utf-8"))
+        _Metrics.model_validate(content, strict=True)
+        return content
+    except (OSError, ValueError, RecursionError, ValidationError):
+        return None
 
 
 def output_folder(name: str) -> Path:
@@ -105,62 +149,23 @@ def claim_folder(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def set_aside(path: Path, checkpoints: Sequence[Path] = ()) -> Path:
-    """Move the files of an earlier run into `previous-N/`, for `--resume never`; return that. With
-    `checkpoints`, oldest first, only these; of the run's other files it gets copies.
-    """
-    aside = next_previous(path)
-    written = [item for item in path.iterdir() if item.name in _WRITTEN]
-    for item in written:
-        aside.mkdir(exist_ok=True)
-        if not checkpoints:
-            item.rename(aside / item.name)
-        elif item.is_file():
-            shutil.copyfile(item, aside / item.name)
-        elif item.name == "tensorboard":
-            _copy_events(item, aside / item.name)
-    move_checkpoints(checkpoints, aside)
-    return aside
-
-
-def next_previous(path: Path) -> Path:
-    """Return the first `previous-N` of an output directory that does not exist."""
+def set_aside(path: Path) -> None:
+    """Move all that earlier runs wrote into `previous-N/`, for `--resume never`."""
+    names = (*FILES, OWN, "checkpoints", "tensorboard")
+    written = [path / name for name in names if (path / name).exists()]
     number = 1
     while (path / f"previous-{number}").exists():
         number += 1
-    return path / f"previous-{number}"
-
-
-def move_checkpoints(checkpoints: Sequence[Path], aside: Path) -> None:
-    """Move checkpoints, oldest first, into `aside`; the newest goes first, as a start would take
-    the newest of those that are left.
-    """
-    for item in reversed(checkpoints):
-        (aside / "checkpoints").mkdir(parents=True, exist_ok=True)
-        item.rename(aside / "checkpoints" / item.name)
-
-
-def _copy_events(folder: Path, target: Path) -> None:
-    """Copy TensorBoard's events, and not its traces, which may be large."""
-    target.mkdir()
-    for file in folder.glob("events.out.tfevents.*"):
-        shutil.copyfile(file, target / file.name)
+    with writing(path, cure=ELSEWHERE):
+        for item in written:
+            aside = path / f"previous-{number}"
+            aside.mkdir(exist_ok=True)
+            item.rename(aside / item.name)
 
 
 def write_config(path: Path, config: Config) -> None:
-    """Write the resolved experiment config, without its secrets, as `config.yaml`. Raises UserError
-    if there is one that no run wrote, perhaps the very file that the user gave as --config.
-    """
-    target = path / "config.yaml"
-    with writing(target, cure=ELSEWHERE):
-        check_replaces_own(path)
-        with whole_file(target) as file:
-            file.write(_HEAD + yaml.safe_dump(masked(config), sort_keys=False, allow_unicode=True))
-
-
-def check_replaces_own(path: Path) -> None:
-    """Raise UserError if the output directory has a `config.yaml` that no run wrote."""
-    check_report(path)
-    target = path / "config.yaml"
-    if target.is_file() and not target.read_bytes().startswith(_HEAD.encode()):
-        raise UserError("a run would replace it", key=str(target), cure="give another --output-dir")
+    """Write the resolved experiment config, without its secrets, as `config.yaml`."""
+    text = yaml.safe_dump(masked(config), sort_keys=False, allow_unicode=True)
+    head = "# The config of this run, as train.py resolved it.\n"
+    with writing(path / CONFIG_FILE, cure=ELSEWHERE):
+        write_own(path, {CONFIG_FILE: head + text})

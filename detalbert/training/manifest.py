@@ -15,7 +15,7 @@ from detalbert.errors import first_line
 from detalbert.sums import Json, checksum, is_sealed, seal
 from detalbert.training.folder import step_name
 
-FORMAT = 2  # that of 1.0.0, the first release
+FORMAT = 3
 MANIFEST = "manifest.json"
 
 
@@ -58,17 +58,9 @@ def _manifest_fault(path: Path, manifest: Json) -> str | None:
     """Return what is wrong with a manifest; raise if a value is missing or of another type."""
     if not is_sealed(manifest):
         return f"{MANIFEST} is not as it was written"
-    # Sealed is not the same as well-formed: another program may have written it.
-    dict(manifest.get("commits", {}))
     is_local = path.name.startswith("step-")
-    if is_local:
-        steps = manifest["steps"]
-        if path.name != step_name(steps):
-            return f"{MANIFEST} is of step {steps}"
-        dict(manifest["run"])
-        for validation in manifest["validations"]:
-            dict(validation)
-            int(validation["steps"])
+    if is_local and path.name != step_name(manifest["steps"]):
+        return f"{MANIFEST} is of step {manifest['steps']}"
     return None
 
 

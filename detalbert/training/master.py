@@ -114,15 +114,3 @@ def _run_metadata() -> Json:
 def _metadata_path() -> str:
     run_id = task().trial.trial_id  # a trial's number is its run's
     return f"/api/v1/runs/{run_id}/metadata"
-
-
-def best_validation() -> dict[str, float] | None:
-    """Return the trial's best validation over all its starts, with `steps`; None if not known."""
-    try:
-        best = trial()["bestValidation"]
-    except Exception as error:
-        log.warning("the master does not say the best validation (%s)", first_line(error))
-        return None
-    if not best:
-        return None
-    return {**best["metrics"]["avgMetrics"], "steps": best["totalBatches"]}

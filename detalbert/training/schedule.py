@@ -9,10 +9,9 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from determined import core, pytorch
@@ -24,133 +23,6 @@ from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
 
 log = logging.getLogger(__name__)
-_SCHEDULERS = {  # by the variables in which each names its job
-    "SLURM_JOB_ID": "Slurm",
-    "SLURM_RESTART_COUNT": "restart",
-    "SKYPILOT_TASK_ID": "SkyPilot",
-}
-# Steps of a report after a start: fewer say more of the start than of the training.
-SHORTEST = 5
-
-
-class Stops(Protocol):
-    """Requests to stop a run: LocalStops or MasterStops."""
-
-    @property
-    def reason(self) -> str | None:
-        """Who requests a stop, as far as this process knows."""
-
-    @property
-    def announced(self) -> bool:
-        """Whether a signal's handler has said so."""
-
-    def request(self, notice: str, /) -> None:
-        """Request a checkpoint and a stop after the current step. Safe from any thread."""
-
-    def should_preempt(self, auto_ack: bool = True) -> bool:
-        """Return whether any rank got a request. Collective."""
-
-    def dropped(self, step: int, /) -> bool:
-        """Return whether a search has dropped the trial. Collective."""
-
-
-class Schedule:
-    """Decides what is due after each step, identically on every rank, here and on a cluster.
-
-    | due | after |
-    | --- | --- |
-    | report | multiples of `reporting_period` (*), and every step after which a stop is due |
-    | validate | multiples of `validation_period` |
-    | checkpoint | multiples of `checkpoint_period` (**); the report after `request_checkpoint` |
-    | stop | any step, once a stop was requested or the search has dropped the trial |
-
-    (*) but not fewer than min(SHORTEST, period) steps after a resume: a run resumed at step 88 has
-    its first report at 100, not at 90, for over two steps the throughput is a spike in the chart.
-    (**) One that would be due in these steps comes right after them, here at 93: a checkpoint
-    reports as well, and no two checkpoints are more than a period apart.
-    The loop itself saves a checkpoint before it stops, and validates and saves after the last step.
-
-    Args:
-        hparams: with the periods, in steps.
-        distributed: Determined's distributed context.
-        done: steps before this start.
-        stops: requests to stop, a LocalStops or MasterStops.
-    """
-
-    def __init__(
-        self, hparams: StepHParams, distributed: core.DistributedContext, done: int, stops: Stops
-    ) -> None:
-        self.hparams = hparams
-        self.distributed = distributed
-        self.done = done
-        self.stopping = stops
-        # Whether a checkpoint is requested on this rank.
-        self._early = False
-        self._dropped = False
-        # Whether it is known who requested the stop: rank 0 alone logs it.
-        self._logged = distributed.rank != 0
-
-    def at(self, step: int) -> set[str]:
-        """Return what is due after `step`. Collective: call after every step, on every rank."""
-        reporting = self.hparams.reporting_period
-        validation = cast(int, self.hparams.validation_period)  # `Training.load` has set both
-        checkpoint = cast(int, self.hparams.checkpoint_period)
-        is_report = step % reporting == 0
-
-        # Each machine has its own watcher. Determined's allgather is expensive: at reports only.
-        early = False
-        if self.hparams.spot_notice and is_report:
-            requested = self._early
-            self._early = False
-            early = any(self.distributed.allgather(requested))
-
-        # A search drops a trial a moment after a validation: so its state is requested 1, 2, 4, 8,
-        # ... steps after each, and at each report.
-        steps_since_validation = (step - 1) % validation + 1
-        is_power_of_two = steps_since_validation.bit_count() == 1
-        if is_power_of_two or is_report:
-            self._dropped = self._dropped or self.stopping.dropped(step)
-
-        stop = self.stops(acknowledge=False)
-        due = {
-            "report": stop or self._regular(step, reporting),
-            "validate": step % validation == 0,
-            "checkpoint": early or self._saves(step, checkpoint),
-            "stop": stop,
-        }
-        return {name for name, is_due in due.items() if is_due}
-
-    def stops(self, acknowledge: bool = True) -> bool:
-        """Return whether to stop now, and log once who requested it. Collective. `acknowledge`
-        tells the master that the trial will stop.
-        """
-        if self._dropped:
-            return True
-        requested = self.stopping.should_preempt(acknowledge)
-        if requested and not self._logged:
-            if not self.stopping.announced:
-                log.info("asked to stop by %s; a checkpoint follows", self.stopping.reason)
-            self._logged = True
-        return requested
-
-    def request_checkpoint(self) -> None:
-        """Request one checkpoint at the next report. Safe from any thread, on any rank."""
-        self._early = True
-
-    def _regular(self, step: int, period: int) -> bool:
-        """Return whether `step` is a multiple of `period`, and not soon after a resume."""
-        return step % period == 0 and step >= self._settled(period)
-
-    def _saves(self, step: int, period: int) -> bool:
-        """Return whether a checkpoint is due: regularly, or for a multiple that was left out."""
-        if self._regular(step, period):
-            return True
-        has_left_out = self.done // period < step // period
-        return has_left_out and step == self._settled(period)
-
-    def _settled(self, period: int) -> int:
-        """Return the first step of this start that may end a report; 0 if it is the run's first."""
-        return self.done + min(SHORTEST, period) if self.done else 0
 
 
 class LocalStops(core.DummyPreemptContext):
@@ -158,14 +30,12 @@ class LocalStops(core.DummyPreemptContext):
 
     def __init__(self, distributed: core.DistributedContext) -> None:
         super().__init__(distributed)
-        # Who requested the stop: "SIGTERM", or "SIGTERM on rank 1".
+        # Who requested the stop, as far as this rank knows.
         self.reason: str | None = None
         # Whether this rank's signal handler has said so.
         self.announced = False
         # Exit status of the stopped run.
         self.status = 128 + signal.SIGTERM
-        # Whether all ranks know of the request.
-        self._shared = False
         # Its own gloo group: the flag never waits for the device, and meets no gradient.
         self._group: torch.distributed.ProcessGroup | None = None
         if distributed.size > 1:
@@ -186,24 +56,9 @@ class LocalStops(core.DummyPreemptContext):
         flag = torch.tensor(int(self.reason is not None))
         torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX, group=self._group)
         requested = bool(flag.item())
-        if requested and not self._shared:
-            self._share()
+        if requested:
+            self.request("another rank")
         return requested
-
-    def _share(self) -> None:
-        """Take over reason and exit status of the lowest rank that got a request. Collective."""
-        ranks = torch.distributed.get_world_size(self._group)
-        requests: list[tuple[str, int] | None] = [None] * ranks
-        own = None if self.reason is None else (self.reason, self.status)
-        torch.distributed.all_gather_object(requests, own, group=self._group)
-        self._shared = True
-        for rank, request in enumerate(requests):
-            if request is not None:
-                reason, status = request
-                if self.reason is None:
-                    self.reason = f"{reason} on rank {rank}"
-                    self.status = status
-                return
 
     def take_signals(self) -> None:
         """Handle SIGTERM and SIGINT as requests from now on. A second SIGINT kills the process, but
@@ -224,7 +79,6 @@ class LocalStops(core.DummyPreemptContext):
                 self.status = 128 + number
                 self.announced = True
                 say(f"{name}: stopping after this step or validation, with a checkpoint")
-                warn_of_a_long_stop()
 
         for number in STOP_SIGNALS:
             signal.signal(number, handle)
@@ -239,41 +93,6 @@ def restored_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def seconds_to_stop() -> int | None:
-    """Return after how many seconds torchrun kills the ranks that it stops; None without it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    return int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30))
-
-
-def say_scheduler() -> None:
-    """Log the job and torchrun, if there are any, and how long a stop may take."""
-    schedulers = [
-        f"{name} {os.environ[variable]}"
-        for variable, name in _SCHEDULERS.items()
-        if variable in os.environ
-    ]
-    seconds = seconds_to_stop()
-    if seconds:
-        schedulers.append(f"torchrun, where a stop may take {seconds} s")
-    if schedulers:
-        log.info("%-14s%s", "scheduler", ", ".join(schedulers))
-
-
-def warn_of_a_long_stop() -> None:
-    """Warn, when half of the seconds that a stop may take are over, what to raise."""
-    seconds = seconds_to_stop()
-    if not seconds:
-        return
-    warning = (
-        f"not stopped after {seconds // 2} s; torchrun kills its ranks after {seconds} s: "
-        "raise TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the scheduler's own grace period"
-    )
-    timer = threading.Timer(seconds / 2, say, args=[warning])
-    timer.daemon = True  # a run that stops in time does not wait for it
-    timer.start()
 
 
 class MasterStops:
@@ -329,3 +148,83 @@ class MasterStops:
                 )
             self._failed = True
             return ""
+
+
+Stops = LocalStops | MasterStops
+
+
+class Schedule:
+    """Decides what is due after each step, identically on every rank, here and on a cluster.
+
+    | due | after |
+    | --- | --- |
+    | report | multiples of `reporting_period`, and every step after which a stop is due |
+    | validate | multiples of `validation_period` |
+    | checkpoint | multiples of `checkpoint_period`; the report after `request_checkpoint` |
+    | stop | any step, once a stop was requested or the search has dropped the trial |
+
+    The loop itself saves a checkpoint before it stops, and validates and saves after the last step.
+
+    Args:
+        hparams: with the periods, in steps.
+        distributed: Determined's distributed context.
+        stops: requests to stop, a LocalStops or MasterStops.
+    """
+
+    def __init__(
+        self, hparams: StepHParams, distributed: core.DistributedContext, stops: Stops
+    ) -> None:
+        self.hparams = hparams
+        self.distributed = distributed
+        self.stopping = stops
+        # Whether a checkpoint is requested on this rank.
+        self._early = False
+        self._dropped = False
+        # Whether it is known who requested the stop: rank 0 alone logs it.
+        self._logged = distributed.rank != 0
+
+    def at(self, step: int) -> set[str]:
+        """Return what is due after `step`. Collective: call after every step, on every rank."""
+        validation = cast(int, self.hparams.validation_period)  # `Training.load` has set both
+        checkpoint = cast(int, self.hparams.checkpoint_period)
+        is_report = step % self.hparams.reporting_period == 0
+
+        # Each machine has its own watcher. Determined's allgather is expensive: at reports only.
+        early = False
+        if self.hparams.spot_notice and is_report:
+            requested = self._early
+            self._early = False
+            early = any(self.distributed.allgather(requested))
+
+        # A search drops a trial a moment after a validation: so its state is requested 1, 2, 4, 8,
+        # ... steps after each, and at each report.
+        steps_since_validation = (step - 1) % validation + 1
+        is_power_of_two = steps_since_validation.bit_count() == 1
+        if is_power_of_two or is_report:
+            self._dropped = self._dropped or self.stopping.dropped(step)
+
+        stop = self.stops(acknowledge=False)
+        due = {
+            "report": stop or is_report,
+            "validate": step % validation == 0,
+            "checkpoint": early or step % checkpoint == 0,
+            "stop": stop,
+        }
+        return {name for name, is_due in due.items() if is_due}
+
+    def stops(self, acknowledge: bool = True) -> bool:
+        """Return whether to stop now, and log once who requested it. Collective. `acknowledge`
+        tells the master that the trial will stop.
+        """
+        if self._dropped:
+            return True
+        requested = self.stopping.should_preempt(acknowledge)
+        if requested and not self._logged:
+            if not self.stopping.announced:
+                log.info("asked to stop by %s; a checkpoint follows", self.stopping.reason)
+            self._logged = True
+        return requested
+
+    def request_checkpoint(self) -> None:
+        """Request one checkpoint at the next report. Safe from any thread, on any rank."""
+        self._early = True

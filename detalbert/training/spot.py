@@ -11,14 +11,12 @@ What was traded: a thread asks every five seconds, for the whole run, on one ran
 notice is so read by every machine that is about to go, not by the master, which reads none.
 """
 
-import contextlib
-import http.client
 import logging
 import os
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
+
+import requests
 
 from detalbert.errors import first_line
 
@@ -31,7 +29,7 @@ PERIOD = 5.0
 TRIES = 3
 SLOW_PERIOD = 30.0
 REMEDY = (
-    "Set the machines' metadata hop limit to 2 (cluster/README.md), or network_mode: host "
+    "On EC2, set the machines' metadata hop limit to 2 (cluster/README.md), or network_mode: host "
     "in the master's task_container_defaults"
 )
 ENDPOINT = "http://169.254.169.254"
@@ -53,16 +51,15 @@ class SpotWatcher(threading.Thread):
         self.on_recommendation = on_recommendation
         self.stopped = threading.Event()
         endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT
-        self.address = endpoint.rstrip("/")
-        # The service is never behind the proxy of the environment.
-        no_proxy = urllib.request.ProxyHandler(proxies={})
-        self._open = urllib.request.build_opener(no_proxy).open
+        self.address = f"{endpoint.rstrip('/')}/latest"
+        self._session = requests.Session()
+        self._session.trust_env = False  # the service is never behind the environment's proxy
         self._answered = False
         self._recommended = False
-        self._said: set[str] = set()
+        self._failed: set[tuple[type, bool]] = set()
 
     def run(self) -> None:
-        notice: str | None = None
+        notice = ""
         failures = 0  # looks in a row
         while not self.stopped.is_set():
             try:
@@ -73,20 +70,18 @@ class SpotWatcher(threading.Thread):
                     return self.on_notice(notice)
             except Exception as error:
                 failures += 1
-                self._say_failure(error, failures, notice)
+                self._say_failure(error, failures, is_read=bool(notice))
             is_absent = not self._answered and failures >= TRIES  # probably no EC2 machine
             self.stopped.wait(SLOW_PERIOD if is_absent else PERIOD)
 
-    def _look(self) -> str | None:
-        """Return the interruption notice, if there is one; pass on the first recommendation."""
+    def _look(self) -> str:
+        """Return the interruption notice, "" if there is none; pass on the first recommendation."""
         notice = self._read(NOTICE)
         if notice:
             # Interface: the log policies of the configs match the first two words.
             log.warning("EC2 announces: %s", notice)
             return notice
-        if self._recommended:
-            return None
-        recommendation = self._read(RECOMMENDATION)
+        recommendation = "" if self._recommended else self._read(RECOMMENDATION)
         if recommendation:
             self.on_recommendation()
             self._recommended = True
@@ -95,72 +90,48 @@ class SpotWatcher(threading.Thread):
                 "a checkpoint follows at the next report, and the run goes on",
                 recommendation,
             )
-        return None
+        return ""
 
-    def _read(self, path: str) -> str | None:
-        """Return `path` and the text there, below meta-data/, in one line; None for status 404.
+    def _read(self, path: str) -> str:
+        """Return `path` and the text there, below meta-data/, in one line; "" for status 404, by
+        which the service says that there is no notice.
 
         Reads with a new token (IMDSv2), or without (IMDSv1) if it gets none: with a metadata hop
-        limit of 1 none reaches a container with its own network. Raises OSError, a PermissionError
-        if no token arrives, or http.client.HTTPException.
+        limit of 1 none reaches a container with its own network.
         """
-        token = None
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            token = self._request("PUT", "api/token", headers={f"{TOKEN}-ttl-seconds": "60"})
-
-        text = None
-        headers = {TOKEN: token} if token else {}
+        headers = {}
         try:
-            text = self._request("GET", f"meta-data/{path}", headers=headers)
-        except urllib.error.HTTPError as error:
-            if error.code == 401 and not token:
-                raise PermissionError(
-                    "the instance metadata service wants a token, and none arrives here"
-                ) from None
-            # Status 404 is the service's way to say that there is no notice.
-            if error.code != 404:
-                raise
-
+            lifetime = {f"{TOKEN}-ttl-seconds": "60"}
+            headers[TOKEN] = self._request("PUT", "api/token", headers=lifetime)
+        except requests.RequestException as error:
+            log.debug("no token (%s)", error)
+        text = self._request("GET", f"meta-data/{path}", headers=headers)
+        if not self._answered:
+            log.info("spot notices: read %s a token", "with" if headers else "without")
         self._answered = True
-        if token:
-            way = "with a token (IMDSv2)"
-        else:
-            way = "without a token (IMDSv1), for the token request gets none"
-        self._say_once(logging.INFO, kind="way", text=f"read {way}")
-        if text is None:
-            return None
-        return " ".join([path, *text.split()])
+        return " ".join([path, *text.split()]) if text else ""
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
-        url = f"{self.address}/latest/{path}"
-        request = urllib.request.Request(url, method=method, headers=headers)
-        with self._open(request, timeout=TIMEOUT) as response:
-            return response.read(4096).decode("utf-8", "replace").strip()
+        url = f"{self.address}/{path}"
+        response = self._session.request(method, url, headers=headers, timeout=TIMEOUT)
+        if response.status_code == requests.codes.not_found and method == "GET":
+            return ""
+        response.raise_for_status()
+        return response.text
 
-    def _say_failure(self, error: Exception, failures: int, notice: str | None) -> None:
+    def _say_failure(self, error: Exception, failures: int, is_read: bool) -> None:
         """Log an error: at once from a service that is there, else after TRIES looks in a row."""
-        # urllib wraps the system's error.
-        cause = getattr(error, "reason", None)
-        reason = first_line(cause if isinstance(cause, Exception) else error)
-        if notice or self._answered:
-            problem = "not passed on" if notice else "no answer now"
-            self._say_once(
-                logging.WARNING,
-                kind=f"{problem} {type(error)}",
-                text=f"{problem} ({reason}); asking again",
-            )
-        elif failures >= TRIES and isinstance(error, PermissionError):
-            self._say_once(logging.WARNING, kind="token", text=f"not read: {error}. {REMEDY}")
-        elif failures >= TRIES:
-            self._say_once(
-                logging.INFO,
-                kind="none",
-                text=f"not read: no instance metadata at {self.address} ({reason}), "
-                f"so probably not on EC2. There: {REMEDY}",
-            )
-
-    def _say_once(self, level: int, kind: str, text: str) -> None:
-        """Log `text`, unless a line of this kind was logged before."""
-        if kind not in self._said:
-            self._said.add(kind)
-            log.log(level, "spot notices: %s", text)
+        is_known = self._answered or is_read
+        kind = type(error), is_read
+        if kind in self._failed or not is_known and failures < TRIES:
+            return
+        self._failed.add(kind)
+        reason = first_line(error)
+        if is_read:
+            log.warning("spot notices: not passed on (%s); asking again", reason)
+        elif self._answered:
+            log.warning("spot notices: no answer now (%s); asking again", reason)
+        else:
+            # A service that refuses is there; else this is probably no machine of EC2.
+            level = logging.WARNING if isinstance(error, requests.HTTPError) else logging.INFO
+            log.log(level, "spot notices: not read at %s (%s). %s", self.address, reason, REMEDY)

@@ -3,13 +3,11 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from detalbert.training import spot
 from tests.fakes.metadata import MetadataServer
-from tests.fakes.s3 import bucket
 
 NOTICE = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
 ADVICE = '{"noticeTime": "2026-01-01T00:00:00Z"}'
@@ -26,9 +24,3 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished / "out", tmp_path / "out")
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    with bucket(monkeypatch) as served:
-        yield served

@@ -1,4 +1,4 @@
-"""Damages of a run, a cache and an export: the same numbers come, or one line."""
+"""Damages of a run and of an export: the same numbers come, or one line."""
 
 import contextlib
 import random
@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import data
 from detalbert.errors import UserError
 from detalbert.inference.export import export
 from detalbert.inference.model import load_model
 from detalbert.inference.reply import ask
-from detalbert.settings.hparams import DataConfig, HParams
 from tests.fakes.damage import spoil
 from tests.fakes.runs import newest, only_error, run
 from tests.same_bits import differences
@@ -69,34 +66,6 @@ def test_a_run_is_the_same_or_one_line(
     for damage in damages(copied, numbers):
         status = run(finished / "tiny.yaml", copied)
         judge(status, capsys, damage, copied, expected=finished / "out")
-
-
-@pytest.mark.parametrize("numbers", NUMBERS)
-def test_windows_are_the_same(numbers: range, tmp_path: Path) -> None:
-    """Nothing is refused: they are built anew."""
-    cache = tmp_path / "cache"
-    hparams = HParams(model="embedded/albert-tiny", max_seq_length=192, doc_stride=64)
-    configs = []
-    for questions in (20, 30):
-        config = DataConfig(
-            "generated", "generated", cache_dir=str(cache), max_train_examples=questions
-        )
-        configs.append(config)
-    tokenizer = data.load_tokenizer(configs[0], hparams)
-
-    def columns_of(config: DataConfig) -> dict[str, np.ndarray]:
-        split = data.load_split(config, data.open_split(config, "train"), tokenizer, hparams)
-        return split.windows.columns()
-
-    expected = []
-    for config in configs:
-        columns = columns_of(config)
-        # Copies: the columns are mapped files.
-        expected.append({name: np.array(column) for name, column in columns.items()})
-    for damage in damages(cache, numbers):
-        for config, expected_columns in zip(configs, expected, strict=True):
-            for name, column in columns_of(config).items():
-                assert np.array_equal(column, expected_columns[name]), damage
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import TINY, TINY_LM, Train, configured, settings
+from tests.conftest import TINY, TINY_LM, configured, settings
 from tests.fakes.runs import cut_and_go_on, metrics, refusal, run, steps_of
 from tests.same_bits import differences
 
@@ -75,28 +75,6 @@ def test_a_cut_run_stops_where_an_uncut_one_does(
 
     assert run(config, cut, *settings(early_stopping=3)) == 0
     assert metrics(cut)["last"]["steps"] == 8
-
-
-def test_two_processes_agree(tmp_path: Path, cache_dir: Path, train: Train) -> None:
-    config = config_of(TINY, tmp_path, cache_dir)
-    uncut = tmp_path / "uncut"
-    cut = tmp_path / "cut"
-
-    def start(output: Path, patience: int) -> str:
-        """Train with two processes; what is logged."""
-        arguments = ["--config", config, "--output-dir", output]
-        ended = train(*arguments, *settings(early_stopping=patience), processes=2)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stderr
-
-    shown = start(uncut, patience=2)
-    start(cut, patience=1)
-    shown_of_cut = start(cut, patience=2)
-    for log in (shown, shown_of_cut):
-        assert log.count(ended_line("total")) == 1
-        assert "next: python predict.py --model" in log
-    assert metrics(cut)["last"]["steps"] == 6
-    assert differences(uncut, cut) == []
 
 
 def test_a_patience_longer_than_the_run(tmp_path: Path, cache_dir: Path, capsys: Capture) -> None:

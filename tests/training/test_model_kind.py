@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from detalbert.errors import UserError
-from detalbert.training.model_kind import ANSWERING, ENCODER, check_mode
+from detalbert.training.workload import ANSWERING, ENCODER, check_mode
 
 KINDS: list[tuple[str, dict[str, Any], Any]] = [
     ("model_def:SquadTrial", {"doc_stride": 128}, ANSWERING),

@@ -1,6 +1,5 @@
 """What is due after each step, and what a run says of being asked to stop."""
 
-import itertools
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,46 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.settings.hparams import HParams
-from detalbert.training.schedule import SHORTEST, LocalStops, Schedule
+from detalbert.training.schedule import LocalStops, Schedule
 
 PERIODS = ("reporting_period", "validation_period", "checkpoint_period")
 
 
-def make_schedule(done: int, period: int, stops: LocalStops | None = None, **keys: Any) -> Schedule:
-    """A schedule of a start at step `done`, with one period for everything but `keys`."""
+def make_schedule(stops: LocalStops | None = None, **periods: Any) -> Schedule:
     alone = core.DummyDistributedContext()
-    hparams = HParams(**{**dict.fromkeys(PERIODS, period), **keys})
-    return Schedule(hparams, alone, done, stops or LocalStops(alone))
+    hparams = HParams(**{**dict.fromkeys(PERIODS, 10), **periods})
+    return Schedule(hparams, alone, stops or LocalStops(alone))
 
 
-@given(period=st.integers(1, 60), first=st.integers(0, 500))
-def test_every_period_but_not_at_once_after_a_start(period: int, first: int) -> None:
-    schedule = make_schedule(first, period)
-    due = {step: schedule.at(step) for step in range(first + 1, first + 300)}
-    multiples = [step for step in due if step % period == 0]
-    validations = [step for step in due if "validate" in due[step]]
-    reports = [step for step in due if "report" in due[step]]
-    saves = [step for step in due if "checkpoint" in due[step]]
-    shortest = min(SHORTEST, period)
-
-    assert validations == multiples
-    # At most one multiple is left out, soon after a resumed start.
-    assert reports
-    assert set(reports) <= set(multiples)
-    left_out = set(multiples) - set(reports)
-    assert len(left_out) <= (1 if first else 0)
-    assert all(step - first < shortest for step in left_out)
-    if first:
-        assert reports[0] - first >= shortest
-    if first % period == 0:
-        assert left_out == set()  # no disturbance: all reports of an uncut run
-
-    # A checkpoint comes with every report, and once for one that is left out.
-    assert set(reports) <= set(saves)
-    assert set(saves) - set(reports) <= {first + shortest}
-    assert saves[0] - first >= (shortest if first else 1)
-    for step, following in itertools.pairwise([first, *saves]):
-        assert following - step <= period
+@given(periods=st.fixed_dictionaries(dict.fromkeys(PERIODS, st.integers(1, 60))))
+def test_each_is_due_at_the_multiples_of_its_period(periods: dict[str, int]) -> None:
+    schedule = make_schedule(**periods)
+    due = {step: schedule.at(step) for step in range(1, 130)}
+    for name, key in zip(("report", "validate", "checkpoint"), PERIODS, strict=True):
+        period = periods[key]
+        assert [step for step in due if name in due[step]] == list(range(period, 130, period))
 
 
 @pytest.mark.parametrize("chief", [True, False])
@@ -61,7 +38,7 @@ def test_a_request_comes_through_at_once_and_the_chief_says_once_who_asked(
     should_preempt = Mock(side_effect=[False, False, True, True])
     stops.should_preempt = should_preempt
     stops.request("SIGTERM")
-    schedule = make_schedule(88, 10, stops)
+    schedule = make_schedule(stops)
     schedule._logged = not chief
 
     assert "stop" not in schedule.at(89)
@@ -78,7 +55,7 @@ def test_a_request_comes_through_at_once_and_the_chief_says_once_who_asked(
 
 
 def test_an_advice_makes_one_checkpoint_at_the_next_report() -> None:
-    schedule = make_schedule(0, 1000, reporting_period=10, spot_notice=True)
+    schedule = make_schedule(validation_period=1000, checkpoint_period=1000, spot_notice=True)
     schedule.request_checkpoint()
     saves = [step for step in range(1, 40) if "checkpoint" in schedule.at(step)]
     assert saves == [10]

@@ -1,0 +1,108 @@
+"""What no run wrote in an output directory: refused by name before any work, and untouched."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from detalbert import files
+from detalbert.errors import UserError
+from detalbert.files import check_own, write_own
+from detalbert.training.folder import FILES, read_metrics
+from tests.conftest import max_examples
+from tests.fakes.runs import refusal, steps_of
+
+MINE = '{"mine": {"best": 1.0}}'
+
+
+def contents(output: Path) -> dict[Path, bytes]:
+    files = (path for path in output.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if path.name != ".lock"}
+
+
+@pytest.mark.parametrize("options", [(), ("--resume", "never"), ("--dry-run",)], ids=str)
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_no_run_wrote_is_refused_and_untouched(
+    name: str, options: tuple[str], finished: Path, copied: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """In a new folder, and in place of the file that a run wrote there."""
+    (tmp_path / "new").mkdir()
+    for output in (tmp_path / "new", copied):
+        (output / name).write_text(MINE)
+        before = contents(output)
+        line = refusal(capsys, finished / "tiny.yaml", output, *options)
+        assert f"{output / name}: it would be replaced" in line
+        assert "; move it away, or give another --output-dir" in line
+        assert contents(output) == before
+
+
+def test_a_folder_or_link_is_no_file_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").mkdir()
+    with pytest.raises(UserError, match=r"metrics\.json: it would"):
+        check_own(tmp_path, FILES, cure="")
+    os.rmdir(tmp_path / "metrics.json")
+    (tmp_path / "config.yaml").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"config\.yaml: it would"):
+        check_own(tmp_path, FILES, cure="")
+
+
+def test_a_checkpoint_s_name_on_another_folder(finished: Path, copied: Path, capsys: Any) -> None:
+    notes = copied / "checkpoints" / "step-00000099" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text(MINE)
+    assert f"{notes.parent}: no run wrote it" in refusal(capsys, finished / "tiny.yaml", copied)
+    assert notes.read_text() == MINE
+    assert steps_of(copied) == [6, 8, 12, 99]
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_kill_before_or_after_the_rename_leaves_a_file_of_the_run(
+    renamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def kill(source: Path, target: Path) -> None:
+        is_last = target.name == "report.html"
+        if renamed or not is_last:
+            replace(source, target)
+        if is_last:
+            raise KeyboardInterrupt
+
+    write_own(tmp_path, {"report.html": "old"})
+    monkeypatch.setattr(files.os, "replace", kill)
+    with pytest.raises(KeyboardInterrupt):
+        write_own(tmp_path, {"report.html": "new"})
+    assert (tmp_path / "report.html").read_text() == ("new" if renamed else "old")
+    check_own(tmp_path, FILES, cure="")
+
+
+KEYS = st.sampled_from(["throughput", "best", "last", "starts", "start", "end", "steps", "f1"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@hypothesis.given(content=JSON | st.just({"throughput": {"starts": []}}))
+@max_examples(300)
+def test_any_json_is_read_as_metrics_or_not_at_all(
+    content: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    output = tmp_path_factory.getbasetemp() / "metrics"
+    output.mkdir(exist_ok=True)
+    (output / "metrics.json").write_text(json.dumps(content))
+    metrics = read_metrics(output)
+    if metrics is not None:
+        assert isinstance(metrics["throughput"]["starts"], list)
+        for key in ("best", "last"):
+            assert metrics.get(key) is None or isinstance(metrics[key]["steps"], int)
+
+
+def test_deeply_nested_json_is_no_metrics(tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text("[" * 100_000)
+    assert read_metrics(tmp_path) is None
