@@ -4,27 +4,32 @@ The model code is that of transformers: importing this module registers an atten
 in which a token attends to its own window only, and one named "packed_causal", in which it attends
 to itself and the tokens before it in its window. So any encoder runs unpadded, without a copy of
 its code; the price is that each must be checked to call the registered attention, and nothing else
-(`check_model`, padded.py).
+(inputs.py).
 """
 
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from detalbert.engine import kernel
 from detalbert.engine.cpu import drop
 from detalbert.engine.kernel import AttentionOptions
-from detalbert.engine.rows import Row
-from detalbert.engine.segments import takes_segments
 from detalbert.errors import UserError
 
 PACKED = "packed"  # from_config(..., attn_implementation=PACKED)
 PACKED_CAUSAL = "packed_causal"
-_ENCODERS = "an encoder such as ALBERT, BERT or RoBERTa"
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Return whether torch has variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
+    torch 2.10 and newer, on Ampere and newer.
+    """
+    if kernel.varlen_attn is None or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class RowBounds:
@@ -52,7 +57,7 @@ class RowBounds:
             raise ValueError(
                 f"{tokens} tokens do not fit {self.windows} windows of at most {max_length}"
             )
-        self.kernel = kernel.has_kernel(cu_seqlens.device)
+        self.kernel = has_kernel(cu_seqlens.device)
         # The kernel makes room for windows of this length: the same value for nearly all rows, so
         # that code compiled for one row serves the next.
         self.bound = -(-max_length // 512) * 512
@@ -135,18 +140,18 @@ def packed_attention(
     if packed_layout is None or attention_mask is not None:
         raise ValueError(
             "packed attention needs the row's layout and takes no mask: "
-            "call attention.answer_logits, or load the model with 'sdpa'"
+            "call inputs.read_spans, or load the model with 'sdpa'"
         )
     options = AttentionOptions(
         dropout=dropout, scaling=scaling, causal=causal, local=sliding_window
     )
     feature = _unsupported_feature(module, options, kwargs)
     if feature is not None:
-        encoders = "a model such as GPT-2, GPT-NeoX, Llama or Qwen2" if causal else _ENCODERS
+        models = "GPT-2, GPT-NeoX, Llama or Qwen2" if causal else "ALBERT, BERT or RoBERTa"
         raise UserError(
             f"{type(module).__name__} uses {feature}, which packed rows do not support",
             key="hyperparameters.model",
-            cure=f"use {encoders}",
+            cure=f"use a model such as {models}",
         )
     return _attend(query, key, value, layout=packed_layout, options=options), None
 
@@ -284,51 +289,3 @@ AttentionMaskInterface.register(PACKED, _no_mask)
 # The library makes no mask for a name that has none registered, and looks for no packed rows in
 # the position ids, which would wait for the device.
 AttentionInterface.register(PACKED_CAUSAL, causal_attention)
-
-
-def model_inputs(model: PreTrainedModel, row: Row) -> dict[str, Any]:
-    """Return the arguments with which `model` processes `row`, on its device, as separate windows:
-    input_ids, position_ids [1, T], packed_layout, and token_type_ids [1, T] if the model has them.
-    Raises as `check_model`.
-    """
-    check_model(model)
-    tokens = len(row["input_ids"])
-    inputs = {
-        "input_ids": row["input_ids"][None],
-        "position_ids": (row["position_ids"] + first_position(model))[None],
-        "packed_layout": RowBounds(row["cu_seqlens"], tokens, row["max_length"]),
-    }
-    if takes_segments(model):
-        inputs["token_type_ids"] = row["token_type_ids"][None]
-    return inputs
-
-
-def check_model(model: PreTrainedModel) -> None:
-    """Raise UserError if the model would ignore the layout and attend across windows."""
-    # The library takes any registered name for every model; MPNet or DeBERTa then run their own.
-    attention = model.config._attn_implementation
-    if attention != PACKED or not getattr(model, "_supports_attention_backend", False):
-        name = type(model).__name__
-        raise UserError(
-            f"{name} cannot run packed rows (its attention is {attention!r})",
-            key="hyperparameters.model",
-            cure=f"use {_ENCODERS}",
-        )
-
-
-def first_position(model: PreTrainedModel) -> int:
-    """Return 0, or padding_idx + 1 if the position table has a padding row (fairseq's models)."""
-    embeddings = getattr(model.base_model, "embeddings", None)
-    table = getattr(embeddings, "position_embeddings", None)
-    padding_idx = getattr(table, "padding_idx", None)
-    return 0 if padding_idx is None else padding_idx + 1
-
-
-def answer_logits(
-    model: PreTrainedModel, row: Row, tokens: int | None = None
-) -> tuple[Tensor, ...]:
-    """Return start and end logits [tokens] of a packed row; default: all of its tokens. `model` is
-    any question-answering encoder. Raises as `check_model`.
-    """
-    output = model(**model_inputs(model, row))  # logits [1, T]
-    return output.start_logits[0, :tokens], output.end_logits[0, :tokens]

@@ -1,23 +1,10 @@
-"""Randomness from (seed, step, rank) only, and kernels with a fixed order of summation.
-
-So no state of a generator has to be saved, and a restart repeats every bit; the price is the speed
-of the kernels that sum in any order.
+"""Kernels with a fixed order of summation, so that a restart repeats every bit; the price is the
+speed of those that sum in any order.
 """
 
-import hashlib
 import os
 
 import torch
-
-
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed torch so that all random draws of this optimizer step depend on (seed, step, rank) only.
-
-    Determined starts all ranks with one seed, so they would draw the same dropout masks, and its
-    checkpoints hold only rank 0's generator state.
-    """
-    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(digest, "little"))
 
 
 def choose_exact_kernels() -> None:

@@ -117,11 +117,8 @@ def relative_scores(config: "PretrainedConfig") -> int:
     """
     if config.model_type != "deberta-v2" or not getattr(config, "relative_attention", False):
         return 0
-    span = getattr(config, "position_buckets", -1)
-    if span <= 0:
-        span = getattr(config, "max_relative_positions", -1)
-    if span <= 0:
-        span = config.max_position_embeddings
+    buckets = getattr(config, "position_buckets", -1)
+    span = buckets if buckets > 0 else config.max_position_embeddings
     return 2 * span * len(set(config.pos_att_type or ()) & {"c2p", "p2c"})
 
 

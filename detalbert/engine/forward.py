@@ -1,7 +1,9 @@
-"""Execution of a model: precision, compiled layers, and the row lengths they run on.
+"""Execution of a model: precision, compiled layers, the row lengths they run on, losses and spans.
 
 Compiled code is made for rows of any length, on a dummy row before the first step. Its price is a
-padding of every row to a multiple of 64 tokens: less than 1 % of the work.
+padding of every row to a multiple of 64 tokens: less than 1 % of the work. Losses and spans are
+taken over a grid of windows, which only logits are padded to: a few bytes per token, where a padded
+batch would run the whole model on padding.
 """
 
 import contextlib
@@ -17,13 +19,17 @@ from torch.fx.experimental import _config
 from transformers.activations import GELUTanh, NewGELUActivation
 
 from detalbert.engine.cpu import CpuDropout, CpuGelu, keep_freed_memory
-from detalbert.engine.padded import is_padded, read_spans
-from detalbert.engine.precision import StepLinear, convert_layers, resolve_precision
-from detalbert.engine.rows import AnyRow, ReadLogits, Row, dummy_row
+from detalbert.engine.inputs import is_padded, read_spans
+from detalbert.engine.precision import StepLinear, convert_layers
+from detalbert.engine.rows import AnyRow, ReadLogits, Row, SpanRow, SquadRow, dummy_row, to_device
 from detalbert.errors import UserError
 from detalbert.progress import waiting
+from detalbert.settings.hparams import HParams
+from detalbert.squad.decoding import Candidates, best_spans
+from detalbert.squad.windows import window_grid
 
 ROW_MULTIPLE = 64  # tokens: compiled code takes few kinds of row, with less than 1 % of padding
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Forward:
@@ -34,7 +40,7 @@ class Forward:
     only on config and machine, which an exact restart needs.
 
     Args:
-        model: on `device`, float32, packed or padded (see padded.py); changed in place.
+        model: on `device`, float32, packed or padded (see inputs.py); changed in place.
         precision: auto, fp32, bf16 or fp16.
         compiled: compile the layers; default: of packed models on CUDA GPUs from Volta on.
         read_logits: calls the model and its heads; default: start and end logits [T]. Must accept
@@ -64,7 +70,9 @@ class Forward:
         if self.dtype is not torch.float32:
             self.linears = convert_layers(layers, self.dtype)
         if compiled is None:
-            compiled = _compiles_well(device) and not self.padded  # not tried
+            # Fast code is made for GPUs from Volta on; padded rows were not tried.
+            volta = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+            compiled = volta and not self.padded
         if compiled:
             self.layers = layers
             self.multiple = ROW_MULTIPLE
@@ -146,9 +154,25 @@ class Forward:
             self(row)
 
 
-def _compiles_well(device: torch.device) -> bool:
-    """Return whether torch.compile makes fast code for `device`: a CUDA GPU from Volta on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+def resolve_precision(precision: str, device: torch.device) -> torch.dtype:
+    """Return the dtype to compute in. Raises UserError if the device does not support it. "auto" is
+    bf16 on Ampere and newer, fp16 on older NVIDIA GPUs and fp32 on a CPU.
+    """
+    on_a_gpu = device.type == "cuda"
+    ampere = on_a_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
+    if precision == "auto":
+        if not on_a_gpu:
+            return torch.float32
+        return torch.bfloat16 if ampere else torch.float16
+    if precision == "fp16" and not on_a_gpu:
+        raise UserError(
+            "fp16 needs a GPU", key="hyperparameters.precision", cure="use auto, bf16 or fp32"
+        )
+    if precision == "bf16" and on_a_gpu and not ampere:
+        raise UserError(
+            "this GPU has no bf16", key="hyperparameters.precision", cure="use auto or fp16"
+        )
+    return _DTYPES[precision]
 
 
 def for_any_sizes() -> contextlib.AbstractContextManager[object]:
@@ -214,3 +238,38 @@ def pad_row(row: AnyRow, multiple: int) -> AnyRow:
     padded["cu_seqlens"] = torch.cat((bounds, ends.flip(0)))
     padded["max_length"] = max(row["max_length"], min(missing, longest))
     return cast(AnyRow, padded)
+
+
+def evaluate_row(
+    forward: Forward, row: SquadRow, hparams: HParams, labelled: bool = True
+) -> tuple[Candidates, Tensor]:
+    """Return the best spans of all n windows, and their losses, fp32 [n]; [0] if not `labelled`."""
+    row = to_device(row, forward.device)
+    start_logits, end_logits = forward(row)
+    if labelled:
+        losses = row_losses(row, start_logits, end_logits)
+    else:
+        losses = start_logits.new_empty(0)
+    spans = best_spans(
+        start_logits, end_logits, row, hparams.n_best_size, hparams.max_answer_length
+    )
+    return spans, losses
+
+
+def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor:
+    """Return the mean of start and end cross-entropy in nats per window, over its tokens, fp32 [n].
+
+    Equal to transformers' span loss of each window alone, without padding; 0 if the positions are
+    -100. Logits are [T], any float type. Does not block on the device.
+    """
+
+    def loss(logits: Tensor, target: Tensor) -> Tensor:
+        # In float32: a sum over hundreds of tokens in half precision would lose the last digits.
+        grid = window_grid(
+            logits.float(), cu_seqlens=row["cu_seqlens"], max_length=row["max_length"]
+        )
+        return F.cross_entropy(grid, target, reduction="none")
+
+    start_losses = loss(start_logits, row["start_positions"])
+    end_losses = loss(end_logits, row["end_positions"])
+    return (start_losses + end_losses) / 2

@@ -7,8 +7,8 @@ is over, and their layout changes after the first step, so that a sum over three
 rounded in another order after a restart.
 """
 
+import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,10 @@ class FlatGradients:
     def __init__(self, parameters: Iterable[nn.Parameter], slots: int) -> None:
         self.parameters = list(parameters)
         self.slots = slots
-        sizes = [-(-p.numel() // _ALIGNMENT) * _ALIGNMENT for p in self.parameters]
+        sizes = []
+        for parameter in self.parameters:
+            blocks = math.ceil(parameter.numel() / _ALIGNMENT)
+            sizes.append(blocks * _ALIGNMENT)
         device = self.parameters[0].device
         self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
         # Each view is aligned, so it may be followed by some elements of padding, which stay zero.
@@ -80,7 +83,8 @@ def euclidean_norm(values: Tensor) -> Tensor:
         return torch.linalg.vector_norm(values)
     norms = values.flatten()
     while len(norms) > _CHUNK:
-        complete = len(norms) // _CHUNK * _CHUNK
+        number = len(norms) // _CHUNK
+        complete = number * _CHUNK
         chunks = norms[:complete].view(-1, _CHUNK)
         remainder = norms[complete:]
         # fp32 [chunks + 1] the first time, then fp64
@@ -100,25 +104,3 @@ def euclidean_norms(tensors: list[Tensor]) -> Tensor:
 def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a tensor that may be sharded over ranks."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def shard_of(tensor: Tensor, whole: Tensor) -> Tensor:
-    """Return this rank's shard of `whole`, split as `tensor` is: a DTensor or a plain tensor.
-
-    Tensor parallelism splits first, and FSDP splits the result: rows 0-7 on (shard 2, tensor 2) are
-    0 1 | 2 3 of tensor rank 0 and 4 5 | 6 7 of tensor rank 1.
-    """
-    if not isinstance(tensor, DTensor):
-        return whole
-    mesh = tensor.device_mesh
-    shard = whole
-    for axis in reversed(range(mesh.ndim)):
-        placement: Any = tensor.placements[axis]  # a Shard has `dim`; its base class has not
-        if placement.is_replicate():
-            continue
-        # As torch splits: all shards but the last ones are of equal size.
-        rows = shard.shape[placement.dim]
-        size = -(-rows // mesh.size(axis))  # 257 rows in four: 65, 65, 65, 62
-        start = min(mesh.get_local_rank(axis) * size, rows)
-        shard = shard.narrow(placement.dim, start, min(size, rows - start))
-    return shard

@@ -1,4 +1,4 @@
-"""torch's flash attention over packed rows: which GPUs have it, what it computes, how it is called.
+"""torch's flash attention over packed rows: what it computes, and how it is called.
 
 Each call has a window, so that the kernel is flash attention, whose backward is deterministic under
 `torch.use_deterministic_algorithms`. Without a window torch 2.14 runs encoders by cuDNN on
@@ -35,15 +35,6 @@ class AttentionOptions(NamedTuple):
     scaling: float | None
     causal: bool
     local: int | None  # distance within which a token attends
-
-
-def has_kernel(device: torch.device) -> bool:
-    """Return whether torch has variable-length attention (Dao 2023, arXiv:2307.08691) for `device`:
-    torch 2.10 and newer, on Ampere and newer.
-    """
-    if varlen_attn is None or device.type != "cuda":
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def supports(query: Tensor, options: AttentionOptions) -> bool:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from detalbert.engine.rows import PackableWindows, Row, convert_row, pack_rows
 from detalbert.errors import Unavailable, UserError, first_line
-from detalbert.processes import CHILDREN, count_cores
+from detalbert.processes import CHILDREN
 
 
 class PickledRows:
@@ -185,10 +185,3 @@ def validation_loader(
     # Neighbouring rows are of like lengths: dealt in turn, ranks get nearly the same work.
     rank_shares = shares[slot::slots] or [np.empty(0, np.int64)]
     return RowLoader(rows, rank_shares, num_workers=num_workers)
-
-
-def default_workers(processes: int) -> int:
-    """Return the loader processes per rank: one less than its cores, at most 4."""
-    # One core is left for the process that trains.
-    cores = count_cores() // processes
-    return min(4, max(0, cores - 1))

@@ -21,9 +21,6 @@ from detalbert.engine.history import History
 class TrainingMeter(pytorch.MetricReducer):
     """Means of finite losses and norms, throughput, and use of GPUs, since the last report.
 
-    `uncounted_windows` have a loss that is not finite though each step's gradient is, which only a
-    workload's own code can bring about; omitted if there are none.
-
     `mfu` is the FLOPs of the model's products over real tokens, without recomputation, divided by
     the peak of the ranks' GPUs (Chowdhery et al. 2022, arXiv:2204.02311, section 4.1); omitted if a
     GPU or the model is not known. `memory_gib` is the peak memory of a rank's tensors.
@@ -72,23 +69,21 @@ class TrainingMeter(pytorch.MetricReducer):
         self.windows += len(losses)
         self.tokens += len(row["input_ids"])
 
-    def add_norm(self, norm: Tensor) -> None:
-        """Add the norm of a step's gradient, a scalar on the device."""
-        self.norms.append(norm)
-
     def add_flops(self, flops: Iterable[float | None]) -> None:
         """Add the FLOPs of rows; None is unknown."""
         self.flops += sum(math.nan if count is None else count for count in flops)
 
     def per_slot_reduce(self) -> dict[str, float]:
         losses = torch.stack(self.losses) if self.losses else torch.zeros(0)  # [rows]
-        # A row whose loss is not finite is, as a rule, of a step that is skipped.
+        # Rows whose loss is not finite are of steps that are skipped. Other steps have such only if
+        # a workload's own code returns them, and then the mean is what it is.
         finite = losses.isfinite()
+        if "skipped_steps" not in self.gradient_norms():
+            finite.fill_(True)
         counted = sum(itertools.compress(self.counts, finite.tolist()))
         return {
             "loss": float(losses[finite].sum()),
             "counted": counted,
-            "uncounted": sum(self.counts) - counted,
             "windows": self.windows,
             "tokens": self.tokens,
             "seconds": time.monotonic() - self.began,
@@ -112,8 +107,6 @@ class TrainingMeter(pytorch.MetricReducer):
             "epochs": self.epochs(self.history.step),
             **self.gradient_norms(),
         }
-        if total["uncounted"] and "skipped_steps" not in metrics:
-            metrics["uncounted_windows"] = total["uncounted"]
         if self.on_a_gpu:
             metrics["memory_gib"] = max(slot["memory"] for slot in per_slot) / 2**30
             mfu = total["flops"] / (total["peak"] * seconds)

@@ -1,20 +1,23 @@
-"""Models from a hub name, folder or config, and their sizes without weights.
+"""Models from a hub name, folder or config, and checks of them without their weights.
 
 Whatever a user names is loaded as data: no code of the model's, no pickles but tensors, and no
-weights that are not finite. The price is that models with code of their own are refused.
+weights that are not finite. The price is that models with code of their own are refused. What is
+read of the data, or written of it, may take hours; a model that cannot be trained on it is refused
+before that, by its config. The price is that it is built twice, the first time without memory.
 """
 
 import contextlib
 import copy
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Container
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from torch import nn
 from transformers import (
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     AutoConfig,
     AutoModelForQuestionAnswering,
     AutoTokenizer,
@@ -25,15 +28,14 @@ from transformers import (
 
 from detalbert import hub
 from detalbert.engine.attention import PACKED
-from detalbert.engine.finite import check_finite_weights
-from detalbert.engine.padded import attention_of, pack_or_pad, positions
-from detalbert.engine.safe_load import read_config, read_weights
-from detalbert.engine.segments import follow_tokenizer
-from detalbert.errors import UnknownKey, UserError, as_user_error, first_line
+from detalbert.engine.inputs import attention_of, follow_tokenizer, pack_or_pad, positions
+from detalbert.engine.safe_load import check_finite_weights, read_config, read_weights
+from detalbert.errors import UserError, as_user_error, first_line, unknown_key
 from detalbert.hub import STATE_DICT, check_model_folder, find_local, hub_error, is_checkpoint
 from detalbert.progress import waiting
 from detalbert.settings.hparams import HParams, StepHParams
 
+log = logging.getLogger(__name__)
 # One of these is in every folder with a tokenizer.
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -55,6 +57,7 @@ _UNLISTED = {
         "conv_groups",
     }
 }
+Build = Callable[[PretrainedConfig], PreTrainedModel]  # on a config, with random weights
 ModelClass = Any  # transformers' class of a model, or an auto class of several
 
 
@@ -87,7 +90,7 @@ def span_config(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pretrai
         return config_from_keys(hparams.model_config or {}, tokenizer)
     config = named_config(hparams.model)
     if starts_from_scratch(hparams, tokenizer):
-        config.update(_vocabulary(tokenizer))
+        config.update(_vocabulary(tokenizer, config.to_dict()))
     return config
 
 
@@ -150,7 +153,7 @@ def load_weights(
         else:
             # Before the library opens a file, or makes a tensor.
             check_model_folder(Path(find_local(name)))
-            check_fits(model_class, _builder(model_class, attention), config)
+            check_fits(_builder(model_class, attention, config), config)
             model, info = hub.load_named(
                 model_class.from_pretrained,
                 name,
@@ -219,11 +222,8 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
     """Return a config of `model_type` (default: albert) with `keys`, for `tokenizer`. Raises
     UserError if the model does not have a key, or sizes do not fit.
     """
-    # The user's keys win over the tokenizer's.
-    keys = {"model_type": "albert", **_vocabulary(tokenizer), **keys}
-    model_type = keys.pop("model_type")
+    model_type = keys.get("model_type", "albert")
     try:
-        # The library takes any key, also one that no model reads.
         defaults = AutoConfig.for_model(model_type).to_dict()
     except ValueError:
         raise UserError(
@@ -231,59 +231,41 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
             key="hyperparameters.model_config.model_type",
             cure="use one of its model types",
         ) from None
-    known_keys = defaults.keys() | _UNLISTED.get(model_type, set())
+    # The library takes any key, also one that no model reads.
     for key in keys:
-        if key not in known_keys:
-            raise UnknownKey(key, "hyperparameters.model_config", known=defaults)
-    # ModernBERT's config has more of the tokenizer's tokens.
-    for token in ("cls_token_id", "sep_token_id"):
-        if token in defaults and getattr(tokenizer, token, None) is not None:
-            keys.setdefault(token, getattr(tokenizer, token))
+        if key not in defaults and key not in _UNLISTED.get(model_type, ()):
+            raise unknown_key(key, "hyperparameters.model_config", known=defaults)
+    # The user's keys win over the tokenizer's.
+    keys = {**_vocabulary(tokenizer, defaults), **keys, "model_type": model_type}
     with as_user_error(not_built):
-        config = AutoConfig.for_model(model_type, **keys)
-        check_heads(config)
-    heads = getattr(config, "num_attention_heads", None) or 1
-    if config.hidden_size % heads:
-        raise UserError(
-            f"{config.hidden_size} is no multiple of num_attention_heads",
-            key="hyperparameters.model_config.hidden_size",
-            cure=f"use a multiple of {heads}",
-        )
+        config = AutoConfig.for_model(**keys)
+    check_heads(config)
     return config
 
 
 def check_heads(config: PretrainedConfig) -> None:
-    """Raise UserError unless each key-value head has the same number of attention heads."""
-    heads = getattr(config, "num_attention_heads", None)
-    kv_heads = getattr(config, "num_key_value_heads", None)
-    if not isinstance(heads, int) or not isinstance(kv_heads, int):
-        return
-    if kv_heads < 1 or heads % kv_heads:
-        raise UserError(
-            f"{kv_heads} does not divide num_attention_heads {heads}",
-            key="hyperparameters.model_config.num_key_value_heads",
-            cure="use a divisor of it",
-        )
+    """Raise UserError unless the hidden size, and the heads for each key-value head, divide."""
+    heads = getattr(config, "num_attention_heads", None) or 1
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    for name, size, divisor in (
+        ("hidden_size", config.hidden_size, heads),
+        ("num_attention_heads", heads, kv_heads),
+    ):
+        if size % divisor:
+            raise UserError(
+                f"{size} is no multiple of {divisor} heads",
+                key=f"hyperparameters.model_config.{name}",
+                cure="use a multiple",
+            )
 
 
 def check_fits(
-    model_class: ModelClass,
-    make: Callable[[PretrainedConfig], PreTrainedModel],
-    config: PretrainedConfig,
+    build: Callable[[PretrainedConfig], PreTrainedModel], config: PretrainedConfig
 ) -> None:
-    """Raise UserError if the fp32 weights of `config`'s model exceed this machine's memory: such a
-    model never ran. It is built without memory.
-
-    Args:
-        model_class: transformers' class of the model, or an auto class.
-        make: builds the model from a config.
-        config: of the model.
+    """Raise UserError if the fp32 weights of the model that `build` returns for `config` exceed
+    this machine's memory: such a model never ran. It is built without memory.
     """
-    if hasattr(model_class, "_model_mapping"):
-        # Import the module before the meta device: under it torch 2.6 cannot.
-        model_class._model_mapping.get(type(config), None)
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        weights = 4 * _count_parameters(make(copy.deepcopy(config)))  # bytes
+    weights = 4 * build_empty(build, config).num_parameters()  # bytes
     memory = psutil.virtual_memory().total + psutil.swap_memory().total
     if weights > memory:
         raise UserError(
@@ -293,12 +275,19 @@ def check_fits(
         )
 
 
-def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Return the keys of a model config that a tokenizer determines."""
+def build_empty(build: Build, config: PretrainedConfig) -> PreTrainedModel:
+    """Return the model that `build` returns for `config`, without memory, on the meta device."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return build(copy.deepcopy(config))
+
+
+def _vocabulary(tokenizer: PreTrainedTokenizerBase, config: Container[str]) -> dict[str, int]:
+    """Return those of a model config's keys that a tokenizer determines."""
     keys = {"vocab_size": len(tokenizer)}
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+    for token in ("pad", "bos", "eos", "cls", "sep"):
+        name = f"{token}_token_id"
         token_id = getattr(tokenizer, name, None)
-        if token_id is not None:
+        if token_id is not None and name in config:
             keys[name] = token_id
     return keys
 
@@ -307,19 +296,19 @@ def random_model(
     model_class: ModelClass, config: PretrainedConfig, attention: str | None = PACKED
 ) -> PreTrainedModel:
     """Return a model of `config` with random weights. Raises UserError if it cannot be built."""
-    make = _builder(model_class, attention)
+    build = _builder(model_class, attention, config)
     with as_user_error(not_built):
-        check_heads(config)
-        check_fits(model_class, make, config)
-        return make(config)
+        check_fits(build, config)
+        return build(config)
 
 
-def _builder(
-    model_class: ModelClass, attention: str | None
-) -> Callable[[PretrainedConfig], PreTrainedModel]:
+def _builder(model_class: ModelClass, attention: str | None, config: PretrainedConfig) -> Build:
     """Return the function that builds a model from a config: public of an auto class alone."""
-    make = getattr(model_class, "from_config", None) or model_class._from_config
-    return partial(make, attn_implementation=attention, dtype=torch.float32)
+    if hasattr(model_class, "_model_mapping"):
+        # Import the model's module now: on the meta device torch 2.6 cannot.
+        model_class._model_mapping.get(type(config), None)
+    build = getattr(model_class, "from_config", None) or model_class._from_config
+    return partial(build, attn_implementation=attention, dtype=torch.float32)
 
 
 def not_built(error: BaseException) -> UserError:
@@ -327,15 +316,52 @@ def not_built(error: BaseException) -> UserError:
     return UserError(f"cannot be built: {first_line(error)}", key="hyperparameters.model")
 
 
-def empty_encoder(config: PretrainedConfig, model_class: type[PreTrainedModel]) -> PreTrainedModel:
-    """Return the model of `config` without memory, on the meta device.
-
-    `model_class` is looked up by the caller: under that device transformers cannot import its
-    module with torch 2.6.
+def check_span_model(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise UserError, before any data is read, for a config that `build_span_model` refuses; log a
+    warning if it does not use the named model's weights.
     """
-    with as_user_error(not_built), torch.device("meta"):
-        return model_class(config)
+    warn_of_other_tokens(hparams, tokenizer, "they are not used, and random ones are trained")
+    config = span_config(hparams, tokenizer)
+    check_encoder(hparams, config, MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(config), None))
 
 
-def _count_parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def warn_of_other_tokens(
+    hparams: StepHParams, tokenizer: PreTrainedTokenizerBase, consequence: str
+) -> None:
+    """Log a warning if the named model was trained with other tokens than the tokenizer's.
+
+    Args:
+        consequence: what happens with its weights.
+    """
+    if hparams.model is not None and starts_from_scratch(hparams, tokenizer):
+        log.warning(
+            "data.tokenizer: its tokens are not those of the weights of %s: %s; leave "
+            "data.tokenizer out, or set hyperparameters.model_config in place of model",
+            hparams.model,
+            consequence,
+        )
+
+
+def check_encoder(
+    hparams: StepHParams, config: PretrainedConfig, model_class: type[PreTrainedModel] | None
+) -> None:
+    """Raise UserError if a window is longer than an encoder's table of positions, or the config
+    makes it a decoder. No weights are read.
+
+    Args:
+        config: of the encoder.
+        model_class: transformers' of the model; None: it has none, which is said elsewhere.
+    """
+    key = "hyperparameters.model_config.is_decoder"
+    if hparams.model is not None:
+        key = f"{hparams.model}: config.json.is_decoder"
+    if getattr(config, "is_decoder", False):
+        raise UserError(
+            "true: each token would attend to those before it alone",
+            key=key,
+            cure="set it to false",
+        )
+    if model_class is not None:
+        with as_user_error(not_built):
+            model = build_empty(model_class, config)
+        hparams.check_positions(positions(model))

@@ -51,12 +51,6 @@ def build_optimizer(
     return RAdam(groups, lr=lr, betas=betas)
 
 
-def plan_steps(hparams: StepHParams, windows: int) -> tuple[int, int]:
-    """Return the optimizer steps of the whole run, and how many of them are warm-up steps."""
-    steps = hparams.length(windows).steps
-    return steps, round(steps * hparams.warmup_fraction)
-
-
 def build_scheduler(
     optimizer: Optimizer, hparams: StepHParams, total: int, warmup: int
 ) -> LambdaLR:
@@ -106,13 +100,13 @@ class ListOptimizer(Optimizer):
 
     step_group: Callable[[ParamGroup, Tensors], None]
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # nobody has a closure
         """Step every parameter that has a gradient; all of a group have taken the same steps."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
-                self.step_group(group, parameters)
+                with torch.no_grad():
+                    self.step_group(group, parameters)
 
     def update_moments(
         self, group: ParamGroup, parameters: Tensors

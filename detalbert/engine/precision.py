@@ -11,10 +11,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from detalbert.errors import UserError
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 class _Product(torch.autograd.Function):
     """Product of x [T, in] and the transposed copy [out, in] of `weight`, plus bias: [T, out]."""
@@ -23,8 +19,9 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, copy: Tensor) -> Tensor:
         # The float32 weight is an argument for its gradient alone; autograd sees no cast of it.
         x = x.to(copy.dtype)
+        half_bias = bias.to(copy.dtype)
         ctx.save_for_backward(x, copy)
-        return torch.addmm(bias.to(copy.dtype), x, copy.t())
+        return torch.addmm(half_bias, x, copy.t())
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -32,8 +29,9 @@ class _Product(torch.autograd.Function):
         x, copy = ctx.saved_tensors
         dy = dy.to(copy.dtype)
         dx = dy @ copy
+        dweight = weight_gradient(dy, x)
         dbias = dy.sum(0, dtype=torch.float32)
-        return dx, weight_gradient(dy, x), dbias, None
+        return dx, dweight, dbias, None
 
 
 def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
@@ -62,7 +60,8 @@ class StepLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, self.in_features)  # [T, in]
         y = _Product.apply(flat, self.weight, self.bias, self.copy)
-        return y.view(*x.shape[:-1], self.out_features)
+        shape = (*x.shape[:-1], self.out_features)
+        return y.view(shape)
 
 
 def convert_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinear]:
@@ -78,24 +77,3 @@ def convert_layers(layers: list[nn.Module], half: torch.dtype) -> list[StepLinea
             linear.register_buffer("copy", linear.weight.to(half), persistent=False)
             converted.append(linear)
     return converted
-
-
-def resolve_precision(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype to compute in. Raises UserError if the device does not support it. "auto" is
-    bf16 on Ampere and newer, fp16 on older NVIDIA GPUs and fp32 on a CPU.
-    """
-    on_a_gpu = device.type == "cuda"
-    ampere = on_a_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
-    if precision == "auto":
-        if not on_a_gpu:
-            return torch.float32
-        return torch.bfloat16 if ampere else torch.float16
-    if precision == "fp16" and not on_a_gpu:
-        raise UserError(
-            "fp16 needs a GPU", key="hyperparameters.precision", cure="use auto, bf16 or fp32"
-        )
-    if precision == "bf16" and on_a_gpu and not ampere:
-        raise UserError(
-            "this GPU has no bf16", key="hyperparameters.precision", cure="use auto or fp16"
-        )
-    return _DTYPES[precision]

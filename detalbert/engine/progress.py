@@ -14,12 +14,11 @@ from typing import Any
 from determined import pytorch
 
 from detalbert.engine.history import History
-from detalbert.progress import Bar, clock, waiting
+from detalbert.progress import Bar, waiting
 
 log = logging.getLogger(__name__)
 LINE = 91  # characters that the WebUI shows unbroken at 1280 pixels, after container and rank
 BAR = 55  # characters beside a bar: its name, a bar of some length, steps and time left
-LEFT_OUT = ("GiB", "mfu", "norm", "windows/s", "tokens/s")  # where there is no room, in this order
 SETTLED = 5  # steps of a start, after its first report, before it says how long the rest takes
 
 
@@ -71,41 +70,34 @@ class Progress(pytorch.PyTorchCallback):
             self._first_report = step
         else:
             self._seconds += time.monotonic() - self._resumed_at
-        self._warn_of_losses(avg_metrics)
+        if self.chief and avg_metrics.get("skipped_steps"):
+            log.warning(
+                "%d step(s) had no finite gradient, taken as zero", avg_metrics["skipped_steps"]
+            )
 
-        values = format_report(avg_metrics, batch_metrics[-1])
+        values = format_report(avg_metrics, batch_metrics[-1], left=self._time_left())
         if self.bar is not None and sys.stderr.isatty():
             # Of standard error, where the bar is; standard output may be a file.
             room = os.get_terminal_size(sys.stderr.fileno()).columns - BAR
-            self.bar.set_postfix_str(join_fitting(values, room))
+            self.bar.set_postfix_str(format_line("", values, room).strip())
         else:
-            # The first steps of a start are slow, and say nothing of the rest.
-            timed_steps = step - self._first_report
-            if timed_steps >= SETTLED and step < self.steps:
-                seconds_per_step = self._seconds / timed_steps
-                values["left"] = clock(seconds_per_step * (self.steps - step))
-            self.say(format_step(f"step {step}/{self.steps}", values))
+            self.say(format_line(f"step {step}/{self.steps}", values))
+            if self.bar is not None:
+                self.bar.last_print_t = time.time()  # its line comes after a silence
         self._resumed_at = time.monotonic()
 
-    def _warn_of_losses(self, metrics: Mapping[str, Any]) -> None:
-        """Log a warning if losses or gradients since the last report were not finite."""
-        if not self.chief:
-            return
-        if metrics.get("skipped_steps"):
-            log.warning(
-                "%d step(s) had no finite gradient, taken as zero", metrics["skipped_steps"]
-            )
-        if metrics.get("uncounted_windows"):
-            log.warning(
-                "step %d: the loss of %d window(s) is not finite, though its gradient is: look at "
-                "the losses that row_loss returns",
-                self.history.step,
-                metrics["uncounted_windows"],
-            )
+    def _time_left(self) -> str:
+        """Return the time that the rest of the run takes, "" if it is not known, or on the bar."""
+        steps_left = self.steps - self.history.step
+        # The first steps of a start are slow, and say nothing of the rest.
+        timed_steps = self.history.step - (self._first_report or 0)
+        on_a_bar = self.bar is not None and sys.stderr.isatty()
+        if on_a_bar or timed_steps < SETTLED or not steps_left:
+            return ""
+        return Bar.format_interval(self._seconds / timed_steps * steps_left)
 
     def on_validation_end(self, metrics: dict[str, float]) -> None:
-        head = f"validation at step {self.history.step}:"
-        self.say(format_scores(metrics, names=self.logged_metrics, head=head))
+        self._say_scores(f"validation at step {self.history.step}:", metrics)
         self._resumed_at = time.monotonic()
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
@@ -117,27 +109,32 @@ class Progress(pytorch.PyTorchCallback):
 
     def say_best(self, best: Mapping[str, float]) -> None:
         """Log the best validation of a finished run."""
-        head = f"best validation (step {best['steps']:.0f}):"
-        self.say(format_scores(best, names=self.logged_metrics, head=head))
+        self._say_scores(f"best validation (step {best['steps']:.0f}):", best)
+
+    def _say_scores(self, head: str, metrics: Mapping[str, float]) -> None:
+        scores = {name: f"{metrics[name]:.2f}" for name in self.logged_metrics if name in metrics}
+        self.say(format_line(head, scores))
 
     def say(self, line: str) -> None:
         if self.chief:
             log.info("%s", line)
 
 
-def format_report(means: Mapping[str, float], last_step: Mapping[str, float]) -> dict[str, str]:
+def format_report(
+    means: Mapping[str, float], last_step: Mapping[str, float], left: str
+) -> dict[str, str]:
     """Return the values of a report by the names they are printed under, most important first."""
-    values = {
-        "loss": f"{means['loss']:.4f}",
-        # Of the last step: the mean of the report, which is charted, is an earlier step's.
-        "lr": f"{last_step['learning_rate_1e6'] / 1e6:.2e}",
-    }
+    # The rate is of the last step: the mean of the report, which is charted, is an earlier step's.
+    values = {"loss": f"{means['loss']:.4f}", "lr": f"{last_step['learning_rate_1e6'] / 1e6:.2e}"}
     if "grad_norm" in means:
         values["norm"] = f"{means['grad_norm']:.2f}"
     if "tokens_per_second" in means:
         values["tokens/s"] = f"{means['tokens_per_second']:.0f}"
     else:
         values["windows/s"] = f"{means['examples_per_second']:.1f}"
+    if left:
+        values["left"] = left
+    # Of GPUs; last, as a line may have no room for them.
     if "mfu" in means:
         values["mfu"] = f"{means['mfu']:.2f}"
     if "memory_gib" in means:
@@ -145,31 +142,13 @@ def format_report(means: Mapping[str, float], last_step: Mapping[str, float]) ->
     return values
 
 
-def format_step(head: str, values: Mapping[str, str]) -> str:
-    """Return `head` and the values of a report, as many as fit a line of the WebUI."""
-    return f"{head}  {join_fitting(values, LINE - len(head) - 2)}"
-
-
-def join_fitting(values: Mapping[str, str], room: int) -> str:
-    """Return the values of a report, without those charted ones for which there is no `room`."""
-    printed = dict(values)
-    for name in ("", *LEFT_OUT):
-        printed.pop(name, None)
-        text = "  ".join(f"{key} {value}" for key, value in printed.items())
-        if len(text) <= room:
-            break
-    return text
-
-
-def format_scores(metrics: Mapping[str, float], names: Sequence[str], head: str) -> str:
-    """Return `head` and the validation metrics named in `names`, in this order, as many as fit a
-    line of the WebUI: "validation at step 9:  exact 83.67  f1 84.27".
+def format_line(head: str, values: Mapping[str, str], room: int = LINE) -> str:
+    """Return `head` and the values, each under its name, that fit `room` characters: "validation at
+    step 9:  exact 83.67  f1 84.27".
     """
     line = head
-    for name in names:
-        if name not in metrics:
-            continue
-        longer = f"{line}  {name} {metrics[name]:.2f}"
-        if len(longer) <= LINE:
+    for name, value in values.items():
+        longer = f"{line}  {name} {value}"
+        if len(longer) <= room:
             line = longer
     return line

@@ -9,40 +9,24 @@ suited its first machine. Of another trial's checkpoint only the weights are loa
 import logging
 import platform
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import determined
 import torch
 from determined import pytorch
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from detalbert.engine.cpu import set_threads
-from detalbert.engine.step import FiniteSteps
 from detalbert.errors import UserError
 from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
 
+if TYPE_CHECKING:
+    from detalbert.engine.trial import StepTrial
+
 log = logging.getLogger(__name__)
 CALLBACK = "handover"  # interface: the name of ResumeCallback in checkpoints
 SavedState = Mapping[str, Any]  # of ResumeCallback, in a checkpoint; empty in one of other code
-
-
-class Resumable(Protocol):
-    """A trial, as far as resuming reads or changes it."""
-
-    optimizer: Optimizer
-    schedule: LambdaLR
-    scaler: torch.amp.GradScaler
-    finite: FiniteSteps
-    max_tokens: int
-
-    def numeric_settings(self) -> dict[str, object]: ...
-
-    def keep_max_tokens(self, tokens: int) -> None: ...
-
-    def run_uncompiled(self, row_multiple: int) -> None: ...
 
 
 class ResumeCallback(pytorch.PyTorchCallback):
@@ -59,13 +43,16 @@ class ResumeCallback(pytorch.PyTorchCallback):
     """
 
     def __init__(
-        self, context: pytorch.PyTorchTrialContext, hparams: StepHParams, trial: Resumable
+        self, context: pytorch.PyTorchTrialContext, hparams: StepHParams, trial: "StepTrial"
     ) -> None:
         self.context = context
         self.hparams = hparams
         self.trial = trial
         self.on_cpu = context.device.type == "cpu"  # a GPU's bits do not depend on threads
-        self.trial_id = _cluster_trial_id()
+        info = determined.get_cluster_info()
+        self.trial_id: int | None = None  # of a local run
+        if info is not None and info.task_type == "TRIAL":
+            self.trial_id = info.trial.trial_id
         self.threads = set_threads(hparams.threads, context.distributed)
         self.threads_reason = f"hyperparameters.threads: {hparams.threads}"
         self.machine = _describe_machine(context)
@@ -132,7 +119,7 @@ class ResumeCallback(pytorch.PyTorchCallback):
             tokens = saved["max_tokens_per_forward"]
             if saved["device"] != self.machine["device"]:  # another GPU may have room for more
                 tokens = min(tokens, self.trial.max_tokens)
-            self.trial.keep_max_tokens(tokens)
+            self.trial.max_tokens = tokens
         if self.hparams.compile is None and saved.get("compile") is False:
             self.trial.run_uncompiled(saved["row_multiple"])
 
@@ -208,14 +195,6 @@ class ResumeCallback(pytorch.PyTorchCallback):
         """Log on rank 0 alone, as a line of a table."""
         if self.context.distributed.rank == 0:
             log.log(level, "%-14s%s", name, text)
-
-
-def _cluster_trial_id() -> int | None:
-    """Return the number of the trial on a cluster; None for a local run."""
-    info = determined.get_cluster_info()
-    if info is None or info.task_type != "TRIAL":
-        return None
-    return info.trial.trial_id
 
 
 def _describe_machine(context: pytorch.PyTorchTrialContext) -> dict[str, object]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from detalbert.engine.order import spread
 from detalbert.errors import UserError
 
+CPU_TOKENS = 4096  # of a row on a CPU, unless the config sets another number
 CHUNK = 512  # questions whose windows validation packs together; sets what prediction holds
 
 

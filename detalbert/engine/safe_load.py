@@ -1,4 +1,4 @@
-"""Checkpoints and model folders, read as data only: tensors, numbers and names, no code.
+"""Checkpoints and model folders, read as data only: tensors, finite numbers and names, no code.
 
 A file is read twice: here, to refuse what is more than data, and by the library that loads it.
 """
@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
+from detalbert.engine.gradients import local_part
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT, check_model_folder
 
+LARGEST = 1e18  # of a weight or a logit: float32 holds its square, which norms take, up to 1.8e19
 INDEX = "model.safetensors.index.json"
 INDEXES = INDEX, "pytorch_model.bin.index.json"
 
@@ -142,3 +145,26 @@ def read_weight_index(path: Path) -> dict[str, str]:
             f"{outside[0]!r} is outside the folder", key=str(path), cure="give another model"
         )
     return files
+
+
+def is_usable(tensor: Tensor) -> bool:
+    """Return whether all numbers of a tensor are finite, and at most LARGEST. Makes no copy of the
+    tensor; blocks on the device.
+    """
+    if tensor.numel() == 0 or not tensor.is_floating_point():
+        return True
+    low, high = torch.aminmax(tensor)  # both NaN if one number is; eight times as fast as isfinite
+    return max(-low.item(), high.item()) <= LARGEST
+
+
+def check_finite_weights(place: str, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise UserError for the first of the named weights, from the file or folder `place`, that is
+    not usable.
+    """
+    for name, weight in weights:
+        if not is_usable(local_part(weight.detach())):
+            raise UserError(
+                f"its weight {name!r} is not finite, or too large for float32",
+                key=place,
+                cure="give other weights",
+            )

@@ -1,7 +1,7 @@
 """`StepTrial`: the base class of the package's trials, one optimizer step over packed rows.
 
 Subclasses accumulate the gradients: encoders run row by row and all-reduce once (packed_trial.py),
-language models are sharded (lm/). `OptimizerStep` (step.py) does the rest of a step. One batch of
+language models are sharded (lm/). `train_batch` does the rest of a step. One batch of
 the loader is one optimizer step, so a checkpoint never falls between two accumulations; the price
 is that Determined's own gradient aggregation, scaling and averaging are not used.
 """
@@ -20,25 +20,29 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from detalbert.determined_internals import set_experiment_config, wrap_model
-from detalbert.engine import determinism, optim
-from detalbert.engine.early_stopping import EarlyStopping
-from detalbert.engine.finite import has_finite_weights
-from detalbert.engine.history import History
-from detalbert.engine.loaders import RowLoader, default_workers
-from detalbert.engine.loss_watch import LossWatch
+from detalbert.engine import optim
+from detalbert.engine.forward import resolve_precision
+from detalbert.engine.history import EarlyStopping, History, LossWatch
+from detalbert.engine.loaders import RowLoader
 from detalbert.engine.meter import TrainingMeter
-from detalbert.engine.optim import plan_steps
 from detalbert.engine.order import Order, Steps
-from detalbert.engine.precision import resolve_precision
-from detalbert.engine.profiling import UNRECORDED_STEPS, StepProfile
 from detalbert.engine.progress import Progress
 from detalbert.engine.resume import CALLBACK, ResumeCallback
 from detalbert.engine.rows import AnyRow
-from detalbert.engine.step import CURE, FiniteSteps, Gradients, OptimizerStep
+from detalbert.engine.step import (
+    CURE,
+    UNRECORDED_STEPS,
+    FiniteSteps,
+    Gradients,
+    StepProfile,
+    seed_step,
+)
 from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
+from detalbert.processes import count_cores
 from detalbert.redact import masked
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.metric import Metric
 
 AnyHParams = TypeVar("AnyHParams", bound=StepHParams)
 Given = tuple[Any, Any]  # a trial's (hyperparameters, data), of its workload's classes
@@ -87,9 +91,8 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         hparams: the workload's hyperparameters.
         model: float32.
         epoch_windows: training windows per epoch.
-        logged_metrics: names of the validation metrics that the progress prints.
-        charted_metrics: names of those that are reported besides the searcher's: one WebUI chart
-            each.
+        metrics: that a validation computes; the searcher's is always charted.
+        also_charted: names of more that are reported: one WebUI chart each.
     """
 
     meter_kind = TrainingMeter
@@ -103,8 +106,8 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         hparams: AnyHParams,
         model: nn.Module,
         epoch_windows: int,
-        logged_metrics: Sequence[str],
-        charted_metrics: Iterable[str],
+        metrics: Sequence[Metric],
+        also_charted: Iterable[str] = (),
     ) -> None:
         self.context = context
         self.hparams = hparams
@@ -122,12 +125,13 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         self.max_tokens = self.prepare_gradients()
         self._prepare_optimizer(epoch_windows)
         self.finite = FiniteSteps(context.device)
-        self.optimizer_step = self._build_step()
 
         # Whatever measures, prints, or ends the run.
-        self._prepare_reports(epoch_windows, logged_metrics)
+        logged = [metric.name for metric in metrics if metric.logged]
+        self._prepare_reports(epoch_windows, logged_metrics=logged)
         searcher = context.get_experiment_config()["searcher"]
-        self.charted_metrics = {*charted_metrics, searcher["metric"]}
+        charted = [metric.name for metric in metrics if metric.charted]
+        self.charted_metrics = {*charted, *also_charted, searcher["metric"]}
         self.early = EarlyStopping(
             self.history, searcher, patience=hparams.early_stopping, chief=self.rank == 0
         )
@@ -138,7 +142,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         context.experimental.disable_auto_to_device()
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
-        return {
+        callbacks: dict[str, pytorch.PyTorchCallback] = {
             CALLBACK: self.resume,
             "progress": self.progress,
             "trial": self,  # after the progress, which prints metrics that the trial removes
@@ -146,8 +150,10 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             "history": self.history,
             "loss_watch": self.loss_watch,
             "finite": self.finite,
-            "profile": self.profile,
         }
+        if self.profile is not None:
+            callbacks["profile"] = self.profile
+        return callbacks
 
     def prepare_gradients(self) -> int:
         """Create `gradients`, of the wrapped model; return the most real tokens of one forward."""
@@ -180,7 +186,9 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         )
         # Determined registers both, and returns them as they are.
         self.optimizer = self.context.wrap_optimizer(optimizer)
-        self.steps, self.warmup = plan_steps(hparams, epoch_windows)
+        length = hparams.length(epoch_windows)
+        self.steps = length.steps
+        self.warmup = length.warmup
         scheduler = optim.build_scheduler(
             self.optimizer, hparams, total=self.steps, warmup=self.warmup
         )
@@ -189,16 +197,6 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             step_mode=pytorch.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP,
         )
         self.schedule = cast(LambdaLR, schedule)
-
-    def _build_step(self) -> OptimizerStep:
-        return OptimizerStep(
-            self.context,
-            gradients=self.gradients,
-            optimizer=self.optimizer,
-            scaler=self.scaler,
-            finite=self.finite,
-            max_norm=self.hparams.max_grad_norm,
-        )
 
     def _prepare_reports(self, epoch_windows: int, logged_metrics: Sequence[str]) -> None:
         """Create the meter, which is reset at each report, and the progress."""
@@ -228,10 +226,6 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     def starts_from_scratch(self) -> bool:
         """Return whether all of the model's first weights are random."""
         return self.hparams.model is None
-
-    def keep_max_tokens(self, tokens: int) -> None:
-        """Set the most real tokens of one forward to those with which the run began."""
-        self.max_tokens = tokens
 
     def run_uncompiled(self, row_multiple: int) -> None:
         """Run the layers uncompiled, on rows padded to multiples of `row_multiple` tokens."""
@@ -272,9 +266,11 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
 
     def workers(self) -> int:
         """Return the number of loader processes of this rank."""
-        if self.hparams.num_workers is None:
-            return default_workers(self.context.distributed.local_size)
-        return self.hparams.num_workers
+        if self.hparams.num_workers is not None:
+            return self.hparams.num_workers
+        # One core is left for the process that trains.
+        cores = count_cores() // self.context.distributed.local_size
+        return min(4, max(0, cores - 1))
 
     def train_loader(self, rows: Callable[[int], Dataset], order: Order) -> RowLoader:
         """Return an endless loader of this rank's batches (lists of rows) from this start on.
@@ -298,37 +294,36 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     ) -> Mapping[str, float]:
         """Run one optimizer step over this rank's rows; `batch_idx` is its number, from 0."""
         step = batch_idx + 1
-        with self.profile.step():
-            determinism.seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
-            # One backward pass per row, all into the same gradients.
-            self.gradients.zero()
-            self.add_gradients(batch)
+        seed_step(self.hparams.known_seed, batch_idx, self.data_rank)
+        # One backward pass per row, all into the same gradients.
+        self.gradients.zero()
+        self.add_gradients(batch)
 
-            # Counted on the host, while a GPU still runs the backward pass.
-            self.history.step = step
-            self.progress.on_step()
-            if self.meter.on_a_gpu:
-                self.meter.add_flops(map(self.row_flops, batch))
+        # Counted on the host, while a GPU still runs the backward pass.
+        self.history.step = step
+        self.progress.on_step()
+        if self.meter.on_a_gpu:
+            self.meter.add_flops(map(self.row_flops, batch))
 
-            norm = self.optimizer_step.run(step)
-            self.meter.add_norm(norm)
+        # From gradients to weights. The trial loop steps the schedule of the rate, afterwards.
+        self.scaler.unscale_(self.optimizer)
+        norm = self.gradients.clip(self.hparams.max_grad_norm)
+        self.finite.update(norm, step)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.meter.norms.append(norm)
+        if self.profile is not None:
+            self.profile.on_step()
         # The loss stays on the device until a report: a returned tensor would block at every step.
         # In millionths, as the WebUI's axes have two decimals.
         return {"learning_rate_1e6": 1e6 * self.optimizer.param_groups[0]["lr"]}
-
-    def check_weights(self, step: int) -> None:
-        """Raise Diverged on all ranks if a weight is not finite on any. Collective."""
-        # Shards differ by rank, so all ranks look at theirs before one of them raises.
-        finite_by_rank = self.context.distributed.allgather(has_finite_weights(self.model))
-        if not all(finite_by_rank):
-            raise Diverged("a weight is not finite", key=f"step {step}", cure=CURE)
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss, scaled against fp16's underflow if products are fp16."""
         self.context.backward(self.scaler.scale(loss))
 
-    def _prepare_profile(self) -> StepProfile:
-        """Return the profile of `profile_steps` steps of rank 0, if so many are left."""
+    def _prepare_profile(self) -> StepProfile | None:
+        """Return the profile of `profile_steps` steps, of rank 0 alone; None without such."""
         steps = self.hparams.profile_steps
         if steps and UNRECORDED_STEPS + steps > self.steps:
             raise UserError(
@@ -337,12 +332,9 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
                 key="hyperparameters.profile_steps",
                 cure="lower it",
             )
-        return StepProfile(
-            steps=steps if self.rank == 0 else 0,
-            left=self.steps - self.context.get_initial_batch(),
-            folder=self.context.get_tensorboard_path(),
-            device=self.context.device,
-        )
+        if not steps or self.rank != 0:
+            return None
+        return StepProfile(steps, folder=self.context.get_tensorboard_path())
 
 
 def _transformers_class(model: nn.Module) -> type:

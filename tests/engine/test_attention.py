@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
-from detalbert.engine import attention
+from detalbert.engine import attention, inputs
 from detalbert.engine.attention import RowBounds
-from detalbert.engine.evaluation import row_losses
+from detalbert.engine.forward import row_losses
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import LENGTHS, MODELS, SHAPE, make_model, make_row
@@ -59,12 +59,12 @@ def relative_error(tensor: Tensor, expected: Tensor) -> float:
 def test_loss_and_gradients_are_those_of_the_library(
     name: str, lengths: list[int], padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "RowBounds", functools.partial(RowBounds, padded=padded))
+    monkeypatch.setattr(inputs, "RowBounds", functools.partial(RowBounds, padded=padded))
     model = make_model(name)
     library = make_model(name, "eager")
     row = make_row(lengths)
 
-    start_logits, end_logits = attention.answer_logits(model, row)
+    start_logits, end_logits = inputs.read_spans(model, row)
     losses = row_losses(row, start_logits, end_logits)
 
     expected = library_losses(library, row, lengths)
@@ -141,7 +141,7 @@ def test_dropout_keeps_the_mean_of_attention_without(padded: bool, causal: bool)
 def test_a_call_that_would_mix_windows_is_refused() -> None:
     model = make_model()
     ids = torch.tensor([[2, 7, 3]])
-    with pytest.raises(ValueError, match=r"attention\.answer_logits"):
+    with pytest.raises(ValueError, match=r"inputs\.read_spans"):
         model(input_ids=ids)
     with pytest.raises(ValueError, match="attention_mask"):
         model(input_ids=ids, attention_mask=torch.ones_like(ids))
@@ -149,17 +149,13 @@ def test_a_call_that_would_mix_windows_is_refused() -> None:
         RowBounds(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
 
 
-def test_a_model_without_packed_attention_is_refused() -> None:
-    row = make_row(LENGTHS)
-    with pytest.raises(UserError, match=r"hyperparameters\.model: Albert.*'sdpa'"):
-        attention.answer_logits(make_model("albert", "sdpa"), row)
-
-    # mpnet's own code would ignore the layout.
+def test_a_model_that_would_ignore_the_layout_is_refused() -> None:
     mpnet = AutoModelForQuestionAnswering.from_config(
         AutoConfig.for_model("mpnet", **SHAPE), attn_implementation=attention.PACKED
     )
-    with pytest.raises(UserError, match=r"hyperparameters\.model: .*use an encoder"):
-        attention.answer_logits(mpnet, row)
+    for model in (mpnet, make_model("albert", "sdpa")):
+        with pytest.raises(UserError, match=r"hyperparameters\.model: .*packed rows; use"):
+            inputs.model_inputs(model, make_row(LENGTHS))
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -196,7 +192,7 @@ def test_local_attention_reaches_less_than_its_window(padded: bool) -> None:
     torch.testing.assert_close(outputs.mean(0), expected, rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize("causal, use", [(False, "an encoder"), (True, "a model such as GPT-2")])
+@pytest.mark.parametrize("causal, use", [(False, "ALBERT"), (True, "GPT-2")])
 def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str) -> None:
     module = nn.Module()
     ones = torch.ones(1, 2, 5, 8)
@@ -206,7 +202,9 @@ def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str
     if causal:
         unsupported.append("sliding_window")
     for option in unsupported:
-        problem = f"Module uses {option}, which packed rows do not support; use {use}"
+        problem = (
+            f"Module uses {option}, which packed rows do not support; use a model such as {use}"
+        )
         with pytest.raises(UserError, match=problem):
             attend(**{option: 4})
 
@@ -214,18 +212,3 @@ def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str
     if not causal:
         with pytest.raises(UserError, match="Module uses is_causal"):
             attend()
-
-
-def test_lengths_are_rounded_up_to_a_bound() -> None:
-    for length, bound in {1: 512, 512: 512, 513: 1024, 1024: 1024}.items():
-        assert RowBounds(torch.tensor([0, length]), length, length).bound == bound
-
-
-@pytest.mark.parametrize("device, padded", [("cpu", False), ("meta", True)])
-def test_several_windows_are_padded_beside_a_cpu(device: str, padded: bool) -> None:
-    one_window = torch.tensor([0, 4], device=device)
-    two_windows = torch.tensor([0, 4, 8], device=device)
-    assert RowBounds(two_windows, 8, 4).padded == padded
-    assert RowBounds(two_windows, 8, 4, padded=not padded).padded != padded
-    assert not RowBounds(one_window, 4, 4).padded
-    assert RowBounds(one_window, 4, 4).lengths == [4]

@@ -72,9 +72,3 @@ def test_a_seed_gives_the_same_mask_for_any_number_of_threads() -> None:
     dropped = drop_with(threads=2)
     assert torch.equal(drop_with(threads=1), dropped)  # and 1 is the tests'
     assert not torch.equal(drop(x, 0.1), dropped)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_the_gelu_of_other_types_is_torchs(dtype: torch.dtype) -> None:
-    x = torch.linspace(-4, 4, 100, dtype=dtype)
-    assert torch.equal(CpuGelu()(x), formula(x))

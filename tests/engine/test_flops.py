@@ -16,7 +16,6 @@ from transformers import (
 from detalbert.engine import flops
 from detalbert.engine.flops import (
     causal_flops,
-    flops_of_row,
     masked_flops,
     relative_scores,
     training_flops,
@@ -63,7 +62,8 @@ def test_flops_of_a_masked_language_model_are_what_torch_counts(name: str) -> No
 @pytest.mark.parametrize("share", [True, False])
 def test_flops_of_deberta_are_what_torch_counts(share: bool, buckets: int) -> None:
     """But for the projections of the positions, which a row of any number of windows has once."""
-    keys = FAMILIES["deberta-v2"].keys | {"share_att_key": share, "position_buckets": buckets}
+    keys = FAMILIES["deberta-v2"].keys | {"max_relative_positions": -1}
+    keys |= {"share_att_key": share, "position_buckets": buckets}
     config = AutoConfig.for_model(**keys, vocab_size=100)
     library = AutoModelForQuestionAnswering.from_config(config).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -71,15 +71,6 @@ def test_flops_of_deberta_are_what_torch_counts(share: bool, buckets: int) -> No
     positions = 3 * 2 * relative_scores(config) * config.hidden_size**2 * config.num_hidden_layers
     counted = training_flops(config, np.array([20] * 3))
     assert counted + positions == 3 * counter.get_total_flops()
-
-
-def test_flops_of_a_row_of_pretraining() -> None:
-    config = AutoConfig.for_model("albert", hidden_size=32, embedding_size=16, vocab_size=100)
-    row = {"cu_seqlens": torch.tensor([0, 5, 8]), "masked": torch.tensor([1, 6])}
-    body = training_flops(config, np.array([5, 3]))
-    masked_tokens = 2
-    head = 3 * 2 * masked_tokens * (32 * 16 + 16 * 100)
-    assert flops_of_row(config, row) == body + head
 
 
 CAUSAL_CASES: list[tuple[str, dict[str, int]]] = [
@@ -105,27 +96,13 @@ def test_causal_flops_are_what_torch_counts(family: str, keys: dict[str, int]) -
     assert causal_flops(config, np.array(lengths)) == 3 * counter.get_total_flops()
 
 
-def test_every_family_that_is_tested_has_a_formula() -> None:
-    assert set(flops.ENCODERS) == {*MODELS, *MASKED, "deberta-v2"}
-    assert set(flops.FFN_PRODUCTS) == set(SHAPES)
-    assert causal_flops(AutoConfig.for_model("opt"), np.array([4])) is None
-
-
 PEAKS = {  # TFLOP/s in half precision and in fp32
-    "NVIDIA A100-SXM4-40GB": (312, 19.5),
     "NVIDIA A100-PCIE-80GB": (312, 19.5),
-    "NVIDIA A10G": (70, 35),
     "Tesla V100-SXM2-16GB": (125, 15.7),
     "Tesla V100-PCIE-32GB": (112, 14),
     "NVIDIA H100 80GB HBM3": (989, 67),
-    "NVIDIA H100 PCIe": (756, 51),
-    "NVIDIA H200": (989, 67),
     "NVIDIA H200 NVL": (835, 60),
-    "NVIDIA L40S": (362, 91.6),
-    "NVIDIA L4": (121, 30.3),
-    "Tesla T4": (65, 8.1),
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": (500, 120),
-    "NVIDIA B200": (2250, 75),
 }
 UNKNOWN = "NVIDIA L40", "NVIDIA A10", "", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA GH200 480GB"
 

@@ -3,13 +3,14 @@
 import shutil
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch._dynamo
 from torch import Tensor, nn
 
-from detalbert.engine.forward import ROW_MULTIPLE, Forward, encoder_layers, pad_row
+from detalbert.engine.forward import Forward, pad_row
 from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import compile_with, make_model, make_row, use_kernel
@@ -147,84 +148,25 @@ def test_padding_changes_no_logit() -> None:
     torch.testing.assert_close(forward(row), expected, rtol=1e-5, atol=1e-6)
 
 
+PROBLEM = "first second"  # what is shown of the error
+
+
 @pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of each layer that is compiled; none is."""
-    compilations: list[dict[str, Any]] = []
-
-    def note(module: nn.Module, **options: Any) -> None:
-        compilations.append(options)
-
-    monkeypatch.setattr(nn.Module, "compile", note)
-    return compilations
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the forward fail, and nothing be compiled."""
+    monkeypatch.setattr(Forward, "__call__", Mock(side_effect=RuntimeError("first\nsecond\n3rd")))
+    monkeypatch.setattr(nn.Module, "compile", Mock())
 
 
-def test_layers_are_those_of_the_encoder() -> None:
-    (layer,) = encoder_layers(make_model())
-    assert type(layer).__name__ == "AlbertLayerGroup"
-    assert ROW_MULTIPLE == 64
-
-
-@pytest.mark.parametrize("mode", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-def test_compiling_runs_forward_and_backward_and_leaves_the_mode(
-    training: bool,
-    mode: bool,
-    compilations: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    events: list[Any] = []
-
-    def note(name: str, forward: Forward, row: SquadRow) -> None:
-        assert row["cu_seqlens"].tolist() == [0, 4, 8, 10]
-        assert row["position_ids"].tolist() == [*range(4), *range(4), *range(2)]
-        events.append((name, forward.model.training, torch.is_grad_enabled()))
-
-    monkeypatch.setattr(Forward, "refresh", lambda _: events.append("refresh"))
-    monkeypatch.setattr(Forward, "zero_loss_backward", lambda *a: note("backward", *a))
-    monkeypatch.setattr(Forward, "__call__", lambda *a: note("forward", *a))
-    forward = Forward(make_model().train(mode), "fp32", CPU, compiled=True)
-    forward.compile_layers(10, 4, training=training)
-
-    # Each with the model's mode, and whether there are gradients.
-    expected: list[Any] = ["refresh"]
-    if training:
-        expected.append(("backward", True, True))
-    expected.append(("forward", False, False))
-    assert events == expected
-    assert forward.model.training == mode
-    assert forward.layers
-
-    events.clear()
-    Forward(make_model(), "fp32", CPU).compile_layers(10, 4)
-    assert events == []  # without layers to compile nothing runs
-
-
-@pytest.fixture(params=["first\nsecond\nthird", ""])
-def problem(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have the forward fail with an error of this message; what is shown of it."""
-
-    def fail(forward: Forward, row: SquadRow) -> None:
-        raise RuntimeError(request.param)
-
-    monkeypatch.setattr(Forward, "__call__", fail)
-    return "first second" if request.param else "RuntimeError"
-
-
-def test_a_compiler_that_is_required_and_fails_is_an_error(
-    problem: str, compilations: list[dict[str, Any]]
-) -> None:
+def test_a_compiler_that_is_required_and_fails_is_an_error(failing: None) -> None:
     forward = Forward(make_model().eval(), "fp32", CPU, compiled=True)
-    with pytest.raises(UserError, match=rf"hyperparameters\.compile: .*{problem}.*C compiler"):
+    with pytest.raises(UserError, match=rf"hyperparameters\.compile: .*{PROBLEM}.*C compiler"):
         forward.compile_layers(10, 4)
 
 
 @pytest.mark.parametrize("training", [False, True])  # True: a GPU's default
 def test_work_goes_on_without_a_compiler(
-    training: bool,
-    problem: str,
-    compilations: list[dict[str, Any]],
-    caplog: pytest.LogCaptureFixture,
+    training: bool, failing: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = Forward(make_model().train(training), "fp32", CPU, compiled=True)
     forward.required = not training
@@ -235,5 +177,4 @@ def test_work_goes_on_without_a_compiler(
     assert forward.layers == []
     assert layer._compiled_call_impl is None
     assert forward.model.training == training
-    warning = f"layers run uncompiled, as torch.compile fails here: {problem}"
-    assert caplog.messages == [warning]
+    assert caplog.messages == [f"layers run uncompiled, as torch.compile fails here: {PROBLEM}"]

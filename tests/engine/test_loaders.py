@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import subprocess
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,13 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import Dataset
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from detalbert.engine.loaders import PackedRows, PickledRows, RowLoader, validation_loader
 from detalbert.engine.rows import validation_rows
-from detalbert.errors import Unavailable, UnknownKey
+from detalbert.errors import Unavailable, UserError, unknown_key
 from detalbert.processes import STOP_SIGNALS
-from detalbert.squad.windows import Windows
 from tests.conftest import ROOT, Script, max_examples
 from tests.engine.blocked import blocked
 
@@ -52,34 +50,6 @@ def test_rows_come_back_as_they_were(rows: list[Row]) -> None:
     pickled = PickledRows(rows)
     assert_same(pickled.rows(), rows)
     assert_same(pickle.loads(pickle.dumps(pickled)).rows(), rows)
-
-
-def test_rows_may_be_written_to_and_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        {
-            "x": torch.arange(12).reshape(3, 4).t(),
-            "y": torch.from_numpy(np.zeros(0, np.int64)),  # with strides of 0
-            "z": torch.tensor(7),
-        },
-        {"a": torch.zeros(2), "max_length": 3},
-    ]
-    parcel = pickle.loads(pickle.dumps(PickledRows(rows)))
-    pinned = 0
-
-    def pin(tensor: Tensor) -> Tensor:
-        nonlocal pinned
-        pinned += 1
-        return tensor.clone()
-
-    monkeypatch.setattr(Tensor, "pin_memory", pin)
-    assert_same(pin_memory(rows), rows)  # of this process
-    assert_same(pin_memory(parcel), rows)  # of a worker
-    assert pinned == 8
-
-    unpacked = parcel.rows()
-    unpacked[0]["z"].fill_(9)
-    assert unpacked[0]["z"] == 9
-    assert rows[0]["z"] == 7
 
 
 def test_workers_give_what_the_process_itself_gives(fork: None) -> None:
@@ -133,37 +103,24 @@ def test_a_blocked_worker_ends_with_the_program(script: Script) -> None:
 
 class Mistaken(Dataset):
     def __getitem__(self, number: int) -> list[Row]:
-        raise UnknownKey("x", "data", known=["y"])
+        raise unknown_key("x", "data", known=["y"])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_mistake_found_in_a_worker_is_as_in_the_process_itself(workers: int, fork: None) -> None:
-    with pytest.raises(UnknownKey, match="^data.x: unknown key; known: y$") as error:
+    with pytest.raises(UserError, match="^data.x: unknown key; known: y$") as error:
         list(RowLoader(Mistaken(), range(2), num_workers=workers))
     assert error.value.key == "data.x"
     assert error.value.cure == "known: y"
 
 
-def make_windows(lengths: np.ndarray) -> Windows:
-    """With two-token questions and contexts of `lengths` - 5."""
-    count = len(lengths)
-    context_lengths = np.asarray(lengths, np.int32) - 5
-    context_ends = np.cumsum(context_lengths, dtype=np.int64)
-    tokens = int(context_ends[-1])
-    questions = np.arange(2 * count, dtype=np.int32)
-    return Windows(
-        token_ids=np.concatenate([np.arange(tokens, dtype=np.int32), questions, [1, 2, 2]]),
-        context_offsets=np.zeros((tokens, 2), np.int32),
-        question_ptr=tokens + np.arange(0, 2 * count + 1, 2),
-        part_begins=tokens + 2 * count + np.array([0, 0, 1, 0, 2]),
-        part_lengths=np.array([1, 0, 1, 0, 1]),
-        part_types=np.array([0, 0, 0, 1, 1]),
-        example_index=np.arange(count, dtype=np.int32),
-        context_begin=context_ends - context_lengths,
-        context_length=context_lengths,
-        start_positions=np.zeros(count, np.int32),
-        end_positions=np.zeros(count, np.int32),
-    )
+class FakeWindows(NamedTuple):
+    """Windows of which only the lengths and numbers matter."""
+
+    lengths: np.ndarray
+
+    def pack(self, share: np.ndarray) -> dict[str, np.ndarray]:
+        return {"windows": share, "cu_seqlens": np.cumsum([0, *self.lengths[share]])}
 
 
 MAX_TOKENS = 80
@@ -173,7 +130,7 @@ LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
 @given(LENGTHS, st.sampled_from([1, 2, 3, 64]))
 @max_examples(40)
 def test_validation_rows_do_not_depend_on_the_slots(lengths: np.ndarray, slots: int) -> None:
-    rows = PackedRows(make_windows(lengths), MAX_TOKENS)
+    rows = PackedRows(FakeWindows(lengths), MAX_TOKENS)
     shares = validation_rows(lengths, np.arange(len(lengths)), MAX_TOKENS)
 
     def rows_of(slots: int, slot: int) -> list[list[int]]:

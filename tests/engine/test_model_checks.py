@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM, BertForMaskedLM, BertModel
+from transformers import AutoConfig, BertForMaskedLM
 
 import train
 from detalbert.hub import find_local
-from pretrain.encoders import build_encoder
-from pretrain.hparams import parse_pretrain_hparams
-from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, settings
+from tests.conftest import TINY, TINY_PRETRAINING
 from tests.engine.trials import config_file
 from tests.fakes.masked import FAMILIES, make_tokenizer
 from tests.fakes.runs import refusal
@@ -60,23 +58,6 @@ def test_windows_are_no_longer_than_a_named_model_s_positions(
     assert not cache.exists()
 
 
-def test_nor_than_a_language_model_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer = make_tokenizer("bert")
-    tokenizer.eos_token = "[SEP]"
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    keys = {"n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 32, "vocab_size": 4096}
-    causal = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **keys))
-    causal.save_pretrained(tmp_path / "model")
-    cache = tmp_path / "cache"
-    content = named(TINY_LM, str(tmp_path / "model"), tokenizer=str(tmp_path / "tokenizer"))
-    hparams = {"max_seq_length": 64, "max_tokens_per_forward": 512}
-    config = config_file(tmp_path, content, cache, **hparams)
-    capsys.readouterr()
-    line = refusal(capsys, config, tmp_path / "out")
-    assert "64 tokens, and the model has 32 positions; lower it, or name a model" in line
-    assert not cache.exists()
-
-
 def test_other_tokens_than_the_weights_are_a_warning_before_the_windows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,44 +89,4 @@ def test_a_decoder_is_no_encoder(
     line = refusal(capsys, config, tmp_path / "out")
     assert f"{model}: config.json.is_decoder: true: each token would attend" in line
     assert "set it to false" in line
-
-    keys = ["--set", "hyperparameters.model=null"]
-    shape = {**BERT, "is_decoder": True}
-    own = settings(**{"model_config": shape})
-    line = refusal(
-        capsys, config, tmp_path / "out", *keys, *own, "--set", f"data.tokenizer={model}"
-    )
-    assert "hyperparameters.model_config.is_decoder: true" in line
     assert not (tmp_path / "cache").exists()
-
-
-def test_a_tokenizer_without_a_mask_names_what_is_needed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tokenizer = make_tokenizer("bert")
-    tokenizer.mask_token = None
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    content = copy.deepcopy(TINY_PRETRAINING)
-    content["data"].pop("vocab_size", None)
-    content["data"]["tokenizer"] = str(tmp_path / "tokenizer")
-    config = config_file(tmp_path, content, tmp_path / "cache")
-    line = refusal(capsys, config, tmp_path / "out")
-    assert "has no mask_token; give that of an encoder with a masked language model" in line
-
-
-def test_a_head_without_weights_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = save_bert(tmp_path / "model", cls=BertModel)
-    tokenizer = make_tokenizer("bert")
-    hparams = parse_pretrain_hparams({"model": model, "max_seq_length": 96, "seed": 1})
-    with caplog.at_level(logging.INFO):
-        build_encoder(hparams, tokenizer)
-    expected = f"{model} has no weights for cls: drawn at random, from the seed"
-    assert expected in [record.getMessage() for record in caplog.records]
-
-    caplog.clear()
-    whole = save_bert(tmp_path / "whole")
-    with caplog.at_level(logging.INFO):
-        build_encoder(
-            parse_pretrain_hparams({"model": whole, "seed": 1, "max_seq_length": 96}), tokenizer
-        )
-    assert not [record for record in caplog.records if "drawn at random" in record.getMessage()]

@@ -46,16 +46,6 @@ def save_bert(folder: Path, tokenizer: Tokenizer, cls: type = transformers.BertF
     return model
 
 
-def test_a_config_is_made_for_the_tokenizer(tokenizer: Tokenizer) -> None:
-    config = config_from_keys({**SIZES, "embedding_size": 16}, tokenizer)
-    assert config.model_type == "albert"
-    assert config.vocab_size == len(tokenizer)
-    assert config.pad_token_id == tokenizer.pad_token_id
-    # This tokenizer has neither, and the library's own defaults stay.
-    assert config.bos_token_id == 2
-    assert config.eos_token_id == 3
-
-
 def test_keys_that_do_not_fit_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match=r"model_config\.hiden_size: unknown key; .* 'hidden_size'"):
         config_from_keys({"hiden_size": 32}, tokenizer)
@@ -79,14 +69,6 @@ def test_a_model_of_random_weights_is_the_seeds(tokenizer: Tokenizer) -> None:
     assert not torch.equal(build(seed=2).state_dict()[WORDS], weights)
     assert model.config._attn_implementation == PACKED
     assert model.dtype is torch.float32
-
-
-def test_a_window_has_as_many_tokens_as_the_model_has_positions(tokenizer: Tokenizer) -> None:
-    # RoBERTa's table begins at padding_idx + 1, so of 64 places it has 62.
-    keys = {**SIZES, "model_type": "roberta", "pad_token_id": 1}
-    build_span_model(hparams(model_config=keys, max_seq_length=62), tokenizer)
-    with pytest.raises(UserError, match="63 tokens, and the model has 62 positions"):
-        build_span_model(hparams(model_config=keys, max_seq_length=63), tokenizer)
 
 
 def test_another_vocabulary_starts_from_scratch(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from detalbert.engine.gradients import FlatGradients, euclidean_norm
-from lm import gradients as sharded
 from tests.conftest import max_examples
 
 THREADS = (1, 2, 3, 8)
@@ -48,16 +46,6 @@ def repeated(count: int) -> tuple[Tensor, float]:
     whole, remainder = divmod(count, BLOCK)
     values = torch.cat((block.repeat(whole), block[:remainder]))
     return values, math.hypot(math.sqrt(whole) * exact_norm(block), exact_norm(block[:remainder]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [MILLION, 22 * MILLION, 110 * MILLION + 7])
-def test_the_norm_of_many_numbers_is_right_with_any_number_of_threads(count: int) -> None:
-    values, exact = repeated(count)
-    norms = norms_by_threads(values)
-    assert all(norm.dtype is torch.float32 and norm.shape == () for norm in norms)
-    assert len({norm.item() for norm in norms}) == 1
-    assert norms[0].item() == pytest.approx(exact, rel=1e-6)
 
 
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -108,16 +96,3 @@ def test_a_gradient_of_any_layout_is_clipped_to_the_norm() -> None:
     gradients.flat.copy_(values)
     assert gradients.clip(1.0).item() == pytest.approx(exact, rel=1e-6)
     assert exact_norm(gradients.flat) == pytest.approx(1.0, rel=2e-6)
-
-
-def test_a_sharded_gradient_is_clipped_to_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, exact = repeated(22 * MILLION)
-    model = nn.ParameterList([torch.zeros(5500, 2000), torch.zeros(2000, 5500), torch.zeros(0)])
-    model[0].grad = values[: 11 * MILLION].view(5500, 2000)
-    model[1].grad = values[11 * MILLION :].view(5500, 2000).t()  # not contiguous
-    model[2].grad = torch.zeros(0)  # a rank that holds no row of a small matrix
-    alone = SimpleNamespace(get_world_size=lambda: 1, all_reduce=lambda squares: None)
-    monkeypatch.setattr(sharded, "dist", alone)
-    norm = sharded.ShardedGradients(model).clip(1.0)
-    assert norm.dtype is torch.float32 and norm.item() == pytest.approx(exact, rel=1e-6)
-    assert exact_norm(values) == pytest.approx(1.0, rel=2e-6)  # clipped in place

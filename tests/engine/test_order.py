@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.engine.order import Steps, TrainOrder, spread
+from detalbert.engine.order import ShardOrder, Steps, TrainOrder, spread
 from detalbert.errors import UserError
 from tests.conftest import max_examples
 
@@ -39,6 +39,42 @@ def test_the_order_is_numpys_of_seed_and_epoch() -> None:
         assert np.array_equal(order.global_batch(epoch), expected)
 
 
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)  # windows of each shard
+
+
+@given(SIZES, st.integers(1, 20), st.integers(1, 5), st.integers(0, 9))
+@max_examples(60)
+def test_windows_of_shards_come_once_an_epoch(
+    sizes: list[int], batch: int, group: int, seed: int
+) -> None:
+    bounds = np.cumsum([0, *sizes])
+    order = ShardOrder(bounds, [0] * len(sizes), None, batch, seed, group)
+    count = len(order)
+    stream = np.concatenate([order.global_batch(step) for step in range(-(-3 * count // batch))])
+    for epoch in range(3):
+        tickets = stream[epoch * count : (epoch + 1) * count]
+        assert (tickets[:, 0] == epoch).all()
+        assert np.array_equal(np.sort(tickets[:, 1]), np.arange(count))
+
+        # Shards are mixed in groups, one group after another.
+        shards = (np.searchsorted(bounds, tickets[:, 1], side="right") - 1).tolist()
+        for index in range(count):
+            begun, coming = set(shards[: index + 1]), set(shards[index:])
+            assert len(begun & coming) <= group
+    assert order.permutation.cache_info().currsize == min(2, -(-len(stream) // count))
+
+
+def test_the_order_of_shards_is_numpys_of_seed_source_and_epoch() -> None:
+    order = ShardOrder(np.array([0, 2, 5, 9]), [1, 0, 1], [1, 3], 16, seed=7, group=1)
+    seed = 7 + (1 << 64)
+    first, second = np.random.default_rng([seed, 0, 1]).permutation([0, 2])
+    rng = np.random.default_rng([seed, 0])
+    windows = {0: [0, 1], 2: [5, 6, 7, 8]}
+    expected = [*rng.permutation(windows[first]), *rng.permutation(windows[second])]
+    numbers = order.global_batch(0)[:, 1]
+    assert numbers[(numbers < 2) | (numbers > 4)][:6].tolist() == expected
+
+
 @pytest.mark.parametrize("windows, steps", [(3, 1), (8, 1), (15, 1), (16, 2)])
 def test_an_epoch_has_at_least_a_step(windows: int, steps: int) -> None:
     order = TrainOrder(np.full(windows, 10), 8, 1, seed=0)
@@ -65,11 +101,3 @@ def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(
     assert all((np.diff(share) > 0).all() for share in shares)
     tokens = [lengths[share].sum() for share in shares]
     assert max(tokens) - min(tokens) <= max(drawn) - min(drawn)
-
-
-def test_deal_of_a_known_batch() -> None:
-    # Longest first: 9 and 8 open the slots, 7 joins 8, 3 joins 9 (12 < 15); each then has two.
-    shares = spread(np.array([3, 9, 7, 8], dtype=np.uint16), 2, 2)
-    assert [share.tolist() for share in shares] == [[0, 1], [2, 3]]
-    ties = spread(np.array([5, 5, 5, 5]), 2, 2)
-    assert [share.tolist() for share in ties] == [[0, 2], [1, 3]]

@@ -1,6 +1,5 @@
 """What a checkpoint hands over to a restart: threads, budget, compiled layers, and what differs."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from detalbert.engine import cpu, resume, token_budget
+from detalbert.engine import cpu, packed_trial, resume
 from detalbert.engine.cpu import set_threads
 from tests.conftest import TINY, TINY_PRETRAINING, settings
 from tests.engine.trials import config_file, trial_of
@@ -38,12 +37,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(resume, "count_cores", machine.count_cores)
     yield machine
     torch.set_num_threads(1)
-
-
-def test_auto_is_every_core(machine: Machine) -> None:
-    machine.cores = 3
-    assert set_threads("auto") == torch.get_num_threads() == 3
-    assert set_threads(2) == torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("others, threads", [([8, 8, 8], 6), ([4, 4, 8], 4)])
@@ -182,13 +175,13 @@ def test_what_auto_chose_is_set_again(
     )
     uncut = tmp_path / "uncut"
     cut = tmp_path / "cut"
-    monkeypatch.setattr(token_budget, "ON_A_CPU", 256)
+    monkeypatch.setattr(packed_trial, "CPU_TOKENS", 256)
     assert run(path, uncut) == 0
     with monkeypatch.context() as patch:
         stop_after(patch, 3)
         assert run(path, cut) == 143
 
-    monkeypatch.setattr(token_budget, "ON_A_CPU", 1024)
+    monkeypatch.setattr(packed_trial, "CPU_TOKENS", 1024)
     assert run(path, cut) == 0
     assert differences(uncut, cut) == []
 
@@ -220,30 +213,16 @@ def compile_one_layer(trial: Any) -> Any:
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_restart_restores_threads_on_a_cpu(tiny_config: Path) -> None:
+def test_a_restart_restores_threads_and_the_tokens_of_a_forward(tiny_config: Path) -> None:
     with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
-        for on_cpu, saved_threads, threads in (
-            (False, 2, 1),  # a GPU keeps this machine's threads
-            (True, 2, 2),
-            (True, 1, 1),
-        ):
-            trial.resume.on_cpu = on_cpu
-            restore(trial, threads=saved_threads)
-            assert trial.resume.threads == threads
+        restore(trial, threads=2, max_tokens_per_forward=9000)
+        assert (trial.resume.threads, trial.max_tokens) == (2, 9000)
 
-
-@pytest.mark.usefixtures("machine")
-def test_a_restart_restores_the_budget(tiny_config: Path) -> None:
-    with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
-        own_device = trial.resume.machine["device"]
-        for device, saved_budget, budget in (
-            (own_device, 9000, 9000),
-            ("V100", 9000, 4096),  # this machine's, if that is less
-            ("V100", 999, 999),
-        ):
-            trial.max_tokens = 4096
-            restored = restore(trial, device=device, max_tokens_per_forward=saved_budget)
-            assert restored == Restored(budget, compiled_layers=0, row_multiple=1)
+        trial.resume.on_cpu = False  # a GPU keeps this machine's threads
+        trial.max_tokens = 4096
+        for saved, expected in {9000: 4096, 999: 999}.items():  # of another GPU: the smaller one
+            restore(trial, device="V100", threads=1, max_tokens_per_forward=saved)
+            assert (trial.resume.threads, trial.max_tokens) == (2, expected)
 
 
 @pytest.mark.usefixtures("machine")
@@ -253,16 +232,3 @@ def test_a_restart_restores_whether_layers_are_compiled(tiny_config: Path) -> No
         assert restore(trial, compile=True, row_multiple=64) == Restored(999, 1, 64)
         assert restore(trial, compile=False, row_multiple=1) == Restored(999, 0, 1)
         assert layer._compiled_call_impl is None
-
-
-@pytest.mark.usefixtures("machine")
-def test_what_a_config_sets_stays_and_is_logged(tiny_config: Path, caplog: Log) -> None:
-    with trial_of(tiny_config, max_tokens_per_forward=999) as trial:
-        compile_one_layer(trial)
-        trial.resume.hparams = dataclasses.replace(trial.hparams, compile=True)
-        restored = restore(trial, compile=False, row_multiple=64, max_tokens_per_forward=500)
-        assert restored == Restored(999, 1, 64)
-        trial.resume.on_trial_startup(4, "some uuid")
-        trial.resume.on_training_start()
-    changed = "max_tokens_per_forward 500 -> 999, compile False -> True"
-    assert caplog.messages == [f"restart       {changed}: {ROUNDING}"]

@@ -6,7 +6,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from detalbert.engine import rows
-from detalbert.engine.order import spread
 from detalbert.engine.rows import micro_batches, rows_of_like_lengths, validation_rows
 from detalbert.errors import UserError
 
@@ -42,22 +41,6 @@ def test_a_window_that_fits_no_micro_batch_is_refused() -> None:
     with pytest.raises(UserError, match=r"hyperparameters\.max_tokens_per_forward: 100 .* 101 "):
         micro_batches(np.array([50, 101]), 100)
     assert len(micro_batches(np.array([50, 100]), 100)) == 2  # it just fits
-
-
-def test_micro_batches_begins_with_what_the_total_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-
-    def note_and_spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
-        tried.append(bins)
-        return spread(lengths, bins, room)
-
-    monkeypatch.setattr(rows, "spread", note_and_spread)
-    assert len(micro_batches(np.array([60] * 5), 100)) == 5
-    assert tried == [3, 4, 5]
-
-    tried.clear()
-    assert len(micro_batches(np.array([100, 300, 200, 200, 100, 100]), 500)) == 2
-    assert tried == [2]
 
 
 def test_rows_of_like_lengths_are_full() -> None:

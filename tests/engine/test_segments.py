@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AlbertTokenizer, AutoTokenizer, PreTrainedTokenizerFast
 
+from detalbert.engine.inputs import follow_tokenizer, takes_segments
 from detalbert.engine.models import build_span_model
-from detalbert.engine.segments import follow_tokenizer, takes_segments
 from detalbert.inference import answering
 from detalbert.inference.export import export
 from detalbert.inference.model import load_model
@@ -114,11 +114,3 @@ def test_the_real_albert_tokenizer_keeps_both_segments_for_any_model(albert: Any
     for model in (make_model("albert"), make_model("bert")):
         follow_tokenizer(model, albert)
         assert takes_segments(model)
-
-
-def test_models_without_segments_say_nothing(caplog: Any) -> None:
-    caplog.set_level(logging.INFO)
-    for name in ("roberta", "distilbert"):
-        follow_tokenizer(make_model(name), tokenizer(listed=False))
-    follow_tokenizer(make_model("bert"), tokenizer(listed=True))
-    assert caplog.text == ""

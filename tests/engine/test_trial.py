@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from detalbert.engine.evaluation import row_losses
+from detalbert.engine.forward import row_losses
 from detalbert.engine.trial import read_experiment
 from detalbert.errors import UserError
 from detalbert.settings.hparams import HParams, parse_hparams
@@ -75,43 +74,6 @@ def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config:
         with torch.no_grad():
             trial.evaluate_batch(validation_batch, 0)
         assert torch.equal(linear.copy, linear.weight.bfloat16())
-
-
-def test_what_determined_is_told(tiny_config: Path) -> None:
-    with trial_of(tiny_config) as trial:
-        context = trial.context
-        reducers = {}
-        for wrapped in context._wrapped_reducers:
-            use = {"training": wrapped.for_training, "validation": wrapped.for_validation}
-            reducers[type(wrapped.reducer).__name__] = use
-        assert reducers == {
-            "TrainingMeter": {"training": True, "validation": False},
-            "AnswerReducer": {"training": False, "validation": True},
-        }
-        assert context.experimental._data_repro_checks_disabled
-        assert not context.experimental._auto_to_device
-        model = nn.Linear(1, 1)
-        assert context._PyTorchDistributedDataParallel(model) is model  # no wrapper
-        assert not trial.scaler.is_enabled()  # fp16 alone wants one
-
-        callbacks = {"handover", "progress", "trial", "early_stopping", "profile"}
-        callbacks |= {"history", "loss_watch", "finite"}
-        assert trial.build_callbacks().keys() == callbacks
-        assert trial.progress.chief
-        assert trial.progress.steps == 12
-        assert trial.history.step == 0
-
-
-def test_what_a_batch_tells(tiny_config: Path) -> None:
-    with trial_of(tiny_config) as trial:
-        batch = first_batch(trial)
-        assert trial.get_batch_length(batch) == 8
-        for rate in (0.0, 0.5):
-            trial.optimizer.param_groups[0]["lr"] = rate
-            assert trial.train_batch(batch, 0, 0) == {"learning_rate_1e6": 1e6 * rate}
-
-        trial.model.config.model_type = "longformer"  # nobody knows its FLOPs
-        assert trial.row_flops(batch[0]) is None
 
 
 @pytest.mark.parametrize(

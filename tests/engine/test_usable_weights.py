@@ -74,19 +74,6 @@ def test_an_answer_from_them_is_refused(local_run: Any, tmp_path: Path, capsys: 
     assert not out.exists()
 
 
-def test_logits_that_are_no_numbers_are_no_answer(model: Any, tmp_path: Path, capsys: Any) -> None:
-    """Each weight is finite, and their product is not."""
-    folder = tmp_path / "large"
-    model.model.save_pretrained(folder)
-    model.tokenizer.save_pretrained(folder)
-    weights = load_file(folder / "model.safetensors")
-    for name in ("qa_outputs.weight", "albert.encoder.embedding_hidden_mapping_in.weight"):
-        weights[name].fill_(1e17)
-    weights["qa_outputs.bias"].fill_(1e18)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    refused(["--model", folder, *ASKED, "--json"], "are not finite numbers; give", capsys)
-
-
 def test_a_restart_from_them_is_refused(finished: Path, tmp_path: Path, capsys: Any) -> None:
     out = Path(shutil.copytree(finished / "out", tmp_path / "out"))
     checkpoint = newest(out)

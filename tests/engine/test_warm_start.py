@@ -1,6 +1,5 @@
 """What is taken of a checkpoint: all of the same trial's, the weights alone of another's."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 
 from tests.engine.trials import one_step, trial_of
 from tests.fakes.runs import newest
-from tests.same_bits import PARTS, of_value
+from tests.same_bits import of_value
 
 Log = pytest.LogCaptureFixture
 State = dict[str, Any]
@@ -43,19 +42,6 @@ def test_of_another_trial_only_the_weights_are_taken(
         assert len(trial.optimizer.state) > 0  # it moves
 
 
-def assert_same_parts(state: State, expected: State) -> None:
-    for part in PARTS:
-        assert of_value(state[part]) == of_value(expected[part])
-
-
-def test_a_checkpoint_of_the_same_trial_is_left_as_it_is(tiny_config: Path, state: State) -> None:
-    own = copy.deepcopy(state)
-    with trial_of(tiny_config) as trial:
-        trial.resume.on_trial_startup(12, "some uuid")
-        trial.resume.on_checkpoint_load_start(own)
-        assert_same_parts(own, state)
-
-
 def test_a_checkpoint_that_names_no_trial_gives_its_weights_alone(
     tiny_config: Path, state: State
 ) -> None:
@@ -80,17 +66,6 @@ def resumed_group(trial: Any, state: State) -> dict[str, Any]:
     load(trial, state, 12)
     trial.resume.on_training_start()
     return trial.optimizer.param_groups[0]
-
-
-def test_a_continued_trial_with_the_same_config_has_the_same_rate(
-    tiny_config: Path, state: State
-) -> None:
-    with trial_of(tiny_config) as trial:
-        built = dict(trial.optimizer.param_groups[0])
-        group = resumed_group(trial, state)
-        assert group["lr"] == 0.0
-        assert group["weight_decay"] == built["weight_decay"]
-        assert group["betas"] == built["betas"]
 
 
 def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, state: State) -> None:

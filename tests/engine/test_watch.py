@@ -6,11 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from detalbert.engine.history import History
-from detalbert.engine.loss_watch import LossWatch
-from tests.conftest import settings
+from detalbert.engine.history import History, LossWatch
 from tests.engine.trials import trial_of
-from tests.fakes.runs import run
 
 
 def messages(losses: list[float], caplog: pytest.LogCaptureFixture, **arguments: object) -> list:
@@ -67,10 +64,3 @@ def test_the_loss_of_guessing_answers_is_that_of_their_frequency(tiny_config):
         losses.append((np.log(tokens + np.exp(logit)) - answer).mean())
     assert guess == pytest.approx(min(losses), rel=0.02)
     assert guess < math.log(tokens.mean()) - 0.3
-
-
-def test_a_run_tells_it(tiny_config, tmp_path, capsys):
-    options = settings(max_steps=120, base_learning_rate=1e-9, warmup_fraction=0.1)
-    options += settings(reporting_period=20, validation_period=120, checkpoint_period=120)
-    assert run(tiny_config, tmp_path, *options) == 0
-    assert "try hyperparameters.base_learning_rate 1e-10, or 3e-09" in capsys.readouterr().err

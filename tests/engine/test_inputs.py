@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine.forward import Forward
-from detalbert.engine.padded import attention_of, pack_or_pad, positions
+from detalbert.engine.inputs import attention_of, pack_or_pad, positions
 from detalbert.engine.rows import SquadRow, micro_batches
 from detalbert.errors import UserError
 from tests.fakes.encoders import MODELS, SHAPE, make_row
@@ -51,18 +51,6 @@ CANINE = {
     "intermediate_size": 64,
     "num_hash_buckets": 64,
     "pad_token_id": 0,
-}
-FUNNEL = {
-    "d_model": 32,
-    "n_head": 4,
-    "d_head": 8,
-    "d_inner": 64,
-    "num_decoder_layers": 1,
-    "block_sizes": [1, 1, 1],
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "vocab_size": 100,
 }
 
 
@@ -114,19 +102,10 @@ FAMILIES = {
         "gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "attn_pdrop": 0.0}, has_types=False
     ),
 }
-# More families that run padded; the logits of some depend on it.
-PADDED = {
-    "funnel": Family("funnel", FUNNEL, shape={}, reads_padding=True),
-    "convbert": Family("convbert", {"embedding_size": 32}, reads_padding=True),
-    "fnet": Family("fnet", reads_padding=True),
-    "roformer": Family("roformer", {"embedding_size": 32}),
-    "squeezebert": Family("squeezebert", {"embedding_size": 32}),
-}
-ALL_FAMILIES = FAMILIES | PADDED
 
 
 def make(name: str) -> Any:
-    family = ALL_FAMILIES[name]
+    family = FAMILIES[name]
     torch.manual_seed(0)
     keys = copy.deepcopy({**family.shape, **family.keys})
     config = AutoConfig.for_model(family.model_type, **keys)
@@ -194,6 +173,8 @@ def test_logits_are_the_librarys_on_a_padded_batch(name, caplog):
     expected = library(**padded_batch(row, library, family.has_types))
 
     assert ("padded: its attention is not" in caplog.text) != family.packed
+    dependent = "its logits depend on the padding, and so on the other windows of a row"
+    assert (dependent in caplog.text) == family.reads_padding
     assert forward.padded != family.packed
     for number, length in enumerate(LENGTHS):
         start = expected.start_logits[number, :length]
@@ -229,13 +210,6 @@ def test_a_gradient_does_not_depend_on_the_other_windows(name):
     assert (together - alone).norm() < 1e-5 * alone.norm()
 
 
-def test_big_bird_attends_in_full_however_long_its_windows_are():
-    model = make("big_bird")
-    assert model.bert.attention_type == "block_sparse"
-    pack_or_pad(model)
-    assert model.bert.attention_type == "original_full"
-
-
 @pytest.mark.parametrize(
     "name, expected",
     [("deberta-v3", None), ("xlnet", None), ("albert", 128), ("mpnet", 126), ("gpt2", 128)],
@@ -262,30 +236,3 @@ def test_a_model_of_other_inputs_is_one_line():
     model = AutoModelForQuestionAnswering.from_config(config)
     with pytest.raises(UserError, match="does not run on windows of tokens"):
         pack_or_pad(model)
-
-
-DEPENDENT = "the padding, and so on the other windows of a row"
-
-
-@pytest.mark.parametrize("name", ALL_FAMILIES)
-@torch.no_grad()
-def test_a_model_whose_answers_depend_on_padding_says_so(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is said of the probe is so of other rows: each window alone, and padded together."""
-    reads_padding = ALL_FAMILIES[name].reads_padding
-    model = make(name)
-    with caplog.at_level("INFO", logger="detalbert"):
-        pack_or_pad(model)
-    assert caplog.text.count(DEPENDENT) == int(reads_padding)
-
-    forward = Forward(model, "fp32", CPU)
-    row = separated(make_row(LENGTHS))
-    together = torch.stack(forward(row))  # [2, T]
-    logits = together.split(LENGTHS, dim=1)
-    differences = []
-    for number in range(len(LENGTHS)):
-        alone = torch.stack(forward(cut(row, number, number + 1)))
-        differences.append((alone - logits[number]).abs().max())
-    differs = bool(max(differences) > 1e-3 * together.std())
-    assert differs == reads_padding
